@@ -1,0 +1,46 @@
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.gqa_decode import reference
+
+IMPLEMENTATIONS = {
+    "xla": reference.gqa_decode,
+    "reference": reference.gqa_decode,
+    "pallas": "the GPU kernel is not written yet",
+}
+
+
+def gqa_decode(
+    q: Float[Array, "batch q_len heads head_dim"],
+    k_pool: Float[Array, "pages page_size kv_heads k_dim"],
+    v_pool: Float[Array, "v_pages v_page_size v_heads v_dim"],
+    page_table: Int[Array, "table_batch pages_per_seq"],
+    positions: Int[Array, "position_batch position_len"],
+    *,
+    scale: float,
+    implementation: str | None = None,
+) -> Float[Array, "batch q_len heads head_dim"]:
+    """Attend queries to paged keys and values; consecutive query heads share a key-value head.
+
+    Slot s of sequence b lives in page `page_table[b, s // page_size]` and is visible to query
+    (b, j) iff s <= positions[b, j] (>= 0). Slots past the sequence's last position may hold
+    anything, NaN included, and pages past it may be any integer. scale multiplies the scores.
+    Scores and softmax are float32. One kv_head is multi-query, kv_heads == heads is multi-head.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    if k_pool.shape != v_pool.shape or k_pool.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"gqa_decode: k_pool {k_pool.shape} and v_pool {v_pool.shape} must be equal, "
+            f"with head_dim {q.shape[-1]} as the queries have"
+        )
+    if q.shape[2] % k_pool.shape[2]:
+        raise ValueError(
+            f"gqa_decode: {q.shape[2]} query heads do not divide over {k_pool.shape[2]} kv heads"
+        )
+    if positions.shape != q.shape[:2] or page_table.shape[0] != q.shape[0]:
+        raise ValueError(
+            f"gqa_decode: queries are {q.shape[:2]} (batch, q_len), "
+            f"positions {positions.shape}, page_table {page_table.shape}"
+        )
+    run = choose("gqa_decode", implementation, IMPLEMENTATIONS)
+    return run(q, k_pool, v_pool, page_table, positions, scale=scale)

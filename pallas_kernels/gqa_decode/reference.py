@@ -1,0 +1,34 @@
+"""Paged grouped-query attention, written plainly: the contract every implementation meets."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def gqa_decode(
+    q: Float[Array, "batch q_len heads head_dim"],
+    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+) -> Float[Array, "batch q_len heads head_dim"]:
+    """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    batch, q_len, heads, head_dim = q.shape
+    kv_heads = k_pool.shape[2]
+
+    def context(pool: Array) -> Array:
+        rows = jnp.take(pool, page_table, axis=0, mode="clip")
+        rows = rows.reshape(batch, -1, kv_heads, head_dim)
+        # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
+        written = jnp.arange(rows.shape[1]) <= positions.max(1)[:, None]
+        return jnp.where(written[..., None, None], rows, 0)
+
+    keys, values = context(k_pool), context(v_pool)
+    query = q.reshape(batch, q_len, kv_heads, heads // kv_heads, head_dim)
+    scores = jnp.einsum("bqkgd,bskd->bqkgs", query, keys, preferred_element_type=jnp.float32)
+    visible = jnp.arange(keys.shape[1]) <= positions[:, :, None, None, None]
+    probs = jax.nn.softmax(jnp.where(visible, scores * scale, -jnp.inf), axis=-1)
+    out = jnp.einsum("bqkgs,bskd->bqkgd", probs.astype(values.dtype), values)
+    return out.reshape(q.shape)

@@ -1,0 +1,1 @@
+from pallas_kernels.grouped_matmul.api import grouped_mlp as grouped_mlp

@@ -1,0 +1,42 @@
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.mla_decode import reference
+
+IMPLEMENTATIONS = {
+    "xla": reference.mla_decode,
+    "reference": reference.mla_decode,
+    "pallas": "the GPU kernel is not written yet",
+}
+
+
+def mla_decode(
+    q_latent: Float[Array, "batch q_len heads kv_lora"],
+    q_rope: Float[Array, "q_batch q_len heads rope"],
+    pool: Float[Array, "pages page_size width"],
+    page_table: Int[Array, "table_batch pages_per_seq"],
+    positions: Int[Array, "position_batch position_len"],
+    *,
+    scale: float,
+    implementation: str | None = None,
+) -> Float[Array, "batch q_len heads kv_lora"]:
+    """Attend absorbed queries to a paged pool of latents; the values are the latents themselves.
+
+    A pool row is a token's latent followed by its rotated key. Slot s of sequence b lives in page
+    `page_table[b, s // page_size]` and is visible to query (b, j) iff s <= positions[b, j] (>= 0).
+    Slots past the sequence's last position may hold anything, NaN included, and pages past it may
+    be any integer. scale multiplies the scores. Scores and softmax are float32.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    if pool.shape[-1] != q_latent.shape[-1] + q_rope.shape[-1]:
+        raise ValueError(
+            f"mla_decode: a pool row has {pool.shape[-1]} values, the queries "
+            f"{q_latent.shape[-1]} + {q_rope.shape[-1]}; rows are latent, then rope part"
+        )
+    if positions.shape != q_latent.shape[:2] or page_table.shape[0] != q_latent.shape[0]:
+        raise ValueError(
+            f"mla_decode: queries are {q_latent.shape[:2]} (batch, q_len), "
+            f"positions {positions.shape}, page_table {page_table.shape}"
+        )
+    run = choose("mla_decode", implementation, IMPLEMENTATIONS)
+    return run(q_latent, q_rope, pool, page_table, positions, scale=scale)

@@ -1,0 +1,28 @@
+"""Paged latent attention, written plainly: the contract every other implementation meets."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def mla_decode(
+    q_latent: Float[Array, "batch q_len heads kv_lora"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    pool: Float[Array, "pages page_size width"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+) -> Float[Array, "batch q_len heads kv_lora"]:
+    """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    batch, kv_lora = q_latent.shape[0], q_latent.shape[-1]
+    rows = jnp.take(pool, page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
+    slots = jnp.arange(rows.shape[1])
+    # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
+    rows = jnp.where((slots <= positions.max(1)[:, None])[..., None], rows, 0)
+    query = jnp.concatenate([q_latent, q_rope], axis=-1)
+    scores = jnp.einsum("bqhw,bsw->bqhs", query, rows, preferred_element_type=jnp.float32) * scale
+    visible = slots <= positions[:, :, None, None]
+    probs = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
+    latent = rows[..., :kv_lora]
+    return jnp.einsum("bqhs,bsl->bqhl", probs.astype(latent.dtype), latent)
