@@ -1,0 +1,57 @@
+"""The paged KV cache: pools of pages, and the view one call has of them.
+
+A pool is one array per layer `[pages, page_size, *row]` (a stacked `[layers, ...]` array would
+overflow 32-bit offsets at 61 thousand tokens of Kimi-K2.5). Page 0 is scratch: unallocated table
+entries, finished rows and padding point there, so every write has somewhere harmless to go.
+Rollback is by length alone: a row beyond the committed length is masked by position and written
+again before any query can see it.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+SCRATCH_PAGE = 0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PageView:
+    """Which cache rows one call writes and sees; the same for every layer.
+
+    page_table: int32 [batch, pages_per_seq], physical page of each logical page.
+    positions: int32 [batch, q_len], absolute position of each query row; it sees slots <= it.
+    write_pages, write_offsets: int32 [batch, q_len], where each row's KV goes.
+    """
+
+    page_table: Int[Array, "batch pages_per_seq"]
+    positions: Int[Array, "batch q_len"]
+    write_pages: Int[Array, "batch q_len"]
+    write_offsets: Int[Array, "batch q_len"]
+
+
+def view_pages(
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    valid: Bool[Array, "batch q_len"],
+    page_size: int,
+) -> PageView:
+    """Addresses rows at `positions`; rows not valid, or past the table, write to scratch."""
+    width = page_table.shape[1]
+    logical = positions // page_size
+    inside = valid & (logical < width)
+    pages = jnp.take_along_axis(page_table, jnp.minimum(logical, width - 1), axis=1)
+    return PageView(
+        page_table, positions, jnp.where(inside, pages, SCRATCH_PAGE), positions % page_size
+    )
+
+
+def write_rows(
+    pool: Float[Array, "pages page_size *row"],
+    rows: Float[Array, "batch q_len *row"],
+    pages: PageView,
+) -> Float[Array, "pages page_size *row"]:
+    """Stores one KV row per query row. Page and offset stay apart: no flat index can overflow."""
+    return pool.at[pages.write_pages, pages.write_offsets].set(rows.astype(pool.dtype))

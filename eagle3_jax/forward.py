@@ -1,0 +1,68 @@
+"""Cache-free causal passes of target and draft, for evaluation and equivalence tests."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.config import default_aux_layer_ids
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+
+class TargetOutput(NamedTuple):
+    """float32 logits [batch, seq, vocab] and aux_hidden [batch, seq, n_aux * hidden]."""
+
+    logits: Float[Array, "batch seq vocab"]
+    aux_hidden: Float[Array, "batch seq aux"]
+
+
+def forward(
+    target: KimiTarget,
+    token_ids: Int[Array, "batch seq"],
+    *,
+    aux_layer_ids: Sequence[int] | None = None,
+) -> TargetOutput:
+    """Logits of every position and the residual stream before each layer of `aux_layer_ids`.
+
+    The default ids are the triple every engine assumes; for a pair pass
+    `draft.config.aux_layer_ids`.
+    """
+    ids = default_aux_layer_ids(target.config.num_hidden_layers)
+    return _target_pass(target, jnp.asarray(token_ids), tuple(aux_layer_ids or ids))
+
+
+def draft_forward(
+    draft: Eagle3Draft,
+    token_ids: Int[Array, "batch seq"],
+    aux_hidden: Float[Array, "batch seq aux"],
+) -> tuple[Float[Array, "batch seq draft_vocab"], Float[Array, "batch seq hidden"]]:
+    """The draft over a sequence whose target features are all known.
+
+    Row i pairs `token_ids[i]`, already shifted by one (the token after position i), with
+    `aux_hidden[i]` at position i. Returns float32 logits over the draft's vocabulary and the
+    recurrent state (before the final norm).
+    """
+    return _draft_pass(draft, jnp.asarray(token_ids), jnp.asarray(aux_hidden))
+
+
+def _positions(token_ids: Int[Array, "batch seq"]) -> Int[Array, "batch seq"]:
+    return jnp.broadcast_to(jnp.arange(token_ids.shape[1]), token_ids.shape)
+
+
+@nnx.jit(static_argnames=("aux_layer_ids",))
+def _target_pass(
+    target: KimiTarget, token_ids: Int[Array, "batch seq"], aux_layer_ids: tuple[int, ...]
+) -> TargetOutput:
+    hidden, aux_hidden, _ = target(token_ids, _positions(token_ids), aux_layer_ids)
+    return TargetOutput(target.logits(hidden), aux_hidden)
+
+
+@nnx.jit
+def _draft_pass(
+    draft: Eagle3Draft, token_ids: Int[Array, "batch seq"], aux_hidden: Float[Array, "batch seq aux"]
+) -> tuple[Float[Array, "batch seq draft_vocab"], Float[Array, "batch seq hidden"]]:
+    state, _ = draft(token_ids, draft.fuse(aux_hidden), _positions(token_ids))
+    return draft.logits(state), state

@@ -1,0 +1,71 @@
+"""Grouped-query attention with rotary positions: the attention of Llama-style drafts."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from eagle3_jax.cache import PageView, write_rows
+from eagle3_jax.layers.attention import causal_attention
+from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.rope import RopeTables, rotate_halves
+from pallas_kernels import gqa_decode
+
+KVPools = tuple[
+    Float[Array, "pages page_size kv_heads head_dim"],
+    Float[Array, "pages page_size kv_heads head_dim"],
+]
+
+
+class GQAttention(nnx.Module):
+    """Attention over `kv_heads` shared by groups of `heads`; EAGLE-3 feeds it [embedding, state]."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype,
+    ):
+        def linear(shape: tuple[int, int], axes: tuple[str | None, str | None]) -> Linear:
+            return Linear(shape, axes, rngs=rngs, dtype=dtype)
+
+        self.q_proj = linear((input_size, heads * head_dim), ("embed", "heads"))
+        self.k_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
+        self.v_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
+        self.o_proj = linear((heads * head_dim, hidden_size), ("heads", "embed"))
+        self.head_dim = head_dim
+
+    def __call__(
+        self,
+        x: Float[Array, "batch q_len inputs"],
+        rope: RopeTables,
+        pools: KVPools | None = None,
+        pages: PageView | None = None,
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools | None]:
+        """Attends causally; with pools, writes the rows' keys and values there and reads them."""
+        q, k, v = self.project(x, rope)
+        scale = self.head_dim**-0.5
+        if pools is None or pages is None:
+            heads = causal_attention(q, k, v, scale)
+        else:
+            pools = (write_rows(pools[0], k, pages), write_rows(pools[1], v, pages))
+            heads = gqa_decode(q, *pools, pages.page_table, pages.positions, scale=scale)
+        return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
+
+    def project(
+        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
+    ) -> tuple[
+        Float[Array, "batch q_len heads head_dim"],
+        Float[Array, "batch q_len kv_heads head_dim"],
+        Float[Array, "batch q_len kv_heads head_dim"],
+    ]:
+        """Rotated queries and keys, and values."""
+        q, k, v = (
+            projection(x).reshape(*x.shape[:2], -1, self.head_dim)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return rotate_halves(q, rope), rotate_halves(k, rope), v

@@ -1,0 +1,23 @@
+"""SwiGLU feed-forward block."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from eagle3_jax.layers.linear import Linear
+
+
+class MLP(nnx.Module):
+    """down(silu(gate x) * up x)."""
+
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, *, rngs: nnx.Rngs, dtype: jnp.dtype
+    ):
+        wide = (hidden_size, intermediate_size)
+        self.gate_proj = Linear(wide, ("embed", "mlp"), rngs=rngs, dtype=dtype)
+        self.up_proj = Linear(wide, ("embed", "mlp"), rngs=rngs, dtype=dtype)
+        self.down_proj = Linear(wide[::-1], ("mlp", "embed"), rngs=rngs, dtype=dtype)
+
+    def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))

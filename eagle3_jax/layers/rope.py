@@ -1,0 +1,68 @@
+"""Rotary position embeddings: plain and YaRN frequencies, interleaved and split-half rotation."""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.config import RopeConfig, YarnConfig
+
+
+class RopeTables(NamedTuple):
+    """cos and sin, float32 [batch, q_len, dim // 2], for the positions of one call."""
+
+    cos: Float[Array, "batch q_len half"]
+    sin: Float[Array, "batch q_len half"]
+
+
+def inverse_frequencies(rope: RopeConfig, dim: int) -> np.ndarray:
+    """Angular frequency of each rotated pair, float64 [dim // 2]."""
+    plain = rope.theta ** -(np.arange(0, dim, 2) / dim)
+    if rope.yarn is None:
+        return plain
+    low, high = _ramp_bounds(rope.yarn, rope.theta, dim)
+    ramp = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
+    return plain / rope.yarn.factor * ramp + plain * (1 - ramp)
+
+
+def _ramp_bounds(yarn: YarnConfig, theta: float, dim: int) -> tuple[float, float]:
+    """The pairs between which YaRN moves from kept to interpolated frequencies."""
+
+    def pair_with(rotations: float) -> float:
+        wavelength = yarn.original_max_position_embeddings / (rotations * 2 * math.pi)
+        return dim * math.log(wavelength) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_with(yarn.beta_fast)), 0)
+    high = min(math.ceil(pair_with(yarn.beta_slow)), dim - 1)
+    return low, high + 0.001 if low == high else high
+
+
+def rope_tables(rope: RopeConfig, dim: int, positions: Int[Array, "batch q_len"]) -> RopeTables:
+    """cos and sin of every position, computed once a step and shared by all layers."""
+    frequencies = jnp.asarray(inverse_frequencies(rope, dim), jnp.float32)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
+    scale = rope.yarn.cos_sin_scale if rope.yarn else 1.0
+    return RopeTables(jnp.cos(angles) * scale, jnp.sin(angles) * scale)
+
+
+def rotate_interleaved(
+    x: Float[Array, "batch q_len heads dim"], rope: RopeTables
+) -> Float[Array, "batch q_len heads dim"]:
+    """Rotates the pairs (2i, 2i+1), GPT-J style: the target's convention."""
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
+    even, odd = pairs[..., 0], pairs[..., 1]
+    cos, sin = rope.cos[:, :, None], rope.sin[:, :, None]
+    turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
+    return turned.reshape(x.shape).astype(x.dtype)
+
+
+def rotate_halves(
+    x: Float[Array, "batch q_len heads dim"], rope: RopeTables
+) -> Float[Array, "batch q_len heads dim"]:
+    """Rotates the pairs (i, i + dim // 2), NeoX style: the Llama drafts' convention."""
+    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = rope.cos[:, :, None], rope.sin[:, :, None]
+    turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    return turned.astype(x.dtype)

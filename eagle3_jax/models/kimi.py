@@ -1,0 +1,94 @@
+"""The target: Kimi-K2.5's text model (DeepSeek-V3 architecture), with capture of aux states."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.cache import PageView
+from eagle3_jax.config import TargetConfig
+from eagle3_jax.layers.embedding import Embedding
+from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.mla import MLAttention
+from eagle3_jax.layers.mlp import MLP
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.layers.norm import RMSNorm
+from eagle3_jax.layers.rope import RopeTables, rope_tables
+
+LatentPool = Float[Array, "pages page_size latent"]
+
+
+class KimiLayer(nnx.Module):
+    """x += attention(norm(x)); x += mlp(norm(x)); the mlp is dense in the first layers."""
+
+    def __init__(self, config: TargetConfig, layer: int, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
+        self.self_attn = MLAttention(config, rngs=rngs, dtype=dtype)
+        self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype)
+        if config.is_dense(layer):
+            self.mlp = MLP(hidden, config.intermediate_size, rngs=rngs, dtype=dtype)
+        else:
+            self.mlp = MoE(config, rngs=rngs, dtype=dtype)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch q_len hidden"],
+        rope: RopeTables,
+        pool: LatentPool | None,
+        pages: PageView | None,
+    ) -> tuple[Float[Array, "batch q_len hidden"], LatentPool | None]:
+        attended, pool = self.self_attn(self.input_layernorm(x), rope, pool, pages)
+        x = x + attended
+        return x + self.mlp(self.post_attention_layernorm(x)), pool
+
+
+class KimiTarget(nnx.Module):
+    """Embedding, decoder layers, final norm and head; `logits` is separate so that prefill can
+    project one row only."""
+
+    def __init__(
+        self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.dtype("float32")
+    ):
+        self.config = config
+        hidden, vocab = config.hidden_size, config.vocab_size
+        self.embed_tokens = Embedding(vocab, hidden, rngs=rngs, dtype=dtype)
+        self.layers = nnx.List(
+            [KimiLayer(config, i, rngs=rngs, dtype=dtype) for i in range(config.num_hidden_layers)]
+        )
+        self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype=dtype)
+        self.lm_head = Linear((hidden, vocab), ("embed", "vocab"), rngs=rngs, dtype=dtype)
+
+    def __call__(
+        self,
+        token_ids: Int[Array, "batch q_len"],
+        positions: Int[Array, "batch q_len"],
+        aux_layer_ids: Sequence[int],
+        pools: Sequence[LatentPool] | None = None,
+        pages: PageView | None = None,
+    ) -> tuple[
+        Float[Array, "batch q_len hidden"],
+        Float[Array, "batch q_len aux"],
+        tuple[LatentPool, ...],
+    ]:
+        """Runs the layers; returns last hidden states (before the final norm), aux states and pools.
+
+        aux is the residual stream before each layer of `aux_layer_ids`, concatenated in that order;
+        id num_hidden_layers is the output of the last layer.
+        """
+        x = self.embed_tokens(token_ids)
+        rope = rope_tables(self.config.rope, self.config.qk_rope_head_dim, positions)
+        streams, new_pools = [x], []
+        for i, layer in enumerate(self.layers):
+            with jax.named_scope(f"target_layer_{i}"):
+                x, pool = layer(x, rope, None if pools is None else pools[i], pages)
+            streams.append(x)
+            new_pools.append(pool)
+        aux = [streams[i] for i in aux_layer_ids] or [x[..., :0]]
+        return x, jnp.concatenate(aux, axis=-1), tuple(p for p in new_pools if p is not None)
+
+    def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
+        """Final norm and head, in float32."""
+        return self.lm_head(self.norm(hidden)).astype(jnp.float32)

@@ -1,0 +1,154 @@
+"""Sampling as a function of (scores, options, seed, position, id), never of who asks.
+
+The token at a position is the argmax of processed scores plus Gumbel noise. The noise is a hash of
+the request's seed, the absolute position and the token id, so the draft, the target and a replay
+after preemption all see the same noise, and a draft token is accepted iff the target picks it too
+(coupling without communication, arXiv 2408.07978). Every option is data: nothing here depends on
+values for its control flow, and nothing sorts the vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, UInt32
+
+MAX_STOP_IDS = 8
+_INF_KEY = 0x7F800000  # the bits of float32 infinity: above every finite distance
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SamplingRows:
+    """The sampling options of each sequence of a batch.
+
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. seed holds the low and the high
+    word. stop_ids, padded with -1, cannot be sampled at positions before min_len.
+    """
+
+    temperature: Float[Array, " batch"]
+    top_p: Float[Array, " batch"]
+    min_p: Float[Array, " batch"]
+    top_k: Int[Array, " batch"]
+    seed: UInt32[Array, "batch 2"]
+    min_len: Int[Array, " batch"]
+    stop_ids: Int[Array, "batch max_stop_ids"]
+
+
+def sample(
+    logits: Float[Array, "batch rows vocab"],
+    positions: Int[Array, "batch rows"],
+    options: SamplingRows,
+    token_ids: Int[Array, " vocab"] | None = None,
+) -> Int[Array, "batch rows"]:
+    """The token id of each row; positions are those of the tokens being sampled.
+
+    token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
+    Temperature 0 takes the largest logit. Ties go to the lowest id.
+    """
+    ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
+    scores = process_logits(logits, positions, options, token_ids)
+    noise = gumbel(options.seed[:, None], positions, ids)
+    noisy = jnp.where(options.temperature[:, None, None] > 0, scores + noise, scores)
+    return ids[jnp.argmax(noisy, axis=-1)].astype(jnp.int32)
+
+
+def process_logits(
+    logits: Float[Array, "batch rows vocab"],
+    positions: Int[Array, "batch rows"],
+    options: SamplingRows,
+    token_ids: Int[Array, " vocab"] | None = None,
+) -> Float[Array, "batch rows vocab"]:
+    """Log-probabilities up to a constant (the best is 0), -inf where an option filters.
+
+    In order: stop ids before min_len, temperature (0 counts as 1), min-p, top-k, top-p. Top-p acts
+    on the probabilities that min-p and top-k left, renormalised, and keeps the smallest set of the
+    best that reaches its mass. Candidates equal to the last one kept are kept.
+    """
+    ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
+    stops = (ids == options.stop_ids[..., None]).any(1)
+    masked = stops[:, None] & (positions < options.min_len[:, None])[..., None]
+    scores = jnp.where(masked, -jnp.inf, logits.astype(jnp.float32))
+    temperature = jnp.where(options.temperature > 0, options.temperature, 1.0)
+    scores = (scores - scores.max(-1, keepdims=True)) / temperature[:, None, None]
+    scores = jnp.where(scores >= jnp.log(options.min_p)[:, None, None], scores, -jnp.inf)
+    return _top_k_top_p(scores, options.top_k[:, None], options.top_p[:, None])
+
+
+def _top_k_top_p(
+    scores: Float[Array, "batch rows vocab"],
+    top_k: Int[Array, "batch 1"],
+    top_p: Float[Array, "batch 1"],
+) -> Float[Array, "batch rows vocab"]:
+    """Find each cut by bisection on the bits of the distance to the best, which order as floats."""
+    distance = lax.bitcast_convert_type(jnp.abs(scores), jnp.int32)
+    weights = jnp.exp(scores)
+
+    def mass(cut: Array) -> Array:
+        return jnp.where(distance <= cut[..., None], weights, 0.0).sum(-1)
+
+    def count(cut: Array) -> Array:
+        return (distance <= cut[..., None]).sum(-1)
+
+    rows = scores.shape[:2]
+    cut_k = _least_key(lambda cut: count(cut) >= top_k, rows)
+    cut_k = jnp.where(top_k > 0, cut_k, _INF_KEY)
+    enough = top_p * mass(cut_k)
+    cut_p = _least_key(lambda cut: mass(cut) >= enough, rows)
+    cut_p = jnp.where(top_p < 1, cut_p, _INF_KEY)
+    return jnp.where(distance <= jnp.minimum(cut_k, cut_p)[..., None], scores, -jnp.inf)
+
+
+def _least_key(
+    reached: Callable[[Int[Array, "batch rows"]], Array], shape: tuple[int, int]
+) -> Int[Array, "batch rows"]:
+    """The least key in [0, infinity] where the monotone `reached` holds, infinity if none."""
+
+    def halve(_: Int[Array, ""] | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        holds = reached(middle)
+        return jnp.where(holds, low, middle + 1), jnp.where(holds, middle, high)
+
+    bounds = jnp.zeros(shape, jnp.int32), jnp.full(shape, _INF_KEY, jnp.int32)
+    return lax.fori_loop(0, 31, halve, bounds)[1]
+
+
+def gumbel(
+    seed: UInt32[Array, "... 2"], positions: Int[Array, "*rows"], token_ids: Int[Array, " vocab"]
+) -> Float[Array, "*rows vocab"]:
+    """Standard Gumbel noise of each (seed, position, id); seed's leading axes broadcast over rows.
+
+    A uniform u in (0, 1) is the hash's 32 bits; the noise is -log(-log(1 - u)), whose large values
+    come from u near 0, where float32 is finest.
+    """
+    bits = _hash(seed[..., 0], seed[..., 1], positions, token_ids)
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    exponential = -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
+    return -jnp.log(exponential)
+
+
+def _hash(
+    low: UInt32[Array, "..."],
+    high: UInt32[Array, "..."],
+    positions: Int[Array, "*rows"],
+    token_ids: Int[Array, " vocab"],
+) -> UInt32[Array, "*rows vocab"]:
+    """32 bits of (seed, position, id): two keys a row, then two rounds of mixing an id.
+
+    Two keys, because with one, rows would share their noise at shifted ids.
+    """
+    position, ids = positions.astype(jnp.uint32), token_ids.astype(jnp.uint32)
+    keys = []
+    for salt in (0x9E3779B9, 0x85EBCA6B):
+        keys.append(_mix(_mix(_mix(low ^ jnp.uint32(salt)) + high) + position)[..., None])
+    return _mix(_mix(ids * jnp.uint32(0x9E3779B1) + keys[0]) ^ keys[1])
+
+
+def _mix(bits: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """A bijection of 32-bit words: xor-shifts and odd multipliers (C. Wellons, lowbias32)."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
