@@ -102,7 +102,7 @@ def _top_k_top_p(
 
 
 def _least_key(
-    reached: Callable[[Int[Array, "batch rows"]], Array], shape: tuple[int, int]
+    reached: Callable[[Int[Array, "batch rows"]], Array], shape: tuple[int, ...]
 ) -> Int[Array, "batch rows"]:
     """The least key in [0, infinity] where the monotone `reached` holds, infinity if none."""
 

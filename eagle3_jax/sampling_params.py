@@ -40,7 +40,8 @@ class SamplingParams:
         in_range = math.isfinite(self.temperature) and self.temperature >= 0
         _require(in_range, "temperature", "a finite number, 0 or more", self.temperature)
         _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
-        _require(self.top_k >= -1, "top_k", "a positive count, or 0 or -1 for all", self.top_k)
+        in_range = -1 <= self.top_k < 2**31
+        _require(in_range, "top_k", "a positive count, or 0 or -1 for all", self.top_k)
         _require(0 <= self.min_p <= 1, "min_p", "in [0, 1]", self.min_p)
         if self.seed is not None:
             _require(-(2**63) <= self.seed < 2**64, "seed", "a 64-bit integer", self.seed)
