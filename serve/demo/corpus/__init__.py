@@ -1,0 +1,60 @@
+"""A seeded synthetic chat corpus: five categories, each with a held-out split by problem."""
+
+import random
+from collections.abc import Iterator
+
+from serve.demo.corpus import arithmetic, facts, functions, sorting, structured
+from serve.demo.corpus.conversation import SPLITS, Conversation, belongs
+
+_MODULES = {
+    "arithmetic": arithmetic,
+    "sorting": sorting,
+    "functions": functions,
+    "structured": structured,
+    "facts": facts,
+}
+CATEGORIES = tuple(_MODULES)
+_SHARES = (6, 6, 2, 3, 2)  # how often each category appears in the mixture
+
+
+def conversations(category: str, split: str, seed: int) -> Iterator[Conversation]:
+    """Endless conversations of one category, the same for the same arguments everywhere.
+
+    Every problem of a "train" conversation is a train problem, every one of a "held_out"
+    conversation a held-out one; a problem's split is a hash of its key, so the splits are disjoint.
+    """
+    if category not in _MODULES:
+        raise ValueError(f"category must be one of {', '.join(CATEGORIES)}, got {category!r}")
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    rng = random.Random(f"{category}/{split}/{seed}")
+    while True:
+        conversation = _MODULES[category].draw(rng)
+        if belongs(conversation, split):
+            yield conversation
+
+
+def mixture(split: str, seed: int) -> Iterator[Conversation]:
+    """Endless conversations of all categories, in the proportions the demo is trained on."""
+    rng = random.Random(f"mixture/{split}/{seed}")
+    streams = {category: conversations(category, split, seed) for category in CATEGORIES}
+    while True:
+        yield next(streams[rng.choices(CATEGORIES, _SHARES)[0]])
+
+
+def held_out_prompts(category: str, count: int) -> list[Conversation]:
+    """The first `count` held-out conversations of a category that pose different problems."""
+    found: dict[tuple[str, ...], Conversation] = {}
+    for conversation in conversations(category, "held_out", 0):
+        found.setdefault(conversation.keys, conversation)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def correct(category: str, conversation: Conversation, answer: str) -> bool:
+    """True when `answer`, decoded with its special tokens but without the stop, is right."""
+    return _MODULES[category].correct(conversation, answer)
+
+
+__all__ = ["CATEGORIES", "Conversation", "conversations", "correct", "held_out_prompts", "mixture"]

@@ -1,0 +1,59 @@
+"""The unit of the corpus: one chat conversation and the problems it contains."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+
+SPLITS = ("train", "held_out")
+HELD_OUT_SHARE = 8  # one problem in this many is held out
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """OpenAI-style messages ending with the assistant's answer; `keys` names each problem posed."""
+
+    keys: tuple[str, ...]
+    messages: tuple[Message, ...]
+    tools: tuple[Message, ...] = ()
+
+    @property
+    def prompt(self) -> list[Message]:
+        """The messages before the final answer."""
+        return list(self.messages[:-1])
+
+    @property
+    def answer(self) -> Message:
+        """The final assistant message."""
+        return self.messages[-1]
+
+
+def user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> Message:
+    return {"role": "assistant", "content": content}
+
+
+def exchange(key: str, question: str, answer: str) -> Conversation:
+    """One question with one answer."""
+    return Conversation((key,), (user(question), assistant(answer)))
+
+
+def split_of(key: str) -> str:
+    """The split a problem belongs to, by a hash of its key: the same on every machine."""
+    digest = hashlib.sha256(key.encode()).digest()
+    return "held_out" if digest[0] % HELD_OUT_SHARE == 0 else "train"
+
+
+def belongs(conversation: Conversation, split: str) -> bool:
+    """True when every problem of the conversation lies in `split`."""
+    return all(split_of(key) == split for key in conversation.keys)
+
+
+def listed(items: Sequence[object]) -> str:
+    """`items` as comma-separated text."""
+    return ", ".join(str(item) for item in items)
