@@ -1,0 +1,199 @@
+"""Read a checkpoint directory of safetensors files: headers strictly, tensors lazily.
+
+Layout of a file (https://huggingface.co/docs/safetensors): u64 header length, JSON header, tensor
+bytes without gaps. Headers are read here rather than through a library so that every defect of a
+download has one clear message before a single weight is touched.
+"""
+
+import functools
+import json
+import math
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+MAX_HEADER_BYTES = 100_000_000
+
+DTYPES: dict[str, np.dtype] = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "I16": np.dtype(np.int16),
+    "U16": np.dtype(np.uint16),
+    "I32": np.dtype(np.int32),
+    "U32": np.dtype(np.uint32),
+    "I64": np.dtype(np.int64),
+    "U64": np.dtype(np.uint64),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(jnp.bfloat16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+    "F8_E4M3": np.dtype(jnp.float8_e4m3fn),
+    "F8_E5M2": np.dtype(jnp.float8_e5m2),
+    "F8_E8M0": np.dtype(jnp.float8_e8m0fnu),
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor as a header describes it; `start` counts bytes from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor's data in bytes."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors of one directory by name; nothing but headers is read until `read`."""
+
+    directory: Path
+    tensors: dict[str, TensorInfo] = field(repr=False)
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor as a read-only view of the mapped file, bfloat16 included."""
+        info = self.tensors[name]
+        raw = _map_file(info.file)[info.start : info.start + info.nbytes]
+        return raw.view(DTYPES[info.dtype]).reshape(info.shape)
+
+
+def open_checkpoint(directory: str | Path) -> Checkpoint:
+    """Opens `model.safetensors`, or the shards its index names (whose numbers may have gaps).
+
+    Raises FileNotFoundError for a missing directory, file or shard, ValueError for a damaged one.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"checkpoint directory {directory} does not exist")
+    if (directory / INDEX_FILE).is_file():
+        return Checkpoint(directory, _read_shards(directory))
+    if (directory / SINGLE_FILE).is_file():
+        return Checkpoint(directory, read_header(directory / SINGLE_FILE))
+    raise FileNotFoundError(f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object; ValueError names the file when it is not one."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Reads and checks one file's header: complete file, no overlap, no gap, no name twice."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        if length > min(size - 8, MAX_HEADER_BYTES):
+            raise ValueError(
+                f"{path} is truncated or not a safetensors file: {size} bytes, header of {length}"
+            )
+        header = _parse_header(path, file.read(length))
+    header.pop("__metadata__", None)
+    spans = sorted(
+        (_parse_entry(path, name, entry, 8 + length) for name, entry in header.items()),
+        key=lambda info: (info.start, info.nbytes),
+    )
+    _check_spans(path, spans, 8 + length, size)
+    return {info.name: info for info in spans}
+
+
+def _parse_header(path: Path, raw: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entries = dict(pairs)
+        if len(entries) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ValueError(f"duplicate names {twice}")
+        return entries
+
+    try:
+        header = json.loads(raw, object_pairs_hook=unique)
+    except ValueError as error:
+        raise ValueError(f"{path} has a damaged header: {error}") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} has a damaged header: not a JSON object")
+    return header
+
+
+def _parse_entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
+    try:
+        shape = tuple(entry["shape"])
+        start, end = entry["data_offsets"]
+        dtype = entry["dtype"]
+        counts = (*shape, start, end)
+        sound = all(type(n) is int and n >= 0 for n in counts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: damaged header entry of {name}: {entry}") from error
+    if dtype not in DTYPES:
+        raise ValueError(f"{path}: {name} has unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    info = TensorInfo(name, dtype, shape, path, data_start + start)
+    if not sound or end - start != info.nbytes:
+        raise ValueError(f"{path}: offsets of {name} do not fit its shape: {entry}")
+    return info
+
+
+def _check_spans(path: Path, spans: list[TensorInfo], data_start: int, size: int) -> None:
+    end = data_start
+    for info in spans:
+        if info.start != end:
+            kind = "overlaps the tensor before it" if info.start < end else "leaves a gap before it"
+            raise ValueError(f"{path}: {info.name} {kind} (starts at {info.start}, expected {end})")
+        end += info.nbytes
+    if size != end:
+        kind = "is truncated" if size < end else "has trailing bytes"
+        raise ValueError(f"{path} {kind}: {size} bytes, its header describes {end}")
+
+
+def _read_shards(directory: Path) -> dict[str, TensorInfo]:
+    index = directory / INDEX_FILE
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+        raise ValueError(f"{index} lacks a weight_map from tensor names to file names")
+    shards = sorted(set(weight_map.values()))
+    outside = [shard for shard in shards if Path(shard).name != shard or shard in ("", "..")]
+    if outside:
+        raise ValueError(f"{index} names files outside its directory: {outside}")
+    missing = [shard for shard in shards if not (directory / shard).is_file()]
+    if missing:
+        raise FileNotFoundError(f"{index} names shards that are missing: {missing}")
+    found = [info for shard in shards for info in read_header(directory / shard).values()]
+    _check_index(index, weight_map, found)
+    return {info.name: info for info in found}
+
+
+def _check_index(index: Path, weight_map: dict[str, str], found: list[TensorInfo]) -> None:
+    wrong = [
+        f"{info.name} lies in {info.file.name}, the index says {weight_map.get(info.name)}"
+        for info in found
+        if weight_map.get(info.name) != info.file.name
+    ]
+    absent = sorted(set(weight_map) - {info.name for info in found})
+    wrong += [f"{name} is not in {weight_map[name]}" for name in absent]
+    if wrong:
+        raise ValueError(f"{index} disagrees with its shards:\n  " + "\n  ".join(wrong))
+
+
+@functools.lru_cache(maxsize=256)
+def _map_file(path: Path) -> np.ndarray:
+    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
