@@ -1,0 +1,81 @@
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from paged import attend, scatter
+
+from pallas_kernels import gqa_decode
+
+HEADS, HEAD_DIM, SCALE = 6, 8, 0.4
+IMPLEMENTATIONS = ["xla", "reference"]
+Case = tuple[NDArray, NDArray, NDArray, NDArray, NDArray]
+
+
+def make_case(
+    lengths: list[int], q_len: int, page_size: int, pages_per_seq: int, kv_heads: int
+) -> Case:
+    """The last q_len positions of each sequence ask; every slot past a length holds NaN."""
+    rng = np.random.default_rng(sum(lengths))
+    rows = [rng.normal(size=(n, 2, kv_heads, HEAD_DIM)).astype(np.float32) for n in lengths]
+    k_pool, table = scatter([row[:, 0] for row in rows], page_size, pages_per_seq)
+    v_pool, _ = scatter([row[:, 1] for row in rows], page_size, pages_per_seq)
+    query = rng.normal(size=(len(lengths), q_len, HEADS, HEAD_DIM)).astype(np.float32)
+    positions = np.array(lengths)[:, None] - q_len + np.arange(q_len)
+    return query, k_pool, v_pool, table, positions.astype(np.int32)
+
+
+def oracle(case: Case) -> NDArray[np.float64]:
+    query, k_pool, v_pool, table, positions = case
+    shared = HEADS // k_pool.shape[2]
+    out = np.zeros(query.shape)
+    for b, j, h in np.ndindex(query.shape[:3]):
+        keys, values = (
+            pool[table[b]].reshape(-1, *pool.shape[2:])[: positions[b, j] + 1, h // shared]
+            for pool in (k_pool, v_pool)
+        )
+        out[b, j, h] = attend(query[b, j, h], keys, values, SCALE)
+    return out
+
+
+def run(case: Case, implementation: str) -> NDArray[np.float32]:
+    call: Callable = jax.jit(gqa_decode, static_argnames=("scale", "implementation"))
+    return np.asarray(call(*case, scale=SCALE, implementation=implementation))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kv_heads", [1, 2, HEADS])
+@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 70), (16, 5), (64, 2)])
+def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
+    implementation: str, kv_heads: int, page_size: int, pages_per_seq: int
+):
+    case = make_case([3, 17, 64, 70], 3, page_size, pages_per_seq, kv_heads)
+    np.testing.assert_allclose(run(case, implementation), oracle(case), atol=2e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_pages_past_the_last_position_may_be_any_integer(implementation: str):
+    case = make_case([5, 20], 2, 4, 8, 2)
+    expected = run(case, implementation)
+    table = case[3].copy()
+    table[0, 2:], table[1, 5:] = 2**31 - 1, -7
+    np.testing.assert_array_equal(run((*case[:3], table, case[4]), implementation), expected)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: str):
+    query, k_pool, v_pool, table, positions = case = make_case([9, 33, 64, 21, 4], 4, 16, 4, 2)
+    order = np.array([3, 0, 4, 2, 1])
+    permuted = (query[order], k_pool, v_pool, table[order], positions[order])
+    np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    query, k_pool, v_pool, table, positions = make_case([9, 33], 2, 16, 4, 2)
+    with pytest.raises(ValueError, match="must be equal"):
+        run((query, k_pool, v_pool[..., :-1], table, positions), "xla")
+    with pytest.raises(ValueError, match="do not divide"):
+        run((query[:, :, :5], k_pool, v_pool, table, positions), "xla")
+    with pytest.raises(ValueError, match="page_table"):
+        run((query, k_pool, v_pool, table, positions[:1]), "xla")

@@ -1,0 +1,96 @@
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pallas_kernels import grouped_mlp
+
+EXPERTS, TOP_K, HIDDEN, INTER = 8, 3, 24, 16
+Case = tuple[NDArray, ...]
+# One size of each form that the XLA implementation chooses between.
+TOKENS = [1, 2, 5, 8, 33, 64, 200]
+
+
+def make_case(tokens: int, seed: int = 0) -> Case:
+    rng = np.random.default_rng(seed)
+    ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(tokens)])
+    return (
+        rng.normal(size=(tokens, HIDDEN)).astype(np.float32),
+        (rng.normal(size=(EXPERTS, HIDDEN, INTER)) / 5).astype(np.float32),
+        (rng.normal(size=(EXPERTS, HIDDEN, INTER)) / 5).astype(np.float32),
+        (rng.normal(size=(EXPERTS, INTER, HIDDEN)) / 4).astype(np.float32),
+        ids.astype(np.int32),
+        rng.random((tokens, TOP_K)).astype(np.float32),
+    )
+
+
+def oracle(case: Case) -> NDArray[np.float64]:
+    x, gate, up, down, ids, weights = (array.astype(np.float64) for array in case)
+    out = np.zeros(x.shape)
+    for token, choice in np.ndindex(ids.shape):
+        expert = int(ids[token, choice])
+        gated = x[token] @ gate[expert]
+        inner = gated / (1 + np.exp(-gated)) * (x[token] @ up[expert])
+        out[token] += weights[token, choice] * (inner @ down[expert])
+    return out
+
+
+def run(case: Case, implementation: str = "xla") -> NDArray[np.float32]:
+    call: Callable = jax.jit(grouped_mlp, static_argnames="implementation")
+    return np.asarray(call(*case, implementation=implementation))
+
+
+@pytest.mark.parametrize("implementation", ["xla", "reference"])
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_equals_float64_loops(tokens: int, implementation: str):
+    case = make_case(tokens)
+    np.testing.assert_allclose(run(case, implementation), oracle(case), atol=3e-6)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_every_token_on_one_expert_is_still_exact(tokens: int):
+    x, gate, up, down, ids, weights = make_case(tokens)
+    case = (x, gate, up, down, np.broadcast_to(np.array([5, 0, 7], np.int32), ids.shape), weights)
+    np.testing.assert_allclose(run(case), oracle(case), atol=3e-6)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(tokens: int):
+    x, gate, up, down, ids, weights = case = make_case(tokens)
+    other = make_case(tokens, seed=1)
+    expected = run(case)
+    for kept in {0, tokens // 2, tokens - 1}:
+        mixed = [array.copy() for array in (other[0], other[4], other[5])]
+        for array, own in zip(mixed, (x, ids, weights), strict=True):
+            array[kept] = own[kept]
+        result = run((mixed[0], gate, up, down, mixed[1], mixed[2]))
+        np.testing.assert_array_equal(result[kept], expected[kept])
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_permuted_rows_give_the_same_bits_in_the_new_order(tokens: int):
+    x, gate, up, down, ids, weights = case = make_case(tokens)
+    order = np.random.default_rng(2).permutation(tokens)
+    result = run((x[order], gate, up, down, ids[order], weights[order]))
+    np.testing.assert_array_equal(result, run(case)[order])
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_nan_in_one_row_stays_in_that_row(tokens: int):
+    x, *rest = make_case(tokens)
+    expected = run((x, *rest))
+    x[tokens // 2] = np.nan
+    result = run((x, *rest))
+    others = np.arange(tokens) != tokens // 2
+    assert np.isnan(result[tokens // 2]).all()
+    np.testing.assert_array_equal(result[others], expected[others])
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    x, gate, up, down, ids, weights = make_case(4)
+    with pytest.raises(ValueError, match="expected x"):
+        run((x, gate, up, np.swapaxes(down, 1, 2), ids, weights))
+    with pytest.raises(ValueError, match="expected x"):
+        run((x, gate, up, down, ids[:3], weights))

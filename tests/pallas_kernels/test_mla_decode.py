@@ -1,0 +1,87 @@
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from paged import attend, scatter
+
+from pallas_kernels import mla_decode
+
+HEADS, KV_LORA, ROPE, SCALE = 3, 16, 8, 0.3
+IMPLEMENTATIONS = ["xla", "reference"]
+Case = tuple[NDArray, NDArray, NDArray, NDArray, NDArray]
+
+
+def make_case(lengths: list[int], q_len: int, page_size: int, pages_per_seq: int) -> Case:
+    """The last q_len positions of each sequence ask; every slot past a length holds NaN."""
+    rng = np.random.default_rng(sum(lengths))
+    contexts = [rng.normal(size=(n, KV_LORA + ROPE)).astype(np.float32) for n in lengths]
+    pool, table = scatter(contexts, page_size, pages_per_seq)
+    shape = (len(lengths), q_len, HEADS)
+    positions = np.array(lengths)[:, None] - q_len + np.arange(q_len)
+    return (
+        rng.normal(size=(*shape, KV_LORA)).astype(np.float32),
+        rng.normal(size=(*shape, ROPE)).astype(np.float32),
+        pool,
+        table,
+        positions.astype(np.int32),
+    )
+
+
+def oracle(case: Case) -> NDArray[np.float64]:
+    q_latent, q_rope, pool, table, positions = case
+    out = np.zeros(q_latent.shape)
+    for b, j, h in np.ndindex(q_latent.shape[:3]):
+        rows = pool[table[b]].reshape(-1, KV_LORA + ROPE)[: positions[b, j] + 1]
+        query = np.concatenate([q_latent[b, j, h], q_rope[b, j, h]])
+        out[b, j, h] = attend(query, rows, rows[:, :KV_LORA], SCALE)
+    return out
+
+
+def run(case: Case, implementation: str) -> NDArray[np.float32]:
+    call: Callable = jax.jit(mla_decode, static_argnames=("scale", "implementation"))
+    return np.asarray(call(*case, scale=SCALE, implementation=implementation))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 70), (16, 5), (64, 2)])
+@pytest.mark.parametrize("q_len", [1, 4])
+def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
+    implementation: str, page_size: int, pages_per_seq: int, q_len: int
+):
+    case = make_case([q_len, 17, 64, 70], q_len, page_size, pages_per_seq)
+    np.testing.assert_allclose(run(case, implementation), oracle(case), atol=2e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_pages_past_the_last_position_may_be_any_integer(implementation: str):
+    case = make_case([5, 20], 2, 4, 8)
+    expected = run(case, implementation)
+    table = case[3].copy()
+    table[0, 2:], table[1, 5:] = 2**31 - 1, -7
+    np.testing.assert_array_equal(run((*case[:3], table, case[4]), implementation), expected)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: str):
+    q_latent, q_rope, pool, table, positions = case = make_case([9, 33, 64, 21, 4], 4, 16, 4)
+    order = np.array([3, 0, 4, 2, 1])
+    permuted = (q_latent[order], q_rope[order], pool, table[order], positions[order])
+    np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
+
+
+def test_page_size_does_not_change_the_bits():
+    small, medium, large = (
+        run(make_case([30, 64], 2, size, 64 // size), "xla") for size in (1, 16, 64)
+    )
+    np.testing.assert_array_equal(small, medium)
+    np.testing.assert_array_equal(small, large)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    q_latent, q_rope, pool, table, positions = make_case([9, 33], 2, 16, 4)
+    with pytest.raises(ValueError, match="latent, then rope"):
+        run((q_latent, q_rope, pool[..., :-1], table, positions), "xla")
+    with pytest.raises(ValueError, match="page_table"):
+        run((q_latent, q_rope, pool, table[:1], positions), "xla")
