@@ -62,7 +62,9 @@ def _target_pass(
 
 @nnx.jit
 def _draft_pass(
-    draft: Eagle3Draft, token_ids: Int[Array, "batch seq"], aux_hidden: Float[Array, "batch seq aux"]
+    draft: Eagle3Draft,
+    token_ids: Int[Array, "batch seq"],
+    aux_hidden: Float[Array, "batch seq aux"],
 ) -> tuple[Float[Array, "batch seq draft_vocab"], Float[Array, "batch seq hidden"]]:
     state, _ = draft(token_ids, draft.fuse(aux_hidden), _positions(token_ids))
     return draft.logits(state), state

@@ -8,33 +8,14 @@ values for its control flow, and nothing sorts the vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
-MAX_STOP_IDS = 8
+from eagle3_jax.sampling_rows import SamplingRows
+
 _INF_KEY = 0x7F800000  # the bits of float32 infinity: above every finite distance
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class SamplingRows:
-    """The sampling options of each sequence of a batch.
-
-    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. seed holds the low and the high
-    word. stop_ids, padded with -1, cannot be sampled at positions before min_len.
-    """
-
-    temperature: Float[Array, " batch"]
-    top_p: Float[Array, " batch"]
-    min_p: Float[Array, " batch"]
-    top_k: Int[Array, " batch"]
-    seed: UInt32[Array, "batch 2"]
-    min_len: Int[Array, " batch"]
-    stop_ids: Int[Array, "batch max_stop_ids"]
 
 
 def sample(

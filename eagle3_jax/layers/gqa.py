@@ -1,7 +1,7 @@
 """Grouped-query attention with rotary positions: the attention of Llama-style drafts."""
 
-import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import PageView, write_rows
@@ -17,7 +17,7 @@ KVPools = tuple[
 
 
 class GQAttention(nnx.Module):
-    """Attention over `kv_heads` shared by groups of `heads`; EAGLE-3 feeds it [embedding, state]."""
+    """Attention with KV heads shared by groups of query heads; EAGLE-3 feeds [embedding, state]."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class GQAttention(nnx.Module):
         head_dim: int,
         *,
         rngs: nnx.Rngs,
-        dtype: jnp.dtype,
+        dtype: DTypeLike,
     ):
         def linear(shape: tuple[int, int], axes: tuple[str | None, str | None]) -> Linear:
             return Linear(shape, axes, rngs=rngs, dtype=dtype)

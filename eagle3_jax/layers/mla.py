@@ -8,6 +8,7 @@ the up-projections are absorbed into query and output and attention runs on the 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import PageView, write_rows
@@ -22,7 +23,7 @@ from pallas_kernels import mla_decode
 class LatentUp(nnx.Module):
     """`kv_b_proj`, kept as its two halves: latent -> key (W_UK) and latent -> value (W_UV)."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         heads, latent = config.num_attention_heads, config.kv_lora_rank
         axes = ("heads", "latent", "head_dim")
         self.key_kernel = normal_param((heads, latent, config.qk_nope_head_dim), axes, rngs, dtype)
@@ -32,7 +33,7 @@ class LatentUp(nnx.Module):
 class MLAttention(nnx.Module):
     """Latent attention with a low-rank (or, with q_lora_rank None, a plain) query projection."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden, heads = config.hidden_size, config.num_attention_heads
         q_width = heads * config.qk_head_dim
 

@@ -1,8 +1,8 @@
 """SwiGLU feed-forward block."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.layers.linear import Linear
@@ -12,7 +12,7 @@ class MLP(nnx.Module):
     """down(silu(gate x) * up x)."""
 
     def __init__(
-        self, hidden_size: int, intermediate_size: int, *, rngs: nnx.Rngs, dtype: jnp.dtype
+        self, hidden_size: int, intermediate_size: int, *, rngs: nnx.Rngs, dtype: DTypeLike
     ):
         wide = (hidden_size, intermediate_size)
         self.gate_proj = Linear(wide, ("embed", "mlp"), rngs=rngs, dtype=dtype)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import TargetConfig
@@ -14,7 +15,7 @@ from pallas_kernels import grouped_mlp
 class Router(nnx.Module):
     """Scores experts with a sigmoid; the correction bias decides the choice, never the weights."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         shape = (config.hidden_size, config.n_routed_experts)
         self.kernel = normal_param(shape, ("embed", None), rngs, dtype)
         bias = jnp.zeros((config.n_routed_experts,), jnp.float32)
@@ -38,7 +39,7 @@ class Router(nnx.Module):
 class Experts(nnx.Module):
     """The routed experts' SwiGLU matrices, stacked over experts."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         experts, hidden = config.n_routed_experts, config.hidden_size
         wide = (experts, hidden, config.moe_intermediate_size)
         narrow = (experts, config.moe_intermediate_size, hidden)
@@ -59,7 +60,7 @@ class Experts(nnx.Module):
 class MoE(nnx.Module):
     """Weighted sum of the chosen experts plus the shared expert."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.gate = Router(config, rngs=rngs, dtype=dtype)
         self.experts = Experts(config, rngs=rngs, dtype=dtype)
         shared = config.n_shared_experts * config.moe_intermediate_size

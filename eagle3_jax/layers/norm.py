@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
 class RMSNorm(nnx.Module):
     """weight * x / sqrt(mean(x^2) + eps); rounds to the run dtype before the weight, as HF does."""
 
-    def __init__(self, size: int, eps: float, *, dtype: jnp.dtype):
+    def __init__(self, size: int, eps: float, *, dtype: DTypeLike):
         self.weight = nnx.Param(jnp.ones((size,), dtype), axes=(None,))
         self.eps = eps
 

@@ -6,6 +6,7 @@ output (before the final norm) where they are not yet.
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import PageView
@@ -25,7 +26,7 @@ class IdMap(nnx.Variable):
 class DraftLayer(nnx.Module):
     """`midlayer`: attention over the concatenation of normed embedding and normed state."""
 
-    def __init__(self, config: DraftConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: DraftConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
@@ -77,7 +78,7 @@ class Eagle3Draft(nnx.Module):
         config: DraftConfig,
         *,
         rngs: nnx.Rngs,
-        dtype: jnp.dtype = jnp.dtype("float32"),
+        dtype: DTypeLike = jnp.float32,
         embed_tokens: Embedding | None = None,
         lm_head: Linear | None = None,
     ):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import PageView
@@ -23,7 +24,7 @@ LatentPool = Float[Array, "pages page_size latent"]
 class KimiLayer(nnx.Module):
     """x += attention(norm(x)); x += mlp(norm(x)); the mlp is dense in the first layers."""
 
-    def __init__(self, config: TargetConfig, layer: int, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, layer: int, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         self.self_attn = MLAttention(config, rngs=rngs, dtype=dtype)
@@ -49,9 +50,7 @@ class KimiTarget(nnx.Module):
     """Embedding, decoder layers, final norm and head; `logits` is separate so that prefill can
     project one row only."""
 
-    def __init__(
-        self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.dtype("float32")
-    ):
+    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
         self.config = config
         hidden, vocab = config.hidden_size, config.vocab_size
         self.embed_tokens = Embedding(vocab, hidden, rngs=rngs, dtype=dtype)
@@ -73,7 +72,7 @@ class KimiTarget(nnx.Module):
         Float[Array, "batch q_len aux"],
         tuple[LatentPool, ...],
     ]:
-        """Runs the layers; returns last hidden states (before the final norm), aux states and pools.
+        """Runs the layers; returns hidden states (before the final norm), aux states and pools.
 
         aux is the residual stream before each layer of `aux_layer_ids`, concatenated in that order;
         id num_hidden_layers is the output of the last layer.

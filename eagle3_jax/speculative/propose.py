@@ -1,0 +1,68 @@
+"""Draft k tokens: one pass over what was verified last, then k-1 single steps."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle3_jax.cache import view_pages
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.sampling import sample
+from eagle3_jax.speculative.state import KVPool, SlotRows
+
+
+def propose(
+    draft: Eagle3Draft,
+    rows: SlotRows,
+    pools: tuple[KVPool, ...],
+    page_table: Int[Array, "batch pages_per_seq"],
+    active: Bool[Array, " batch"],
+    num_speculative_tokens: int,
+) -> tuple[Int[Array, "batch k"], tuple[KVPool, ...]]:
+    """Returns k draft tokens (target ids) a row and the draft's pools.
+
+    With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
+    """
+    batch = active.shape[0]
+    state, pools = _first_pass(draft, rows, pools, page_table, active)
+    drafted: list[Int[Array, " batch"]] = []
+    for step in range(num_speculative_tokens):
+        with jax.named_scope(f"draft_step_{step}"):
+            if step > 0:
+                positions = rows.seq_lens[:, None] + (step - 1)
+                pages = view_pages(page_table, positions, active[:, None], pools[0].shape[1])
+                token = drafted[-1][:, None]
+                state, pools = draft(token, state, positions, pools, pages)
+            drafted.append(_sample_draft(draft, state, rows, step))
+    empty = jnp.zeros((batch, 0), jnp.int32)
+    return (jnp.stack(drafted, axis=1) if drafted else empty), pools
+
+
+def _first_pass(
+    draft: Eagle3Draft,
+    rows: SlotRows,
+    pools: tuple[KVPool, ...],
+    page_table: Int[Array, "batch pages_per_seq"],
+    active: Bool[Array, " batch"],
+) -> tuple[Float[Array, "batch 1 hidden"], tuple[KVPool, ...]]:
+    """Runs the draft on the true features of the rows verified last, over what draft steps left.
+
+    Row j pairs the token at position p+1 with the features of p = n - a - 1 + j. Rows past the
+    accepted ones repeat the last position, so that they see nothing stale, and write to scratch.
+    """
+    offsets = jnp.arange(rows.verified_tokens.shape[1])
+    kept = offsets <= rows.num_accepted[:, None]
+    first = rows.seq_lens - rows.num_accepted - 1
+    positions = first[:, None] + jnp.minimum(offsets, rows.num_accepted[:, None])
+    pages = view_pages(page_table, positions, kept & active[:, None], pools[0].shape[1])
+    with jax.named_scope("draft_first_pass"):
+        features = draft.fuse(rows.aux_hidden)
+        states, pools = draft(rows.verified_tokens, features, positions, pools, pages)
+    return jnp.take_along_axis(states, rows.num_accepted[:, None, None], axis=1), pools
+
+
+def _sample_draft(
+    draft: Eagle3Draft, state: Float[Array, "batch 1 hidden"], rows: SlotRows, step: int
+) -> Int[Array, " batch"]:
+    """The draft's token with the target's own noise, so that equal laws pick equal tokens."""
+    positions = rows.seq_lens[:, None] + 1 + step
+    return sample(draft.logits(state), positions, rows.options, draft.target_ids)[:, 0]

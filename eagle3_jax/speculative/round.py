@@ -1,0 +1,102 @@
+"""One round of speculative decoding, state in, state out: draft, verify, decide, commit.
+
+k is unrolled, shapes are static and nothing on the device branches on data. Plain decoding is the
+same round with k = 0.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from eagle3_jax.cache import view_pages
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.propose import propose
+from eagle3_jax.speculative.state import DecodeState, KVPool, SlotRows
+from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
+
+
+def speculative_round(
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    aux_layer_ids: tuple[int, ...],
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+) -> tuple[DecodeState, Int[Array, "batch report"]]:
+    """Advances the sequences in `slot_ids` by one verify of width k+1.
+
+    The width comes from the state (verified_tokens). Returns the new state and the report the host
+    reads: [k+1 tokens, number committed (0: the row was finished), drafts verified] a row.
+    """
+    rows: SlotRows = jax.tree.map(lambda x: x[slot_ids], state.slots)
+    width = rows.verified_tokens.shape[1]
+    active = ~rows.finished
+    draft_ids = jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
+    draft_pools = state.draft_pools
+    if draft is not None:
+        with jax.named_scope("propose"):
+            draft_ids, draft_pools = propose(
+                draft, rows, draft_pools, page_table, active, width - 1
+            )
+    with jax.named_scope("verify"):
+        result, aux_hidden, target_pools = _target_rows(
+            target, aux_layer_ids, draft_ids, rows, state.target_pools, page_table, active
+        )
+    with jax.named_scope("commit"):
+        slots = _commit(state.slots, slot_ids, rows, result, aux_hidden)
+    committed = jnp.where(active, result.num_accepted + 1, 0)
+    verified = jnp.where(active, num_valid_drafts(rows), 0)
+    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
+    return DecodeState(target_pools, draft_pools, slots), report
+
+
+def _target_rows(
+    target: KimiTarget,
+    aux_layer_ids: tuple[int, ...],
+    draft_ids: Int[Array, "batch k"],
+    rows: SlotRows,
+    pools: tuple[KVPool, ...],
+    page_table: Int[Array, "batch pages_per_seq"],
+    active: Bool[Array, " batch"],
+) -> tuple[VerifyResult, Array, tuple[KVPool, ...]]:
+    """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
+
+    Rows past the valid drafts repeat the last valid position and write to scratch.
+    """
+    last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
+    tokens = jnp.concatenate([last, draft_ids], axis=1)
+    offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
+    positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
+    writes = (offsets <= valid) & active[:, None]
+    pages = view_pages(page_table, positions, writes, pools[0].shape[1])
+    hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
+    return verify(target.logits(hidden), draft_ids, rows), aux_hidden, pools
+
+
+def _commit(
+    slots: SlotRows,
+    slot_ids: Int[Array, " batch"],
+    rows: SlotRows,
+    result: VerifyResult,
+    aux_hidden: Array,
+) -> SlotRows:
+    """Moves lengths by num_accepted + 1; a finished row keeps what it had."""
+    new = replace(
+        rows,
+        seq_lens=rows.seq_lens + result.num_accepted + 1,
+        verified_tokens=result.token_ids,
+        num_accepted=result.num_accepted,
+        aux_hidden=aux_hidden,
+        finished=result.finished,
+    )
+
+    def write(slot: Array, old: Array, changed: Array) -> Array:
+        if changed is old:
+            return slot
+        keep = rows.finished.reshape(-1, *[1] * (old.ndim - 1))
+        return slot.at[slot_ids].set(jnp.where(keep, old, changed))
+
+    return jax.tree.map(write, slots, rows, new)

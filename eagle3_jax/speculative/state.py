@@ -1,0 +1,103 @@
+"""What lives on the device between programs, and nothing else: the donated decode state.
+
+Noise is a function of seed, position and id, so no random state is kept.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+
+KVPool = Float[Array, "pages page_size *row"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SlotRows:
+    """One row per engine slot (plus one for padding), or the gathered rows of one batch.
+
+    seq_lens: int32, n = tokens whose target KV is committed = position of the last token, whose
+        own KV is not written yet.
+    max_lens: int32, most tokens the sequence may have (prompt + answer).
+    num_drafts: int32, 0..k, how many drafts this request wants verified.
+    verified_tokens: int32 [slots, k+1], tokens at positions n-a .. n decided by the last verify.
+    num_accepted: int32, a of the last verify (0 after prefill).
+    aux_hidden: [slots, k+1, n_aux * hidden], target features at positions n-a-1 .. n-1.
+    finished: bool, the row is done: it computes on scratch and commits nothing.
+    options: sampling options of the request.
+    """
+
+    seq_lens: Int[Array, " slots"]
+    max_lens: Int[Array, " slots"]
+    num_drafts: Int[Array, " slots"]
+    verified_tokens: Int[Array, "slots width"]
+    num_accepted: Int[Array, " slots"]
+    aux_hidden: Float[Array, "slots width aux"]
+    finished: Bool[Array, " slots"]
+    options: SamplingRows
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DecodeState:
+    """Everything alive between rounds: KV pools (one array per layer) and slot rows.
+
+    draft_pools is empty without a draft, else its keys and values.
+    """
+
+    target_pools: tuple[KVPool, ...]
+    draft_pools: tuple[KVPool, ...]
+    slots: SlotRows
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PrefillChunk:
+    """One chunk of one prompt, as the host sends it.
+
+    tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
+    start: position of the first; length: how many of them are real; last: the prompt ends here.
+    slot, max_len, num_drafts, options [1, ...]: the row to open when the prompt is complete.
+    """
+
+    tokens: Int[Array, " chunk_and_next"]
+    page_table: Int[Array, "1 pages_per_seq"]
+    start: Int[Array, ""]
+    length: Int[Array, ""]
+    last: Bool[Array, ""]
+    slot: Int[Array, ""]
+    max_len: Int[Array, ""]
+    num_drafts: Int[Array, ""]
+    options: SamplingRows
+
+
+def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> SlotRows:
+    """Slots that are all finished."""
+
+    def zeros(*shape: int, dtype: DTypeLike = jnp.int32) -> Array:
+        return jnp.zeros((slots, *shape), dtype)
+
+    real = jnp.float32
+    options = SamplingRows(
+        temperature=zeros(dtype=real),
+        top_p=zeros(dtype=real),
+        min_p=zeros(dtype=real),
+        top_k=zeros(),
+        seed=zeros(2, dtype=jnp.uint32),
+        min_len=zeros(),
+        stop_ids=zeros(MAX_STOP_IDS),
+    )
+    return SlotRows(
+        seq_lens=zeros(),
+        max_lens=zeros(),
+        num_drafts=zeros(),
+        verified_tokens=zeros(width),
+        num_accepted=zeros(),
+        aux_hidden=zeros(width, aux_size, dtype=dtype),
+        finished=jnp.ones((slots,), bool),
+        options=options,
+    )
