@@ -1,0 +1,79 @@
+"""Chat templates, rendered as data in a sandbox, with what people typed kept apart from markup."""
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from convert.safetensors_files import read_json
+
+TEMPLATE_FILE = "chat_template.jinja"
+PRIVATE_USE = range(0xF0000, 0xFFFFE)
+
+
+def load_template(directory: Path) -> Template | None:
+    """Compiles chat_template.jinja, or the template inside tokenizer_config.json; None if neither.
+
+    Raises ValueError when the template is not valid jinja.
+    """
+    source = _template_source(directory)
+    if source is None:
+        return None
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ValueError(f"{directory}: the chat template is not valid jinja: {error}") from error
+
+
+def break_specials(value: Any, special: Sequence[str]) -> tuple[Any, str]:
+    """Puts a mark inside every special string in a JSON value, so that it reads as plain text.
+
+    Returns the value and the mark, a private-use character that the value does not contain.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    mark = next(chr(code) for code in PRIVATE_USE if chr(code) not in text)
+    return _map_strings(value, special, mark), mark
+
+
+def _map_strings(value: Any, special: Sequence[str], mark: str) -> Any:
+    if isinstance(value, dict):
+        return {
+            _map_strings(k, special, mark): _map_strings(v, special, mark) for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_map_strings(item, special, mark) for item in value]
+    if isinstance(value, str):
+        for text in special:
+            value = value.replace(text, text[0] + mark + text[1:])
+    return value
+
+
+def _template_source(directory: Path) -> str | None:
+    if (directory / TEMPLATE_FILE).is_file():
+        return (directory / TEMPLATE_FILE).read_text(encoding="utf-8")
+    config = directory / "tokenizer_config.json"
+    source = read_json(config).get("chat_template") if config.is_file() else None
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        return named.get("default")
+    return source
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    """jinja's own filter escapes HTML, which no model was trained on."""
+    return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
