@@ -69,8 +69,7 @@ class Rule:
 
     def match(self, name: str) -> dict[str, str] | None:
         """The values of the template's placeholders, or None."""
-        found = _name_pattern(self.name).fullmatch(name)
-        return found.groupdict() if found else None
+        return _match(self.name, name)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Plan:
 
 
 def make_plan(
-    tensors: Mapping[str, TensorInfo],
+    checkpoint: Checkpoint,
     rules: Sequence[Rule],
     parameters: Mapping[str, tuple[int, ...]],
     *,
@@ -106,7 +105,7 @@ def make_plan(
     sources: defaultdict[str, list[Source]] = defaultdict(list)
     dropped: dict[str, str] = {}
     misfits: list[str] = []
-    for name, info in tensors.items():
+    for name, info in checkpoint.tensors.items():
         matches = [(r, m) for r in rules if (m := r.match(canonical(name))) is not None]
         if len(matches) != 1:
             names = [rule.name for rule, _ in matches]
@@ -122,7 +121,8 @@ def make_plan(
     for path, shape in parameters.items():
         misfits += _parameter_misfits(path, shape, sources.get(path, []))
     if misfits:
-        raise ValueError("checkpoint does not fit the model:\n  " + "\n  ".join(misfits))
+        listed = "\n  ".join(misfits)
+        raise ValueError(f"{checkpoint.directory} does not fit the model:\n  {listed}")
     return Plan(dict(sources), dropped)
 
 
@@ -139,23 +139,25 @@ def read_parameter(
 
 def saved_tensors(
     rules: Iterable[Rule], parameters: Mapping[str, np.ndarray], dtype: np.dtype
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Writes parameters back under the table's names, one tensor at a time."""
+) -> dict[str, np.ndarray]:
+    """Parameters back under the table's names, in `dtype` unless the rule fixes another."""
+    tensors: dict[str, np.ndarray] = {}
+    written: set[str] = set()
     for rule in rules:
-        if not rule.paths:
-            continue
-        stacked, template = _split_row(rule.paths[0])
-        for path in parameters:
-            values = _match_path(template, path)
-            if values is None:
+        for path in parameters if rule.paths else ():
+            stacked, template = _split_row(rule.paths[0])
+            if (values := _match(template, path)) is None:
                 continue
-            parts = [parameters[_split_row(p)[1].format(**values)] for p in rule.paths]
+            paths = [_split_row(part)[1].format(**values) for part in rule.paths]
+            parts = [parameters[part] for part in paths]
+            written.update(paths)
             target = DTYPES[rule.saved] if rule.saved else dtype
-            rows = range(len(parts[0])) if stacked else [None]
-            for row in rows:
+            for row in range(len(parts[0])) if stacked else (None,):
                 chosen = parts if row is None else [part[row] for part in parts]
                 name = rule.name.format(**values, **({stacked: row} if stacked else {}))
-                yield name, np.ascontiguousarray(rule.layout.save(*chosen)).astype(target)
+                tensors[name] = np.ascontiguousarray(rule.layout.save(*chosen), target)
+    assert written == set(parameters), f"no rule saves {sorted(set(parameters) - written)}"
+    return tensors
 
 
 def _sources(
@@ -216,14 +218,14 @@ def _split_row(template: str) -> tuple[str | None, str]:
     return (found[2], found[1]) if found else (None, template)
 
 
+def _match(template: str, name: str) -> dict[str, str] | None:
+    found = _name_pattern(template).fullmatch(name)
+    return found.groupdict() if found else None
+
+
 @functools.cache
 def _name_pattern(template: str) -> re.Pattern[str]:
     """`{layer}` matches a number without leading zeros; `{rest}` matches anything."""
     escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
     wild = escaped.replace("{rest}", ".*")
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>0|[1-9][0-9]*)", wild))
-
-
-def _match_path(template: str, path: str) -> dict[str, str] | None:
-    found = _name_pattern(template).fullmatch(path)
-    return found.groupdict() if found else None

@@ -5,7 +5,6 @@ bytes without gaps. Headers are read here rather than through a library so that 
 download has one clear message before a single weight is touched.
 """
 
-import functools
 import json
 import math
 import struct
@@ -62,11 +61,12 @@ class Checkpoint:
 
     directory: Path
     tensors: dict[str, TensorInfo] = field(repr=False)
+    maps: dict[Path, np.ndarray] = field(repr=False)
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor as a read-only view of the mapped file, bfloat16 included."""
         info = self.tensors[name]
-        raw = _map_file(info.file)[info.start : info.start + info.nbytes]
+        raw = self.maps[info.file][info.start : info.start + info.nbytes]
         return raw.view(DTYPES[info.dtype]).reshape(info.shape)
 
 
@@ -79,10 +79,14 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
     if not directory.is_dir():
         raise FileNotFoundError(f"checkpoint directory {directory} does not exist")
     if (directory / INDEX_FILE).is_file():
-        return Checkpoint(directory, _read_shards(directory))
-    if (directory / SINGLE_FILE).is_file():
-        return Checkpoint(directory, read_header(directory / SINGLE_FILE))
-    raise FileNotFoundError(f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+        tensors = _read_shards(directory)
+    elif (directory / SINGLE_FILE).is_file():
+        tensors = read_header(directory / SINGLE_FILE)
+    else:
+        raise FileNotFoundError(f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+    files = {info.file for info in tensors.values()}
+    maps = {file: np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) for file in files}
+    return Checkpoint(directory, tensors, maps)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -192,8 +196,3 @@ def _check_index(index: Path, weight_map: dict[str, str], found: list[TensorInfo
     wrong += [f"{name} is not in {weight_map[name]}" for name in absent]
     if wrong:
         raise ValueError(f"{index} disagrees with its shards:\n  " + "\n  ".join(wrong))
-
-
-@functools.lru_cache(maxsize=256)
-def _map_file(path: Path) -> np.ndarray:
-    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))

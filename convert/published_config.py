@@ -1,0 +1,83 @@
+"""Our configurations as the published config.json, field names and nesting included."""
+
+from dataclasses import asdict
+from typing import Any
+
+from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, default_aux_layer_ids
+
+_OURS_ALONE = ("rope", "eos_token_ids", "latent_norm_eps", "target_hidden_size", "aux_layer_ids")
+
+
+def target_to_hf(config: TargetConfig, dtype: str) -> dict[str, Any]:
+    """A Kimi-K2.5 config.json without its vision part; `dtype` is torch's name of it."""
+    eos = list(config.eos_token_ids)
+    shared = {"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}
+    text = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "kimi_k2",
+        **_published_fields(config),
+        "num_key_value_heads": config.num_attention_heads,
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "num_nextn_predict_layers": 0,
+        **_rope_to_hf(config.rope),
+        **shared,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+    }
+    return {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        **shared,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+        "text_config": text,
+    }
+
+
+def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
+    """An EAGLE-3 draft's config.json; aux ids are written as layer outputs ("after k")."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        **_published_fields(config),
+        "target_hidden_size": config.target_hidden_size,
+        "num_hidden_layers": 1,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "hidden_act": "silu",
+        **_rope_to_hf(config.rope),
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": _layer_outputs(config.aux_layer_ids),
+            "use_aux_hidden_state": True,
+        },
+    }
+
+
+def _layer_outputs(aux_layer_ids: tuple[int, ...]) -> list[int]:
+    """The "after" form, refused where a reader would take it for the default "before" triple."""
+    after = tuple(i - 1 for i in aux_layer_ids)
+    if len(after) == 3 and after == default_aux_layer_ids(after[-1] + 3):
+        raise ValueError(
+            f"aux layers {aux_layer_ids} cannot be published: as layer outputs {after} they look "
+            f"like the default triple of a target with {after[-1] + 3} layers"
+        )
+    return list(after)
+
+
+def _published_fields(config: TargetConfig | DraftConfig) -> dict[str, Any]:
+    return {name: value for name, value in asdict(config).items() if name not in _OURS_ALONE}
+
+
+def _rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
+    if rope.yarn is None:
+        return {"rope_theta": rope.theta, "rope_scaling": None}
+    yarn = {name: value for name, value in asdict(rope.yarn).items() if value is not None}
+    return {"rope_theta": rope.theta, "rope_scaling": {"type": "yarn", **yarn}}
