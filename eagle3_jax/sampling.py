@@ -15,7 +15,9 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from eagle3_jax.sampling_rows import SamplingRows
 
-_INF_KEY = 0x7F800000  # the bits of float32 infinity: above every finite distance
+_INF_KEY = 0x7F800000  # the bits of float32 infinity
+_ONE_KEY = 0x3F800000  # the bits of 1.0
+_CHAINS = 16  # sums over the vocabulary run as so many independent chains
 
 
 def sample(
@@ -33,7 +35,7 @@ def sample(
     scores = process_logits(logits, positions, options, token_ids)
     noise = gumbel(options.seed[:, None], positions, ids)
     noisy = jnp.where(options.temperature[:, None, None] > 0, scores + noise, scores)
-    return ids[jnp.argmax(noisy, axis=-1)].astype(jnp.int32)
+    return ids[_argmax(noisy)].astype(jnp.int32)
 
 
 def process_logits(
@@ -55,37 +57,47 @@ def process_logits(
     temperature = jnp.where(options.temperature > 0, options.temperature, 1.0)
     scores = (scores - scores.max(-1, keepdims=True)) / temperature[:, None, None]
     scores = jnp.where(scores >= jnp.log(options.min_p)[:, None, None], scores, -jnp.inf)
-    return _top_k_top_p(scores, options.top_k[:, None], options.top_p[:, None])
+    return _top_k_top_p(scores, options.top_k[:, None, None], options.top_p[:, None, None])
 
 
 def _top_k_top_p(
     scores: Float[Array, "batch rows vocab"],
-    top_k: Int[Array, "batch 1"],
-    top_p: Float[Array, "batch 1"],
+    top_k: Int[Array, "batch 1 1"],
+    top_p: Float[Array, "batch 1 1"],
 ) -> Float[Array, "batch rows vocab"]:
-    """Find each cut by bisection on the bits of the distance to the best, which order as floats."""
-    distance = lax.bitcast_convert_type(jnp.abs(scores), jnp.int32)
-    weights = jnp.exp(scores)
+    """Keep what is above both cuts, found by bisection on the bits of a float, which order as it.
 
-    def mass(cut: Array) -> Array:
-        return jnp.where(distance <= cut[..., None], weights, 0.0).sum(-1)
+    The k-th best is searched by its score, the nucleus by its probability relative to the best.
+    """
+    rows, vocab = scores.shape[:2], scores.shape[-1]
+    padding = (0, 0), (0, 0), (0, -vocab % _CHAINS)
+    padded = jnp.pad(scores, padding, constant_values=-jnp.inf)
 
-    def count(cut: Array) -> Array:
-        return (distance <= cut[..., None]).sum(-1)
+    def has_k(key: Array) -> Array:
+        return _sum(jnp.where(padded >= -_float(key), 1.0, 0.0)) >= top_k
 
-    rows = scores.shape[:2]
-    cut_k = _least_key(lambda cut: count(cut) >= top_k, rows)
-    cut_k = jnp.where(top_k > 0, cut_k, _INF_KEY)
-    enough = top_p * mass(cut_k)
-    cut_p = _least_key(lambda cut: mass(cut) >= enough, rows)
-    cut_p = jnp.where(top_p < 1, cut_p, _INF_KEY)
-    return jnp.where(distance <= jnp.minimum(cut_k, cut_p)[..., None], scores, -jnp.inf)
+    cut_k = jnp.where(top_k > 0, -_float(_least_key(has_k, _INF_KEY, rows)), -jnp.inf)
+    scores = jnp.where(scores >= cut_k, scores, -jnp.inf)
+    weights = jnp.where(padded >= cut_k, jnp.exp(padded), 0.0)
+    enough = top_p * _sum(weights)
+
+    def has_mass(key: Array) -> Array:
+        return _sum(jnp.where(weights >= _float(_ONE_KEY - key), weights, 0.0)) >= enough
+
+    cut_p = _float(_ONE_KEY - _least_key(has_mass, _ONE_KEY, rows))
+    cut_p = jnp.where(top_p < 1, cut_p, 0.0)
+    return jnp.where(weights[..., :vocab] >= cut_p, scores, -jnp.inf)
+
+
+def _float(key: Int[Array, "..."]) -> Float[Array, "..."]:
+    """The float32 whose bits are key: an increasing map from [0, _INF_KEY] to [0, infinity]."""
+    return lax.bitcast_convert_type(key, jnp.float32)
 
 
 def _least_key(
-    reached: Callable[[Int[Array, "batch rows"]], Array], shape: tuple[int, ...]
-) -> Int[Array, "batch rows"]:
-    """The least key in [0, infinity] where the monotone `reached` holds, infinity if none."""
+    reached: Callable[[Int[Array, "batch rows 1"]], Array], highest: int, rows: tuple[int, ...]
+) -> Int[Array, "batch rows 1"]:
+    """The least key in [0, highest] where the monotone `reached` holds, else highest."""
 
     def halve(_: Int[Array, ""] | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
@@ -93,8 +105,25 @@ def _least_key(
         holds = reached(middle)
         return jnp.where(holds, low, middle + 1), jnp.where(holds, middle, high)
 
-    bounds = jnp.zeros(shape, jnp.int32), jnp.full(shape, _INF_KEY, jnp.int32)
-    return lax.fori_loop(0, 31, halve, bounds)[1]
+    bounds = jnp.zeros((*rows, 1), jnp.int32), jnp.full((*rows, 1), highest, jnp.int32)
+    return lax.fori_loop(0, highest.bit_length(), halve, bounds)[1]
+
+
+def _sum(values: Float[Array, "batch rows vocab"]) -> Float[Array, "batch rows 1"]:
+    """A sum over the vocabulary: folded first, because one chain of additions waits on itself."""
+    chains = _CHAINS
+    while chains > 1:
+        half = values.shape[-1] // 2
+        values = values[..., :half] + values[..., half:]
+        chains //= 2
+    return values.sum(-1, keepdims=True)
+
+
+def _argmax(scores: Float[Array, "batch rows vocab"]) -> Int[Array, "batch rows"]:
+    """The lowest index of the largest score, as two plain reductions (XLA:CPU vectorises them)."""
+    vocab = scores.shape[-1]
+    best = scores == scores.max(-1, keepdims=True)
+    return jnp.where(best, jnp.arange(vocab), vocab - 1).min(-1)
 
 
 def gumbel(

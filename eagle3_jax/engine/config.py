@@ -1,0 +1,80 @@
+"""The engine's fixed sizes: what is compiled before readiness and never again."""
+
+import math
+from dataclasses import dataclass
+
+MAX_SPECULATIVE_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes and modes of one engine.
+
+    num_speculative_tokens: k, drafts a round, 0..8. max_model_len: prompt + answer, in tokens.
+    num_pages: KV pages including the scratch page; None holds max_num_seqs full sequences.
+    prefill_chunk: prompt tokens a prefill program takes. batch_buckets: compiled batch sizes;
+    None doubles up to max_num_seqs. exact: one bucket, so that a request's bits depend on itself
+    alone. Raises ValueError for sizes that cannot work.
+    """
+
+    num_speculative_tokens: int = 3
+    max_model_len: int = 1024
+    max_num_seqs: int = 8
+    page_size: int = 16
+    num_pages: int | None = None
+    prefill_chunk: int = 64
+    batch_buckets: tuple[int, ...] | None = None
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
+            raise ValueError(
+                f"num_speculative_tokens must be 0..{MAX_SPECULATIVE_TOKENS}, "
+                f"got {self.num_speculative_tokens}"
+            )
+        for name in ("max_num_seqs", "page_size", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_model_len < 2:
+            raise ValueError(f"max_model_len must be at least 2, got {self.max_model_len}")
+        if self.pool_pages - 1 < self.pages_per_seq:
+            raise ValueError(
+                f"num_pages must be at least {self.pages_per_seq + 1}: one sequence of "
+                f"{self.max_model_len} tokens in pages of {self.page_size}, and the scratch page; "
+                f"got {self.num_pages}"
+            )
+        if max(self.buckets) != self.max_num_seqs or min(self.buckets) < 1:
+            raise ValueError(
+                f"batch_buckets must be positive and end at max_num_seqs={self.max_num_seqs}, "
+                f"got {self.batch_buckets}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Rows a round verifies for each sequence: the last token and k drafts."""
+        return self.num_speculative_tokens + 1
+
+    @property
+    def pages_per_seq(self) -> int:
+        """Width of the page table."""
+        return math.ceil(self.max_model_len / self.page_size)
+
+    @property
+    def pool_pages(self) -> int:
+        """Pages in every pool, scratch page included."""
+        full = self.max_num_seqs * self.pages_per_seq + 1
+        return full if self.num_pages is None else self.num_pages
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Compiled batch sizes, ascending."""
+        if self.exact:
+            return (self.max_num_seqs,)
+        if self.batch_buckets is not None:
+            return tuple(sorted(self.batch_buckets))
+        doubling = [2**i for i in range(self.max_num_seqs.bit_length())]
+        return (*(b for b in doubling if b < self.max_num_seqs), self.max_num_seqs)
+
+    def bucket_for(self, batch: int) -> int:
+        """The smallest compiled batch size that holds `batch` sequences."""
+        return next(b for b in self.buckets if b >= batch)

@@ -1,0 +1,180 @@
+"""Continuous batching: queues requests, alternates prefill chunks and rounds, applies stop rules.
+
+One thread owns an engine. Programs are dispatched ahead: a round is read only after the next one is
+on its way (depth 2), so the host works while the device does. What the host learns late costs
+nothing but a wasted row: finished rows are flagged on the device and compute on scratch.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from typing import NamedTuple
+
+import jax
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.request import Request, RequestOutput
+from eagle3_jax.engine.runner import Progress, RowReport, Runner
+from eagle3_jax.engine.scheduler import Scheduler
+from eagle3_jax.engine.sequence import Sequence, Status
+from eagle3_jax.engine.stats import Counters, EngineStats
+from eagle3_jax.engine.text import Tokenizer
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+DISPATCH_DEPTH = 2
+
+
+class InFlight(NamedTuple):
+    """A dispatched program whose report is not read yet; members in the order of its rows."""
+
+    report: jax.Array
+    members: list[Sequence]
+    is_round: bool
+
+
+class Engine:
+    """add() requests, step() until has_work is false; every step returns news of requests."""
+
+    def __init__(
+        self,
+        target: KimiTarget,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+        *,
+        tokenizer: Tokenizer | None = None,
+        eos_token_ids: Collection[int] | None = None,
+    ):
+        self.config = config
+        self._tokenizer = tokenizer
+        self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
+        self._vocab_size = target.config.vocab_size
+        self._runner = Runner(target, draft, config)
+        self._scheduler = Scheduler(config)
+        self._sequences: dict[str, Sequence] = {}
+        self._in_flight: deque[InFlight] = deque()
+        self._outputs: list[RequestOutput] = []
+        self._counters = Counters(num_accepted_per_pos=[0] * config.num_speculative_tokens)
+
+    def warmup(self, progress: Progress | None = None) -> None:
+        """Compiles every program; nothing compiles after."""
+        self._runner.compile(progress)
+
+    def add(self, request: Request) -> None:
+        """Queues a request. Raises ValueError when it can never run here."""
+        if request.request_id in self._sequences:
+            raise ValueError(f"request id {request.request_id!r} is in use")
+        wrong = [t for t in request.prompt_ids if not 0 <= t < self._vocab_size]
+        if wrong:
+            raise ValueError(f"prompt ids must be 0..{self._vocab_size - 1}, got {wrong[0]}")
+        limit = self.config.max_model_len
+        sequence = Sequence.of(request, self._eos, limit, self._tokenizer)
+        self._sequences[request.request_id] = sequence
+        self._scheduler.add(sequence)
+        self._counters.prompt_tokens += len(request.prompt_ids)
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request now; its pages are free at once. Unknown ids are ignored."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            sequence.finish("abort")
+            self._report(sequence)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether step() has something to do."""
+        return bool(self._sequences or self._in_flight or self._outputs)
+
+    def step(self) -> list[RequestOutput]:
+        """Dispatches at most one prefill chunk and one round, then reads what is due."""
+        dispatched = self._dispatch_prefill()
+        dispatched |= self._dispatch_round()
+        keep = DISPATCH_DEPTH - 1 if dispatched else 0
+        while self._in_flight and (
+            not self._in_flight[0].is_round or len(self._in_flight) > keep
+        ):
+            self._read_oldest()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """A snapshot of load and counters."""
+        pages, counters = self._scheduler.pages, self._counters
+        return EngineStats(
+            num_running=len(self._scheduler.admitted),
+            num_waiting=len(self._scheduler.waiting),
+            kv_cache_usage=1 - pages.free / pages.total,
+            num_preemptions=self._scheduler.num_preemptions,
+            num_drafts=counters.num_drafts,
+            num_draft_tokens=counters.num_draft_tokens,
+            num_accepted_tokens=counters.num_accepted_tokens,
+            num_accepted_per_pos=tuple(counters.num_accepted_per_pos),
+            prompt_tokens=counters.prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            free_pages=pages.free,
+            total_pages=pages.total,
+        )
+
+    def _dispatch_prefill(self) -> bool:
+        chunk = self._scheduler.next_chunk()
+        if chunk is None:
+            return False
+        report = self._runner.prefill(chunk)
+        self._scheduler.chunk_dispatched(chunk)
+        if chunk.last:
+            self._in_flight.append(InFlight(report, [chunk.sequence], is_round=False))
+        return True
+
+    def _dispatch_round(self) -> bool:
+        members = self._members_with_pages()
+        if not members:
+            return False
+        report = self._runner.round(members)
+        for sequence in members:
+            sequence.rounds_in_flight += 1
+        self._in_flight.append(InFlight(report, members, is_round=True))
+        return True
+
+    def _members_with_pages(self) -> list[Sequence]:
+        """Who takes part in the next round. When pages run out, first reads what is in flight
+        (it may finish and free some), then preempts."""
+        while True:
+            members = self._scheduler.round_members()
+            if self._scheduler.uncovered(members) is None:
+                return members
+            if self._in_flight:
+                self._read_oldest()
+            else:
+                self._scheduler.preempt_youngest()
+
+    def _read_oldest(self) -> None:
+        program = self._in_flight.popleft()
+        rows = self._runner.read(program.report)
+        for sequence, row in zip(program.members, rows, strict=False):
+            sequence.rounds_in_flight -= program.is_round
+            if sequence.status is not Status.FINISHED and row.token_ids:
+                self._commit(sequence, row, program.is_round)
+
+    def _commit(self, sequence: Sequence, row: RowReport, is_round: bool) -> None:
+        """Takes one program's tokens for one sequence."""
+        if is_round:
+            accepted = len(row.token_ids) - 1
+            sequence.kv_len += len(row.token_ids)
+            if not sequence.replay:
+                sequence.accepted.append(accepted)
+                self._counters.count_round(row.verified, accepted)
+        before = len(sequence.output_ids)
+        for token in row.token_ids:
+            sequence.append(token)
+            if sequence.status is Status.FINISHED:
+                break
+        self._counters.generation_tokens += len(sequence.output_ids) - before
+        self._report(sequence)
+
+    def _report(self, sequence: Sequence) -> None:
+        """Queues the sequence's news; a finished one leaves the engine."""
+        output = sequence.output()
+        if sequence.status is Status.FINISHED:
+            self._scheduler.remove(sequence)
+            del self._sequences[sequence.request.request_id]
+        if output.token_ids or output.text or output.finish_reason:
+            self._outputs.append(output)

@@ -1,0 +1,88 @@
+"""The compiled programs: flat leaves in, ahead-of-time compiled, kept for models of one shape.
+
+Weights enter as flat leaves and become modules again while tracing: passing modules would cost
+milliseconds a call. Every option of a request is data, so a pair needs one prefill program and one
+round program per batch bucket.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jax import Array, ShapeDtypeStruct
+
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.prefill import prefill_chunk
+from eagle3_jax.speculative.round import speculative_round
+from eagle3_jax.speculative.state import DecodeState, PrefillChunk
+
+Leaves = tuple[Array, ...]
+Shapes = tuple[ShapeDtypeStruct, ...]
+
+
+class Structure(NamedTuple):
+    """A model without its arrays: hashable, static under jit."""
+
+    graph: Any
+    tree: Any
+
+    def rebuild(self, leaves: Leaves) -> Any:
+        """The model with these arrays."""
+        return nnx.merge(self.graph, jax.tree.unflatten(self.tree, leaves))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Static description of target and draft, the key under which programs are kept."""
+
+    target: Structure
+    draft: Structure | None
+    aux_layer_ids: tuple[int, ...]
+
+
+def flatten_model(model: nnx.Module) -> tuple[Leaves, Structure]:
+    """A model's arrays and what is left of it."""
+    graph, state = nnx.split(model)
+    leaves, tree = jax.tree.flatten(state)
+    return tuple(leaves), Structure(graph, tree)
+
+
+def _models(pair: Pair, target: Leaves, draft: Leaves) -> tuple[KimiTarget, Eagle3Draft | None]:
+    rebuilt = pair.draft.rebuild(draft) if pair.draft else None
+    return pair.target.rebuild(target), rebuilt
+
+
+def _round(
+    pair: Pair,
+    target: Leaves,
+    draft: Leaves,
+    state: DecodeState,
+    slot_ids: Array,
+    page_table: Array,
+) -> tuple[DecodeState, Array]:
+    models = _models(pair, target, draft)
+    return speculative_round(*models, pair.aux_layer_ids, state, slot_ids, page_table)
+
+
+def _prefill(
+    pair: Pair, target: Leaves, draft: Leaves, state: DecodeState, chunk: PrefillChunk
+) -> tuple[DecodeState, Array]:
+    return prefill_chunk(*_models(pair, target, draft), pair.aux_layer_ids, state, chunk)
+
+
+@lru_cache(maxsize=128)
+def compile_program(
+    kind: str, pair: Pair, target: Shapes, draft: Shapes, state: DecodeState, *inputs: Any
+) -> Callable[..., tuple[DecodeState, Array]]:
+    """Compiles the `round` or `prefill` program for these shapes; the state is donated."""
+    function = partial({"round": _round, "prefill": _prefill}[kind], pair)
+    return jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs).compile()
+
+
+def shapes_of(tree: Any) -> Any:
+    """The same tree with shapes and dtypes in place of arrays."""
+    return jax.tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), tree)

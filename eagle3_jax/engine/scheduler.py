@@ -1,0 +1,102 @@
+"""Decides who runs: admission, prefill order, page allocation, preemption. Computes nothing."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.pages import PagePool
+from eagle3_jax.engine.sequence import Sequence, Status
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """The next chunk of a sequence's prompt: [start, start + length)."""
+
+    sequence: Sequence
+    start: int
+    length: int
+
+    @property
+    def last(self) -> bool:
+        """Whether the prompt ends with this chunk."""
+        return self.start + self.length == len(self.sequence.prefill_ids)
+
+
+class Scheduler:
+    """First come, first served, over a fixed number of slots and pages."""
+
+    def __init__(self, config: EngineConfig):
+        self.config = config
+        self.pages = PagePool(config.pool_pages)
+        self.waiting: deque[Sequence] = deque()
+        self.admitted: list[Sequence] = []  # oldest first: the last is the first to be preempted
+        self.num_preemptions = 0
+        self._free_slots = list(range(config.max_num_seqs))[::-1]
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a new sequence."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forgets a finished sequence and takes back its slot and pages."""
+        if sequence in self.admitted:
+            self._release(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def next_chunk(self) -> ChunkPlan | None:
+        """Admits whom it can, then picks the oldest prompt that is not prefilled yet."""
+        while self.waiting and self._free_slots and self._cover(self.waiting[0]):
+            sequence = self.waiting.popleft()
+            sequence.slot = self._free_slots.pop()
+            sequence.status = Status.PREFILLING
+            self.admitted.append(sequence)
+        for sequence in self.admitted:
+            if sequence.status is Status.PREFILLING:
+                start = sequence.num_prefilled
+                length = min(len(sequence.prefill_ids) - start, self.config.prefill_chunk)
+                return ChunkPlan(sequence, start, length)
+        return None
+
+    def chunk_dispatched(self, chunk: ChunkPlan) -> None:
+        """Notes a dispatched chunk; after the last one the sequence joins the rounds."""
+        sequence = chunk.sequence
+        sequence.num_prefilled += chunk.length
+        if chunk.last:
+            sequence.kv_len = sequence.num_prefilled
+            sequence.status = Status.RUNNING
+
+    def round_members(self) -> list[Sequence]:
+        """Sequences a round would advance."""
+        running = [s for s in self.admitted if s.status is Status.RUNNING]
+        return [s for s in running if not s.surely_finished]
+
+    def uncovered(self, members: list[Sequence]) -> Sequence | None:
+        """Gives every member the pages of its next two rounds; the first that can't get them."""
+        return next((s for s in members if not self._cover(s)), None)
+
+    def preempt_youngest(self) -> Sequence:
+        """Takes slot and pages from the sequence admitted last; it waits in front."""
+        victim = self.admitted[-1]
+        self._release(victim)
+        victim.rewind(exact=self.config.exact)
+        self.waiting.appendleft(victim)
+        self.num_preemptions += 1
+        return victim
+
+    def _cover(self, sequence: Sequence) -> bool:
+        """Pages for the known length + 2(k+1) rows (dispatch depth x width), up to its limit."""
+        known = max(sequence.kv_len, len(sequence.prefill_ids))
+        rows = min(known + 2 * self.config.width, sequence.limit)
+        missing = -(-rows // self.config.page_size) - len(sequence.pages)
+        if missing <= 0:
+            return True
+        taken = self.pages.take(missing)
+        sequence.pages.extend(taken or [])
+        return taken is not None
+
+    def _release(self, sequence: Sequence) -> None:
+        self.admitted.remove(sequence)
+        self.pages.give_back(sequence.pages)
+        sequence.pages = []
+        self._free_slots.append(sequence.slot)

@@ -1,0 +1,146 @@
+"""One request in the engine: its tokens, its pages, and the rules that end it."""
+
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
+from eagle3_jax.engine.text import TextStream, Tokenizer
+from eagle3_jax.sampling_rows import MAX_STOP_IDS
+
+
+class Status(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = auto()
+    PREFILLING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(eq=False)
+class Sequence:
+    """The host's record of one request.
+
+    limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
+    rounds_in_flight: dispatched rounds not read yet. replay: tokens already delivered that an exact
+    re-run still has to reproduce.
+    """
+
+    request: Request
+    eos_token_ids: frozenset[int]
+    limit: int
+    seed: int
+    stream: TextStream
+    status: Status = Status.WAITING
+    slot: int = -1
+    pages: list[int] = field(default_factory=list)
+    prefill_ids: list[int] = field(default_factory=list)
+    num_prefilled: int = 0
+    kv_len: int = 0
+    rounds_in_flight: int = 0
+    replay: int = 0
+    output_ids: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        eos_token_ids: Collection[int],
+        max_model_len: int,
+        tokenizer: Tokenizer | None,
+    ) -> "Sequence":
+        """Checks a request against the engine's limits. Raises ValueError when it cannot run."""
+        sampling, length = request.sampling, len(request.prompt_ids)
+        if not 0 < length < max_model_len:
+            raise ValueError(
+                f"the prompt has {length} tokens; it must have 1..{max_model_len - 1} so that at "
+                f"least one can follow within max_model_len={max_model_len}"
+            )
+        if sampling.n != 1:
+            raise ValueError("a request is one sequence: expand n > 1 into requests with seed + i")
+        if sampling.stop and tokenizer is None:
+            raise ValueError("stop strings need a tokenizer")
+        stops = set(sampling.stop_token_ids) | set(() if sampling.ignore_eos else eos_token_ids)
+        if len(stops) > MAX_STOP_IDS:
+            raise ValueError(
+                f"at most {MAX_STOP_IDS} ids may end a request, EOS ids included; got {len(stops)}"
+            )
+        most = max_model_len if sampling.max_tokens is None else length + sampling.max_tokens
+        return cls(
+            request,
+            frozenset() if sampling.ignore_eos else frozenset(eos_token_ids),
+            min(most, max_model_len),
+            secrets.randbits(63) if sampling.seed is None else sampling.seed,
+            TextStream(tokenizer, sampling.stop, sampling.include_stop_str_in_output),
+            prefill_ids=list(request.prompt_ids),
+        )
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Ids that end it: EOS unless ignored, then the request's own."""
+        return sorted(self.eos_token_ids | set(self.request.sampling.stop_token_ids))
+
+    @property
+    def surely_finished(self) -> bool:
+        """Whether the rounds in flight must reach the limit: each commits at least one token."""
+        return self.kv_len + 1 + self.rounds_in_flight >= self.limit
+
+    def append(self, token: int) -> None:
+        """Takes one committed token and applies the finish rules: stop id, stop string, length.
+
+        A stop within the length budget beats the length.
+        """
+        if self.replay:
+            expected = self.output_ids[-self.replay]
+            if token != expected:
+                raise RuntimeError(f"exact replay diverged: expected token {expected}, got {token}")
+            self.replay -= 1
+            return
+        sampling, own_stops = self.request.sampling, self.request.sampling.stop_token_ids
+        self.output_ids.append(token)
+        ready = len(self.output_ids) >= sampling.min_tokens
+        if ready and (token in self.eos_token_ids or token in own_stops):
+            self.stream.push(token, silent=not sampling.include_stop_str_in_output)
+            self.finish("stop", None if token in self.eos_token_ids else token)
+            return
+        matched = self.stream.push(token, match=ready)
+        if matched is not None:
+            self.finish("stop", matched)
+        elif len(self.request.prompt_ids) + len(self.output_ids) >= self.limit:
+            self.finish("length")
+
+    def finish(self, reason: FinishReason, stop_reason: int | str | None = None) -> None:
+        """Ends the sequence; its later device output is ignored."""
+        self.status = Status.FINISHED
+        self.finish_reason, self.stop_reason = reason, stop_reason
+
+    def output(self) -> RequestOutput:
+        """The news since the last call."""
+        token_ids, text = self.stream.take(final=self.status is Status.FINISHED)
+        accepted, self.accepted = tuple(self.accepted), []
+        return RequestOutput(
+            self.request.request_id,
+            token_ids,
+            text,
+            self.finish_reason,
+            self.stop_reason,
+            accepted,
+            len(self.request.prompt_ids),
+            self.seed,
+        )
+
+    def rewind(self, *, exact: bool) -> None:
+        """Back to waiting after losing its pages.
+
+        It will prefill all it has, or, in exact mode, its prompt alone and then generate its answer
+        again: the same programs give the same bits, so the tokens already delivered are replayed.
+        """
+        self.status, self.slot, self.num_prefilled, self.kv_len = Status.WAITING, -1, 0, 0
+        answer = [] if exact else self.output_ids
+        self.prefill_ids = [*self.request.prompt_ids, *answer]
+        self.replay = len(self.output_ids) if exact else 0

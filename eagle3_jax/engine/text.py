@@ -1,0 +1,101 @@
+"""Turns a growing list of token ids into text, cutting at stop strings.
+
+Text that may still change (half a UTF-8 character) or may turn out to be the start of a stop string
+is held back, and so are the tokens it came from: what was handed out is never taken back.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer."""
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
+
+
+class TextStream:
+    """Tokens in, released (tokens, text) out. Without a tokenizer the text stays empty."""
+
+    def __init__(self, tokenizer: Tokenizer | None, stop: Sequence[str], include_stop: bool):
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._include_stop = include_stop
+        self._tokens: list[int] = []
+        self._ends: list[int] = []  # characters of text after each token that is fully decoded
+        self._text = ""
+        self._window = 0  # first token of the decoding window
+        self._window_text = 0  # characters of the window's text that are already in _text
+        self._search_from = 0
+        self._released = (0, 0)
+
+    def push(self, token: int, *, silent: bool = False, match: bool = True) -> str | None:
+        """Adds a token; returns the stop string it completes, having cut text and tokens there.
+
+        silent: the token adds no text (a stop id). match False: stop strings don't count yet.
+        """
+        if silent:
+            self._decode(flush=True)
+            self._tokens.append(token)
+            self._ends.append(len(self._text))
+            return None
+        self._tokens.append(token)
+        self._decode()
+        if not match:
+            self._search_from = len(self._text)
+            return None
+        return self._cut_at_stop()
+
+    def take(self, *, final: bool) -> tuple[tuple[int, ...], str]:
+        """What can be released now; everything when final."""
+        if final:
+            self._decode(flush=True)
+        chars = len(self._text) if final else len(self._text) - self._held_back()
+        tokens = len(self._tokens)
+        if self._stop and not final:
+            tokens = sum(end <= chars for end in self._ends)
+        old_tokens, old_chars = self._released
+        self._released = (max(tokens, old_tokens), max(chars, old_chars))
+        return tuple(self._tokens[old_tokens:tokens]), self._text[old_chars:chars]
+
+    def _decode(self, flush: bool = False) -> None:
+        new = len(self._tokens) - len(self._ends)
+        if self._tokenizer is None or new == 0:
+            self._ends.extend([0] * new)
+            return
+        window = self._tokenizer.decode(self._tokens[self._window :])
+        if window.endswith("\ufffd") and not flush:
+            return
+        self._text += window[self._window_text :]
+        self._ends.extend([len(self._text)] * new)
+        # Restart the window at these tokens: they are whole characters, and enough context.
+        self._window = len(self._tokens) - new
+        self._window_text = len(self._tokenizer.decode(self._tokens[self._window :]))
+
+    def _cut_at_stop(self) -> str | None:
+        found = [(self._text.find(s, self._search_from), s) for s in self._stop]
+        found = [(start, s) for start, s in found if start >= 0]
+        if not found:
+            longest = max((len(s) for s in self._stop), default=1)
+            self._search_from = max(self._search_from, len(self._text) - longest + 1)
+            return None
+        start, stop = min(found, key=lambda hit: hit[0])
+        cut = start + len(stop) if self._include_stop else start
+        self._text = self._text[:cut]
+        self._tokens = self._tokens[: self._tokens_within(cut)]
+        self._ends = self._ends[: len(self._tokens)]
+        return stop
+
+    def _tokens_within(self, cut: int) -> int:
+        """Tokens that end by `cut`; with the stop string included, also the one that spans it."""
+        inside = sum(end <= cut for end in self._ends)
+        spans = self._include_stop and (self._ends[inside - 1] if inside else 0) < cut
+        return inside + 1 if spans else inside
+
+    def _held_back(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        longest = max((len(s) for s in self._stop), default=1) - 1
+        for size in range(min(longest, len(self._text) - self._search_from), 0, -1):
+            if any(s.startswith(self._text[-size:]) for s in self._stop):
+                return size
+        return 0

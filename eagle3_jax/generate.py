@@ -1,0 +1,110 @@
+"""Offline generation: the engine, driven to the end for a list of prompts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.text import Tokenizer
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+
+MAX_BATCH = 8
+LENGTH_STEP = 128
+"""Sequence lengths are rounded up to this, so that calls of similar size share programs."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished answer.
+
+    token_ids includes the EOS or stop id and excludes what a stop string trims. accepted: accepted
+    drafts of each round, before trimming; the token sampled by prefill is no round.
+    """
+
+    token_ids: list[int]
+    finish_reason: Literal["stop", "length", "abort"]
+    accepted: list[int]
+    seed: int
+
+
+def generate(
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams | Sequence[SamplingParams],
+    *,
+    num_speculative_tokens: int = 3,
+    tokenizer: Tokenizer | None = None,
+    method: str = "coupled",
+    exact: bool = False,
+) -> list[Generation]:
+    """Completes every prompt; with n > 1 a prompt's siblings follow each other, seeds counting up.
+
+    Same seed and prompt give the same tokens whatever the draft and k (in exact mode bit for bit).
+    Without a draft, k only matters in exact mode, where it fixes the program.
+    Raises ValueError for options that are not implemented or prompts that can't run.
+    """
+    if method != "coupled":
+        raise ValueError(f"method must be 'coupled', got {method!r}")
+    params = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+    if len(params) != len(prompts):
+        raise ValueError(f"got {len(prompts)} prompts but {len(params)} sampling parameters")
+    requests = [
+        request
+        for index, (prompt, wanted) in enumerate(zip(prompts, params, strict=True))
+        for request in expand(f"{index}", list(prompt), wanted)
+    ]
+    if not requests:
+        return []
+    k = num_speculative_tokens if draft is not None or exact else 0
+    config = EngineConfig(
+        num_speculative_tokens=k,
+        max_model_len=_longest(requests, target.config.max_position_embeddings),
+        max_num_seqs=MAX_BATCH if exact else min(len(requests), MAX_BATCH),
+        batch_buckets=None if exact else (min(len(requests), MAX_BATCH),),
+        exact=exact,
+    )
+    return _run(Engine(target, draft, config, tokenizer=tokenizer), requests)
+
+
+def expand(request_id: str, prompt_ids: list[int], sampling: SamplingParams) -> list[Request]:
+    """The n requests of one prompt; sibling i of a seeded request uses seed + i."""
+    return [
+        Request(
+            f"{request_id}-{i}",
+            prompt_ids,
+            replace(sampling, n=1, seed=None if sampling.seed is None else sampling.seed + i),
+        )
+        for i in range(sampling.n)
+    ]
+
+
+def _longest(requests: list[Request], max_position_embeddings: int) -> int:
+    lengths = []
+    for request in requests:
+        if request.sampling.max_tokens is None:
+            raise ValueError("offline generation needs max_tokens")
+        lengths.append(len(request.prompt_ids) + request.sampling.max_tokens)
+    rounded = -(-max(lengths) // LENGTH_STEP) * LENGTH_STEP
+    return min(rounded, max_position_embeddings)
+
+
+def _run(engine: Engine, requests: list[Request]) -> list[Generation]:
+    engine.warmup()
+    tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
+    accepted: dict[str, list[int]] = {request.request_id: [] for request in requests}
+    done: dict[str, Generation] = {}
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for output in engine.step():
+            name = output.request_id
+            tokens[name].extend(output.token_ids)
+            accepted[name].extend(output.accepted)
+            if output.finish_reason:
+                done[name] = Generation(
+                    tokens[name], output.finish_reason, accepted[name], output.seed
+                )
+    return [done[request.request_id] for request in requests]
