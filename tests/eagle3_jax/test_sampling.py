@@ -1,0 +1,233 @@
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eagle3_jax.sampling import gumbel, process_logits, sample
+from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+
+SAMPLE = jax.jit(sample)
+PROCESS = jax.jit(process_logits)
+
+
+def options(batch: int, stop_ids: Sequence[int] = (), **fields: Any) -> SamplingRows:
+    """Rows of one value each or of an array [batch]; all filters off unless named."""
+    stops = np.full((batch, MAX_STOP_IDS), -1, np.int32)
+    stops[:, : len(stop_ids)] = stop_ids
+    seed = np.asarray(fields.get("seed", np.arange(2 * batch).reshape(batch, 2)), np.uint32)
+
+    def row(name: str, default: float, dtype: type) -> jax.Array:
+        return jnp.asarray(np.broadcast_to(np.asarray(fields.get(name, default), dtype), (batch,)))
+
+    return SamplingRows(
+        temperature=row("temperature", 1.0, np.float32),
+        top_p=row("top_p", 1.0, np.float32),
+        min_p=row("min_p", 0.0, np.float32),
+        top_k=row("top_k", 0, np.int32),
+        min_len=row("min_len", 0, np.int32),
+        seed=jnp.asarray(np.broadcast_to(seed, (batch, 2))),
+        stop_ids=jnp.asarray(stops),
+    )
+
+
+def law(
+    logits: NDArray[Any], temperature: float, top_p: float, top_k: int, min_p: float
+) -> NDArray[np.float64]:
+    """The exact distribution by sorting, in float64; candidates tied with the last kept stay."""
+    scaled = logits.astype(np.float64) / temperature
+    probs = np.exp(scaled - scaled.max())
+    probs[probs < min_p] = 0
+    if 0 < top_k < probs.size:
+        probs[probs < np.sort(probs)[-top_k]] = 0
+    probs /= probs.sum()
+    if top_p < 1:
+        ordered = np.sort(probs)[::-1]
+        probs[probs < ordered[np.searchsorted(np.cumsum(ordered), top_p - 1e-12)]] = 0
+    return probs / probs.sum()
+
+
+SETTINGS = [
+    {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
+    {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0},
+    {"temperature": 1.7, "top_p": 0.8, "top_k": 0, "min_p": 0.05},
+    {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "min_p": 0.0},
+    {"temperature": 1.3, "top_p": 0.7, "top_k": 7, "min_p": 0.02},
+    {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.2},
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_sampled_frequencies_pass_a_chi_square_against_the_exact_law(setting: dict[str, Any]):
+    draws, vocab = 40_000, 16
+    logits = np.random.default_rng(3).normal(size=vocab).astype(np.float32) * 0.8
+    probs = law(logits, **setting)
+    tiled = jnp.broadcast_to(jnp.asarray(logits), (4, draws // 4, vocab))
+    positions = jnp.broadcast_to(jnp.arange(draws // 4, dtype=jnp.int32), (4, draws // 4))
+    tokens = np.asarray(SAMPLE(tiled, positions, options(4, **setting)))
+    counts = np.bincount(tokens.ravel(), minlength=vocab)
+    kept = probs > 0
+    assert counts[~kept].sum() == 0
+    expected = draws * probs[kept]
+    chi_square = float(((counts[kept] - expected) ** 2 / expected).sum())
+    freedom = int(kept.sum()) - 1
+    # The 99.9 % point by Wilson and Hilferty.
+    limit = freedom * (1 - 2 / (9 * freedom) + 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
+    assert chi_square < limit
+
+
+@pytest.mark.parametrize("vocab", [50, 64, 1000])
+@pytest.mark.parametrize("tied", [False, True])
+def test_kept_sets_equal_those_of_a_sort(vocab: int, tied: bool):
+    rng = np.random.default_rng(vocab)
+    batch = 24
+    logits = rng.normal(size=(batch, 1, vocab)).astype(np.float32) * 2
+    if tied:
+        logits = np.round(logits)
+    fields = {
+        "temperature": rng.choice([0.25, 0.5, 1.0, 2.0], batch),
+        "top_p": rng.choice([0.05, 0.5, 0.9, 0.99, 1.0], batch),
+        "top_k": rng.choice([0, 1, 2, 10, vocab, vocab + 5], batch),
+        "min_p": rng.choice([0.0, 0.01, 0.3, 0.999], batch),
+    }
+    positions = jnp.zeros((batch, 1), jnp.int32)
+    scores = np.asarray(PROCESS(jnp.asarray(logits), positions, options(batch, (), **fields)))[:, 0]
+    for i in range(batch):
+        expected = law(
+            logits[i, 0], *(fields[n][i] for n in ("temperature", "top_p", "top_k", "min_p"))
+        )
+        np.testing.assert_array_equal(np.isfinite(scores[i]), expected > 0)
+        np.testing.assert_allclose(np.exp(scores[i]) / np.exp(scores[i]).sum(), expected, atol=1e-6)
+
+
+def test_even_the_smallest_top_p_keeps_the_best_and_its_equals():
+    logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
+    scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), options(1, top_p=1e-30))
+    np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
+
+
+def test_temperature_zero_takes_the_largest_logit_and_the_lowest_id_of_equals():
+    rng = np.random.default_rng(0)
+    logits = rng.integers(-3, 4, size=(3, 5, 40)).astype(np.float32)
+    positions = jnp.arange(15, dtype=jnp.int32).reshape(3, 5)
+    filters = options(3, temperature=0.0, top_p=0.3, top_k=2, min_p=0.1)
+    tokens = SAMPLE(jnp.asarray(logits), positions, filters)
+    np.testing.assert_array_equal(tokens, logits.argmax(-1))
+
+
+def test_greedy_and_sampled_rows_share_a_batch():
+    logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 400, 30)).astype(np.float32))
+    positions = jnp.broadcast_to(jnp.arange(400, dtype=jnp.int32), (2, 400))
+    tokens = np.asarray(SAMPLE(logits, positions, options(2, temperature=[0.0, 1.0])))
+    best = np.asarray(logits).argmax(-1)
+    np.testing.assert_array_equal(tokens[0], best[0])
+    assert 0.02 < (tokens[1] == best[1]).mean() < 0.5
+
+
+def test_stop_ids_cannot_be_sampled_before_min_len_and_can_from_there():
+    logits = np.zeros((1, 6, 10), np.float32)
+    logits[..., [2, 7]] = 20.0
+    positions = jnp.arange(6, dtype=jnp.int32)[None]
+    tokens = np.asarray(SAMPLE(jnp.asarray(logits), positions, options(1, (2, 7), min_len=4)))[0]
+    assert not np.isin(tokens[:4], [2, 7]).any()
+    assert np.isin(tokens[4:], [2, 7]).all()
+    greedy = options(1, (2, 7), min_len=4, temperature=0.0)
+    np.testing.assert_array_equal(
+        SAMPLE(jnp.asarray(logits), positions, greedy)[0], [0, 0, 0, 0, 2, 2]
+    )
+
+
+def test_a_reduced_vocabulary_sees_the_noise_and_the_stop_ids_of_the_full_one():
+    ids = jnp.asarray([1, 4, 5, 9, 13, 17], jnp.int32)
+    seed, positions = jnp.asarray([[3, 4]], jnp.uint32), jnp.arange(7, dtype=jnp.int32)[None]
+    full = gumbel(seed, positions, jnp.arange(20))
+    np.testing.assert_array_equal(gumbel(seed, positions, ids), full[..., ids])
+    reduced = np.random.default_rng(5).normal(size=(1, 7, 6)).astype(np.float32)
+    logits = np.full((1, 7, 20), -np.inf, np.float32)
+    logits[..., np.asarray(ids)] = reduced
+    rows = options(1, (4, 9), min_len=3, seed=seed, top_k=3, top_p=0.9)
+    np.testing.assert_array_equal(
+        SAMPLE(jnp.asarray(reduced), positions, rows, ids),
+        SAMPLE(jnp.asarray(logits), positions, rows),
+    )
+
+
+def test_a_token_depends_on_its_own_row_only():
+    rng = np.random.default_rng(8)
+    logits = jnp.asarray(rng.normal(size=(4, 3, 100)).astype(np.float32) * 2)
+    positions = jnp.asarray(rng.integers(0, 99, (4, 3)), jnp.int32)
+    rows = options(4, top_p=[0.5, 0.9, 1, 0.7], top_k=[3, 0, 9, 50], temperature=[1, 2, 0, 0.5])
+    whole = SAMPLE(logits, positions, rows)
+    for b, j in np.ndindex(4, 3):
+        alone = jax.tree.map(lambda leaf, b=b: leaf[b : b + 1], rows)
+        one = SAMPLE(logits[b : b + 1, j : j + 1], positions[b : b + 1, j : j + 1], alone)
+        assert one[0, 0] == whole[b, j]
+
+
+def noise(seeds: NDArray[Any], positions: int, ids: int) -> NDArray[np.float64]:
+    """Noise [seeds, positions, ids] mapped back to its uniforms by the Gumbel law."""
+    grid = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32), (len(seeds), positions))
+    values = gumbel(jnp.asarray(seeds, jnp.uint32)[:, None], grid, jnp.arange(ids))
+    return np.exp(-np.exp(-np.asarray(values, np.float64)))
+
+
+def test_noise_is_gumbel_distributed():
+    uniforms = np.sort(noise(np.array([[1, 0], [2, 0], [0, 1], [7, 9]]), 250, 1000).ravel())
+    empirical = (np.arange(uniforms.size) + 0.5) / uniforms.size
+    # Kolmogorov and Smirnov: 1.95 / sqrt(n) is the 99.9 % point.
+    assert np.abs(uniforms - empirical).max() < 1.95 / np.sqrt(uniforms.size)
+
+
+def test_the_upper_tail_of_the_noise_is_fine_grained():
+    values = gumbel(jnp.zeros((1, 2), jnp.uint32), jnp.arange(64)[None], jnp.arange(65536))
+    top = np.sort(np.asarray(values).ravel())[-1000:]
+    assert np.unique(top).size > 990
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("axis", ["low", "high", "position", "id"])
+@pytest.mark.parametrize("step", [1, 2, 64, 1024])
+def test_noise_of_neighbouring_seeds_positions_and_ids_is_uncorrelated(axis: str, step: int):
+    keys = {"low": 5, "high": 6, "position": 0, "id": 0}
+    near, far = (
+        noise(
+            np.array([[keys["low"] + shift * (axis == "low"), 6 + shift * (axis == "high")]]),
+            100 + shift * (axis == "position"),
+            1000 + shift * (axis == "id"),
+        )[0, shift * (axis == "position") :, shift * (axis == "id") :]
+        for shift in (0, step)
+    )
+    assert not (near == far).any()
+    correlation = np.corrcoef(near.ravel(), far.ravel())[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(near.size)
+
+
+def test_a_row_never_repeats_another_row_at_shifted_ids():
+    first, second = noise(np.array([[1, 0], [2, 0]]), 1, 4096)[:, 0]
+    assert np.intersect1d(first, second).size < 3
+
+
+@pytest.mark.parametrize("bit", range(0, 32, 3))
+def test_flipping_one_bit_of_any_input_flips_half_of_the_noise(bit: int):
+    ids = jnp.asarray([17, 17 ^ (1 << min(bit, 30))], jnp.int32)
+    seeds = np.arange(2000, dtype=np.uint32)
+    base = np.stack([seeds, seeds + 7], axis=1)
+    position = jnp.full((2000,), 33, jnp.int32)
+    median = -np.log(np.log(2))
+
+    def halves(seed: NDArray[np.uint32], where: jax.Array) -> NDArray[np.bool_]:
+        return np.asarray(gumbel(jnp.asarray(seed), where, ids)) > median
+
+    plain = halves(base, position)
+    flip = np.uint32(1 << bit)
+    flipped = [
+        halves(base ^ np.array([flip, 0], np.uint32), position)[:, 0],
+        halves(base ^ np.array([0, flip], np.uint32), position)[:, 0],
+        halves(base, position ^ (1 << min(bit, 30)))[:, 0],
+        plain[:, 1],
+    ]
+    for other in flipped:
+        assert 0.44 < (other != plain[:, 0]).mean() < 0.56

@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+
+from eagle3_jax.sampling_params import SamplingParams
+
+
+def test_defaults_are_those_of_vllm():
+    params = SamplingParams()
+    assert (params.n, params.temperature, params.top_p, params.top_k) == (1, 1.0, 1.0, 0)
+    assert (params.min_p, params.seed, params.max_tokens, params.min_tokens) == (0.0, None, 16, 0)
+    assert (params.stop, params.stop_token_ids) == ((), ())
+    assert not params.ignore_eos and not params.include_stop_str_in_output
+
+
+def test_one_stop_string_becomes_a_tuple_and_lists_are_frozen():
+    assert SamplingParams(stop="\n").stop == ("\n",)
+    params = SamplingParams(stop=["a", "bc"], stop_token_ids=[3, 4])
+    assert params.stop == ("a", "bc") and params.stop_token_ids == (3, 4)
+    assert hash(params) == hash(SamplingParams(stop=("a", "bc"), stop_token_ids=(3, 4)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 0},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": float("nan")},
+        {"top_k": -2},
+        {"top_k": 2**31},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
+        {"seed": 2**64},
+        {"max_tokens": 0},
+        {"min_tokens": -1},
+        {"min_tokens": 20, "max_tokens": 10},
+        {"stop": ["a", ""]},
+        {"stop_token_ids": [-1]},
+    ],
+    ids=str,
+)
+def test_a_value_out_of_range_is_refused_by_its_name(fields: dict[str, Any]):
+    with pytest.raises(ValueError, match=f"^{next(iter(fields))} must be .*; got"):
+        SamplingParams(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"top_k": -1},
+        {"top_p": 1e-9},
+        {"min_p": 1.0},
+        {"seed": -1},
+        {"seed": 2**64 - 1},
+        {"max_tokens": None, "min_tokens": 500},
+    ],
+    ids=str,
+)
+def test_values_at_the_edge_are_accepted(fields: dict[str, Any]):
+    SamplingParams(**fields)
