@@ -232,7 +232,6 @@ _TARGET_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
     "moe_layer_freq": (1,),
     "tie_word_embeddings": (False,),
     "rope_interleave": (True,),
-    "num_nextn_predict_layers": (0, None),
 }
 _DRAFT_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
