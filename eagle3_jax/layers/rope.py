@@ -34,8 +34,8 @@ def _ramp_bounds(yarn: YarnConfig, theta: float, dim: int) -> tuple[float, float
         wavelength = yarn.original_max_position_embeddings / (rotations * 2 * math.pi)
         return dim * math.log(wavelength) / (2 * math.log(theta))
 
-    low = max(math.floor(pair_with(yarn.beta_fast)), 0)
-    high = min(math.ceil(pair_with(yarn.beta_slow)), dim - 1)
+    low = float(max(math.floor(pair_with(yarn.beta_fast)), 0))
+    high = float(min(math.ceil(pair_with(yarn.beta_slow)), dim - 1))
     return low, high + 0.001 if low == high else high
 
 
