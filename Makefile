@@ -14,7 +14,7 @@ test: .venv/installed-test
 lint: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
 	rm -rf .venv

@@ -1,0 +1,115 @@
+"""From engine requests to an HTTP answer, whole or streamed; completions and chat share it."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import fastapi
+from fastapi import Response
+
+from eagle3_jax.engine import RequestOutput
+from serve.choices import Choices, ChoiceState
+from serve.output_stream import OutputStream
+from serve.protocol import GenerationRequest
+from serve.responses import Choice, GenerationResponse, Usage
+from serve.service import Service
+from serve.streaming import DONE, ClientGone, EventStream, event, until_disconnect
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+class Form(Protocol):
+    """How an endpoint writes its bodies."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+    prompt_ids_in_choice: bool
+
+    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> Choice:
+        """A finished choice."""
+        ...
+
+    def piece(self, output: RequestOutput, first: bool, shared: dict[str, Any]) -> Choice:
+        """One output of a choice."""
+        ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP request under way. Prompt ids, when asked for, come with a choice's first piece."""
+
+    body: GenerationRequest
+    choices: Choices
+    form: Form
+    envelope: dict[str, Any]
+
+    async def collect(self, stream: OutputStream) -> Response:
+        """The whole answer as one body."""
+        async for _ in self.choices.follow(stream):
+            pass
+        states = self.choices.states
+        choices = [self.form.whole(state, self._fields(state, state, True)) for state in states]
+        body = self._body(self.form.whole_object, choices, True, usage=self.choices.usage)
+        return Response(body, media_type="application/json")
+
+    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The answer as events: pieces as they come, the usage if asked for, then the end."""
+        begun: set[int] = set()
+        async for state, output in self.choices.follow(stream):
+            first = state.index not in begun
+            begun.add(state.index)
+            piece = self.form.piece(output, first, self._fields(state, output, first))
+            usage = {"usage": self.choices.usage} if self.body.continuous_usage else {}
+            yield event(self._body(self.form.chunk_object, [piece], first, **usage))
+        if self.body.include_usage:
+            yield event(self._body(self.form.chunk_object, [], False, usage=self.choices.usage))
+        yield DONE
+
+    def _body(self, kind: str, choices: list[Choice], first: bool, **usage: Usage) -> str:
+        fields: dict[str, Any] = {**self.envelope, **usage, "object": kind, "choices": choices}
+        if self.body.return_token_ids and first and not self.form.prompt_ids_in_choice:
+            fields["prompt_token_ids"] = self.choices.states[0].request.prompt_ids
+        response = GenerationResponse(**fields, seed=self.choices.seed)
+        return response.model_dump_json(exclude_unset=True)
+
+    def _fields(
+        self, state: ChoiceState, part: ChoiceState | RequestOutput, first: bool
+    ) -> dict[str, Any]:
+        """The fields that a choice, or one part of it, has in either endpoint."""
+        fields = {"index": state.index, "logprobs": None, "finish_reason": part.finish_reason}
+        if part.finish_reason is not None:
+            fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": state.spec}
+        if self.body.return_token_ids:
+            fields["token_ids"] = list(part.token_ids)
+            if first and self.form.prompt_ids_in_choice:
+                fields["prompt_token_ids"] = state.request.prompt_ids
+        return fields
+
+
+async def answer(
+    service: Service,
+    request: fastapi.Request,
+    body: GenerationRequest,
+    form: Form,
+    prompts: Sequence[list[int]],
+    default_max_tokens: int | None,
+) -> Response:
+    """Runs the prompts; a client that hangs up gives its requests up."""
+    requests = service.plan(body, prompts, default_max_tokens)
+    stream = await service.engine.submit(requests)
+    envelope = {
+        "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
+        "created": int(time.time()),
+        "model": body.model or service.model.names[0],
+    }
+    under_way = Answer(body, Choices(requests, len(prompts)), form, envelope)
+    if body.stream:
+        return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
+    try:
+        return await until_disconnect(request.receive, under_way.collect(stream))
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        service.engine.cancel(stream)

@@ -1,0 +1,70 @@
+"""The HTTP application: OpenAI's endpoints, health and metrics over one engine thread."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI, Response
+
+from serve.chat import chat_router
+from serve.completions import completions_router
+from serve.errors import install_error_handlers
+from serve.exposition import CONTENT_TYPE, render
+from serve.responses import ModelCard, ModelList
+from serve.service import Service
+
+STOP_TIMEOUT_S = 2.0
+PROBE_METHODS = ["GET", "HEAD"]
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application; its lifespan starts the engine thread and stops it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        yield
+        await service.engine.stop(STOP_TIMEOUT_S)
+
+    app = FastAPI(title="eagle3-jax", version=version("eagle3-jax"), lifespan=lifespan)
+    install_error_handlers(app)
+    app.include_router(completions_router(service))
+    app.include_router(chat_router(service))
+    _add_models(app, service)
+    _add_probes(app, service)
+    return app
+
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    model = service.model
+
+    @app.get("/v1/models")
+    async def list_models() -> ModelList:
+        cards = [
+            ModelCard(
+                id=name, created=model.created, root=model.root, max_model_len=model.max_model_len
+            )
+            for name in model.names
+        ]
+        return ModelList(data=cards)
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.api_route("/health", methods=PROBE_METHODS)
+    async def health() -> Response:
+        """200 once every program is compiled and while requests are taken."""
+        service.engine.check_admitting()
+        return Response()
+
+    @app.api_route("/ping", methods=PROBE_METHODS)
+    async def ping() -> Response:
+        """The same as /health, under the name that hosted platforms probe."""
+        return await health()
+
+    @app.api_route("/metrics", methods=PROBE_METHODS)
+    async def metrics() -> Response:
+        return Response(render(service.metrics.registry), media_type=CONTENT_TYPE)
+
+    @app.get("/version")
+    async def show_version() -> dict[str, str]:
+        return {"version": app.version}

@@ -1,0 +1,71 @@
+"""Engine outputs as the choices of one HTTP request."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from eagle3_jax.engine import Request, RequestOutput
+from serve.output_stream import OutputStream
+from serve.responses import SpecMetrics, Usage
+
+
+@dataclass
+class ChoiceState:
+    """What one choice has put out so far."""
+
+    index: int
+    request: Request
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that gives this choice again."""
+        return self.request.sampling.seed
+
+    @property
+    def spec(self) -> SpecMetrics:
+        """Rounds and accepted drafts; accept_length = 1 + accepted / rounds."""
+        rounds, accepted = len(self.accepted), sum(self.accepted)
+        length = 1 + accepted / rounds if rounds else None
+        return SpecMetrics(rounds=rounds, accepted=accepted, accept_length=length)
+
+    def take(self, output: RequestOutput) -> None:
+        """Adds an output."""
+        self.text.append(output.text)
+        self.token_ids.extend(output.token_ids)
+        self.accepted.extend(output.accepted)
+        self.finish_reason = output.finish_reason
+        self.stop_reason = output.stop_reason
+
+
+class Choices:
+    """The choices of one HTTP request, filled from its output stream."""
+
+    def __init__(self, requests: Sequence[Request], num_prompts: int) -> None:
+        self.states = [ChoiceState(index, request) for index, request in enumerate(requests)]
+        self._by_id = {state.request.request_id: state for state in self.states}
+        self._siblings = len(requests) // num_prompts
+
+    @property
+    def seed(self) -> int | None:
+        """The first choice's seed: with one prompt, sibling i has seed + i."""
+        return self.states[0].seed
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far; a prompt counts once however many choices it has."""
+        prompts = sum(len(s.request.prompt_ids) for s in self.states[:: self._siblings])
+        tokens = sum(len(state.token_ids) for state in self.states)
+        return Usage(prompt_tokens=prompts, completion_tokens=tokens, total_tokens=prompts + tokens)
+
+    async def follow(
+        self, stream: OutputStream
+    ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
+        """Every output with the choice it belongs to, which already holds it."""
+        async for output in stream:
+            state = self._by_id[output.request_id]
+            state.take(output)
+            yield state, output

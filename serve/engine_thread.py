@@ -1,0 +1,281 @@
+"""One thread owns the engine; the event loop talks to it through messages.
+
+The engine is not thread-safe and its steps block, so nothing else touches it: requests and
+cancellations go in through a queue, outputs come back as calls on the event loop. Everything
+public here is for the event loop.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine.runner import Progress
+from serve.errors import ApiError, invalid_request, unavailable
+from serve.output_stream import OutputStream
+
+logger = logging.getLogger(__name__)
+
+
+class EngineLike(Protocol):
+    """What the thread needs of an engine (`eagle3_jax.engine.Engine`)."""
+
+    @property
+    def has_work(self) -> bool: ...
+    def warmup(self, progress: Progress | None = None) -> None: ...
+    def add(self, request: Request) -> None: ...
+    def cancel(self, request_id: str) -> None: ...
+    def step(self) -> list[RequestOutput]: ...
+    def stats(self) -> EngineStats: ...
+
+
+class Observer(Protocol):
+    """What is told about requests as they pass; times are in seconds of one clock."""
+
+    def on_submit(self, request: Request, now: float) -> None: ...
+    def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None: ...
+    def on_refused(self, request_id: str) -> None: ...
+    def on_aborted(self, request_id: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Add:
+    requests: tuple[Request, ...]
+    accepted: asyncio.Future[None]
+
+
+@dataclass(frozen=True)
+class _Cancel:
+    request_ids: tuple[str, ...]
+
+
+class _Stop:
+    """Ends the thread."""
+
+
+class EngineThread:
+    """Runs an engine until it is stopped or dies, and hands its outputs to the event loop."""
+
+    def __init__(
+        self,
+        engine: EngineLike,
+        observer: Observer,
+        *,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state: Literal["starting", "ready", "draining", "dead"] = "starting"
+        self.stats = engine.stats()
+        self.ready = asyncio.Event()
+        self.failed_to_start = False
+        self._engine = engine
+        self._observer = observer
+        self._progress = progress
+        self._clock = clock
+        self._inbox: queue.SimpleQueue[_Add | _Cancel | _Stop] = queue.SimpleQueue()
+        self._streams: dict[str, OutputStream] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        # A daemon: a compile that is under way can't be interrupted, and must not hold an exit up.
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Starts warming up; `ready` is set when requests are served, or never will be."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def submit(self, requests: Sequence[Request]) -> OutputStream:
+        """Adds all requests or none; raises ApiError with the engine's reason for a refusal."""
+        self.check_admitting()
+        stream = OutputStream([request.request_id for request in requests])
+        now = self._clock()
+        for request in requests:
+            self._streams[request.request_id] = stream
+            self._observer.on_submit(request, now)
+        self._idle.clear()
+        accepted = self._loop.create_future()
+        self._inbox.put(_Add(tuple(requests), accepted))
+        try:
+            await accepted
+        except asyncio.CancelledError:
+            self.cancel(stream)
+            raise
+        except ApiError:
+            self._forget(stream)
+            raise
+        return stream
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def check_admitting(self) -> None:
+        """Raises the ApiError that says why no request is taken, if none is."""
+        if self.state == "starting":
+            raise unavailable("the server is still starting", retry_after_s=5)
+        if self.state == "draining":
+            raise unavailable("the server is shutting down", retry_after_s=10)
+        if self.state != "ready":
+            raise unavailable("the engine has stopped; the server must be restarted")
+
+    def cancel(self, stream: OutputStream) -> None:
+        """Gives up what `stream` still waits for; without effect once it has finished."""
+        waiting = tuple(id for id in stream.unfinished if self._streams.pop(id, None))
+        if waiting:
+            self._inbox.put(_Cancel(waiting))
+            for request_id in waiting:
+                self._observer.on_aborted(request_id)
+        self._note_idle()
+
+    def stop_admitting(self) -> None:
+        """Refuses new requests from now on; those under way go on."""
+        if self.state in ("starting", "ready"):
+            self.state = "draining"
+
+    async def idle(self) -> None:
+        """Returns when no request is under way."""
+        await self._idle.wait()
+
+    def abort_all(self) -> None:
+        """Finishes every request under way with reason "abort"."""
+        for stream in set(self._streams.values()):
+            ids = tuple(stream.unfinished)
+            self.cancel(stream)
+            for request_id in ids:
+                stream.push(_aborted(request_id))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ends the thread, or leaves it when it is still busy after `timeout_s` (see `alive`)."""
+        self._inbox.put(_Stop())
+        await asyncio.to_thread(self._thread.join, timeout_s)
+
+    # On the event loop, called by the thread.
+
+    def _on_ready(self) -> None:
+        if self.state == "starting":
+            self.state = "ready"
+        self.ready.set()
+
+    def _on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None:
+        known = [output for output in outputs if output.request_id in self._streams]
+        self._observer.on_outputs(known, now)
+        for output in known:
+            stream = self._streams[output.request_id]
+            if output.finish_reason is not None:
+                del self._streams[output.request_id]
+            stream.push(output)
+        self._note_idle()
+
+    def _on_death(self, error: Exception) -> None:
+        self.failed_to_start = not self.ready.is_set()
+        self.state = "dead"
+        failure = _engine_failed(error)
+        for stream in set(self._streams.values()):
+            stream.fail(failure)
+        for request_id in self._streams:
+            self._observer.on_aborted(request_id)
+        self._streams.clear()
+        self.ready.set()
+        self._note_idle()
+
+    def _forget(self, stream: OutputStream) -> None:
+        for request_id in stream.unfinished:
+            if self._streams.pop(request_id, None):
+                self._observer.on_refused(request_id)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._streams:
+            self._idle.set()
+
+    # On the thread.
+
+    def _run(self) -> None:
+        try:
+            self._engine.warmup(self._progress)
+            self.stats = self._engine.stats()
+            self._post(self._on_ready)
+            while self._handle_messages():
+                if self._engine.has_work:
+                    outputs = self._engine.step()
+                    self.stats = self._engine.stats()
+                    self._post(self._on_outputs, outputs, self._clock())
+        except Exception as error:
+            logger.exception("the engine failed")
+            self._post(self._on_death, error)
+            self._refuse_rest(error)
+
+    def _handle_messages(self) -> bool:
+        """Takes in what waits; blocks when there is nothing else to do. False: stop."""
+        while True:
+            try:
+                message = self._inbox.get(block=not self._engine.has_work)
+            except queue.Empty:
+                return True
+            if isinstance(message, _Stop):
+                return False
+            if isinstance(message, _Add):
+                self._add(message)
+            else:
+                self._cancel_all(message.request_ids)
+            self.stats = self._engine.stats()
+
+    def _add(self, message: _Add) -> None:
+        added: list[str] = []
+        try:
+            for request in message.requests:
+                self._engine.add(request)
+                added.append(request.request_id)
+        except ValueError as error:
+            self._cancel_all(added)
+            self._post(_settle, message.accepted, invalid_request(str(error)))
+        except Exception as error:
+            self._post(_settle, message.accepted, _engine_failed(error))
+            raise
+        else:
+            self._post(_settle, message.accepted, None)
+
+    def _cancel_all(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            self._engine.cancel(request_id)
+
+    def _refuse_rest(self, error: Exception) -> None:
+        """A dead engine still answers messages, so that no one waits for it for ever."""
+        while not isinstance(message := self._inbox.get(), _Stop):
+            if isinstance(message, _Add):
+                self._post(_settle, message.accepted, _engine_failed(error))
+
+    def _post(self, call: Callable[..., None], *args: object) -> None:
+        self._loop.call_soon_threadsafe(call, *args)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _engine_failed(error: Exception) -> ApiError:
+    return ApiError(503, f"the engine failed: {error}", code="engine_failed")
+
+
+def _aborted(request_id: str) -> RequestOutput:
+    return RequestOutput(
+        request_id=request_id,
+        token_ids=(),
+        text="",
+        finish_reason="abort",
+        stop_reason=None,
+        accepted=(),
+        prompt_tokens=0,
+        seed=0,
+    )

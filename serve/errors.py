@@ -1,0 +1,90 @@
+"""Errors as OpenAI clients read them: {"error": {message, type, param, code}}."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+OWN_ERRORS = ("unsupported_option", "invalid_option")
+
+
+class ApiError(Exception):
+    """An answer other than 200: HTTP status, and the fields of the error body."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = headers
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+
+def invalid_request(
+    message: str, *, param: str | None = None, code: str = "invalid_value"
+) -> ApiError:
+    """A request that can never succeed as it is: 400."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, *, retry_after_s: int | None = None) -> ApiError:
+    """A server that can't take this request now, or at all any more: 503."""
+    headers = None if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return ApiError(503, message, code="unavailable", headers=headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Gives every error of `app`, the framework's own included, the OpenAI form."""
+
+    @app.exception_handler(ApiError)
+    async def on_api_error(_: Request, error: ApiError) -> JSONResponse:
+        return _response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid_body(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _response(_from_validation(error))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(_: Request, error: HTTPException) -> JSONResponse:
+        code = "not_found" if error.status_code == 404 else "http_error"
+        headers = dict(error.headers) if error.headers else None
+        return _response(ApiError(error.status_code, str(error.detail), code=code, headers=headers))
+
+    @app.exception_handler(Exception)
+    async def on_bug(_: Request, error: Exception) -> JSONResponse:
+        # The traceback goes to the log, not to the client.
+        message = f"internal error ({type(error).__name__})"
+        return _response(ApiError(500, message, code="internal_error"))
+
+
+def _response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+def _from_validation(error: RequestValidationError) -> ApiError:
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return invalid_request(f"the body is not valid JSON: {reason}", code="invalid_json")
+    if first["type"] in OWN_ERRORS:
+        code = "unsupported_option" if first["type"] == "unsupported_option" else "invalid_value"
+        return invalid_request(first["msg"], param=first["ctx"]["param"], code=code)
+    path = [str(part) for part in first["loc"] if part != "body"]
+    where = ".".join(path) or "body"
+    return invalid_request(f"{where}: {first['msg']}", param=path[0] if path else None)

@@ -1,0 +1,159 @@
+"""The flags of eagle3-serve: vLLM's names, and the SGLang aliases that mean something here."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from serve.options import SPECULATIVE_KEYS, ServeOptions, check_options
+
+ONE_DEVICE = {
+    "--tensor-parallel-size": ("-tp", "--tp", "--tp-size"),
+    "--data-parallel-size": ("-dp", "--dp", "--dp-size"),
+    "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
+    "--expert-parallel-size": ("--ep", "--ep-size"),
+}
+WITHOUT_EFFECT = (
+    "--attention-backend",
+    "--gpu-memory-utilization",
+    "--mem-fraction-static",
+    "--mm-encoder-tp-mode",
+    "--numa-node",
+)
+SWITCHES_WITHOUT_EFFECT = (
+    "--async-scheduling",
+    "--disable-radix-cache",
+    "--enable-torch-compile",
+    "--language-model-only",
+    "--no-enable-prefix-caching",
+)
+NO_REMOTE_CODE = "is never needed: tokenizer and chat template are read as data, no code is run"
+NO_PREFIX_CACHE = "is not in this release; leave it out"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line and status 2; the usage of forty flags would hide it."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class _Refuse(argparse.Action):
+    """A flag that is known and refused, with the reason."""
+
+    def __init__(self, *args: Any, reason: str, **kwargs: Any) -> None:
+        super().__init__(*args, nargs=0, help=argparse.SUPPRESS, **kwargs)
+        self._reason = reason
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> NoReturn:
+        parser.error(f"{option} {self._reason}")
+
+
+class _Notice(argparse.Action):
+    """A flag of other engines that changes nothing here: accepted, and listed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> None:
+        namespace.without_effect = [*namespace.without_effect, option]
+
+
+def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
+    """Reads the command line into options and the names of flags that have no effect here.
+
+    Ends the process with status 2 and one line for what this release can't do.
+    """
+    parser = _build_parser()
+    flags = parser.parse_args([_with_dashes(argument) for argument in argv])
+    try:
+        return check_options(flags), flags.without_effect
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _with_dashes(argument: str) -> str:
+    """`--max_model_len=9` as `--max-model-len=9`: both spellings are in use."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _build_parser() -> _Parser:
+    parser = _Parser(
+        prog="eagle3-serve",
+        description="OpenAI-compatible server for Kimi-K2.5 with EAGLE-3 speculative decoding.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    _add_model_flags(parser.add_argument_group("model"))
+    _add_speculation_flags(parser.add_argument_group("speculation"))
+    _add_engine_flags(parser.add_argument_group("engine"))
+    _add_server_flags(parser.add_argument_group("server"))
+    _add_fixed_flags(parser)
+    return parser
+
+
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory")
+    group.add_argument("--model", "--model-path", metavar="MODEL", help="the same")
+    group.add_argument("--demo", action="store_true", help="serve the embedded pair")
+    group.add_argument(
+        "--served-model-name", nargs="+", default=[], metavar="NAME", help="names for clients"
+    )
+    group.add_argument(
+        "--max-model-len", "--context-length", type=int, metavar="N", help="prompt + answer"
+    )
+
+
+def _add_speculation_flags(group: argparse._ArgumentGroup) -> None:
+    keys = ", ".join(SPECULATIVE_KEYS)
+    group.add_argument("--speculative-config", metavar="JSON", help=f"keys: {keys}")
+    group.add_argument("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
+    group.add_argument("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
+    group.add_argument("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
+    group.add_argument("--speculative-eagle-topk", type=int, metavar="1", help="chains only")
+    group.add_argument("--speculative-num-draft-tokens", type=int, metavar="K+1")
+
+
+def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    def count(*names: str, help: str) -> None:
+        group.add_argument(*names, type=int, metavar="N", help=help)
+
+    count("--max-num-seqs", "--max-running-requests", help="requests decoded together")
+    count("--block-size", "--page-size", help="tokens a cache page holds")
+    count("--num-gpu-blocks-override", help="cache pages")
+    count("--max-num-batched-tokens", "--chunked-prefill-size", help="prompt tokens a chunk")
+    group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
+    count("--seed", help="makes the seeds of unseeded requests repeatable")
+
+
+def _add_server_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", default="127.0.0.1")
+    group.add_argument("--port", type=int, default=8000, help="0 = any free port")
+    group.add_argument(
+        "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM"
+    )
+
+
+def _add_fixed_flags(parser: argparse.ArgumentParser) -> None:
+    hidden = argparse.SUPPRESS
+    for name, aliases in ONE_DEVICE.items():
+        parser.add_argument(name, *aliases, type=_one, default=1, help=hidden)
+    parser.set_defaults(without_effect=[])
+    for name in WITHOUT_EFFECT:
+        parser.add_argument(name, action=_Notice, nargs=1)
+    for name in SWITCHES_WITHOUT_EFFECT:
+        parser.add_argument(name, action=_Notice, nargs=0)
+    parser.add_argument("--trust-remote-code", action=_Refuse, reason=NO_REMOTE_CODE)
+    parser.add_argument("--enable-prefix-caching", action=_Refuse, reason=NO_PREFIX_CACHE)
+
+
+def _one(text: str) -> int:
+    if text != "1":
+        raise argparse.ArgumentTypeError(f"this release runs on one device; 1 expected, got {text}")
+    return 1

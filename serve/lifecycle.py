@@ -1,0 +1,71 @@
+"""Running the application until a signal, and leaving without losing an answer."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from serve.engine_thread import EngineThread
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+CONNECTION_TIMEOUT_S = 5
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that doesn't listen yet, so that a taken port is known before weights load.
+
+    Raises OSError when the address can't be had.
+    """
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((host, port))
+    return bound
+
+
+class GracefulServer(uvicorn.Server):
+    """On the first signal refuses new requests and drains; at the deadline aborts what is left.
+
+    A second signal ends the process at once. uvicorn alone would stop listening first and then
+    die of the signal; here clients are told to come back, and the exit status is 0.
+    """
+
+    def __init__(self, app: FastAPI, engine: EngineThread, *, drain_timeout_s: float) -> None:
+        config = uvicorn.Config(
+            app, log_level="warning", ws="none", timeout_graceful_shutdown=CONNECTION_TIMEOUT_S
+        )
+        super().__init__(config)
+        self._engine = engine
+        self._drain_timeout_s = drain_timeout_s
+        self._draining: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Replaces uvicorn's handlers for the time it serves."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.on_signal, number)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def on_signal(self, number: int) -> None:
+        """Starts the drain, or ends the process when it is already under way."""
+        if self._draining is not None:
+            os._exit(128 + number)
+        self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        self._engine.stop_admitting()
+        try:
+            await asyncio.wait_for(self._engine.idle(), self._drain_timeout_s)
+        except TimeoutError:
+            self._engine.abort_all()
+        self.should_exit = True

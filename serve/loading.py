@@ -1,0 +1,64 @@
+"""From directories to an engine: what eagle3-serve and eagle3-generate have in common."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from convert import load_draft, load_target
+from convert.tokenizer import Tokenizer, load_tokenizer
+from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
+
+
+@dataclass(frozen=True)
+class LoadedPair:
+    """A target with its tokenizer and defaults, and the draft that proposes for it, if any."""
+
+    target: KimiTarget
+    draft: Eagle3Draft | None
+    tokenizer: Tokenizer
+    defaults: SamplingDefaults
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every id that ends an answer, wherever the checkpoint says so."""
+        tokenizer, defaults = self.tokenizer.eos_token_ids, self.defaults.eos_token_ids
+        return tuple(dict.fromkeys((*self.target.config.eos_token_ids, *tokenizer, *defaults)))
+
+
+def demo_directories() -> tuple[Path, Path]:
+    """The embedded pair: target and draft."""
+    root = Path(str(files("serve.demo")))
+    return root / "target", root / "draft"
+
+
+def load_pair(model: Path, draft: Path | None) -> LoadedPair:
+    """Loads a pair; ValueError or OSError says what is wrong with the files."""
+    for directory in (model, draft):
+        if directory is not None and not directory.is_dir():
+            raise FileNotFoundError(f"{directory}: there is no such directory")
+    # The small files first: a mistake in them shouldn't wait for the weights.
+    defaults = read_sampling_defaults(model)
+    tokenizer = load_tokenizer(model)
+    target = load_target(model)
+    return LoadedPair(target, load_draft(draft, target) if draft else None, tokenizer, defaults)
+
+
+def build_engine(pair: LoadedPair, **sizes: Any) -> Engine:
+    """An engine over the pair. `sizes` are EngineConfig fields, None for the default; the context
+    is at most the model's. ValueError for sizes that can't work."""
+    trained = pair.target.config.max_position_embeddings
+    given = {name: value for name, value in sizes.items() if value is not None}
+    length = given.setdefault("max_model_len", min(EngineConfig.max_model_len, trained))
+    if length > trained:
+        raise ValueError(f"max_model_len is at most the model's {trained} tokens; got {length}")
+    return Engine(
+        pair.target,
+        pair.draft,
+        EngineConfig(**given),
+        tokenizer=pair.tokenizer,
+        eos_token_ids=pair.eos_token_ids,
+    )

@@ -1,0 +1,165 @@
+"""What the flags of eagle3-serve mean, checked before any weight is read."""
+
+import argparse
+import json
+from dataclasses import dataclass
+from typing import Any
+
+MAX_SPECULATIVE_TOKENS = 8
+DEFAULT_SPECULATIVE_TOKENS = 3
+SPECULATIVE_KEYS = (
+    "model",
+    "method",
+    "num_speculative_tokens",
+    "draft_tensor_parallel_size",
+    "rejection_sample_method",
+    "synthetic_acceptance_length",
+)
+SUPPORTED_VALUES = {
+    "method": "eagle3",
+    "draft_tensor_parallel_size": 1,
+    "rejection_sample_method": "coupled",
+}
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Which draft proposes (None: the embedded one, or none), and k tokens a round.
+
+    k = 0 is plain decoding.
+    """
+
+    draft: str | None
+    num_speculative_tokens: int
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The command line as values. None means that the model or the engine decides."""
+
+    model: str | None
+    demo: bool
+    speculation: Speculation
+    served_model_name: tuple[str, ...]
+    host: str
+    port: int
+    drain_timeout_s: float
+    max_model_len: int | None
+    max_num_seqs: int | None
+    page_size: int | None
+    num_pages: int | None
+    prefill_chunk: int | None
+    exact: bool
+    seed: int | None
+
+
+def check_options(flags: argparse.Namespace) -> ServeOptions:
+    """Raises ValueError, naming the flag, for what can't be served."""
+    model = flags.model_positional or flags.model
+    if bool(model) == flags.demo:
+        raise ValueError("give one of MODEL, a checkpoint directory, and --demo")
+    if not 0 <= flags.port <= 65535:
+        raise ValueError(f"--port must be in 0..65535; got {flags.port}")
+    if flags.drain_timeout < 0:
+        raise ValueError(f"--drain-timeout must be 0 or more; got {flags.drain_timeout}")
+    return ServeOptions(
+        model=model,
+        demo=flags.demo,
+        speculation=_read_speculation(flags),
+        served_model_name=tuple(flags.served_model_name),
+        host=flags.host,
+        port=flags.port,
+        drain_timeout_s=flags.drain_timeout,
+        max_model_len=_positive(flags, "max_model_len"),
+        max_num_seqs=_positive(flags, "max_num_seqs"),
+        page_size=_positive(flags, "block_size"),
+        num_pages=_positive(flags, "num_gpu_blocks_override"),
+        prefill_chunk=_positive(flags, "max_num_batched_tokens"),
+        exact=flags.exact,
+        seed=flags.seed,
+    )
+
+
+def read_speculative_config(text: str) -> Speculation:
+    """Reads the JSON of --speculative-config; ValueError for what this release can't do."""
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--speculative-config is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"--speculative-config must be a JSON object; got {text}")
+    unknown = sorted(set(config) - set(SPECULATIVE_KEYS))
+    if unknown:
+        keys = ", ".join(SPECULATIVE_KEYS)
+        raise ValueError(f"--speculative-config: unknown keys {unknown}; there are {keys}")
+    for key, supported in SUPPORTED_VALUES.items():
+        _require_value(f"--speculative-config {key}", config.get(key, supported), supported)
+    if config.get("synthetic_acceptance_length") is not None:
+        raise ValueError(
+            "--speculative-config synthetic_acceptance_length needs rejection_sample_method "
+            "'synthetic', which this release does not have"
+        )
+    draft = config.get("model")
+    if not isinstance(draft, str | None):
+        raise ValueError(f"--speculative-config model must be a directory; got {draft!r}")
+    count = config.get("num_speculative_tokens", DEFAULT_SPECULATIVE_TOKENS)
+    return Speculation(draft, check_num_speculative_tokens(count))
+
+
+def check_num_speculative_tokens(count: Any) -> int:
+    """Returns k; ValueError outside 0..8."""
+    if type(count) is not int or not 0 <= count <= MAX_SPECULATIVE_TOKENS:
+        raise ValueError(
+            f"num_speculative_tokens must be an integer in 0..{MAX_SPECULATIVE_TOKENS}; "
+            f"got {count!r}"
+        )
+    return count
+
+
+def _read_speculation(flags: argparse.Namespace) -> Speculation:
+    sglang = {
+        k: v for k, v in vars(flags).items() if k.startswith("speculative_") and v is not None
+    }
+    config = sglang.pop("speculative_config", None)
+    if config is not None and sglang:
+        names = ", ".join("--" + name.replace("_", "-") for name in sglang)
+        raise ValueError(f"--speculative-config already says everything; leave out {names}")
+    if config is not None:
+        speculation = read_speculative_config(config)
+    elif sglang:
+        speculation = _from_sglang(flags)
+    else:
+        speculation = Speculation(None, DEFAULT_SPECULATIVE_TOKENS if flags.demo else 0)
+    if flags.demo and speculation.draft:
+        raise ValueError("--demo brings its own draft; leave the draft's directory out")
+    if not flags.demo and speculation.num_speculative_tokens and not speculation.draft:
+        raise ValueError("speculation needs a draft: the key `model` of --speculative-config")
+    return speculation
+
+
+def _from_sglang(flags: argparse.Namespace) -> Speculation:
+    algorithm = flags.speculative_algorithm
+    _require_value("--speculative-algorithm", algorithm and algorithm.upper(), "EAGLE3")
+    topk = flags.speculative_eagle_topk
+    _require_value("--speculative-eagle-topk", 1 if topk is None else topk, 1)
+    steps, draft_tokens = flags.speculative_num_steps, flags.speculative_num_draft_tokens
+    if steps is None:
+        steps = DEFAULT_SPECULATIVE_TOKENS if draft_tokens is None else draft_tokens - 1
+    if draft_tokens not in (None, steps + 1):
+        raise ValueError(
+            "--speculative-num-draft-tokens counts the verified token too: with "
+            f"--speculative-num-steps {steps} it must be {steps + 1}; got {draft_tokens}"
+        )
+    return Speculation(flags.speculative_draft_model_path, check_num_speculative_tokens(steps))
+
+
+def _positive(flags: argparse.Namespace, name: str) -> int | None:
+    value = getattr(flags, name)
+    if value is not None and value < 1:
+        raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+    return value
+
+
+def _require_value(name: str, value: object, supported: object) -> None:
+    if value != supported:
+        raise ValueError(f"{name}: this release has only {supported!r}; got {value!r}")

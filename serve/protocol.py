@@ -1,0 +1,164 @@
+"""The bodies that clients send: OpenAI's fields, and vLLM's additions under vLLM's names.
+
+Every option may be null, which means the server's default. Unknown fields are ignored.
+"""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from serve.unsupported import CHAT, COMPLETION, refuse_unsupported
+
+MAX_CHOICES = 128
+SAMPLING_OPTIONS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+)
+
+
+class StreamOptions(BaseModel):
+    """What a streamed response reports besides its text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationRequest(BaseModel):
+    """What completions and chat share."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    best_of: int | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if self.best_of is not None and self.best_of != self.num_choices:
+            raise _invalid("best_of", "best_of must equal n: choices are not ranked")
+        if self.stream_options is not None and not self.stream:
+            raise _invalid("stream_options", "stream_options needs stream = true")
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        """Choices per prompt."""
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a last chunk without choices carries the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk carries the usage so far."""
+        options = self.stream_options
+        return bool(options and options.include_usage and options.continuous_usage_stats)
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to generate at most, as the client asked."""
+        return self.max_tokens
+
+    def sampling_options(self) -> dict[str, Any]:
+        """The sampling options this request sets, by their SamplingParams names."""
+        given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        lists = {name: tuple(v) for name, v in given.items() if isinstance(v, list)}
+        return {name: v for name, v in (given | lists).items() if v is not None}
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        refuse_unsupported(body, COMPLETION)
+        return body
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts one by one: a list of ids is one prompt, other lists hold one each."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        token_ids = [item for item in self.prompt if isinstance(item, int)]
+        return [token_ids] if token_ids else [i for i in self.prompt if not isinstance(i, int)]
+
+
+class ChatMessage(BaseModel):
+    """One message; fields that only the chat template knows pass through to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _join_text_parts(cls, content: Any) -> Any:
+        if not isinstance(content, list):
+            return content
+        return "".join(_part_text(part) for part in content)
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        refuse_unsupported(body, CHAT)
+        return body
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to generate at most; the newer name wins over the older."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as the chat template reads them."""
+        return [message.model_dump(exclude_unset=True) for message in self.messages]
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type") != "text":
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        raise _invalid("messages", f"this server is text only: content parts of type {kind!r}")
+    if not isinstance(part.get("text"), str):
+        raise _invalid("messages", "a text part needs a string in its field `text`")
+    return part["text"]
+
+
+def _invalid(param: str, message: str) -> PydanticCustomError:
+    # The message goes in as a value, so that braces in it stay as they are.
+    return PydanticCustomError("invalid_option", "{message}", {"param": param, "message": message})

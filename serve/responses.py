@@ -1,0 +1,94 @@
+"""The bodies that the server sends, in OpenAI's form.
+
+`seed`, `spec`, `stop_reason`, `token_ids` and `prompt_token_ids` are extensions; the last two
+appear only when asked for, which is why bodies are written with `exclude_unset`.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, SerializeAsAny
+
+
+class Usage(BaseModel):
+    """Token counts of one HTTP request: every prompt once, every choice's tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpecMetrics(BaseModel):
+    """What speculation did for one choice; rounds are counted before trimming."""
+
+    rounds: int
+    accepted: int
+    accept_length: float | None
+
+
+class Choice(BaseModel):
+    """What completion and chat choices share."""
+
+    index: int
+    logprobs: None = None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    seed: int | None = None
+    spec: SpecMetrics | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class CompletionChoice(Choice):
+    """A completion, whole or one streamed piece of it."""
+
+    text: str
+
+
+class Message(BaseModel):
+    """A chat answer, or one streamed piece of it (the role comes with the first)."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChoice(Choice):
+    """A whole chat answer."""
+
+    message: Message
+
+
+class ChatChunkChoice(Choice):
+    """A streamed piece of a chat answer."""
+
+    delta: Message
+
+
+class GenerationResponse(BaseModel):
+    """Every generated body, whole or a chunk, around its choices."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[SerializeAsAny[Choice]]
+    usage: Usage | None = None
+    seed: int | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ModelCard(BaseModel):
+    """One entry of GET /v1/models."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "eagle3-jax"
+    root: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]

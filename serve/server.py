@@ -1,0 +1,122 @@
+"""eagle3-serve from checked options to exit status."""
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from serve.app import create_app
+from serve.engine_thread import EngineThread
+from serve.lifecycle import GracefulServer, bind
+from serve.loading import LoadedPair, build_engine, demo_directories, load_pair
+from serve.metrics import Metrics
+from serve.options import ServeOptions
+from serve.service import ModelInfo, Service
+from serve.startup import StartupReport
+
+DEMO_NAME = "eagle3-demo"
+SEED_BITS = 53
+"""Seeds that the server draws stay exact in clients that read every number as a double."""
+
+
+def run(options: ServeOptions, without_effect: list[str]) -> int:
+    """Serves until a signal.
+
+    Returns the exit status: 0, 1 when the engine could not start, 2 for an address, files or sizes
+    that can't be used.
+    """
+    report = StartupReport(Console(stderr=True))
+    for flag in without_effect:
+        report.say(f"{flag} has no effect in this engine")
+    try:
+        address = bind(options.host, options.port)
+        service = _prepare(options, report)
+    except (OSError, ValueError) as error:
+        report.say(f"eagle3-serve: error: {error}")
+        return 2
+    with address:
+        status = asyncio.run(_serve(options, service, address, report))
+    if service.engine.alive:
+        # It is inside a compile, which can't be interrupted and would crash a regular exit.
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _prepare(options: ServeOptions, report: StartupReport) -> Service:
+    pair, name, root = _load(options, report)
+    engine = build_engine(pair, **_sizes(options))
+    names = options.served_model_name or (name,)
+    metrics = Metrics(names[0])
+    thread = EngineThread(engine, metrics, progress=report.on_compiled)
+    metrics.watch(lambda: thread.stats)
+    model = ModelInfo(names, root, engine.config.max_model_len)
+    return Service(
+        model, pair.tokenizer, thread, metrics, pair.defaults.options, _seed_source(options.seed)
+    )
+
+
+def _load(options: ServeOptions, report: StartupReport) -> tuple[LoadedPair, str, str]:
+    k = options.speculation.num_speculative_tokens
+    if options.demo:
+        model, draft = demo_directories()
+        name = DEMO_NAME
+    else:
+        name = options.model or ""
+        model = Path(name)
+        draft = Path(options.speculation.draft) if options.speculation.draft else None
+    report.say(f"loading {name}")
+    pair = load_pair(model, draft if k else None)
+    for ignored in pair.defaults.ignored:
+        report.say(f"{ignored} in generation_config.json is not implemented and is ignored")
+    return pair, name, str(model)
+
+
+def _sizes(options: ServeOptions) -> dict[str, object]:
+    return {
+        "num_speculative_tokens": options.speculation.num_speculative_tokens,
+        "max_model_len": options.max_model_len,
+        "max_num_seqs": options.max_num_seqs,
+        "page_size": options.page_size,
+        "num_pages": options.num_pages,
+        "prefill_chunk": options.prefill_chunk,
+        "exact": options.exact,
+    }
+
+
+def _seed_source(seed: int | None) -> Callable[[], int]:
+    if seed is None:
+        return lambda: secrets.randbits(SEED_BITS)
+    source = random.Random(seed)
+    return lambda: source.getrandbits(SEED_BITS)
+
+
+async def _serve(
+    options: ServeOptions, service: Service, address: socket.socket, report: StartupReport
+) -> int:
+    server = GracefulServer(
+        create_app(service), service.engine, drain_timeout_s=options.drain_timeout_s
+    )
+    announcing = asyncio.create_task(_announce(service, server, address, report))
+    await server.serve(sockets=[address])
+    announcing.cancel()
+    return 1 if service.engine.failed_to_start else 0
+
+
+async def _announce(
+    service: Service, server: GracefulServer, address: socket.socket, report: StartupReport
+) -> None:
+    await service.engine.ready.wait()
+    if service.engine.failed_to_start:
+        server.should_exit = True
+        return
+    host, port = address.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    names = ", ".join(service.model.names)
+    report.say(f"ready: http://{host}:{port}/v1 (model {names}; /health, /metrics, /docs)")

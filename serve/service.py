@@ -1,0 +1,96 @@
+"""What an HTTP request needs to become engine requests: model facts, defaults and checks."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from eagle3_jax.engine import Request
+from eagle3_jax.sampling_params import SamplingParams
+from serve.engine_thread import EngineThread
+from serve.errors import ApiError, invalid_request
+from serve.metrics import Metrics
+from serve.protocol import GenerationRequest
+
+
+class TokenizerLike(Protocol):
+    """What the server needs of a tokenizer (`convert.tokenizer.Tokenizer`)."""
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[Any], **kwargs: Any) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The served model as clients see it."""
+
+    names: tuple[str, ...]
+    root: str
+    max_model_len: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+@dataclass(frozen=True)
+class Service:
+    """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
+    default `max_tokens`; `draw_seed` gives requests without a seed theirs."""
+
+    model: ModelInfo
+    tokenizer: TokenizerLike
+    engine: EngineThread
+    metrics: Metrics
+    default_sampling: Mapping[str, Any]
+    draw_seed: Callable[[], int]
+
+    def check_model(self, name: str | None) -> None:
+        """Raises 404 for a model that is not served here; no name means the one that is."""
+        if name is not None and name not in self.model.names:
+            served = ", ".join(self.model.names)
+            message = f"the model {name!r} does not exist; this server has {served}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def plan(
+        self, body: GenerationRequest, prompts: Sequence[list[int]], default_max_tokens: int | None
+    ) -> tuple[Request, ...]:
+        """One engine request per choice, prompt by prompt; raises 400 for what can't run."""
+        run = uuid.uuid4().hex
+        requests: list[Request] = []
+        for prompt in prompts:
+            room = self._check_prompt(prompt, body.token_limit)
+            sampling = self._sampling(body, default_max_tokens, room)
+            seed = self.draw_seed() if body.seed is None else body.seed
+            for sibling in range(body.num_choices):
+                params = _checked(**sampling, seed=seed + sibling)
+                requests.append(Request(f"{run}-{len(requests)}", list(prompt), params))
+        return tuple(requests)
+
+    def _sampling(
+        self, body: GenerationRequest, default_max_tokens: int | None, room: int
+    ) -> dict[str, Any]:
+        options = {**self.default_sampling, **body.sampling_options()}
+        default = options.pop("max_tokens", None) or default_max_tokens or room
+        limit = min(default, room) if body.token_limit is None else body.token_limit
+        return {**options, "max_tokens": limit}
+
+    def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:
+        """Tokens that fit behind the prompt."""
+        if not prompt:
+            raise invalid_request("the prompt has no tokens", param="prompt")
+        room = self.model.max_model_len - len(prompt)
+        if room < max(1, max_tokens or 1):
+            asked = f" and max_tokens is {max_tokens}" if max_tokens else ""
+            raise invalid_request(
+                f"the context length is {self.model.max_model_len} tokens, but the prompt has "
+                f"{len(prompt)}{asked}; shorten the prompt or the answer",
+                param="max_tokens" if room >= 1 else "prompt",
+                code="context_length_exceeded",
+            )
+        return room
+
+
+def _checked(**options: Any) -> SamplingParams:
+    try:
+        return SamplingParams(**options)
+    except ValueError as error:
+        raise invalid_request(str(error)) from error

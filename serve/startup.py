@@ -1,0 +1,36 @@
+"""What the terminal shows until the server is ready; plain lines when it is no terminal."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class StartupReport:
+    """Says what is going on: loading, compiling n of m programs, ready."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("programs"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("compiling", total=None)
+
+    def say(self, text: str) -> None:
+        """Prints one line."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def on_compiled(self, program: str, done: int, total: int) -> None:
+        """`program` is next, `done` of `total` are compiled; may come from any thread."""
+        if not self._console.is_terminal:
+            self.say(f"compiled {done}/{total} programs")
+            return
+        if not self._progress.finished:
+            self._progress.start()
+        self._progress.update(self._task, completed=done, total=total)
+        if done == total:
+            self._progress.stop()

@@ -1,0 +1,69 @@
+"""Request options this release does not have, with the values that change nothing.
+
+Silently ignoring an option that would change the answer is worse than refusing it, so anything
+outside the neutral values is an error that names the option. Unknown names are ignored: routers
+and clients add fields of their own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+SHARED: dict[str, tuple[object, ...]] = {
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "length_penalty": (None, 1),
+    "use_beam_search": (None, False),
+    "logit_bias": (None, {}),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "logits_processors": (None, []),
+    "prompt_logprobs": (None,),
+    "truncate_prompt_tokens": (None,),
+    "skip_special_tokens": (None, True),
+    "response_format": (None, {"type": "text"}),
+    "structured_outputs": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "kv_transfer_params": (None,),
+}
+COMPLETION = SHARED | {
+    "logprobs": (None,),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "prompt_embeds": (None,),
+}
+CHAT = SHARED | {
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "reasoning_effort": (None,),
+    "continue_final_message": (None, False),
+    "add_generation_prompt": (None, True),
+    "chat_template": (None,),
+    "documents": (None, []),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+    "web_search_options": (None,),
+}
+
+
+def refuse_unsupported(body: Any, neutral: Mapping[str, tuple[object, ...]]) -> None:
+    """Raises the error that names the first option of `body` outside its neutral values."""
+    if not isinstance(body, Mapping):
+        return
+    for name, allowed in neutral.items():
+        if name in body and body[name] not in allowed:
+            raise PydanticCustomError(
+                "unsupported_option",
+                "{param} is not implemented in this release; leave it out",
+                {"param": name},
+            )

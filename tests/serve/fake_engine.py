@@ -1,0 +1,129 @@
+"""An engine without a model: answers are a known function of (prompt, seed)."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine.runner import Progress
+
+VOCAB_SIZE = 128
+ALPHABET = "abcdefghijklmnopqrstuvwxyz "
+TOTAL_PAGES = 100
+
+
+class CharTokenizer:
+    """One token per ASCII character; a chat is its contents, one a line."""
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
+        return list(text.encode("ascii"))
+
+    def encode_chat(self, messages: Sequence[Any], **kwargs: Any) -> list[int]:
+        suffix = kwargs.get("suffix", "")
+        return self.encode("\n".join(m["content"] for m in messages) + suffix)
+
+
+def expected_answer(prompt: str | list[int], seed: int, num_tokens: int) -> str:
+    """What the engine answers without stop strings."""
+    start = sum(prompt.encode() if isinstance(prompt, str) else prompt) + seed
+    return "".join(ALPHABET[(start + 7 * i) % len(ALPHABET)] for i in range(num_tokens))
+
+
+@dataclass
+class Sequence_:
+    request: Request
+    text: str
+    finish_reason: str
+    stop_reason: str | None
+    position: int = 0
+
+
+@dataclass
+class FakeEngine:
+    """Puts out up to `width` tokens a step: one, and the accepted drafts."""
+
+    width: int = 2
+    max_model_len: int = 256
+    step_s: float = 0.0
+    fail_at_step: int | None = None
+    warm: threading.Event = field(default_factory=threading.Event)
+    running: dict[str, Sequence_] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    num_steps: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("p", "g", "d", "a"), 0))
+
+    def __post_init__(self) -> None:
+        self.warm.set()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running)
+
+    def warmup(self, progress: Progress | None = None) -> None:
+        self.warm.wait()
+
+    def add(self, request: Request) -> None:
+        if len(request.prompt_ids) >= self.max_model_len:
+            raise ValueError("the prompt is too long")
+        if max(request.prompt_ids) >= VOCAB_SIZE:
+            raise ValueError("prompt token ids must be below 128")
+        if ord("!") in request.prompt_ids:
+            raise ValueError("this engine does not like exclamation marks")
+        sampling = request.sampling
+        text = expected_answer(request.prompt_ids, sampling.seed or 0, sampling.max_tokens or 0)
+        finish, stop_reason = "length", None
+        for stop in sampling.stop:
+            if stop in text:
+                text, finish, stop_reason = text[: text.index(stop)], "stop", stop
+        self.running[request.request_id] = Sequence_(request, text, finish, stop_reason)
+        self.counts["p"] += len(request.prompt_ids)
+
+    def cancel(self, request_id: str) -> None:
+        if self.running.pop(request_id, None):
+            self.cancelled.append(request_id)
+
+    def step(self) -> list[RequestOutput]:
+        self.num_steps += 1
+        if self.num_steps == self.fail_at_step:
+            raise RuntimeError("the device is gone")
+        time.sleep(self.step_s)
+        return [self._advance(sequence) for sequence in list(self.running.values())]
+
+    def _advance(self, sequence: Sequence_) -> RequestOutput:
+        text = sequence.text[sequence.position : sequence.position + self.width]
+        sequence.position += self.width
+        finished = sequence.position >= len(sequence.text)
+        if finished:
+            del self.running[sequence.request.request_id]
+        self.counts["g"] += len(text)
+        self.counts["d"] += 1
+        self.counts["a"] += self.width - 1
+        return RequestOutput(
+            request_id=sequence.request.request_id,
+            token_ids=tuple(text.encode()),
+            text=text,
+            finish_reason=sequence.finish_reason if finished else None,  # type: ignore[arg-type]
+            stop_reason=sequence.stop_reason if finished else None,
+            accepted=(self.width - 1,),
+            prompt_tokens=len(sequence.request.prompt_ids),
+            seed=sequence.request.sampling.seed or 0,
+        )
+
+    def stats(self) -> EngineStats:
+        count = self.counts
+        return EngineStats(
+            num_running=len(self.running),
+            num_waiting=0,
+            kv_cache_usage=len(self.running) / TOTAL_PAGES,
+            num_preemptions=0,
+            num_drafts=count["d"],
+            num_draft_tokens=3 * count["d"],
+            num_accepted_tokens=count["a"],
+            num_accepted_per_pos=(count["a"], 0, 0),
+            prompt_tokens=count["p"],
+            generation_tokens=count["g"],
+            free_pages=TOTAL_PAGES - len(self.running),
+            total_pages=TOTAL_PAGES,
+        )

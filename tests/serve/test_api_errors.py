@@ -1,0 +1,145 @@
+"""Every error is one OpenAI error body that says what is wrong; the server goes on."""
+
+import threading
+
+import openai
+import pytest
+from conftest import Served
+from fake_engine import FakeEngine
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+IMAGE = [{"type": "image_url", "image_url": {"url": "http://example.com/a.png"}}]
+
+BAD_COMPLETIONS = {
+    "temperature": {"temperature": -1},
+    "top_p": {"top_p": 0},
+    "top_k": {"top_k": -2},
+    "min_p": {"min_p": 1.5},
+    "n": {"n": 0},
+    "seed": {"seed": 2**63},
+    "max_tokens": {"max_tokens": 0},
+    "stop": {"stop": [""]},
+    "prompt": {"prompt": []},
+    "no tokens": {"prompt": ""},
+    "can't be encoded": {"prompt": "\u00e9"},
+    "token ids": {"prompt": [5, 128]},
+    "context length": {"prompt": "a" * 256},
+    "max_tokens is 250": {"prompt": "a" * 7, "max_tokens": 250},
+    "exclamation": {"prompt": "a!"},
+    "stream_options": {"stream_options": {"include_usage": True}},
+    "best_of": {"best_of": 2},
+    "logprobs": {"logprobs": 0},
+    "echo": {"echo": True},
+    "suffix": {"suffix": "x"},
+    "logit_bias": {"logit_bias": {"5": 1}},
+    "presence_penalty": {"presence_penalty": 0.5},
+    "repetition_penalty": {"repetition_penalty": 1.1},
+    "response_format": {"response_format": {"type": "json_object"}},
+}
+BAD_CHATS = {
+    "messages": {"messages": []},
+    "text only": {"messages": [{"role": "user", "content": IMAGE}]},
+    "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    "tool_choice": {"tool_choice": "required"},
+    "top_logprobs": {"top_logprobs": 2},
+    "chat_template": {"chat_template": "{{ messages }}"},
+    "role": {"messages": [{"content": "x"}]},
+}
+
+
+def check_error(answer, status: int) -> dict:
+    """The error of an answer, whose form is checked."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
+    return error
+
+
+@pytest.mark.parametrize("naming", BAD_COMPLETIONS)
+def test_bad_completion_is_400_that_names_the_reason(fake: Served, naming: str) -> None:
+    body = {"prompt": "abc", **BAD_COMPLETIONS[naming]}
+    error = check_error(fake.http.post(COMPLETIONS, json=body), 400)
+    assert naming in error["message"]
+    assert not fake.engine.running
+    assert fake.http.post(COMPLETIONS, json={"prompt": "abc"}).status_code == 200
+
+
+@pytest.mark.parametrize("naming", BAD_CHATS)
+def test_bad_chat_is_400_that_names_the_reason(fake: Served, naming: str) -> None:
+    error = check_error(fake.http.post(CHAT, json={"messages": HELLO, **BAD_CHATS[naming]}), 400)
+    assert naming in error["message"]
+
+
+def test_unsupported_option_is_the_errors_param(fake: Served) -> None:
+    error = check_error(fake.http.post(COMPLETIONS, json={"prompt": "a", "echo": True}), 400)
+    assert (error["param"], error["code"]) == ("echo", "unsupported_option")
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b'{"prompt": "a", "temperature": NaN}'])
+def test_body_that_is_no_json_object_is_400(fake: Served, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    check_error(fake.http.post(COMPLETIONS, content=body, headers=headers), 400)
+
+
+def test_unknown_model_is_404_and_openais_not_found(fake: Served) -> None:
+    with pytest.raises(openai.NotFoundError, match="gpt-9"):
+        fake.openai.completions.create(model="gpt-9", prompt="a")
+
+
+def test_unknown_path_and_method_have_error_bodies(fake: Served) -> None:
+    check_error(fake.http.get("/v1/nothing"), 404)
+    check_error(fake.http.get(COMPLETIONS), 405)
+
+
+def test_context_overflow_has_openais_code(fake: Served) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        fake.openai.completions.create(model="fake", prompt="a" * 300)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_one_refused_sibling_refuses_the_request_and_frees_the_others(fake: Served) -> None:
+    before = len(fake.engine.cancelled)
+    error = check_error(fake.http.post(COMPLETIONS, json={"prompt": ["ab", "c!"]}), 400)
+    assert "exclamation" in error["message"]
+    assert fake.engine.running == {} and len(fake.engine.cancelled) == before + 1
+
+
+def test_nothing_is_served_before_warm_up(serve) -> None:
+    engine = FakeEngine()
+    engine.warm.clear()
+    server = serve(engine, wait_until_ready=False)
+    assert check_error(server.http.get("/health"), 503)
+    answer = server.http.post(COMPLETIONS, json={"prompt": "a"})
+    assert "starting" in check_error(answer, 503)["message"]
+    assert int(answer.headers["Retry-After"]) > 0
+    engine.warm.set()
+    while server.http.get("/health").status_code != 200:
+        pass
+    assert server.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
+
+
+def test_dead_engine_fails_who_waits_and_health(serve) -> None:
+    server = serve(FakeEngine(fail_at_step=3))
+    answers: list = []
+
+    def ask() -> None:
+        answers.append(server.http.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 100}))
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert all("engine" in check_error(answer, 503)["message"] for answer in answers)
+    check_error(server.http.get("/health"), 503)
+    check_error(server.http.post(COMPLETIONS, json={"prompt": "a"}), 503)
+
+
+def test_engine_death_within_a_stream_is_an_error_event(serve) -> None:
+    server = serve(FakeEngine(fail_at_step=3))
+    body = {"prompt": "a", "max_tokens": 100, "stream": True}
+    events = server.http.post(COMPLETIONS, json=body).text.split("\n\n")
+    assert '"error"' in events[-3] and "device is gone" in events[-3]
+    assert events[-2] == "data: [DONE]"
