@@ -1,0 +1,56 @@
+"""The draft against what specforge's own model computed, on both kinds of vocabulary."""
+
+import numpy as np
+import pytest
+from cache_free import draft_chain, padded
+from oracle_files import DRAFTS, PROMPTS, golden_arrays
+from tolerances import FLOAT32_ATOL
+
+from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+AUX = golden_arrays("draft_mha_bf16")
+GOLDEN = {name: golden_arrays(name) for name in DRAFTS}
+both_drafts = pytest.mark.parametrize(
+    ("draft", "name"), list(zip(DRAFTS, DRAFTS, strict=True)), indirect=["draft"]
+)
+each_prompt = pytest.mark.parametrize("prompt", PROMPTS)
+
+
+@each_prompt
+@pytest.mark.parametrize("draft", DRAFTS[:1], indirect=True)
+def test_the_target_gives_the_drafts_features(
+    draft: Eagle3Draft, target: KimiTarget, prompt: int
+) -> None:
+    """Aux ids of the golden drafts are layer outputs 0, 1, 2; `fc` follows."""
+    ids, golden = padded(AUX[f"p{prompt}.ids"][:-1]), AUX[f"p{prompt}.aux"]
+    aux = forward(target, ids[None], aux_layer_ids=draft.config.aux_layer_ids).aux_hidden
+    np.testing.assert_allclose(np.asarray(aux)[0, : len(golden)], golden, rtol=0, atol=FLOAT32_ATOL)
+    fused = np.asarray(draft.fuse(padded(golden)))[: len(golden)]
+    np.testing.assert_allclose(fused, AUX[f"p{prompt}.fc_out"], rtol=0, atol=FLOAT32_ATOL)
+
+
+@each_prompt
+@both_drafts
+def test_states_and_logits_are_those_of_specforge(
+    draft: Eagle3Draft, name: str, prompt: int
+) -> None:
+    ids, aux = GOLDEN[name][f"p{prompt}.ids"][1:], AUX[f"p{prompt}.aux"]
+    logits, hidden = draft_forward(draft, padded(ids)[None], padded(aux)[None])
+    for ours, key in ((hidden, "hidden"), (logits, "logits")):
+        golden = GOLDEN[name][f"p{prompt}.{key}"]
+        last_rows = np.asarray(ours)[0, len(ids) - len(golden) : len(ids)]
+        np.testing.assert_allclose(last_rows, golden, rtol=0, atol=FLOAT32_ATOL, err_msg=key)
+
+
+@each_prompt
+@both_drafts
+def test_six_greedy_steps_on_the_drafts_own_state(
+    draft: Eagle3Draft, name: str, prompt: int
+) -> None:
+    golden = {k: v for k, v in GOLDEN[name].items() if k.startswith(f"p{prompt}.")}
+    chain = draft_chain(draft, golden[f"p{prompt}.ids"][1:], AUX[f"p{prompt}.aux"], steps=6)
+    assert chain.tokens == golden[f"p{prompt}.chain_tokens"].tolist()
+    for ours, key in ((chain.logits, "chain_logits"), (chain.states, "chain_hidden")):
+        np.testing.assert_allclose(ours, golden[f"p{prompt}.{key}"], rtol=0, atol=FLOAT32_ATOL)

@@ -1,0 +1,22 @@
+"""Where the golden files lie, and how to read them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+ORACLES = Path(__file__).parent / "oracles"
+PROMPTS = range(5)
+DRAFTS = ("draft_mha_bf16", "draft_mha_d2t_bf16")
+
+
+def golden_arrays(name: str) -> dict[str, np.ndarray]:
+    """The tensors of goldens/NAME.safetensors."""
+    return load_file(ORACLES / "goldens" / f"{name}.safetensors")
+
+
+def golden_json(name: str) -> Any:
+    """The content of goldens/NAME.json."""
+    return json.loads((ORACLES / "goldens" / f"{name}.json").read_text(encoding="utf-8"))
