@@ -31,7 +31,9 @@ NO_REMOTE_CODE = "is never needed: tokenizer and chat template are read as data,
 NO_PREFIX_CACHE = "is not in this release; leave it out"
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a mistake in one line."""
+
     def error(self, message: str) -> NoReturn:
         """One line and status 2; the usage of forty flags would hide it."""
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -83,8 +85,8 @@ def _with_dashes(argument: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def _build_parser() -> _Parser:
-    parser = _Parser(
+def _build_parser() -> OneLineParser:
+    parser = OneLineParser(
         prog="eagle3-serve",
         description="OpenAI-compatible server for Kimi-K2.5 with EAGLE-3 speculative decoding.",
         allow_abbrev=False,

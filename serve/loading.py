@@ -1,9 +1,12 @@
 """From directories to an engine: what eagle3-serve and eagle3-generate have in common."""
 
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from convert import load_draft, load_target
 from convert.tokenizer import Tokenizer, load_tokenizer
@@ -27,6 +30,13 @@ class LoadedPair:
         """Every id that ends an answer, wherever the checkpoint says so."""
         tokenizer, defaults = self.tokenizer.eos_token_ids, self.defaults.eos_token_ids
         return tuple(dict.fromkeys((*self.target.config.eos_token_ids, *tokenizer, *defaults)))
+
+
+def keep_compiled_programs() -> None:
+    """Makes a second start fast: programs go to the user's cache unless JAX was told where."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(cache / "eagle3-jax"))
 
 
 def demo_directories() -> tuple[Path, Path]:

@@ -132,7 +132,9 @@ def _read_speculation(flags: argparse.Namespace) -> Speculation:
         speculation = Speculation(None, DEFAULT_SPECULATIVE_TOKENS if flags.demo else 0)
     if flags.demo and speculation.draft:
         raise ValueError("--demo brings its own draft; leave the draft's directory out")
-    if not flags.demo and speculation.num_speculative_tokens and not speculation.draft:
+    has_draft = flags.demo or speculation.draft
+    # In exact mode k is also the width of plain decoding's program: no draft then, only rows.
+    if speculation.num_speculative_tokens and not has_draft and not flags.exact:
         raise ValueError("speculation needs a draft: the key `model` of --speculative-config")
     return speculation
 

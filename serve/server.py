@@ -14,7 +14,13 @@ from rich.console import Console
 from serve.app import create_app
 from serve.engine_thread import EngineThread
 from serve.lifecycle import GracefulServer, bind
-from serve.loading import LoadedPair, build_engine, demo_directories, load_pair
+from serve.loading import (
+    LoadedPair,
+    build_engine,
+    demo_directories,
+    keep_compiled_programs,
+    load_pair,
+)
 from serve.metrics import Metrics
 from serve.options import ServeOptions
 from serve.service import ModelInfo, Service
@@ -34,6 +40,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     report = StartupReport(Console(stderr=True))
     for flag in without_effect:
         report.say(f"{flag} has no effect in this engine")
+    keep_compiled_programs()
     try:
         address = bind(options.host, options.port)
         service = _prepare(options, report)

@@ -1,0 +1,124 @@
+"""The flags of eagle3-generate."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from eagle3_jax.sampling_params import SamplingParams
+from serve.flags import OneLineParser
+from serve.options import DEFAULT_SPECULATIVE_TOKENS, check_num_speculative_tokens
+
+SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """The command line as values. `sampling` holds the SamplingParams fields that were given."""
+
+    model: str | None
+    draft: str | None
+    prompts: tuple[str, ...]
+    num_speculative_tokens: int
+    sampling: dict[str, Any]
+    max_model_len: int | None
+    raw: bool
+    json: bool
+    exact: bool
+
+
+def parse_generate_flags(argv: Sequence[str]) -> GenerateOptions:
+    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    parser = _build_parser()
+    flags = parser.parse_args(argv)
+    try:
+        return _check(flags)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def read_prompts(path: str) -> list[str]:
+    """Prompts one a line: JSON strings or objects with a field `prompt`, or plain text.
+
+    `-` is standard input. Raises ValueError for a JSON line without a prompt.
+    """
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    return [_read_line(line, path) for line in text.splitlines() if line.strip()]
+
+
+def _read_line(line: str, path: str) -> str:
+    if not line.startswith(("{", '"')):
+        return line
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return line
+    prompt = entry.get("prompt") if isinstance(entry, dict) else entry
+    if not isinstance(prompt, str):
+        raise ValueError(f'{path}: a JSON line must have a string "prompt"; got {line[:80]}')
+    return prompt
+
+
+def _check(flags: argparse.Namespace) -> GenerateOptions:
+    if bool(flags.model) == flags.demo:
+        raise ValueError("give one of MODEL, a checkpoint directory, and --demo")
+    if flags.demo and flags.draft:
+        raise ValueError("--demo brings its own draft; leave --draft out")
+    prompts = list(flags.prompt)
+    for path in flags.prompts_file:
+        prompts += read_prompts(path)
+    if not prompts:
+        raise ValueError("give at least one --prompt or a --prompts-file that has some")
+    sampling = {name: getattr(flags, name) for name in SAMPLING_FLAGS}
+    sampling = {name: value for name, value in sampling.items() if value is not None}
+    SamplingParams(**sampling)
+    k = flags.num_speculative_tokens
+    has_draft = flags.demo or flags.draft
+    if k is None:
+        k = DEFAULT_SPECULATIVE_TOKENS if has_draft else 0
+    # In exact mode k is also the width of plain decoding's program: no draft then, only rows.
+    if check_num_speculative_tokens(k) and not has_draft and not flags.exact:
+        raise ValueError("--num-speculative-tokens needs a draft: --draft DIR")
+    return GenerateOptions(
+        model=flags.model,
+        draft=flags.draft,
+        prompts=tuple(prompts),
+        num_speculative_tokens=k,
+        sampling=sampling,
+        max_model_len=flags.max_model_len,
+        raw=flags.raw,
+        json=flags.json,
+        exact=flags.exact,
+    )
+
+
+def _build_parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="eagle3-generate",
+        description="Generates offline with Kimi-K2.5 and EAGLE-3. Text goes to standard output.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--version", action="version", version=version("eagle3-jax"))
+    add("model", metavar="MODEL", nargs="?", help="checkpoint directory")
+    add("--demo", action="store_true", help="use the embedded pair")
+    add("--draft", metavar="DIR", help="draft checkpoint directory")
+    add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
+    add("--prompts-file", action="append", default=[], metavar="FILE", help="one a line, or JSONL")
+    add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
+    add("--temperature", type=float, help="0 is greedy")
+    add("--top-p", type=float)
+    add("--top-k", type=int)
+    add("--min-p", type=float)
+    add("--seed", type=int, help="gives the same output again; drawn and reported if left out")
+    add("--max-tokens", type=int, help="default: as long as the context allows")
+    add("--stop", action="append", metavar="TEXT", help="may be repeated")
+    add("--max-model-len", type=int, metavar="N", help="prompt + answer, in tokens")
+    add("--raw", action="store_true", help="send prompts as they are, without the chat template")
+    add("--json", action="store_true", help="one JSON object a line")
+    add("--exact", action="store_true", help="same bits as plain decoding")
+    return parser

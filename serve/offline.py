@@ -1,0 +1,123 @@
+"""Offline generation: prompts in, text or JSON lines out, progress on standard error."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
+from eagle3_jax.sampling_params import SamplingParams
+from serve.generate_flags import GenerateOptions
+from serve.loading import (
+    LoadedPair,
+    build_engine,
+    demo_directories,
+    keep_compiled_programs,
+    load_pair,
+)
+from serve.offline_progress import OfflineProgress
+
+MAX_BATCH = 8
+
+
+@dataclass
+class Generated:
+    """One answer as it grows."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    accepted: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    seed: int | None = None
+
+    def take(self, output: RequestOutput) -> None:
+        """Adds an output."""
+        self.token_ids.extend(output.token_ids)
+        self.text += output.text
+        self.accepted.extend(output.accepted)
+        self.finish_reason = output.finish_reason
+        self.seed = output.seed
+
+    def as_json(self) -> str:
+        """One line; accept_length = 1 + mean of accepted, null without a round."""
+        rounds = len(self.accepted)
+        fields = {
+            "token_ids": self.token_ids,
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "rounds": rounds,
+            "accepted": self.accepted,
+            "accept_length": 1 + sum(self.accepted) / rounds if rounds else None,
+            "seed": self.seed,
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def run(options: GenerateOptions) -> int:
+    """Generates and prints, in the order of the prompts; 2 for files and sizes that don't work."""
+    console = Console(stderr=True)
+    keep_compiled_programs()
+    try:
+        pair = _load(options)
+        prompts = [_encode(pair, prompt, options.raw) for prompt in options.prompts]
+        engine = _build_engine(pair, options, max(len(prompt) for prompt in prompts))
+        defaults: dict[str, Any] = {"max_tokens": None, **pair.defaults.options}
+        sampling = SamplingParams(**{**defaults, **options.sampling})
+        for index, prompt in enumerate(prompts):
+            engine.add(Request(str(index), prompt, sampling))
+    except (OSError, ValueError) as error:
+        print(f"eagle3-generate: error: {error}", file=sys.stderr)
+        return 2
+    with OfflineProgress(console, len(prompts)) as progress:
+        engine.warmup(progress.on_compiled)
+        for answer in _generate(engine, len(prompts), progress):
+            print(answer.as_json() if options.json else answer.text, flush=True)
+    return 0
+
+
+def _load(options: GenerateOptions) -> LoadedPair:
+    if options.model is None:
+        model, draft = demo_directories()
+    else:
+        model, draft = Path(options.model), Path(options.draft) if options.draft else None
+    return load_pair(model, draft if options.num_speculative_tokens else None)
+
+
+def _encode(pair: LoadedPair, prompt: str, raw: bool) -> list[int]:
+    if raw:
+        return pair.tokenizer.encode(prompt, add_special=True)
+    return pair.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+
+
+def _build_engine(pair: LoadedPair, options: GenerateOptions, longest_prompt: int) -> Engine:
+    needed = longest_prompt + options.sampling.get("max_tokens", 0)
+    trained = pair.target.config.max_position_embeddings
+    default = min(max(EngineConfig.max_model_len, needed), trained)
+    batch = min(len(options.prompts), MAX_BATCH)
+    return build_engine(
+        pair,
+        num_speculative_tokens=options.num_speculative_tokens,
+        max_model_len=options.max_model_len or default,
+        # The exact mode's bits belong to a batch size, so that must not follow from the prompts.
+        max_num_seqs=MAX_BATCH if options.exact else batch,
+        batch_buckets=None if options.exact else (batch,),
+        exact=options.exact,
+    )
+
+
+def _generate(engine: Engine, count: int, progress: OfflineProgress) -> Iterator[Generated]:
+    """Finished answers in the order of their requests, each as soon as its turn comes."""
+    answers = [Generated() for _ in range(count)]
+    printed = 0
+    while engine.has_work:
+        for output in engine.step():
+            answers[int(output.request_id)].take(output)
+        done = sum(answer.finish_reason is not None for answer in answers)
+        progress.on_step(done, engine.stats())
+        while printed < count and answers[printed].finish_reason is not None:
+            yield answers[printed]
+            printed += 1

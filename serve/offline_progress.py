@@ -1,0 +1,65 @@
+"""What the terminal shows while eagle3-generate works."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from eagle3_jax.engine import EngineStats
+
+
+class OfflineProgress:
+    """A bar on a terminal, and at the end one line of totals anywhere."""
+
+    def __init__(self, console: Console, num_prompts: int) -> None:
+        self._console = console
+        self._num_prompts = num_prompts
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[totals]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("compiling", totals="")
+        self._totals = ""
+        self._start_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+        if self._totals:
+            self._console.print(self._totals, highlight=False)
+
+    def on_compiled(self, program: str, done: int, total: int) -> None:
+        """`done` of `total` programs are compiled."""
+        self._bar.update(self._task, completed=done, total=total)
+        if done == total:
+            self._start_s = time.monotonic()
+            self._bar.update(
+                self._task, description="generating", completed=0, total=self._num_prompts
+            )
+
+    def on_step(self, done: int, stats: EngineStats) -> None:
+        """`done` prompts are finished."""
+        elapsed = time.monotonic() - self._start_s
+        self._totals = (
+            f"{stats.generation_tokens} tokens, {stats.generation_tokens / elapsed:.1f}/s"
+        )
+        if stats.num_drafts:
+            accept_length = 1 + stats.num_accepted_tokens / stats.num_drafts
+            self._totals += f", accept_length {accept_length:.2f}"
+        self._bar.update(self._task, completed=done, totals=self._totals)

@@ -1,0 +1,111 @@
+"""eagle3-serve's command line: names of two other engines, and what is refused."""
+
+import json
+
+import pytest
+
+from serve.flags import parse_serve_flags
+from serve.options import ServeOptions, Speculation
+
+SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
+
+
+def parse(*argv: str) -> ServeOptions:
+    return parse_serve_flags(argv)[0]
+
+
+def spec(**config: object) -> list[str]:
+    return ["--speculative-config", json.dumps(config)]
+
+
+def test_both_spellings_of_a_flag_are_one() -> None:
+    dashes = parse("m", "--max-model-len", "99", "--max-num-seqs=4", "--block-size", "8")
+    assert dashes == parse("m", "--max_model_len", "99", "--max_num_seqs=4", "--block_size", "8")
+    assert (dashes.max_model_len, dashes.max_num_seqs, dashes.page_size) == (99, 4, 8)
+
+
+def test_values_keep_their_underscores() -> None:
+    assert parse("my_model", "--served_model_name", "a_b", "c").served_model_name == ("a_b", "c")
+
+
+def test_sglang_names_give_the_same_options() -> None:
+    vllm = parse("m", *spec(model="d", num_speculative_tokens=5), "--max-model-len", "99")
+    steps = ["--speculative-num-steps", "5", "--speculative-num-draft-tokens", "6"]
+    topk = ["--speculative-eagle-topk", "1"]
+    sglang = parse("--model-path", "m", *SGLANG, *steps, *topk, "--context-length", "99")
+    assert vllm == sglang
+
+
+@pytest.mark.parametrize(
+    "argv, expected",
+    [
+        (["m"], Speculation(None, 0)),
+        (["--demo"], Speculation(None, 3)),
+        (["--demo", *spec(num_speculative_tokens=0)], Speculation(None, 0)),
+        (["m", *spec(model="d")], Speculation("d", 3)),
+        (["m", *spec(model="d", method="eagle3", draft_tensor_parallel_size=1)], Speculation("d", 3)),
+        (["m", *SGLANG], Speculation("d", 3)),
+        (["m", *SGLANG, "--speculative-num-draft-tokens", "5"], Speculation("d", 4)),
+        (["m", "--exact", *spec(num_speculative_tokens=3)], Speculation(None, 3)),
+    ],
+)
+def test_speculation(argv: list[str], expected: Speculation) -> None:
+    assert parse(*argv).speculation == expected
+
+
+def test_loopback_is_the_default() -> None:
+    assert (parse("m").host, parse("m").port) == ("127.0.0.1", 8000)
+
+
+def test_flags_without_effect_are_listed() -> None:
+    argv = ["m", "--attention-backend", "aiter", "--disable-radix-cache", "-tp", "1"]
+    assert parse_serve_flags(argv)[1] == ["--attention-backend", "--disable-radix-cache"]
+
+
+@pytest.mark.parametrize(
+    "argv, naming",
+    [
+        ([], "--demo"),
+        (["m", "--demo"], "--demo"),
+        (["m", "--port", "70000"], "--port"),
+        (["m", "--max-num-seqs", "0"], "--max-num-seqs"),
+        (["m", "--drain-timeout", "-1"], "--drain-timeout"),
+        (["m", "--nonsense"], "--nonsense"),
+        (["m", "--trust-remote-code"], "never needed"),
+        (["m", "--enable-prefix-caching"], "--enable-prefix-caching"),
+        (["m", "--tensor-parallel-size", "4"], "--tensor-parallel-size"),
+        (["m", "--tp", "4"], "one device"),
+        (["m", "--data-parallel-size", "2"], "--data-parallel-size"),
+        (["m", "--speculative-config", "{"], "not valid JSON"),
+        (["m", "--speculative-config", "[]"], "JSON object"),
+        (["m", *spec(model="d", k=3)], "unknown keys ['k']"),
+        (["m", *spec(num_speculative_tokens=3)], "needs a draft"),
+        (["m", *spec(model="d", num_speculative_tokens=9)], "0..8; got 9"),
+        (["m", *spec(model="d", num_speculative_tokens=-1)], "got -1"),
+        (["m", *spec(model="d", num_speculative_tokens=True)], "got True"),
+        (["m", *spec(model="d", num_speculative_tokens=99)], "got 99"),
+        (["m", *spec(model=3)], "directory"),
+        (["m", *spec(model="d", method="mtp")], "'eagle3'"),
+        (["m", *spec(model="d", rejection_sample_method="standard")], "'coupled'"),
+        (["m", *spec(model="d", rejection_sample_method="synthetic")], "'coupled'"),
+        (["m", *spec(model="d", synthetic_acceptance_length=2.9)], "synthetic"),
+        (["m", *spec(model="d", draft_tensor_parallel_size=4)], "draft_tensor_parallel_size"),
+        (["--demo", *spec(model="d")], "--demo"),
+        (["m", *SGLANG, "--speculative-eagle-topk", "4"], "--speculative-eagle-topk"),
+        (["m", "--speculative-algorithm", "NGRAM"], "--speculative-algorithm"),
+        (["m", "--speculative-draft-model-path", "d"], "--speculative-algorithm"),
+        (
+            ["m", *SGLANG, "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "3"],
+            "must be 4",
+        ),
+        (["m", *SGLANG, *spec(model="d")], "--speculative-config"),
+    ],
+)
+def test_mistakes_end_with_status_2_and_one_line(
+    argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        parse(*argv)
+    error = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert naming in error and error.count("\n") == 1

@@ -1,0 +1,55 @@
+"""eagle3-generate's command line."""
+
+from pathlib import Path
+
+import pytest
+
+from serve.generate_flags import parse_generate_flags
+
+
+def test_prompts_come_from_flags_then_files_in_order(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts"
+    lines.write_text('plain\n{"prompt": "an object", "id": 7}\n\n"a string"\n{not json}\n')
+    options = parse_generate_flags(["m", "--prompt", "first", "--prompts-file", str(lines)])
+    assert options.prompts == ("first", "plain", "an object", "a string", "{not json}")
+
+
+def test_only_given_sampling_flags_override_the_models_defaults() -> None:
+    options = parse_generate_flags(["m", "--prompt", "a", "--temperature", "0", "--stop", "x"])
+    assert options.sampling == {"temperature": 0.0, "stop": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "argv, k",
+    [
+        (["m"], 0),
+        (["--demo"], 3),
+        (["m", "--draft", "d"], 3),
+        (["m", "--draft", "d", "--num-speculative-tokens", "6"], 6),
+        (["m", "--exact", "--num-speculative-tokens", "6"], 6),
+    ],
+)
+def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
+    assert parse_generate_flags([*argv, "--prompt", "a"]).num_speculative_tokens == k
+
+
+@pytest.mark.parametrize(
+    "argv, naming",
+    [
+        (["m"], "--prompt"),
+        (["--prompt", "a"], "--demo"),
+        (["m", "--prompt", "a", "--temperature", "-1"], "temperature"),
+        (["m", "--prompt", "a", "--num-speculative-tokens", "99"], "0..8"),
+        (["m", "--prompt", "a", "--num-speculative-tokens", "3"], "--draft"),
+        (["--demo", "--draft", "d", "--prompt", "a"], "--draft"),
+        (["m", "--prompts-file", "/does/not/exist"], "/does/not/exist"),
+    ],
+)
+def test_mistakes_end_with_status_2_and_one_line(
+    argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        parse_generate_flags(argv)
+    error = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert naming in error and error.count("\n") == 1
