@@ -1,0 +1,130 @@
+"""Loading: dialects, types, sharing and overrides."""
+
+import json
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from edited import Tensors, copy_edited
+from flax import nnx
+from oracle_files import DRAFTS, ORACLES
+
+from convert import load_draft, load_target
+from convert.fill import named_variables
+from eagle3_jax.models.kimi import KimiTarget
+
+FULL, REDUCED = (ORACLES / name for name in DRAFTS)
+
+
+def arrays(model: nnx.Module) -> dict[str, np.ndarray]:
+    return {name: np.asarray(v.get_value()) for name, v in named_variables(model).items()}
+
+
+def assert_same_weights(a: nnx.Module, b: nnx.Module) -> None:
+    ours, theirs = arrays(a), arrays(b)
+    assert set(ours) == set(theirs)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "language_model."])
+def test_targets_under_other_prefixes_are_the_same(
+    target: KimiTarget, prefix: str, tmp_path: Path
+) -> None:
+    def rename(tensors: Tensors) -> Tensors:
+        inner = {k.replace("language_model.model.", prefix): v for k, v in tensors.items()}
+        return {k.replace("language_model.lm_head", "lm_head"): v for k, v in inner.items()}
+
+    bare = copy_edited(
+        ORACLES / "kimi_bf16",
+        tmp_path / "bare",
+        tensors=rename,
+        config=lambda published: {**published["text_config"], "eos_token_id": 321},
+    )
+    loaded = load_target(bare)
+    assert loaded.config == target.config
+    assert_same_weights(loaded, target)
+
+
+@pytest.mark.parametrize("prefix", ["layers.0.", "model.layers.0.", "model.midlayer."])
+def test_draft_dialects_are_the_same(target: KimiTarget, prefix: str, tmp_path: Path) -> None:
+    def rename(tensors: Tensors) -> Tensors:
+        return {re.sub(r"^midlayer\.", prefix, name): t for name, t in tensors.items()}
+
+    renamed = copy_edited(REDUCED, tmp_path / "renamed", tensors=rename)
+    assert_same_weights(load_draft(renamed, target), load_draft(REDUCED, target))
+
+
+def test_float16_and_float32_files_are_cast_to_the_run_dtype(
+    target: KimiTarget, tmp_path: Path
+) -> None:
+    def mix(tensors: Tensors) -> None:
+        for name in ("midlayer.hidden_norm.weight", "norm.weight"):  # float16 holds them exactly
+            tensors[name] = tensors[name].astype(np.float16)
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].astype(np.float32)
+
+    mixed = copy_edited(FULL, tmp_path / "mixed", tensors=mix)
+    assert_same_weights(load_draft(mixed, target), load_draft(FULL, target))
+    narrow = arrays(load_draft(mixed, target, dtype="bfloat16"))
+    assert {str(a.dtype) for a in narrow.values()} == {"bfloat16"}
+
+
+def test_the_correction_bias_stays_float32_in_bfloat16(target: KimiTarget) -> None:
+    narrow = load_target(ORACLES / "kimi_bf16", dtype=jnp.bfloat16)
+    types = {name: str(a.dtype) for name, a in arrays(narrow).items()}
+    biases = {name for name in types if name.endswith("e_score_correction_bias")}
+    assert len(biases) == 3
+    assert {types[name] for name in biases} == {"float32"}
+    assert {types[name] for name in set(types) - biases} == {"bfloat16"}
+
+
+def test_absent_modules_are_the_targets_own(target: KimiTarget, tmp_path: Path) -> None:
+    def strip(tensors: Tensors) -> None:
+        del tensors["embed_tokens.weight"], tensors["lm_head.weight"]
+
+    before = arrays(target)
+    draft = load_draft(copy_edited(FULL, tmp_path / "bare", tensors=strip), target)
+    assert draft.embed_tokens is target.embed_tokens
+    assert draft.lm_head is target.lm_head
+    for name, array in arrays(target).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_the_head_can_be_chosen(target: KimiTarget) -> None:
+    assert load_draft(FULL, target, lm_head="target").lm_head is target.lm_head
+    assert load_draft(FULL, target, lm_head="own").lm_head is not target.lm_head
+    assert load_draft(FULL, target).embed_tokens is not target.embed_tokens
+    with pytest.raises(ValueError, match="needs an lm_head for its 192 draft ids"):
+        load_draft(REDUCED, target, lm_head="target")
+
+
+def test_rope_theta_and_aux_convention_can_be_overridden(target: KimiTarget) -> None:
+    draft = load_draft(FULL, target, rope_theta=10000, aux_id_convention="before")
+    assert draft.config.rope.theta == 10000.0
+    assert draft.config.aux_layer_ids == (0, 1, 2)
+    assert load_draft(FULL, target).config.aux_layer_ids == (1, 2, 3)
+
+
+def test_the_id_map_is_the_files(target: KimiTarget) -> None:
+    target_ids = load_draft(REDUCED, target).target_ids
+    assert target_ids is not None
+    assert len(set(np.asarray(target_ids).tolist())) == 192
+    assert load_draft(FULL, target).target_ids is None
+
+
+def test_options_that_do_nothing_yet_are_refused(target: KimiTarget) -> None:
+    with pytest.raises(ValueError, match="quantize_activations=False is not supported yet"):
+        load_target(ORACLES / "kimi_bf16", quantize_activations=False)
+    with pytest.raises(ValueError, match="int4_order='awq' is not supported yet"):
+        load_draft(FULL, target, int4_order="awq")
+    with pytest.raises(ValueError, match="dtype must be a floating type"):
+        load_target(ORACLES / "kimi_bf16", dtype="int8")
+
+
+def test_unknown_config_values_name_the_file(tmp_path: Path) -> None:
+    broken = copy_edited(ORACLES / "kimi_bf16", tmp_path / "broken")
+    (broken / "config.json").write_text(json.dumps({"text_config": {"model_type": "kimi_k2"}}))
+    with pytest.raises(ValueError, match=r"broken/config.json: config.json lacks vocab_size"):
+        load_target(broken)
