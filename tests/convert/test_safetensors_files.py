@@ -119,7 +119,7 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     directory = sharded(tmp_path, {"one": "one.safetensors", "two": "two.safetensors"})
     both = {name: np.zeros(2, np.float32) for name in ("one", "two")}
     write_safetensors(directory / "two.safetensors", both)
-    with pytest.raises(ValueError, match="one lies in two.safetensors, the index says one"):
+    with pytest.raises(ValueError, match=r"one lies in two\.safetensors, the index says one"):
         open_checkpoint(directory)
 
 
