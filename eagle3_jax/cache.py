@@ -53,5 +53,13 @@ def write_rows(
     rows: Float[Array, "batch q_len *row"],
     pages: PageView,
 ) -> Float[Array, "pages page_size *row"]:
-    """Stores one KV row per query row. Page and offset stay apart: no flat index can overflow."""
-    return pool.at[pages.write_pages, pages.write_offsets].set(rows.astype(pool.dtype))
+    """Stores one KV row per query row. Page and offset stay apart: no flat index can overflow.
+
+    A lone row is written twice: XLA:CPU turns a scatter of one row into a slice update, repeats
+    that inside the reads that follow, and copies the whole pool instead of writing in place.
+    """
+    where = (pages.write_pages.reshape(-1), pages.write_offsets.reshape(-1))
+    flat = rows.reshape(-1, *rows.shape[2:]).astype(pool.dtype)
+    if flat.shape[0] == 1:
+        where, flat = tuple(jnp.repeat(x, 2, axis=0) for x in where), jnp.repeat(flat, 2, axis=0)
+    return pool.at[where].set(flat, mode="promise_in_bounds")

@@ -72,4 +72,6 @@ def _open_slot(
     )
     ends = is_stop(token, row)[:, 0] | (length + 1 >= chunk.max_len)
     row = replace(row, finished=row.finished | ends)
-    return jax.tree.map(lambda slot, new: slot.at[chunk.slot].set(new[0]), slots, row)
+    return jax.tree.map(
+        lambda slot, new: slot.at[chunk.slot].set(new[0], mode="promise_in_bounds"), slots, row
+    )

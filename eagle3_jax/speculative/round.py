@@ -31,7 +31,9 @@ def speculative_round(
     The width comes from the state (verified_tokens). Returns the new state and the report the host
     reads: [k+1 tokens, number committed (0: the row was finished), drafts verified] a row.
     """
-    rows: SlotRows = jax.tree.map(lambda x: x[slot_ids], state.slots)
+    rows: SlotRows = jax.tree.map(
+        lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), state.slots
+    )
     width = rows.verified_tokens.shape[1]
     active = ~rows.finished
     draft_ids = jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
@@ -97,6 +99,6 @@ def _commit(
         if changed is old:
             return slot
         keep = rows.finished.reshape(-1, *[1] * (old.ndim - 1))
-        return slot.at[slot_ids].set(jnp.where(keep, old, changed))
+        return slot.at[slot_ids].set(jnp.where(keep, old, changed), mode="promise_in_bounds")
 
     return jax.tree.map(write, slots, rows, new)
