@@ -1,0 +1,23 @@
+"""The embedded pair of models, and what they were made with."""
+
+from importlib.resources import files
+from pathlib import Path
+
+
+def demo_target_dir() -> Path:
+    """Directory of the embedded target, in published form."""
+    return _pair_member("target")
+
+
+def demo_draft_dir() -> Path:
+    """Directory of the embedded target's EAGLE-3 draft, in published form."""
+    return _pair_member("draft")
+
+
+def _pair_member(name: str) -> Path:
+    directory = Path(str(files(__name__))) / "pair" / name
+    if not (directory / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{directory} holds no model: reinstall the package, or make the pair with eagle3-train"
+        )
+    return directory

@@ -1,0 +1,35 @@
+"""Training state on disk: one npz file, replaced atomically."""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+State = TypeVar("State")
+
+
+def save_state(path: Path, state: object, step: int) -> None:
+    """Writes the leaves of `state` and the step; a crash leaves the previous file whole."""
+    leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".partial")
+    with temporary.open("wb") as file:
+        np.savez(file, step=np.int64(step), **leaves)
+    os.replace(temporary, path)
+
+
+def restore_state(path: Path, like: State) -> tuple[State, int]:
+    """Reads a state of the structure and shapes of `like`, and its step.
+
+    Raises ValueError when the file holds another model's state.
+    """
+    expected, structure = jax.tree.flatten(like)
+    with np.load(path) as file:
+        leaves = [file[f"leaf_{i}"] for i in range(len(file.files) - 1)]
+        step = int(file["step"])
+    shapes, wanted = [x.shape for x in leaves], [np.shape(x) for x in expected]
+    if shapes != wanted:
+        raise ValueError(f"{path} holds another model's training state; use a new directory")
+    return jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in leaves]), step

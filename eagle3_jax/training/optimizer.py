@@ -1,0 +1,34 @@
+"""AdamW with a warm-up, a plateau and a linear decay to zero."""
+
+from typing import Any
+
+import jax
+import optax
+
+
+def adamw(
+    peak: float, steps: int, *, warmup: int = 100, decay_share: float = 0.3
+) -> optax.GradientTransformation:
+    """Clipped AdamW; weight decay on matrices only.
+
+    The plateau makes the past independent of `steps`: a run may be resumed with another length as
+    long as its decay has not begun.
+    """
+    warmup = min(warmup, max(steps // 4, 1))
+    decay = max(int(steps * decay_share), 1)
+    schedule = optax.join_schedules(
+        [
+            optax.linear_schedule(0.0, peak, warmup),
+            optax.constant_schedule(peak),
+            optax.linear_schedule(peak, 0.0, decay),
+        ],
+        [warmup, max(steps - decay, warmup)],
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(schedule, b1=0.9, b2=0.98, weight_decay=0.05, mask=_matrices),
+    )
+
+
+def _matrices(params: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)

@@ -1,0 +1,65 @@
+"""Trains a small target: next-token loss, experts balanced through the correction bias."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.training.loop import StepFunction, TrainState
+from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.target_pass import target_pass
+
+BIAS_RATE = 2e-3
+
+
+class TargetMetrics(NamedTuple):
+    """Mean loss of the wanted tokens, share predicted right, largest expert load over the mean."""
+
+    loss: Float[Array, ""]
+    accuracy: Float[Array, ""]
+    imbalance: Float[Array, ""]
+
+
+def target_loss(
+    target: KimiTarget, batch: Batch
+) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, "moe_layers experts"]]]:
+    """Cross-entropy of every wanted token given those before it; also accuracy and expert loads."""
+    out = target_pass(target, batch)
+    logits = target.logits(out.hidden[:, :-1])
+    labels = jnp.asarray(batch.token_ids)[:, 1:]
+    weight = jnp.asarray(batch.wanted)[:, 1:]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    right = (jnp.argmax(logits, axis=-1) == labels) * weight
+    total = jnp.maximum(jnp.sum(weight), 1.0)
+    return jnp.sum(losses * weight) / total, (jnp.sum(right) / total, out.loads)
+
+
+def balance(target: KimiTarget, loads: Float[Array, "moe_layers experts"]) -> None:
+    """Nudges each router's correction bias toward even load (DeepSeek-V3, arXiv 2412.19437)."""
+    routers = [layer.mlp.gate for layer in target.layers if isinstance(layer.mlp, MoE)]
+    for router, load in zip(routers, loads, strict=True):
+        bias = router.e_score_correction_bias
+        bias.set_value(bias.get_value() + BIAS_RATE * jnp.sign(jnp.mean(load) - load))
+
+
+def target_step(optimizer: optax.GradientTransformation, graphdef: nnx.GraphDef) -> StepFunction:
+    """The update of a target's parameters, correction biases included; it has nothing frozen."""
+
+    def step(state: TrainState, frozen: None, batch: Batch):
+        def loss_of(params: Any):
+            return target_loss(nnx.merge(graphdef, params), batch)
+
+        (loss, (accuracy, loads)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        target = nnx.merge(graphdef, optax.apply_updates(state.params, updates))
+        balance(target, loads)
+        imbalance = jnp.max(loads / jnp.mean(loads, axis=1, keepdims=True))
+        metrics = TargetMetrics(loss, accuracy, imbalance)
+        return TrainState(nnx.state(target), opt_state), metrics
+
+    return step

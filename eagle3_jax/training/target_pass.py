@@ -1,0 +1,80 @@
+"""A differentiable pass of the target over packed rows, through the model's own modules.
+
+It differs from serving in two places only: attention stays inside a segment, and experts have a
+fixed capacity.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle3_jax.layers.mla import MLAttention
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.layers.rope import RopeTables, rope_tables
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.training.dispatch import routed_experts
+from eagle3_jax.training.packing import Batch
+
+
+class PassOutput(NamedTuple):
+    """Last hidden states, the residual stream before every layer, choices per expert and layer."""
+
+    hidden: Float[Array, "rows length hidden"]
+    streams: tuple[Float[Array, "rows length hidden"], ...]
+    loads: Float[Array, "moe_layers experts"]
+
+
+def target_pass(target: KimiTarget, batch: Batch) -> PassOutput:
+    """Runs the layers over a packed batch; padding rows hold numbers that mean nothing."""
+    positions, segments = jnp.asarray(batch.positions), jnp.asarray(batch.segments)
+    rope = rope_tables(target.config.rope, target.config.qk_rope_head_dim, positions)
+    visible = visibility(segments)
+    x = target.embed_tokens(jnp.asarray(batch.token_ids))
+    streams, loads = [x], []
+    for layer in target.layers:
+        x = x + _attend(layer.self_attn, layer.input_layernorm(x), rope, visible)
+        normed = layer.post_attention_layernorm(x)
+        if isinstance(layer.mlp, MoE):
+            out, load = _experts(layer.mlp, normed, segments > 0)
+            loads.append(load)
+        else:
+            out = layer.mlp(normed)
+        x = x + out
+        streams.append(x)
+    return PassOutput(x, tuple(streams), jnp.stack(loads))
+
+
+def visibility(segments: Int[Array, "rows length"]) -> Bool[Array, "rows length length"]:
+    """True where query row i may read key row j: not later, and of the same segment."""
+    same = segments[:, :, None] == segments[:, None, :]
+    return same & jnp.tril(jnp.ones(same.shape[-2:], bool))
+
+
+def _attend(
+    attention: MLAttention,
+    x: Float[Array, "rows length hidden"],
+    rope: RopeTables,
+    visible: Bool[Array, "rows length length"],
+) -> Float[Array, "rows length hidden"]:
+    q_nope, q_rope = attention._queries(x, rope)
+    latent, key_rope = attention._latents(x, rope)
+    keys = jnp.einsum("bsc,hcd->bhsd", latent, attention.kv_b_proj.key_kernel.get_value())
+    values = jnp.einsum("bsc,hcd->bhsd", latent, attention.kv_b_proj.value_kernel.get_value())
+    scores = jnp.einsum("bqhd,bhsd->bhqs", q_nope, keys)
+    scores += jnp.einsum("bqhd,bsd->bhqs", q_rope, key_rope)
+    scores = jnp.where(visible[:, None], scores * attention.config.softmax_scale, -1e30)
+    heads = jnp.einsum("bhqs,bhsd->bqhd", jax.nn.softmax(scores, axis=-1), values)
+    return attention.o_proj(heads.reshape(*x.shape[:2], -1))
+
+
+def _experts(
+    moe: MoE, x: Float[Array, "rows length hidden"], real: Bool[Array, "rows length"]
+) -> tuple[Float[Array, "rows length hidden"], Float[Array, " experts"]]:
+    tokens = x.reshape(-1, x.shape[-1])
+    expert_ids, weights = moe.gate(tokens)
+    routed = routed_experts(moe.experts, tokens, expert_ids, weights)
+    chosen = jax.nn.one_hot(expert_ids, moe.gate.config.n_routed_experts)
+    load = jnp.sum(chosen * real.reshape(-1)[:, None, None], axis=(0, 1))
+    return routed.reshape(x.shape) + moe.shared_experts(x), load

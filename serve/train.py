@@ -1,0 +1,71 @@
+"""The command eagle3-train: a small target, or an EAGLE-3 draft for any target."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+INTERRUPTED = 130
+TARGET_STEPS, DRAFT_STEPS = 3600, 1500
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 2 for flags and files that can't be used, 130 after Ctrl-C."""
+    options = _parser().parse_args(argv)
+    try:
+        # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+        from serve.training import train_draft, train_target
+
+        done = (train_target if options.model == "target" else train_draft)(options)
+    except (ValueError, OSError) as error:
+        print(f"eagle3-train: {error}", file=sys.stderr)
+        return 2
+    if not done:
+        print("eagle3-train: stopped; the same command with --resume goes on", file=sys.stderr)
+    return 0 if done else INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="eagle3-train", description=__doc__)
+    models = parser.add_subparsers(dest="model", required=True)
+    target = models.add_parser("target", help="train the demo target on the synthetic corpus")
+    _add_common(target, TARGET_STEPS, 2e-3)
+    draft = models.add_parser("draft", help="train an EAGLE-3 draft by training-time test")
+    _add_common(draft, DRAFT_STEPS, 2e-3)
+    draft.add_argument("--target", type=Path, required=True, help="published-form target directory")
+    draft.add_argument(
+        "--data",
+        type=Path,
+        help='JSONL of {"messages": [...]} conversations (default: the synthetic corpus)',
+    )
+    draft.add_argument("--unroll", type=_positive, default=4, help="steps of the chain (default 4)")
+    draft.add_argument("--draft-vocab", type=_positive, help="most frequent answer tokens to keep")
+    draft.add_argument("--aux-layers", type=_layers, help="before which target layers: 1,3,5")
+    draft.add_argument("--intermediate-size", type=_positive, help="default: 5 x hidden size")
+    draft.add_argument("--rows", type=_positive, default=12, help="packed rows a step")
+    draft.add_argument("--row-length", type=_positive, default=160, help="tokens of a packed row")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, steps: int, rate: float) -> None:
+    parser.add_argument("--output", type=Path, required=True, help="directory of the new model")
+    parser.add_argument("--steps", type=_positive, default=steps)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning-rate", type=float, default=rate)
+    parser.add_argument("--save-every", type=_positive, default=200, help="steps between saves")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
