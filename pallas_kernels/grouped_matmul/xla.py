@@ -1,4 +1,24 @@
-"""The experts as XLA runs them well."""
+"""The experts as a loop over blocks of pairs that chose the same expert.
+
+A pair is one (token, choice). Pairs are grouped by expert and each group is cut into blocks of a
+fixed number of rows, so a block is three small matrix products and an expert hit by several tokens
+is read about once. Only the blocks in use run: the trip count of the loop is data, which costs
+nothing on CPU (a GPU waits for it, which is one reason to have a kernel there). The block's size
+comes from static sizes alone and a product's rows do not see each other, so the grouping never
+shows in a row's bits.
+
+Milliseconds a call, float32, XLA:CPU (jax 0.10.2), one pinned thread of a busy 2-vCPU Zen 5 with
+32 MiB of L3, uniform random choices, best of interleaved runs; "pairs" loops over single pairs:
+
+    tokens            1      2      4      8     16     32     64    128    256
+    block             1      2      2      2      4      4      8      8     16
+    32 experts of 512x256, top-4
+      pairs        0.28   0.57   1.29   2.72   5.67   14.6   22.9   63.3    133
+      blocks       0.29   0.49   1.24   2.08   3.11   4.56   5.83   9.64   14.6
+    16 experts of 192x128, top-2
+      pairs       0.039  0.061  0.101  0.184  0.343  0.670  1.356  2.911  11.02
+      blocks      0.041  0.048  0.086  0.142  0.214  0.301  0.438  0.792   1.27
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,17 +35,42 @@ def grouped_mlp(
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
-    top_k = expert_ids.shape[1]
+    (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
+    block = block_rows(tokens, top_k, experts)
+    slots, ends = _group(expert_ids.reshape(-1), experts, block)
+    # A group's last block may be partly empty: at most one such block an expert.
+    blocks = min(slots.size, slots.size // block + experts)
+    pairs = jnp.arange(slots.size, dtype=jnp.int32)
+    token_of = jnp.zeros(blocks * block, jnp.int32).at[slots].set(pairs // top_k)
 
-    def add_pair(pair: Array, total: Array) -> Array:
-        token, choice = pair // top_k, pair % top_k
-        expert = expert_ids[token, choice]
-        row = lax.dynamic_slice_in_dim(x, token, 1)
-        inner = jax.nn.silu(row @ gate[expert]) * (row @ up[expert])
-        out = expert_weights[token, choice] * (inner @ down[expert])
-        return lax.dynamic_update_slice_in_dim(
-            total, lax.dynamic_slice_in_dim(total, token, 1) + out, token, 0
-        )
+    def run_block(index: Array, out: Array) -> Array:
+        expert = (ends <= index).sum()
+        rows = x[lax.dynamic_slice_in_dim(token_of, index * block, block)]
+        inner = jax.nn.silu(rows @ gate[expert]) * (rows @ up[expert])
+        return lax.dynamic_update_slice_in_dim(out, inner @ down[expert], index * block, 0)
 
-    total = lax.fori_loop(0, expert_ids.size, add_pair, jnp.zeros(x.shape, jnp.float32))
+    empty = jnp.zeros((blocks * block, x.shape[1]), x.dtype)
+    outs = lax.fori_loop(0, ends[-1], run_block, empty)[slots].reshape(tokens, top_k, -1)
+    total = jnp.zeros(x.shape, jnp.float32)
+    for choice in range(top_k):
+        total += expert_weights[:, choice, None] * outs[:, choice]
     return total.astype(x.dtype)
+
+
+def block_rows(tokens: int, top_k: int, experts: int) -> int:
+    """Rows of a block: about the mean group, where one more row is still cheaper than a block."""
+    for rows, largest_mean in ((2, 1), (4, 4), (8, 16)):
+        if tokens * top_k <= largest_mean * experts:
+            return min(rows, tokens)
+    return min(16, tokens)
+
+
+def _group(
+    chosen: Int[Array, " pairs"], experts: int, block: int
+) -> tuple[Int[Array, " pairs"], Int[Array, " experts"]]:
+    """Each pair's slot (its row among all blocks' rows) and the block after each expert's last."""
+    one_hot = (chosen[:, None] == jnp.arange(experts)).astype(jnp.int32)
+    rank = ((jnp.cumsum(one_hot, axis=0) - one_hot) * one_hot).sum(1)
+    blocks_of = (one_hot.sum(0) + block - 1) // block
+    ends = jnp.cumsum(blocks_of)
+    return (ends - blocks_of)[chosen] * block + rank, ends

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pallas_kernels import grouped_mlp
 
-EXPERTS, TOP_K, HIDDEN, INTER = 8, 3, 24, 16
+EXPERTS, TOP_K, HIDDEN, INTER = 8, 3, 96, 64
 Case = tuple[NDArray, ...]
 # One size of each form that the XLA implementation chooses between.
 TOKENS = [1, 2, 5, 8, 33, 64, 200]
@@ -18,9 +18,9 @@ def make_case(tokens: int, seed: int = 0) -> Case:
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(tokens)])
     return (
         rng.normal(size=(tokens, HIDDEN)).astype(np.float32),
-        (rng.normal(size=(EXPERTS, HIDDEN, INTER)) / 5).astype(np.float32),
-        (rng.normal(size=(EXPERTS, HIDDEN, INTER)) / 5).astype(np.float32),
-        (rng.normal(size=(EXPERTS, INTER, HIDDEN)) / 4).astype(np.float32),
+        (rng.normal(size=(EXPERTS, HIDDEN, INTER)) / 10).astype(np.float32),
+        (rng.normal(size=(EXPERTS, HIDDEN, INTER)) / 10).astype(np.float32),
+        (rng.normal(size=(EXPERTS, INTER, HIDDEN)) / 8).astype(np.float32),
         ids.astype(np.int32),
         rng.random((tokens, TOP_K)).astype(np.float32),
     )
