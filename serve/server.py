@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -41,13 +42,13 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     for flag in without_effect:
         report.say(f"{flag} has no effect in this engine")
     keep_compiled_programs()
-    try:
-        address = bind(options.host, options.port)
-        service = _prepare(options, report)
-    except (OSError, ValueError) as error:
-        report.say(f"eagle3-serve: error: {error}")
-        return 2
-    with address:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(bind(options.host, options.port))
+            service = _prepare(options, report)
+        except (OSError, ValueError) as error:
+            report.say(f"eagle3-serve: error: {error}")
+            return 2
         status = asyncio.run(_serve(options, service, address, report))
     if service.engine.alive:
         # It is inside a compile, which can't be interrupted and would crash a regular exit.

@@ -11,7 +11,7 @@ NOT_BELOW = {
     "pallas_kernels": {"flax", "transformers", "fastapi", "argparse", "torch"},
     "eagle3_jax": {"transformers", "fastapi", "uvicorn", "argparse", "torch", "safetensors"},
     "convert": {"fastapi", "uvicorn", "torch"},
-    "serve": {"torch"},
+    "serve": set(),
 }
 
 

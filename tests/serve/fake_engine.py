@@ -10,6 +10,7 @@ from eagle3_jax.engine import EngineStats, Request, RequestOutput
 from eagle3_jax.engine.runner import Progress
 
 VOCAB_SIZE = 128
+MAX_MODEL_LEN = 256
 ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 TOTAL_PAGES = 100
 
@@ -45,7 +46,6 @@ class FakeEngine:
     """Puts out up to `width` tokens a step: one, and the accepted drafts."""
 
     width: int = 2
-    max_model_len: int = 256
     step_s: float = 0.0
     fail_at_step: int | None = None
     warm: threading.Event = field(default_factory=threading.Event)
@@ -65,7 +65,7 @@ class FakeEngine:
         self.warm.wait()
 
     def add(self, request: Request) -> None:
-        if len(request.prompt_ids) >= self.max_model_len:
+        if len(request.prompt_ids) >= MAX_MODEL_LEN:
             raise ValueError("the prompt is too long")
         if max(request.prompt_ids) >= VOCAB_SIZE:
             raise ValueError("prompt token ids must be below 128")

@@ -4,8 +4,8 @@ import threading
 
 import openai
 import pytest
-from conftest import Served
 from fake_engine import FakeEngine
+from fake_server import Served
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]

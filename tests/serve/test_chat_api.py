@@ -1,8 +1,8 @@
 """POST /v1/chat/completions as clients see it."""
 
 import pytest
-from conftest import Served
-from fake_engine import expected_answer
+from fake_engine import MAX_MODEL_LEN, expected_answer
+from fake_server import Served
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -43,7 +43,7 @@ def test_content_is_a_string_or_text_parts(fake: Served, content: object) -> Non
 
 def test_max_tokens_default_fills_the_context(fake: Served) -> None:
     body = fake.http.post("/v1/chat/completions", json={"messages": HELLO}).json()
-    assert body["usage"]["total_tokens"] == fake.engine.max_model_len
+    assert body["usage"]["total_tokens"] == MAX_MODEL_LEN
 
 
 def test_max_completion_tokens_wins_over_max_tokens(fake: Served) -> None:

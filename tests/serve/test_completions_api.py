@@ -4,8 +4,8 @@ import json
 
 import httpx
 import pytest
-from conftest import Served
 from fake_engine import expected_answer
+from fake_server import Served
 
 
 def stream_events(response: httpx.Response) -> list[dict]:

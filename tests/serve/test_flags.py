@@ -43,7 +43,10 @@ def test_sglang_names_give_the_same_options() -> None:
         (["--demo"], Speculation(None, 3)),
         (["--demo", *spec(num_speculative_tokens=0)], Speculation(None, 0)),
         (["m", *spec(model="d")], Speculation("d", 3)),
-        (["m", *spec(model="d", method="eagle3", draft_tensor_parallel_size=1)], Speculation("d", 3)),
+        (
+            ["m", *spec(model="d", method="eagle3", draft_tensor_parallel_size=1)],
+            Speculation("d", 3),
+        ),
         (["m", *SGLANG], Speculation("d", 3)),
         (["m", *SGLANG, "--speculative-num-draft-tokens", "5"], Speculation("d", 4)),
         (["m", "--exact", *spec(num_speculative_tokens=3)], Speculation(None, 3)),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from conftest import Served, build_service
 from fake_engine import FakeEngine, expected_answer
+from fake_server import Served, build_service
 
 from eagle3_jax.engine import RequestOutput
 from serve.app import create_app

@@ -2,8 +2,8 @@
 
 import re
 
-from conftest import Served
 from fake_engine import FakeEngine
+from fake_server import Served
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 

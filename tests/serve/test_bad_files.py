@@ -1,0 +1,72 @@
+"""Directories that can't be served end the commands with status 2 and one clear message."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from oracle_files import ORACLES
+
+from serve.cli import main as serve_main
+from serve.generate import main as generate_main
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A good checkpoint, for a test to spoil."""
+    for part in ("kimi_bf16", "tokenizer"):
+        shutil.copytree(ORACLES / part, tmp_path / "target", dirs_exist_ok=True)
+    return tmp_path / "target"
+
+
+def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What eagle3-serve says when it refuses."""
+    assert serve_main([*argv, "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "eagle3-serve: error: " in error and "Traceback" not in error
+    return error
+
+
+def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such directory" in refused([str(tmp_path / "nothing")], capsys)
+    assert generate_main([str(tmp_path / "nothing"), "--prompt", "a"]) == 2
+    assert "eagle3-generate: error: " in capsys.readouterr().err
+
+
+def test_missing_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (target / "model-00002-of-000003.safetensors").unlink()
+    assert "model-00002-of-000003.safetensors" in refused([str(target)], capsys)
+
+
+def test_truncated_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = target / "model-00001-of-000003.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    assert shard.name in refused([str(target)], capsys)
+
+
+def test_unknown_architecture(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (target / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "unknown target architecture" in refused([str(target)], capsys)
+
+
+def test_target_in_place_of_a_draft(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = f'{{"model": "{target}"}}'
+    assert "draft" in refused([str(target), "--speculative-config", config], capsys)
+
+
+def test_spoiled_generation_config(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (target / "generation_config.json").write_text('{"temperature": -1}')
+    assert "generation_config.json: temperature" in refused([str(target)], capsys)
+
+
+def test_sizes_that_cannot_work(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "262144" in refused([str(target), "--max-model-len", "300000"], capsys)
+    assert "num_pages" in refused([str(target), "--num-gpu-blocks-override", "3"], capsys)
+
+
+def test_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
+    from serve.lifecycle import bind
+
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        assert serve_main(["--demo", "--port", str(taken.getsockname()[1])]) == 2
+    assert "Address already in use" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""The server and eagle3-generate over a real engine with a tiny random pair of models."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_server import Served, served_by
+from oracle_files import ORACLES
+
+from serve.generate import main as generate_main
+from serve.loading import build_engine, load_pair
+
+PROMPT = list(range(40, 60))
+SIZES = {"max_num_seqs": 2, "batch_buckets": (2,), "max_model_len": 256}
+
+
+@pytest.fixture(scope="session")
+def target_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as it is published: weights, tokenizer and chat template in one place."""
+    directory = tmp_path_factory.mktemp("target")
+    for part in ("kimi_bf16", "tokenizer"):
+        shutil.copytree(ORACLES / part, directory, dirs_exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def server(target_directory: Path) -> Iterator[Served]:
+    """A server with k = 3."""
+    pair = load_pair(target_directory, ORACLES / "draft_mha_bf16")
+    engine = build_engine(pair, num_speculative_tokens=3, **SIZES)
+    with served_by(engine, pair.tokenizer) as running:
+        yield running
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_speculative_server_answers_as_plain_eagle3_generate(
+    server: Served, target_directory: Path, capsys: pytest.CaptureFixture[str], temperature: float
+) -> None:
+    argv = [str(target_directory), "--json", "--raw", "--prompt", "hello there", "--top-p", "0.9"]
+    argv += ["--seed", "7", "--max-tokens", "24", "--max-model-len", "256"]
+    assert generate_main([*argv, "--temperature", str(temperature)]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    body = {"prompt": "hello there", "max_tokens": 24, "top_p": 0.9, "seed": 7}
+    body |= {"temperature": temperature, "return_token_ids": True}
+    choice = server.http.post("/v1/completions", json=body).json()["choices"][0]
+    assert choice["token_ids"] == plain["token_ids"]
+    assert (choice["text"], choice["seed"]) == (plain["text"], plain["seed"])
+    assert choice["spec"]["accepted"] > 0 and set(plain["accepted"]) <= {0}
+
+
+def test_streamed_chat_is_the_whole_answer(server: Served) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 24,
+        "temperature": 0,
+        "return_token_ids": True,
+    }
+    whole = server.http.post("/v1/chat/completions", json=body).json()
+    text = server.http.post("/v1/chat/completions", json=body | {"stream": True}).text
+    events = [json.loads(e.removeprefix("data: ")) for e in text.split("\n\n")[:-2]]
+    pieces = [event["choices"][0] for event in events]
+    joined = "".join(piece["delta"]["content"] for piece in pieces)
+    assert joined == whole["choices"][0]["message"]["content"]
+    assert [i for p in pieces for i in p["token_ids"]] == whole["choices"][0]["token_ids"]
+    assert events[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+
+
+def test_hanging_up_returns_every_page(server: Served) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True, "n": 4}
+    with server.http.stream("POST", "/v1/completions", json=body) as answer:
+        next(answer.iter_lines())
+        assert server.service.engine.stats.free_pages < server.service.engine.stats.total_pages
+    deadline = time.monotonic() + 5
+    while (stats := server.service.engine.stats).free_pages < stats.total_pages:
+        assert time.monotonic() < deadline, f"pages were not returned: {stats}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "body, naming",
+    [
+        ({"prompt": [40] * 256}, "context length"),
+        ({"prompt": [40, 576]}, "576"),
+        ({"prompt": PROMPT, "stop_token_ids": list(range(20))}, "at most 8"),
+        ({"prompt": PROMPT, "temperature": -1}, "temperature"),
+    ],
+)
+def test_bad_requests_are_refused_and_the_server_goes_on(
+    server: Served, body: dict, naming: str
+) -> None:
+    answer = server.http.post("/v1/completions", json=body)
+    assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
+    good = server.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 2})
+    assert good.json()["usage"]["completion_tokens"] == 2

@@ -1,0 +1,35 @@
+"""generation_config.json as the server's defaults."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
+
+
+def test_no_file_means_no_defaults(tmp_path: Path) -> None:
+    assert read_sampling_defaults(tmp_path) == SamplingDefaults()
+
+
+@pytest.mark.parametrize("eos, expected", [(7, (7,)), ([7, 8], (7, 8)), (None, ())])
+def test_known_names_are_taken_and_the_rest_left(
+    tmp_path: Path, eos: object, expected: tuple[int, ...]
+) -> None:
+    config = {"temperature": 0.6, "max_new_tokens": 99, "do_sample": True, "eos_token_id": eos}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    defaults = read_sampling_defaults(tmp_path)
+    assert defaults.options == {"temperature": 0.6, "max_tokens": 99}
+    assert defaults.eos_token_ids == expected
+
+
+def test_an_option_that_is_not_implemented_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"repetition_penalty": 1.1}')
+    assert read_sampling_defaults(tmp_path).ignored == ("repetition_penalty",)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"top_p": "much"}', '{"temperature": -1}'])
+def test_a_spoiled_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"generation_config\.json"):
+        read_sampling_defaults(tmp_path)

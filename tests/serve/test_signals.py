@@ -1,0 +1,66 @@
+"""Signals to a whole process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fake_engine import expected_answer
+
+TESTS = Path(__file__).parent
+LONG = {"prompt": "abc", "max_tokens": 40, "seed": 0, "stream": True}
+
+
+@pytest.fixture
+def process() -> Iterator[tuple[subprocess.Popen, str]]:
+    """A server process that is ready, and its address."""
+    code = [sys.executable, str(TESTS / "fake_server.py")]
+    path = {"PYTHONPATH": str(TESTS.parents[1])}
+    with subprocess.Popen(code, env=os.environ | path, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        try:
+            wait_until_ready(url)
+            yield server, url
+        finally:
+            server.kill()
+
+
+def wait_until_ready(url: str) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.02)
+
+
+def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
+    server, url = process
+    with httpx.stream("POST", f"{url}/v1/completions", json=LONG) as answer:
+        lines = answer.iter_lines()
+        first = next(lines)
+        server.send_signal(signal.SIGTERM)
+        body = first + "".join(lines)
+    assert body.endswith("data: [DONE]")
+    assert body.count('"text"') >= 2 and expected_answer("abc", 0, 40)[-2:] in body
+    assert server.wait(5) == 0
+
+
+def test_second_signal_ends_the_process_at_once(process) -> None:
+    server, url = process
+    with httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 250}) as answer:
+        next(answer.iter_lines())
+        server.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        sent = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(5) == 128 + signal.SIGTERM
+    assert time.monotonic() - sent < 1
