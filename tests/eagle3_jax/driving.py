@@ -1,0 +1,75 @@
+"""Running an engine to the end, with requests that arrive late and requests that are cancelled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
+
+
+def sizes(num_speculative_tokens: int, **changes: object) -> EngineConfig:
+    """The sizes most tests share, so that they share programs.
+
+    Pages for less than two full sequences of the four slots: long answers are preempted.
+    """
+    shared = {
+        "num_speculative_tokens": num_speculative_tokens,
+        "max_model_len": 64,
+        "max_num_seqs": 4,
+        "page_size": 4,
+        "num_pages": 28,
+        "prefill_chunk": 8,
+        "batch_buckets": (4,),
+    }
+    return EngineConfig(**(shared | changes))
+
+
+@dataclass
+class Answer:
+    """All news of one request, put together."""
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for output in self.outputs for token in output.token_ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(output.text for output in self.outputs)
+
+    @property
+    def accepted(self) -> list[int]:
+        return [count for output in self.outputs for count in output.accepted]
+
+    @property
+    def finish(self) -> tuple[str | None, int | str | None]:
+        return self.outputs[-1].finish_reason, self.outputs[-1].stop_reason
+
+
+def drive(
+    engine: Engine,
+    requests: Sequence[Request],
+    *,
+    arrival_gap: int = 0,
+    cancel_at: Mapping[str, int] | None = None,
+) -> dict[str, Answer]:
+    """Steps until nothing is left; a request arrives every `arrival_gap` steps (0: all at once).
+
+    cancel_at: the step before which a request is cancelled.
+    """
+    pending, cancels = list(requests), dict(cancel_at or {})
+    answers = {request.request_id: Answer() for request in requests}
+    step = 0
+    while pending or engine.has_work:
+        while pending and step >= arrival_gap * (len(requests) - len(pending)):
+            engine.add(pending.pop(0))
+        for request_id in [name for name, when in cancels.items() if when <= step]:
+            engine.cancel(request_id)
+            del cancels[request_id]
+        for output in engine.step():
+            answer = answers[output.request_id]
+            assert not answer.outputs or answer.outputs[-1].finish_reason is None
+            answer.outputs.append(output)
+        step += 1
+        assert step < 10_000, "the engine makes no progress"
+    return answers
