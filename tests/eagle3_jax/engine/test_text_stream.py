@@ -1,0 +1,140 @@
+"""Streamed text against an oracle that decodes everything at once, then cuts."""
+
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_tokenizer import PIECES, ToyTokenizer
+
+from eagle3_jax.engine.text import TextStream
+
+TOKENIZER = ToyTokenizer()
+ID = {piece: i for i, piece in enumerate(PIECES)}
+STOPS = ["ab", "abab", "b a", "é", "中", "c", "aab", "aé"]
+
+
+class Told(NamedTuple):
+    """What a stream handed out: tokens and text in pieces, and the stop string it matched."""
+
+    tokens: list[tuple[int, ...]]
+    texts: list[str]
+    matched: str | None
+
+
+def stream(
+    ids: list[int],
+    stop: list[str],
+    include_stop: bool = False,
+    min_tokens: int = 0,
+    rounds: list[int] | None = None,
+) -> Told:
+    """Pushes tokens in rounds, as the engine does, and takes after each round."""
+    text = TextStream(TOKENIZER, stop, include_stop)
+    told = Told([], [], None)
+    sizes = iter(rounds or [])
+    left, matched = next(sizes, 1), None
+    for index, token in enumerate(ids):
+        matched = text.push(token, match=index + 1 >= min_tokens)
+        left -= 1
+        if matched is not None:
+            break
+        if left == 0:
+            tokens, piece = text.take(final=False)
+            told.tokens.append(tokens)
+            told.texts.append(piece)
+            left = next(sizes, 1)
+    tokens, piece = text.take(final=True)
+    return Told([*told.tokens, tokens], [*told.texts, piece], matched)
+
+
+def settled(ids: list[int]) -> str | None:
+    """The text of all ids, or None while its end may still change."""
+    text = TOKENIZER.decode(ids)
+    return None if text.endswith("\ufffd") else text
+
+
+def oracle(
+    ids: list[int], stop: list[str], include_stop: bool, min_tokens: int
+) -> tuple[list[int], str, str | None]:
+    """Tokens, text and match, from whole decodes only."""
+    search_from = 0
+    for count in range(1, len(ids) + 1):
+        text = settled(ids[:count])
+        if count < min_tokens:
+            search_from = search_from if text is None else len(text)
+            continue
+        if text is None:
+            continue
+        hits = [(text.find(s, search_from), s) for s in stop if s in text[search_from:]]
+        if hits:
+            start, found = min(hits, key=lambda hit: hit[0])
+            cut = start + len(found) if include_stop else start
+            kept = [i for i in range(count) if end_of(ids, i) <= cut]
+            if include_stop and (not kept or end_of(ids, kept[-1]) < cut):
+                kept.append(len(kept))
+            return [ids[i] for i in kept], text[:cut], found
+    return ids, TOKENIZER.decode(ids), None
+
+
+def end_of(ids: list[int], index: int) -> int:
+    """Characters of text when token `index` is fully decoded."""
+    texts = (settled(ids[:count]) for count in range(index + 1, len(ids) + 1))
+    return next(len(text) for text in texts if text is not None)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=14),
+    stop=st.lists(st.sampled_from(STOPS), max_size=3, unique=True),
+    include_stop=st.booleans(),
+    min_tokens=st.integers(0, 5),
+    rounds=st.lists(st.integers(1, 4), max_size=14),
+)
+def test_any_stream_adds_up_to_the_whole_decode_cut_at_the_stop_string(
+    ids: list[int], stop: list[str], include_stop: bool, min_tokens: int, rounds: list[int]
+) -> None:
+    told = stream(ids, stop, include_stop, min_tokens, rounds)
+    tokens, text, matched = oracle(ids, stop, include_stop, min_tokens)
+    assert told.matched == matched
+    assert [t for piece in told.tokens for t in piece] == tokens
+    assert "".join(told.texts) == text
+
+
+def test_half_a_character_waits_for_its_other_half() -> None:
+    ids = [ID[b"a"], ID[b"\xe4\xb8"], ID[b"\xad"], ID[b"b"]]
+    assert stream(ids, []).texts == ["a", "", "中", "b", ""]
+
+
+def test_half_a_character_at_the_end_becomes_a_replacement_character() -> None:
+    assert stream([ID[b"a"], ID[b"\xc3"]], []).texts == ["a", "", "\ufffd"]
+
+
+def test_bytes_that_form_no_character_do_not_stop_the_text() -> None:
+    assert stream([ID[b"\xc3"], ID[b"\xc3"], ID[b"a"]], []).texts == ["", "", "\ufffd\ufffda", ""]
+
+
+def test_what_may_begin_a_stop_string_is_held_back_with_its_tokens() -> None:
+    told = stream([ID[b"c"], ID[b"a"], ID[b"a"], ID[b"ba"]], ["aab"])
+    assert told.texts == ["c", "", "", ""]
+    assert told.tokens == [(ID[b"c"],), (), (), ()]
+    assert told.matched == "aab"
+
+
+def test_what_was_held_back_comes_when_it_is_no_stop_string() -> None:
+    told = stream([ID[b"a"], ID[b"a"], ID[b"c"]], ["aab"])
+    assert told.texts == ["", "", "aac", ""]
+    assert told.tokens == [(), (), (ID[b"a"], ID[b"a"], ID[b"c"]), ()]
+
+
+def test_a_stop_id_adds_its_token_but_no_text() -> None:
+    text = TextStream(TOKENIZER, [], False)
+    text.push(ID[b"a"])
+    text.push(ID[b"c"], silent=True)
+    assert text.take(final=True) == ((ID[b"a"], ID[b"c"]), "a")
+
+
+def test_without_a_tokenizer_tokens_flow_and_text_is_empty() -> None:
+    text = TextStream(None, [], False)
+    assert text.push(5) is None
+    assert text.take(final=False) == ((5,), "")
+    assert text.take(final=True) == ((), "")
