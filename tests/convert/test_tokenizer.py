@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,17 @@ def test_written_tokenizer_json_encodes_as_tiktoken_everywhere(tmp_path: Path) -
         text = "".join(rng.choice(letters) for _ in range(rng.randrange(1, 30)))
         assert written.encode(text).ids == plain.encode(text), text
         assert plain.decode(plain.encode(text)) == text
+
+
+def test_a_token_no_merge_reaches_is_still_found_whole(tmp_path: Path) -> None:
+    """tiktoken looks a piece up before it merges: `qzq` has no two halves among the tokens."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b"qzq"]
+    lines = [b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)]
+    (tmp_path / "tiktoken.model").write_bytes(b"".join(lines))
+    plain = load_tokenizer(tmp_path)
+    written = tokenizers.Tokenizer.from_file(str(write_tokenizer_json(tmp_path)))
+    for text, ids in (("qzq", [256]), ("qzqq", [113, 122, 113, 113])):
+        assert plain.encode(text) == written.encode(text).ids == ids
 
 
 def test_auto_tokenizer_loads_what_we_wrote_without_remote_code(tmp_path: Path) -> None:
