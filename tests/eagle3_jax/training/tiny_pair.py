@@ -1,0 +1,79 @@
+"""A tiny target and draft, and a packed batch of random tokens, for the training tests."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.training.packing import Batch, Sample, pack
+
+VOCAB = 40
+TARGET = TargetConfig(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    moe_intermediate_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    n_routed_experts=4,
+    n_shared_experts=1,
+    num_experts_per_tok=2,
+    first_k_dense_replace=1,
+    routed_scaling_factor=1.5,
+    norm_topk_prob=True,
+    q_lora_rank=16,
+    kv_lora_rank=16,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=8,
+    v_head_dim=8,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=64,
+    rope=RopeConfig(10000.0, YarnConfig(2.0, 32, mscale=1.0, mscale_all_dim=1.0)),
+)
+DRAFT = DraftConfig(
+    vocab_size=VOCAB,
+    draft_vocab_size=24,
+    hidden_size=32,
+    target_hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=64,
+    rope=RopeConfig(10000.0),
+    aux_layer_ids=(0, 1, 3),
+)
+
+
+def louder(model: nnx.Module, factor: float) -> None:
+    """Scales every matrix, so that differences in arithmetic are not lost in tiny activations."""
+    state = nnx.state(model, nnx.Param)
+    nnx.update(model, jax.tree.map(lambda x: x * factor if x.ndim > 1 else x, state))
+
+
+def tiny_target(seed: int = 0) -> KimiTarget:
+    target = KimiTarget(TARGET, rngs=nnx.Rngs(seed))
+    louder(target, 6.0)
+    return target
+
+
+def tiny_draft(target: KimiTarget, seed: int = 1) -> Eagle3Draft:
+    draft = Eagle3Draft(DRAFT, rngs=nnx.Rngs(seed), embed_tokens=target.embed_tokens)
+    draft.d2t.set_value(jnp.arange(24, dtype=jnp.int32) // 2)
+    return draft
+
+
+def random_batch(seed: int, rows: int = 2, length: int = 24) -> Batch:
+    rng = np.random.default_rng(seed)
+
+    def samples():
+        while True:
+            size = int(rng.integers(6, 12))
+            ids = rng.integers(0, VOCAB, size).tolist()
+            yield Sample(ids, [i > 2 for i in range(size)])
+
+    return pack(samples(), rows, length)
