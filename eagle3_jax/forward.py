@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -21,7 +22,7 @@ class TargetOutput(NamedTuple):
 
 def forward(
     target: KimiTarget,
-    token_ids: Int[Array, "batch seq"],
+    token_ids: Int[Array | np.ndarray, "batch seq"],
     *,
     aux_layer_ids: Sequence[int] | None = None,
 ) -> TargetOutput:
@@ -36,8 +37,8 @@ def forward(
 
 def draft_forward(
     draft: Eagle3Draft,
-    token_ids: Int[Array, "batch seq"],
-    aux_hidden: Float[Array, "batch seq aux"],
+    token_ids: Int[Array | np.ndarray, "batch seq"],
+    aux_hidden: Float[Array | np.ndarray, "batch seq aux"],
 ) -> tuple[Float[Array, "batch seq draft_vocab"], Float[Array, "batch seq hidden"]]:
     """The draft over a sequence whose target features are all known.
 
