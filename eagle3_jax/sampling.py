@@ -17,7 +17,7 @@ from eagle3_jax.sampling_rows import SamplingRows
 
 _INF_KEY = 0x7F800000  # the bits of float32 infinity
 _ONE_KEY = 0x3F800000  # the bits of 1.0
-_CHAINS = 16  # sums over the vocabulary run as so many independent chains
+_CHAINS = 8  # sums over the vocabulary run as so many independent chains
 
 
 def sample(
@@ -97,16 +97,20 @@ def _float(key: Int[Array, "..."]) -> Float[Array, "..."]:
 def _least_key(
     reached: Callable[[Int[Array, "batch rows 1"]], Array], highest: int, rows: tuple[int, ...]
 ) -> Int[Array, "batch rows 1"]:
-    """The least key in [0, highest] where the monotone `reached` holds, else highest."""
+    """The least key in [0, highest] where the monotone `reached` holds, else highest.
 
-    def halve(_: Int[Array, ""] | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = low + (high - low) // 2
-        holds = reached(middle)
-        return jnp.where(holds, low, middle + 1), jnp.where(holds, middle, high)
+    Settles one bit a step: below it, keys are known not to reach. `reached` sees keys up to
+    highest only.
+    """
+    bits = highest.bit_length()
 
-    bounds = jnp.zeros((*rows, 1), jnp.int32), jnp.full((*rows, 1), highest, jnp.int32)
-    return lax.fori_loop(0, highest.bit_length(), halve, bounds)[1]
+    def settle(step: Int[Array, ""] | int, below: Array) -> Array:
+        bit = jnp.int32(1 << (bits - 1)) >> step
+        middle = jnp.minimum(below + (bit - 1), highest)
+        return jnp.where(reached(middle), below, below + bit)
+
+    least = lax.fori_loop(0, bits, settle, jnp.zeros((*rows, 1), jnp.int32))
+    return jnp.minimum(least, highest)
 
 
 def _sum(values: Float[Array, "batch rows vocab"]) -> Float[Array, "batch rows 1"]:
@@ -120,10 +124,14 @@ def _sum(values: Float[Array, "batch rows vocab"]) -> Float[Array, "batch rows 1
 
 
 def _argmax(scores: Float[Array, "batch rows vocab"]) -> Int[Array, "batch rows"]:
-    """The lowest index of the largest score, as two plain reductions (XLA:CPU vectorises them)."""
-    vocab = scores.shape[-1]
+    """The lowest index of the largest score, as two float reductions, which XLA:CPU vectorises.
+
+    Float32 holds every index below 2^24.
+    """
+    last = scores.shape[-1] - 1
     best = scores == scores.max(-1, keepdims=True)
-    return jnp.where(best, jnp.arange(vocab), vocab - 1).min(-1)
+    index = jnp.arange(last + 1, dtype=jnp.float32)
+    return jnp.where(best, index, last).min(-1).astype(jnp.int32)
 
 
 def gumbel(

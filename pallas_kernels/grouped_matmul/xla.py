@@ -20,6 +20,8 @@ Milliseconds a call, float32, XLA:CPU (jax 0.10.2), one pinned thread of a busy 
       blocks      0.041  0.048  0.086  0.142  0.214  0.301  0.438  0.792   1.27
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -36,21 +38,17 @@ def grouped_mlp(
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
     (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
-    block = block_rows(tokens, top_k, experts)
-    slots, ends = _group(expert_ids.reshape(-1), experts, block)
-    # A group's last block may be partly empty: at most one such block an expert.
-    blocks = min(slots.size, slots.size // block + experts)
-    pairs = jnp.arange(slots.size, dtype=jnp.int32)
-    token_of = jnp.zeros(blocks * block, jnp.int32).at[slots].set(pairs // top_k)
+    rows = block_rows(tokens, top_k, experts)
+    blocks = _one_pair_each(expert_ids) if rows == 1 else _group(expert_ids, experts, rows)
 
     def run_block(index: Array, out: Array) -> Array:
-        expert = (ends <= index).sum()
-        rows = x[lax.dynamic_slice_in_dim(token_of, index * block, block)]
-        inner = jax.nn.silu(rows @ gate[expert]) * (rows @ up[expert])
-        return lax.dynamic_update_slice_in_dim(out, inner @ down[expert], index * block, 0)
+        expert, first = blocks.expert[index], index * rows
+        block = x[lax.dynamic_slice_in_dim(blocks.token, first, rows)]
+        inner = jax.nn.silu(block @ gate[expert]) * (block @ up[expert])
+        return lax.dynamic_update_slice_in_dim(out, inner @ down[expert], first, 0)
 
-    empty = jnp.zeros((blocks * block, x.shape[1]), x.dtype)
-    outs = lax.fori_loop(0, ends[-1], run_block, empty)[slots].reshape(tokens, top_k, -1)
+    empty = jnp.zeros((blocks.token.size, x.shape[1]), x.dtype)
+    outs = lax.fori_loop(0, blocks.used, run_block, empty)[blocks.slot]
     total = jnp.zeros(x.shape, jnp.float32)
     for choice in range(top_k):
         total += expert_weights[:, choice, None] * outs[:, choice]
@@ -65,12 +63,37 @@ def block_rows(tokens: int, top_k: int, experts: int) -> int:
     return min(16, tokens)
 
 
-def _group(
-    chosen: Int[Array, " pairs"], experts: int, block: int
-) -> tuple[Int[Array, " pairs"], Int[Array, " experts"]]:
-    """Each pair's slot (its row among all blocks' rows) and the block after each expert's last."""
-    one_hot = (chosen[:, None] == jnp.arange(experts)).astype(jnp.int32)
-    rank = ((jnp.cumsum(one_hot, axis=0) - one_hot) * one_hot).sum(1)
-    blocks_of = (one_hot.sum(0) + block - 1) // block
-    ends = jnp.cumsum(blocks_of)
-    return (ends - blocks_of)[chosen] * block + rank, ends
+class _Blocks(NamedTuple):
+    """Which expert runs on which rows, and where each pair's result comes out."""
+
+    used: Int[Array, ""] | int
+    expert: Int[Array, " blocks"]
+    token: Int[Array, " slots"]
+    slot: Int[Array, "tokens top_k"]
+
+
+def _one_pair_each(expert_ids: Int[Array, "tokens top_k"]) -> _Blocks:
+    pair = jnp.arange(expert_ids.size).reshape(expert_ids.shape)
+    token = (pair // expert_ids.shape[1]).reshape(-1)
+    return _Blocks(expert_ids.size, expert_ids.reshape(-1), token, pair)
+
+
+def _group(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> _Blocks:
+    """Blocks of `rows` rows of one expert each.
+
+    Everything is counted by comparisons: a few small fused loops, where a sort, a running sum or
+    a scatter would be many, each compiled and launched by itself.
+    """
+    chosen = expert_ids.reshape(-1)
+    pair, expert = jnp.arange(chosen.size), jnp.arange(experts)
+    counts = (chosen == expert[:, None]).sum(1)
+    blocks_of = (counts + rows - 1) // rows
+    ends = jnp.where(expert <= expert[:, None], blocks_of, 0).sum(1)
+    rank = ((chosen == chosen[:, None]) & (pair < pair[:, None])).sum(1)
+    slot = (ends - blocks_of)[chosen] * rows + rank
+    # A group's last block may be partly empty: at most one such block an expert.
+    blocks = min(chosen.size, chosen.size // rows + experts)
+    expert_of = (ends <= jnp.arange(blocks)[:, None]).sum(1)
+    token = pair // expert_ids.shape[1]
+    token_of = jnp.where(slot == jnp.arange(blocks * rows)[:, None], token, 0).sum(1)
+    return _Blocks(ends[-1], expert_of, token_of, slot.reshape(expert_ids.shape))

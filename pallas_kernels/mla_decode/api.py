@@ -1,10 +1,10 @@
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.mla_decode import reference
+from pallas_kernels.mla_decode import reference, xla
 
 IMPLEMENTATIONS = {
-    "xla": reference.mla_decode,
+    "xla": xla.mla_decode,
     "reference": reference.mla_decode,
     "pallas": "the GPU kernel is not written yet",
 }

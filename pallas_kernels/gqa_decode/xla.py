@@ -1,0 +1,42 @@
+"""Paged grouped-query attention in XLA: the query heads of a group are rows of one product."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.paged_softmax import attend, gather_slots
+
+
+def gqa_decode(
+    q: Float[Array, "batch q_len heads head_dim"],
+    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+) -> Float[Array, "batch q_len heads head_dim"]:
+    """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    batch, q_len, heads, head_dim = q.shape
+    _, page_size, groups, _ = k_pool.shape
+    shared = heads // groups
+    grouped = (q * scale).reshape(batch, q_len, groups, shared, head_dim)
+    query = jnp.moveaxis(grouped, 2, 1).reshape(batch * groups, q_len * shared, head_dim)
+    last = positions.max(1, keepdims=True)
+
+    def per_group(pool: Array, pages: Array, slots: Array) -> Array:
+        rows = gather_slots(pool, pages, slots <= last)
+        return jnp.moveaxis(rows, 2, 1).reshape(batch * groups, -1, head_dim)
+
+    def read(pages: Array, slots: Array) -> tuple[Array, Array]:
+        return per_group(k_pool, pages, slots), per_group(v_pool, pages, slots)
+
+    out = attend(
+        query,
+        jnp.repeat(jnp.repeat(positions, shared, axis=1), groups, axis=0),
+        page_table,
+        read,
+        page_size=page_size,
+        value_dim=head_dim,
+    )
+    out = out.reshape(batch, groups, q_len, shared, head_dim)
+    return jnp.moveaxis(out, 1, 2).reshape(q.shape)

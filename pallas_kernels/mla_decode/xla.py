@@ -1,0 +1,37 @@
+"""Paged latent attention in XLA: one copy of a chunk serves as keys and as values."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.paged_softmax import attend, gather_slots
+
+
+def mla_decode(
+    q_latent: Float[Array, "batch q_len heads kv_lora"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    pool: Float[Array, "pages page_size width"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+) -> Float[Array, "batch q_len heads kv_lora"]:
+    """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    batch, _, heads, kv_lora = q_latent.shape
+    width = pool.shape[-1]
+    query = jnp.concatenate([q_latent, q_rope], axis=-1).reshape(batch, -1, width) * scale
+    last = positions.max(1, keepdims=True)
+
+    def read(pages: Array, slots: Array) -> tuple[Array, Array]:
+        rows = gather_slots(pool, pages, slots <= last)
+        return rows, rows
+
+    # The rope part comes along in the values, because cutting it off would be a second copy.
+    out = attend(
+        query,
+        jnp.repeat(positions, heads, axis=1),
+        page_table,
+        read,
+        page_size=pool.shape[1],
+        value_dim=width,
+    )
+    return out[..., :kv_lora].reshape(q_latent.shape)

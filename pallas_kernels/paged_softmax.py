@@ -1,0 +1,63 @@
+"""Attention over a paged context in plain JAX: chunks of pages under a running softmax.
+
+Only the chunks that some sequence of the batch has reached are read, whatever the page table could
+hold. Chunks are cut from position 0 and one without visible slots leaves the state as it was, so a
+sequence's bits depend on its own context alone: not on its neighbours' lengths nor on the width of
+the table. The trip count is data, which costs nothing on CPU (a GPU waits for it).
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+CHUNK_SLOTS = 128
+
+ReadChunk = Callable[[Int[Array, "batch chunk_pages"], Int[Array, " slots"]], tuple[Array, Array]]
+
+
+def gather_slots(
+    pool: Float[Array, "pages page_size ..."],
+    pages: Int[Array, "batch chunk_pages"],
+    written: Bool[Array, "batch slots"],
+) -> Float[Array, "batch slots ..."]:
+    """The rows of a chunk, zero where nothing is written: a stale NaN times 0 would be NaN."""
+    rows = jnp.take(pool, pages, axis=0, mode="clip").reshape(*written.shape, *pool.shape[2:])
+    return jnp.where(written.reshape(*written.shape, *[1] * (pool.ndim - 2)), rows, 0)
+
+
+def attend(
+    query: Float[Array, "sequences rows dim"],
+    positions: Int[Array, "sequences rows"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    read: ReadChunk,
+    *,
+    page_size: int,
+    value_dim: int,
+) -> Float[Array, "sequences rows value_dim"]:
+    """Each scaled query row's softmax over the slots up to its position, times their values.
+
+    read(pages, slots) returns a chunk's keys and values [sequences, slots, ...], finite everywhere.
+    """
+    per_chunk = max(1, CHUNK_SLOTS // page_size)
+    chunk_slots = per_chunk * page_size
+    table = jnp.pad(page_table, ((0, 0), (0, -page_table.shape[1] % per_chunk)))
+
+    def add_chunk(index: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        peak, mass, total = state
+        slots = index * chunk_slots + jnp.arange(chunk_slots)
+        pages = lax.dynamic_slice_in_dim(table, index * per_chunk, per_chunk, axis=1)
+        keys, values = read(pages, slots)
+        scores = jnp.einsum("nmd,nsd->nms", query, keys, preferred_element_type=jnp.float32)
+        scores = jnp.where(slots <= positions[..., None], scores, -jnp.inf)
+        higher = jnp.maximum(peak, scores.max(-1))
+        weights = jnp.exp(scores - higher[..., None])
+        kept = jnp.exp(peak - higher)
+        added = jnp.einsum("nms,nsd->nmd", weights.astype(values.dtype), values)
+        return higher, mass * kept + weights.sum(-1), total * kept[..., None] + added
+
+    rows = positions.shape
+    start = jnp.full(rows, -jnp.inf), jnp.zeros(rows), jnp.zeros((*rows, value_dim))
+    _, mass, total = lax.fori_loop(0, positions.max() // chunk_slots + 1, add_chunk, start)
+    return (total / mass[..., None]).astype(query.dtype)
