@@ -89,9 +89,7 @@ class Engine:
         dispatched = self._dispatch_prefill()
         dispatched |= self._dispatch_round()
         keep = DISPATCH_DEPTH - 1 if dispatched else 0
-        while self._in_flight and (
-            not self._in_flight[0].is_round or len(self._in_flight) > keep
-        ):
+        while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):
             self._read_oldest()
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -176,5 +174,5 @@ class Engine:
         if sequence.status is Status.FINISHED:
             self._scheduler.remove(sequence)
             del self._sequences[sequence.request.request_id]
-        if output.token_ids or output.text or output.finish_reason:
+        if output is not None:
             self._outputs.append(output)

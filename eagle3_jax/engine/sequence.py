@@ -105,7 +105,8 @@ class Sequence:
         self.output_ids.append(token)
         ready = len(self.output_ids) >= sampling.min_tokens
         if ready and (token in self.eos_token_ids or token in own_stops):
-            self.stream.push(token, silent=not sampling.include_stop_str_in_output)
+            silent = not sampling.include_stop_str_in_output
+            self.stream.push(token, silent=silent, match=False)
             self.finish("stop", None if token in self.eos_token_ids else token)
             return
         matched = self.stream.push(token, match=ready)
@@ -119,9 +120,11 @@ class Sequence:
         self.status = Status.FINISHED
         self.finish_reason, self.stop_reason = reason, stop_reason
 
-    def output(self) -> RequestOutput:
-        """The news since the last call."""
+    def output(self) -> RequestOutput | None:
+        """The news since the last call, or None while all of it is held back."""
         token_ids, text = self.stream.take(final=self.status is Status.FINISHED)
+        if not (token_ids or text or self.finish_reason):
+            return None
         accepted, self.accepted = tuple(self.accepted), []
         return RequestOutput(
             self.request.request_id,
