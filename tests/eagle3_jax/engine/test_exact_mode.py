@@ -1,0 +1,51 @@
+"""In exact mode plain and speculative output come from equal arithmetic: no tie can part them."""
+
+import pytest
+from driving import Answer, drive, sizes
+
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+
+@pytest.fixture(scope="module")
+def exact_plain(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
+    """Without a draft, never preempted."""
+    engine = Engine(target, None, sizes(3, exact=True))
+    engine.warmup()
+    answers: dict[str, Answer] = {}
+    for request in requests:
+        answers |= drive(engine, [request])
+    assert engine.stats().num_preemptions == engine.stats().num_draft_tokens == 0
+    return answers
+
+
+@pytest.mark.parametrize("with_draft", [True, False], ids=["draft", "plain"])
+@pytest.mark.parametrize("arrival_gap", [0, 2])
+def test_draft_batch_and_preemption_change_no_token(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    with_draft: bool,
+    arrival_gap: int,
+    requests: list[Request],
+    exact_plain: dict[str, Answer],
+) -> None:
+    engine = Engine(target, draft if with_draft else None, sizes(3, exact=True))
+    engine.warmup()
+    answers = drive(engine, requests, arrival_gap=arrival_gap)
+    for name, answer in answers.items():
+        assert answer.token_ids == exact_plain[name].token_ids
+        assert answer.finish == exact_plain[name].finish
+        assert len(answer.token_ids) == 1 + sum(count + 1 for count in answer.accepted)
+    stats = engine.stats()
+    assert stats.num_preemptions > 0
+    assert stats.generation_tokens == sum(len(a.token_ids) for a in answers.values())
+    assert stats.free_pages == stats.total_pages
+
+
+def test_exact_and_bucketed_engines_agree(
+    plain: dict[str, Answer], exact_plain: dict[str, Answer]
+) -> None:
+    """Under the tie rule; none of these requests has a tie."""
+    for name, answer in exact_plain.items():
+        assert answer.token_ids == plain[name].token_ids

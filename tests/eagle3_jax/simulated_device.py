@@ -1,0 +1,182 @@
+"""A stand-in for the runner: programs become Python on tokens, and every cache row is checked.
+
+A "model" here is a law: the next token is a hash of seed and history. A cache row remembers the
+history it was written for, so that a page with two owners, a lost page or a wrong table shows as
+soon as the row is read. Programs run at dispatch; reports are read when the engine reads them.
+"""
+
+import zlib
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.runner import RowReport
+from eagle3_jax.engine.scheduler import ChunkPlan
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.engine.text import Tokenizer
+
+VOCAB = 17
+
+
+def law(history: Rows[int], seed: int, barred: Rows[int] = ()) -> int:
+    """The token after `history`: half of them follow a short cycle, so that texts repeat."""
+    bits = zlib.crc32(np.asarray([seed, *history], np.int64).tobytes())
+    token = (history[-1] + 1) % VOCAB if bits & 1 else (bits >> 1) % VOCAB
+    return next(t % VOCAB for t in range(token, token + VOCAB) if t % VOCAB not in barred)
+
+
+@dataclass
+class Slot:
+    """What the device keeps of a sequence: all its tokens, of which the last has no KV yet."""
+
+    tokens: list[int]
+    sequence: Sequence
+    max_len: int
+    finished: bool
+
+    def choose(self, history: list[int]) -> int:
+        request = self.sequence.request
+        early = len(history) < len(request.prompt_ids) + request.sampling.min_tokens
+        return law(history, self.sequence.seed, self.sequence.stop_ids if early else ())
+
+    def commit(self, token: int) -> None:
+        self.tokens.append(token)
+        self.finished |= token in self.sequence.stop_ids or len(self.tokens) >= self.max_len
+
+
+class SimulatedRunner:
+    """Runner's interface over Python data."""
+
+    def __init__(self, target: object, draft: object, config: EngineConfig):
+        self.config = config
+        self.drafts = config.num_speculative_tokens if draft else 0
+        self.random = Random(0)
+        self.memory: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.slots: dict[int, Slot] = {}
+        self.unread = 0
+
+    def compile(self, progress: object = None) -> None: ...
+
+    def prefill(self, chunk: ChunkPlan) -> list[RowReport]:
+        sequence, end = chunk.sequence, chunk.start + chunk.length
+        assert 0 < chunk.length <= self.config.prefill_chunk
+        self._check(sequence, sequence.prefill_ids[: chunk.start])
+        self._write(sequence, sequence.prefill_ids[:end], chunk.start)
+        if not chunk.last:
+            return []
+        self.unread += 1
+        slot = Slot(list(sequence.prefill_ids), sequence, sequence.limit, False)
+        self.slots[sequence.slot] = slot
+        slot.commit(slot.choose(slot.tokens))
+        return [RowReport(slot.tokens[-1:], 0)]
+
+    def round(self, members: Rows[Sequence]) -> list[RowReport]:
+        assert self.unread <= 2, "more than one round and a prefill were in flight"
+        assert len({s.slot for s in members}) == len(members) <= self.config.max_num_seqs
+        self.unread += 1
+        return [self._advance(sequence) for sequence in members]
+
+    def read(self, report: list[RowReport]) -> list[RowReport]:
+        self.unread -= 1
+        return report
+
+    def _advance(self, sequence: Sequence) -> RowReport:
+        slot = self.slots[sequence.slot]
+        assert slot.sequence is sequence, "a round over a slot that was not opened for it"
+        if slot.finished:
+            return RowReport([], 0)
+        valid = max(0, min(self.drafts, slot.max_len - len(slot.tokens) - 1))
+        accepted = self.random.randint(0, valid)
+        self._check(sequence, slot.tokens[:-1])
+        committed, history = [], list(slot.tokens)
+        for _ in range(accepted + 1):
+            committed.append(slot.choose(history))
+            history.append(committed[-1])
+        drafted = [*history[:-1], *[-1] * (valid - accepted)]
+        self._write(sequence, drafted, len(slot.tokens) - 1)
+        for token in committed:
+            slot.commit(token)
+        return RowReport(committed, valid)
+
+    def _check(self, sequence: Sequence, history: list[int]) -> None:
+        """Every row below the length holds what was written for this history."""
+        for position in range(len(history)):
+            held = self.memory.get(self._place(sequence, position))
+            assert held == tuple(history[: position + 1]), f"row {position} is not its own"
+
+    def _write(self, sequence: Sequence, history: list[int], start: int) -> None:
+        for position in range(start, len(history)):
+            self.memory[self._place(sequence, position)] = tuple(history[: position + 1])
+
+    def _place(self, sequence: Sequence, position: int) -> tuple[int, int]:
+        page, offset = divmod(position, self.config.page_size)
+        assert page < len(sequence.pages), "no page covers a row the program needs"
+        assert sequence.pages[page] != SCRATCH_PAGE
+        return sequence.pages[page], offset
+
+
+def simulated_engine(
+    monkeypatch: pytest.MonkeyPatch,
+    config: EngineConfig,
+    *,
+    eos: tuple[int, ...] = (),
+    tokenizer: Tokenizer | None = None,
+    with_draft: bool = True,
+) -> Engine:
+    """The real engine on the simulated device."""
+    monkeypatch.setattr("eagle3_jax.engine.engine.Runner", SimulatedRunner)
+    target = SimpleNamespace(config=SimpleNamespace(vocab_size=VOCAB, eos_token_ids=eos))
+    draft = object() if with_draft else None
+    return Engine(target, draft, config, tokenizer=tokenizer)  # pyright: ignore[reportArgumentType]
+
+
+def plain_answer(
+    request: Request,
+    config: EngineConfig,
+    eos: tuple[int, ...] = (),
+    tokenizer: Tokenizer | None = None,
+) -> tuple[list[int], str, str, int | str | None]:
+    """Tokens, text, finish reason and stop reason by the rules, one token at a time.
+
+    Text and stop strings come from whole decodes of tokens whose text can't change any more.
+    """
+    sampling, seed = request.sampling, request.sampling.seed or 0
+    ends = () if sampling.ignore_eos else eos
+    stops, answer = {*ends, *sampling.stop_token_ids}, []
+    most = config.max_model_len - len(request.prompt_ids)
+    most = min(most, sampling.max_tokens or most)
+    decode = tokenizer.decode if tokenizer else lambda ids: ""
+    lengths: list[int] = []
+    search_from = 0
+    while True:
+        early = len(answer) < sampling.min_tokens
+        history = [*request.prompt_ids, *answer]
+        token = law(history, seed, sorted(stops) if early else ())
+        answer.append(token)
+        if token in stops:
+            shown = answer if sampling.include_stop_str_in_output else answer[:-1]
+            return answer, decode(shown), "stop", None if token in ends else token
+        text = decode(answer)
+        settled = not text.endswith("\ufffd")
+        if settled:
+            lengths += [len(text)] * (len(answer) - len(lengths))
+        if len(answer) < sampling.min_tokens:
+            search_from = len(text) if settled else search_from
+        elif settled:
+            hits = [(text.find(s, search_from), s) for s in sampling.stop]
+            hits = [hit for hit in hits if hit[0] >= 0]
+            if hits:
+                start, found = min(hits, key=lambda hit: hit[0])
+                whole = sampling.include_stop_str_in_output
+                cut = start + len(found) * whole
+                kept = sum(length <= cut for length in lengths)
+                kept += whole and (lengths[kept - 1] if kept else 0) < cut
+                return answer[:kept], text[:cut], "stop", found
+        if len(answer) == most:
+            return answer, text, "length", None
