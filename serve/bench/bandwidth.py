@@ -1,0 +1,25 @@
+"""How fast this thread reads memory: what the byte floor is divided by."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+MATRIX = (8192, 8192)
+"""256 MiB of float32: far more than any cache keeps."""
+
+
+class ReadBandwidth:
+    """A float32 matrix-vector product, the fastest plain read that XLA's CPU backend does."""
+
+    def __init__(self) -> None:
+        self._matrix = jnp.ones(MATRIX, jnp.float32)
+        self._vector = jnp.ones((1, MATRIX[0]), jnp.float32)
+        self._multiply = jax.jit(jnp.matmul).lower(self._vector, self._matrix).compile()
+        self.sample()
+
+    def sample(self) -> float:
+        """Bytes a second of one pass over the matrix."""
+        start = time.perf_counter()
+        self._multiply(self._vector, self._matrix).block_until_ready()
+        return self._matrix.nbytes / (time.perf_counter() - start)

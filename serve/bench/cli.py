@@ -1,0 +1,107 @@
+"""The command eagle3-bench."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from serve.bench.conditions import conditions, pin
+from serve.bench.flags import parse_bench_flags
+
+if TYPE_CHECKING:
+    from serve.loading import LoadedPair
+
+QUICK_PROMPTS, PROMPTS = 2, 40
+QUICK_TOKENS, TOKENS = 24, 64
+FILE_WIDTH = 140
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use."""
+    flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
+    commands = {"cpu": _cpu, "accept": _accept, "equal": _equal}
+    try:
+        return commands[flags.command](flags, _console())
+    except (ImportError, OSError, ValueError) as error:
+        print(f"eagle3-bench: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _console() -> Console:
+    """Tables keep their columns where standard output is a file."""
+    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+
+
+def _cpu(flags: argparse.Namespace, console: Console) -> int:
+    # Before anything runs on JAX or torch: both size their thread pools by the cores they may use.
+    found = conditions(pin(flags.core))
+    from serve.bench import cpu, tables
+    from serve.bench.record import write_record
+
+    say = Console(stderr=True).print
+    plain = cpu.run_plain(flags.repetitions, say) if flags.only != "round" else []
+    rounds = []
+    if flags.only != "plain":
+        rounds = cpu.run_rounds(_pair(flags), flags.repetitions, flags.prompts, say)
+    record = cpu.CpuRecord(found, flags.repetitions, plain, rounds)
+    tables.print_conditions(console, found, flags.repetitions)
+    if plain:
+        tables.print_plain(console, plain)
+    if rounds:
+        tables.print_rounds(console, rounds)
+    if flags.json:
+        write_record(flags.json, "cpu", record)
+    return 0
+
+
+def _accept(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.accept import AcceptRecord, accept_table
+    from serve.bench.held_out import held_out
+    from serve.bench.record import write_record
+
+    found, pair = conditions(), _pair(flags)
+    prompts = held_out(pair.tokenizer, flags.prompts)
+    rows = accept_table(pair, prompts, flags.k, flags.temperature)
+    title = f"Held-out prompts, k={flags.k}, temperature {flags.temperature:g}"
+    tables.print_accept(console, rows, title)
+    if flags.json:
+        record = AcceptRecord(found, flags.k, flags.temperature, rows)
+        write_record(flags.json, "accept", record)
+    return 0
+
+
+def _equal(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.equal import check_equal
+    from serve.bench.equal_plan import full_plan, quick_plan
+    from serve.bench.held_out import held_out
+    from serve.bench.record import write_record
+
+    pair = _pair(flags)
+    assert pair.draft is not None, "the flags ask for a draft"
+    prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
+    result = check_equal(
+        pair.target,
+        pair.draft,
+        [prompt.token_ids for prompt in prompts],
+        quick_plan() if flags.quick else full_plan(),
+        eos_token_ids=pair.eos_token_ids,
+        max_tokens=flags.max_tokens or (QUICK_TOKENS if flags.quick else TOKENS),
+        on_case=lambda case: tables.print_case(console, case),
+    )
+    tables.print_equal(console, result)
+    if flags.json:
+        write_record(flags.json, "equal", result)
+    return 0 if result.holds else 1
+
+
+def _pair(flags: argparse.Namespace) -> "LoadedPair":
+    from serve.loading import demo_directories, load_pair
+
+    if flags.model:
+        return load_pair(Path(flags.model), Path(flags.draft))
+    return load_pair(*demo_directories())

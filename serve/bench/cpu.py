@@ -1,0 +1,62 @@
+"""The CPU benchmark: every ratio that the README quotes, in one record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from serve.bench.accept import AcceptRow, accept_table
+from serve.bench.bandwidth import ReadBandwidth
+from serve.bench.conditions import Conditions
+from serve.bench.held_out import held_out
+from serve.bench.kimi_108m import random_target
+from serve.bench.plain import PlainResult, compare_plain
+from serve.bench.rounds import RoundResult, compare_rounds
+from serve.bench.transformers_peer import TransformersPeer
+from serve.loading import LoadedPair
+
+BATCHES = (1, 8)
+WIDTHS = (1, 3, 6)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CpuRecord:
+    """What the command found, and under which conditions. Absent parts are empty."""
+
+    conditions: Conditions
+    repetitions: int
+    plain: list[PlainResult] = field(default_factory=list)
+    rounds: list[RoundResult] = field(default_factory=list)
+
+
+def run_plain(repetitions: int, say: Say, batches: Sequence[int] = BATCHES) -> list[PlainResult]:
+    """Plain decoding of the random model against transformers. ImportError without torch."""
+    say("plain decoding: preparing the random model and its copy in transformers")
+    target = random_target()
+    peer, bandwidth = TransformersPeer(target), ReadBandwidth()
+    results = []
+    for batch in batches:
+        say(f"plain decoding: batch {batch}")
+        results.append(compare_plain(target, peer, bandwidth, batch=batch, repetitions=repetitions))
+    return results
+
+
+def run_rounds(
+    pair: LoadedPair, repetitions: int, per_category: int, say: Say
+) -> list[RoundResult]:
+    """The speculative round of a pair, and its accept length on held-out prompts."""
+    prompts, results = held_out(pair.tokenizer, per_category), []
+    accept: dict[int, AcceptRow] = {}
+    for k in WIDTHS:
+        say(f"accept length: k={k} on {len(prompts)} held-out prompts")
+        accept[k] = accept_table(pair, prompts, k, temperature=0.0)[-1]
+    for batch in BATCHES:
+        say(f"rounds: batch {batch}")
+        chosen = [prompts[i % len(prompts)].token_ids for i in _spread(batch, len(prompts))]
+        results += compare_rounds(pair, chosen, accept, repetitions=repetitions)
+    return results
+
+
+def _spread(count: int, among: int) -> list[int]:
+    """Indices across all categories, not only the first."""
+    return [i * among // count for i in range(count)]

@@ -1,0 +1,30 @@
+"""Runs requests through an engine to their ends."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from eagle3_jax.engine import Engine, Request
+
+
+@dataclass
+class Answer:
+    """What a request got."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+
+
+def drive(engine: Engine, requests: Iterable[Request]) -> dict[str, Answer]:
+    """The answer of each request id. The engine must be warm."""
+    answers: dict[str, Answer] = {}
+    for request in requests:
+        answers[request.request_id] = Answer()
+        engine.add(request)
+    while engine.has_work:
+        for output in engine.step():
+            answer = answers[output.request_id]
+            answer.token_ids.extend(output.token_ids)
+            answer.text += output.text
+            answer.finish_reason = output.finish_reason
+    return answers

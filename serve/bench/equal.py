@@ -1,0 +1,210 @@
+"""Are outputs equal whatever k, batch, preemption and run? Coupled sampling's promise, counted.
+
+All prompts run under all sampling settings through one engine per case. Outside exact mode every
+answer is compared with plain decoding one sequence at a time, and a difference must be a tie
+(serve.bench.ties). In exact mode speculative and plain answers of one bucket and k must be equal.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+from serve.bench.drive import Answer, drive
+from serve.bench.equal_plan import Case, Group
+from serve.bench.ties import Difference, Scorer
+
+REQUESTS_PER_TIE = 500
+PAGE_SIZE = 16
+
+SETTINGS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "T=0.6 top-p min-p": SamplingParams(temperature=0.6, top_p=0.9, min_p=0.02),
+    "T=1.0 top-p min-p": SamplingParams(temperature=1.0, top_p=0.95, min_p=0.05),
+}
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What one case gave. reference: it is what the others of its group are compared with."""
+
+    name: str
+    reference: bool
+    exact: bool
+    compared: int
+    identical: int
+    differences: list[Difference]
+    preemptions: int
+    tokens: int
+    seconds: float
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EqualResult:
+    """All cases. ties: explained differences outside exact mode, of `compared` answers."""
+
+    prompts: int
+    settings: tuple[str, ...]
+    max_tokens: int
+    cases: list[CaseResult]
+    compared: int
+    identical: int
+    ties: int
+    failures: list[str]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise is kept."""
+        return not self.failures
+
+
+def check_equal(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    prompts: Sequence[Sequence[int]],
+    plan: Iterable[Group],
+    *,
+    eos_token_ids: Sequence[int],
+    max_tokens: int,
+    on_case: Callable[[CaseResult], None] = lambda _: None,
+) -> EqualResult:
+    """Runs the plan and compares; `on_case` hears of every case as it ends."""
+    runner = _Runner(target, draft, prompts, eos_token_ids, max_tokens)
+    cases: list[CaseResult] = []
+    for group in plan:
+        for result in runner.run(group):
+            on_case(result)
+            cases.append(result)
+    return summarize(cases, len(prompts), max_tokens)
+
+
+def summarize(cases: list[CaseResult], prompts: int, max_tokens: int) -> EqualResult:
+    """Adds the cases up and applies the limit on ties."""
+    others = [case for case in cases if not case.reference]
+    compared = sum(case.compared for case in others)
+    free = [case for case in others if not case.exact]
+    ties = sum(d.cause is not None for case in free for d in case.differences)
+    failures = [failure for case in cases for failure in case.failures]
+    allowed = -(-sum(case.compared for case in free) // REQUESTS_PER_TIE)
+    if ties > allowed:
+        failures.append(
+            f"{ties} answers differ by a tie, at most {allowed} may (1 in {REQUESTS_PER_TIE})"
+        )
+    return EqualResult(
+        prompts=prompts,
+        settings=tuple(SETTINGS),
+        max_tokens=max_tokens,
+        cases=cases,
+        compared=compared,
+        identical=sum(case.identical for case in others),
+        ties=ties,
+        failures=failures,
+    )
+
+
+class _Runner:
+    """The requests of every prompt and setting, and the engines that answer them."""
+
+    def __init__(
+        self,
+        target: KimiTarget,
+        draft: Eagle3Draft,
+        prompts: Sequence[Sequence[int]],
+        eos_token_ids: Sequence[int],
+        max_tokens: int,
+    ) -> None:
+        self._target, self._draft, self._eos = target, draft, eos_token_ids
+        self._requests = [
+            Request(
+                f"prompt {i}, {name}",
+                list(prompt),
+                replace(sampling, seed=1000 * i + s, max_tokens=max_tokens),
+            )
+            for i, prompt in enumerate(prompts)
+            for s, (name, sampling) in enumerate(SETTINGS.items())
+        ]
+        longest = max(map(len, prompts)) + max_tokens
+        self._max_len = -(-longest // PAGE_SIZE) * PAGE_SIZE
+        self._scorer = Scorer(target, self._max_len)
+
+    def run(self, group: Group) -> Iterable[CaseResult]:
+        """The reference first."""
+        expected, result = self._answer(group.reference)
+        yield result
+        for case in group.others:
+            answers, result = self._answer(case)
+            yield self._compare(result, answers, expected)
+
+    def _answer(self, case: Case) -> tuple[dict[str, Answer], CaseResult]:
+        start = time.perf_counter()
+        engine = self._engine(case)
+        answers = drive(engine, self._requests)
+        stats = engine.stats()
+        result = CaseResult(
+            name=case.name,
+            reference=True,
+            exact=case.exact,
+            compared=len(answers),
+            identical=len(answers),
+            differences=[],
+            preemptions=stats.num_preemptions,
+            tokens=stats.generation_tokens,
+            seconds=time.perf_counter() - start,
+        )
+        if case.few_pages and not stats.num_preemptions:
+            result.failures.append(f"{case.name}: nothing was preempted, so nothing was tested")
+        if stats.free_pages != stats.total_pages:
+            lost = stats.total_pages - stats.free_pages
+            result.failures.append(f"{case.name}: {lost} pages were not given back")
+        return answers, result
+
+    def _engine(self, case: Case) -> Engine:
+        pages = self._max_len // PAGE_SIZE + 1 if case.few_pages else None
+        config = EngineConfig(
+            num_speculative_tokens=case.num_speculative_tokens,
+            max_model_len=self._max_len,
+            max_num_seqs=case.batch,
+            page_size=PAGE_SIZE,
+            num_pages=pages,
+            batch_buckets=None if case.exact else (case.batch,),
+            exact=case.exact,
+        )
+        draft = self._draft if case.speculative else None
+        engine = Engine(self._target, draft, config, eos_token_ids=self._eos)
+        engine.warmup()
+        return engine
+
+    def _compare(
+        self, result: CaseResult, answers: dict[str, Answer], expected: dict[str, Answer]
+    ) -> CaseResult:
+        found = []
+        for request in self._requests:
+            name = request.request_id
+            ours, theirs = expected[name].token_ids, answers[name].token_ids
+            difference = self._scorer.explain(
+                name, request.prompt_ids, request.sampling, ours, theirs
+            )
+            found += [difference] if difference else []
+        errors = [d for d in found if result.exact or d.cause is None]
+        failures = [f"{result.name}: {describe(d)}" for d in errors]
+        return replace(
+            result,
+            reference=False,
+            identical=result.compared - len(found),
+            differences=found,
+            failures=result.failures + failures,
+        )
+
+
+def describe(difference: Difference) -> str:
+    """One line for a reader who will look into it."""
+    cause = f"a {difference.cause} tie" if difference.cause else "not a tie"
+    return (
+        f"{difference.request_id}: token {difference.index} is {difference.tokens[0]} or "
+        f"{difference.tokens[1]}, {cause} (scores {difference.score_margin:.1e} apart, router "
+        f"margin {difference.router_margin:.1e})"
+    )

@@ -1,0 +1,73 @@
+"""Which engines have to give equal outputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine: k, batch size, with or without its draft, few pages to force preemption.
+
+    again: the same as the case before it, once more.
+    """
+
+    num_speculative_tokens: int
+    batch: int
+    speculative: bool = True
+    exact: bool = False
+    few_pages: bool = False
+    again: bool = False
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+        parts = [f"k={self.num_speculative_tokens}", f"batch {self.batch}"]
+        parts += ["exact"] * self.exact
+        parts += ["plain"] * (not self.speculative)
+        parts += ["preempted"] * self.few_pages
+        return ", ".join([*parts, *["again"] * self.again])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases whose answers must equal the first one's; exact: without any exception."""
+
+    reference: Case
+    others: tuple[Case, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether ties excuse nothing."""
+        return self.reference.exact
+
+
+def full_plan(widths: Sequence[int] = (1, 3, 6), batches: Sequence[int] = (1, 8)) -> list[Group]:
+    """The whole matrix."""
+    plain, small, large = Case(0, batches[0], speculative=False), batches[0], batches[-1]
+    middle = widths[len(widths) // 2]
+    free = [Case(0, b, speculative=False) for b in batches[1:]]
+    free += [Case(k, b) for k in widths for b in batches]
+    free += [Case(middle, large, again=True), Case(middle, large, few_pages=True)]
+    free += [Case(0, large, speculative=False, few_pages=True)]
+    exact = [exact_group(k, large) for k in widths if k != middle]
+    return [
+        Group(plain, tuple(free)),
+        *exact,
+        exact_group(middle, small),
+        exact_group(middle, large, preempted=True),
+    ]
+
+
+def quick_plan(k: int = 3, batch: int = 4) -> list[Group]:
+    """One of each kind."""
+    free = (Case(k, batch), Case(k, batch, again=True), Case(k, batch, few_pages=True))
+    return [Group(Case(0, 1, speculative=False), free), exact_group(k, batch, preempted=True)]
+
+
+def exact_group(k: int, batch: int, *, preempted: bool = False) -> Group:
+    """Speculative against plain at one k and bucket, also with too few pages."""
+    plain = Case(k, batch, speculative=False, exact=True)
+    others = [replace(plain, speculative=True)]
+    if preempted:
+        others += [replace(case, few_pages=True) for case in (*others, plain)]
+    return Group(plain, tuple(others))

@@ -1,0 +1,79 @@
+"""The flags of eagle3-bench."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from serve.flags import OneLineParser
+from serve.options import check_num_speculative_tokens
+
+
+def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    parser = _build_parser()
+    flags = parser.parse_args(argv)
+    try:
+        _check(flags)
+    except ValueError as error:
+        parser.error(str(error))
+    return flags
+
+
+def _check(flags: argparse.Namespace) -> None:
+    if flags.demo and (flags.model or flags.draft):
+        raise ValueError("--demo brings its own pair; leave MODEL and --draft out")
+    if flags.model and not flags.draft:
+        raise ValueError("MODEL needs a draft: --draft DIR")
+    if flags.draft and not flags.model:
+        raise ValueError("--draft needs the target it was made for: MODEL")
+    if flags.command == "accept" and check_num_speculative_tokens(flags.k) == 0:
+        raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
+    for name in ("repetitions", "prompts", "max_tokens"):
+        value = getattr(flags, name, None)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+    if flags.command == "accept" and flags.temperature < 0:
+        raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
+
+
+def _build_parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="eagle3-bench", description="Measures this engine.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_cpu(commands.add_parser("cpu", help="all ratios of the CPU engine, one pinned core"))
+    _add_accept(commands.add_parser("accept", help="accept length on held-out prompts"))
+    _add_equal(commands.add_parser("equal", help="count identical outputs; status 1 if any fails"))
+    return parser
+
+
+def _add_cpu(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    parser.add_argument("--only", choices=("plain", "round"), help="one half of the benchmark")
+    parser.add_argument("--repetitions", type=int, default=9, metavar="N")
+    parser.add_argument(
+        "--prompts", type=int, default=20, metavar="N", help="held-out, a category, for accept"
+    )
+    parser.add_argument("--core", type=int, metavar="N", help="the core to run on; the last")
+
+
+def _add_accept(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
+
+
+def _add_equal(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
+    parser.add_argument("--prompts", type=int, metavar="N", help="a category; 40 (quick: 2)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="target checkpoint directory")
+    parser.add_argument("--draft", metavar="DIR", help="draft checkpoint directory")
+    parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
+    parser.add_argument("--json", metavar="FILE", help="write the record there")

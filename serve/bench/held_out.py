@@ -1,0 +1,29 @@
+"""The embedded corpus's held-out prompts as token ids."""
+
+from dataclasses import dataclass
+
+from convert.tokenizer import Tokenizer
+from serve.demo.corpus import CATEGORIES, Conversation, held_out_prompts
+
+
+@dataclass(frozen=True)
+class HeldOutPrompt:
+    """One held-out conversation, and its messages before the answer as the target reads them."""
+
+    category: str
+    conversation: Conversation
+    token_ids: list[int]
+
+
+def held_out(tokenizer: Tokenizer, per_category: int) -> list[HeldOutPrompt]:
+    """The first prompts of every category that pose different problems, category by category."""
+    return [
+        HeldOutPrompt(category, conversation, _encode(tokenizer, conversation))
+        for category in CATEGORIES
+        for conversation in held_out_prompts(category, per_category)
+    ]
+
+
+def _encode(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+    tools = list(conversation.tools) or None
+    return tokenizer.encode_chat(conversation.prompt, tools=tools)

@@ -1,0 +1,177 @@
+"""The round's two phases as programs of their own, and chains of them on the states of one run.
+
+A chain is dispatched back to back and awaited once, so that its time is the device's. The states
+come from a first walk through the same rounds: each phase then sees, round by round, exactly what
+it saw there, and routes to the same experts.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.packing import empty_chunk, pack_chunk
+from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.runner import initial_state
+from eagle3_jax.engine.scheduler import ChunkPlan
+from eagle3_jax.engine.sequence import Sequence as EngineSequence
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.propose import propose
+from eagle3_jax.speculative.round import _commit, _target_rows
+from eagle3_jax.speculative.state import DecodeState, SlotRows
+
+ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
+"""Greedy, and nothing but the context's end stops it."""
+
+
+class Batch(NamedTuple):
+    """Which slots a program advances, and where their pages are."""
+
+    slot_ids: Array
+    page_table: Array
+
+
+class Recorded(NamedTuple):
+    """What one round of the first walk began with, and what its draft proposed."""
+
+    slots: SlotRows
+    draft_ids: Array
+
+
+class PhaseChains:
+    """Chains of `rounds` rounds of one pair, k and batch, after the prefill of `prompts`.
+
+    Raises ValueError when the rounds could reach the end of the context.
+    """
+
+    def __init__(
+        self,
+        target: KimiTarget,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+        prompts: Sequence[Sequence[int]],
+        rounds: int,
+    ) -> None:
+        if max(map(len, prompts)) + rounds * config.width + 1 >= config.max_model_len:
+            raise ValueError(
+                f"{rounds} rounds of {config.width} tokens after prompts of up to "
+                f"{max(map(len, prompts))} do not fit max_model_len={config.max_model_len}"
+            )
+        self._rounds = rounds
+        self._target, target_structure = flatten_model(target)
+        self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
+        capture = draft.config.aux_layer_ids if draft else ()
+        self._pair = Pair(target_structure, draft_structure, capture)
+        sequences = [_place(i, list(p), config) for i, p in enumerate(prompts)]
+        pages = jnp.asarray([s.pages for s in sequences], jnp.int32)
+        self._batch = Batch(jnp.arange(len(prompts)), pages)
+        empty = initial_state(target, draft, config, len(capture))
+        self._state = self._prefill(empty, sequences, config)
+        weights = shapes_of((self._target, self._draft, self._state))
+        self._round = compile_program("round", self._pair, *weights, *shapes_of(self._batch))
+        self._propose = jax.jit(partial(_propose, self._pair), donate_argnums=(1,))
+        self._verify = jax.jit(partial(_verify, self._pair), donate_argnums=(1,))
+        self._walk = self._record() if draft else []
+
+    def time_round(self) -> float:
+        """Seconds of one whole round."""
+        state, report = _copy(self._state), None
+        start = time.perf_counter()
+        for _ in range(self._rounds):
+            state, report = self._round(self._target, self._draft, state, *self._batch)
+        return self._seconds_each(start, report)
+
+    def time_propose(self) -> float:
+        """Seconds of one round's drafting; needs a draft."""
+        pools, draft_ids = _copy(self._state.draft_pools), None
+        start = time.perf_counter()
+        for recorded in self._walk:
+            draft_ids, pools = self._propose(self._draft, pools, recorded.slots, self._batch)
+        return self._seconds_each(start, draft_ids)
+
+    def time_verify(self) -> float:
+        """Seconds of one round's target pass, decision and commit; needs a draft."""
+        state, report = _copy(self._state), None
+        start = time.perf_counter()
+        for recorded in self._walk:
+            state, report = self._verify(self._target, state, recorded.draft_ids, self._batch)
+        return self._seconds_each(start, report)
+
+    def _seconds_each(self, start: float, last: Any) -> float:
+        jax.block_until_ready(last)
+        return (time.perf_counter() - start) / self._rounds
+
+    def _prefill(
+        self, state: DecodeState, sequences: list[EngineSequence], config: EngineConfig
+    ) -> DecodeState:
+        weights = shapes_of((self._target, self._draft, state))
+        chunk_shape = shapes_of(empty_chunk(config))
+        prefill = compile_program("prefill", self._pair, *weights, chunk_shape)
+        drafts = config.num_speculative_tokens if self._draft else 0
+        for sequence in sequences:
+            length = len(sequence.prefill_ids)
+            for start in range(0, length, config.prefill_chunk):
+                plan = ChunkPlan(sequence, start, min(length - start, config.prefill_chunk))
+                chunk = jax.device_put(pack_chunk(plan, config, drafts))
+                state, _ = prefill(self._target, self._draft, state, chunk)
+        return jax.block_until_ready(state)
+
+    def _record(self) -> list[Recorded]:
+        """Walks the rounds phase by phase."""
+        state, walk = _copy(self._state), []
+        for _ in range(self._rounds):
+            slots = _copy(state.slots)
+            draft_ids, pools = self._propose(self._draft, state.draft_pools, slots, self._batch)
+            walk.append(Recorded(slots, draft_ids))
+            state = DecodeState(state.target_pools, pools, state.slots)
+            state, _ = self._verify(self._target, state, draft_ids, self._batch)
+        return walk
+
+
+def _propose(
+    pair: Pair, leaves: Leaves, pools: tuple[Array, ...], slots: SlotRows, batch: Batch
+) -> tuple[Array, tuple[Array, ...]]:
+    assert pair.draft is not None, "only a draft proposes"
+    rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], slots)
+    k = rows.verified_tokens.shape[1] - 1
+    draft = pair.draft.rebuild(leaves)
+    return propose(draft, rows, pools, batch.page_table, ~rows.finished, k)
+
+
+def _verify(
+    pair: Pair, leaves: Leaves, state: DecodeState, draft_ids: Array, batch: Batch
+) -> tuple[DecodeState, Array]:
+    rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], state.slots)
+    target = pair.target.rebuild(leaves)
+    result, aux_hidden, pools = _target_rows(
+        target,
+        pair.aux_layer_ids,
+        draft_ids,
+        rows,
+        state.target_pools,
+        batch.page_table,
+        ~rows.finished,
+    )
+    slots = _commit(state.slots, batch.slot_ids, rows, result, aux_hidden)
+    return DecodeState(pools, state.draft_pools, slots), result.token_ids
+
+
+def _place(index: int, prompt: list[int], config: EngineConfig) -> EngineSequence:
+    """A sequence in its slot with all the pages it could ever need."""
+    request = Request(f"{index}", prompt, ENDLESS)
+    sequence = EngineSequence.of(request, (), config.max_model_len, None)
+    sequence.slot, count = index, config.pages_per_seq
+    sequence.pages = list(range(1 + index * count, 1 + (index + 1) * count))
+    return sequence
+
+
+def _copy(tree: Any) -> Any:
+    """Arrays of their own, for a program to consume."""
+    return jax.block_until_ready(jax.tree.map(jnp.copy, tree))

@@ -1,0 +1,182 @@
+"""The speculative round against what its phases predict, and the host's share of it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from serve.bench.accept import AcceptRow
+from serve.bench.phases import ENDLESS, PhaseChains
+from serve.bench.spread import Spread
+from serve.loading import LoadedPair
+
+CONTEXT = 512
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """Seconds of a round of the whole batch.
+
+    propose, verify, fused: chains of bare programs, nothing between them; propose is None for
+    plain decoding. engine: Engine.step() in its steady state.
+    """
+
+    fused: Spread
+    engine: Spread
+    propose: Spread | None = None
+    verify: Spread | None = None
+
+    @property
+    def host_share(self) -> float:
+        """The part of the engine's round that is not the bare program's."""
+        return 1 - self.fused.median / self.engine.median
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """One k and batch size.
+
+    predicted_speedup: accept_length x decode / (propose + verify), all bare programs.
+    measured_speedup: accept_length x decode / the engine's round, with the same bare decode.
+    prediction_share: measured over predicted; 1 when the round adds nothing to its phases.
+    engine_speedup: tokens a second, the engine's speculative over its own plain decoding.
+    break_even: the accept length from which a round pays: (propose + verify) / decode.
+    """
+
+    num_speculative_tokens: int
+    batch: int
+    rounds: int
+    times: RoundTimes
+    plain: RoundTimes
+    accept_length: float
+    accept_per_position: tuple[float, ...]
+    predicted_speedup: float
+    measured_speedup: float
+    prediction_share: float
+    engine_speedup: float
+    break_even: float
+    host_share: float
+    plain_host_share: float
+
+
+class SteadyEngine:
+    """An engine whose sequences never end, stepped a fixed number of rounds."""
+
+    def __init__(
+        self,
+        target: KimiTarget,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+        prompts: Sequence[Sequence[int]],
+    ) -> None:
+        self._engine = Engine(target, draft, config, eos_token_ids=())
+        self._engine.warmup()
+        self._requests = [Request(f"{i}", list(p), ENDLESS) for i, p in enumerate(prompts)]
+
+    def time_step(self, rounds: int) -> float:
+        """Seconds of a step once all sequences run; each dispatches one round and reads one."""
+        for request in self._requests:
+            self._engine.add(request)
+        begun: set[str] = set()
+        while len(begun) < len(self._requests):
+            begun |= {output.request_id for output in self._engine.step()}
+        start = time.perf_counter()
+        for _ in range(rounds):
+            self._engine.step()
+        elapsed = time.perf_counter() - start
+        for request in self._requests:
+            self._engine.cancel(request.request_id)
+        while self._engine.has_work:
+            self._engine.step()
+        return elapsed / rounds
+
+
+class Side:
+    """All programs of one k and batch, and the times they took so far."""
+
+    def __init__(
+        self, pair: LoadedPair, k: int, prompts: Sequence[Sequence[int]], rounds: int
+    ) -> None:
+        config = EngineConfig(
+            num_speculative_tokens=k,
+            max_model_len=CONTEXT,
+            max_num_seqs=len(prompts),
+            batch_buckets=(len(prompts),),
+        )
+        draft = pair.draft if k else None
+        self._rounds = rounds
+        self._engine = SteadyEngine(pair.target, draft, config, prompts)
+        self._chains = PhaseChains(pair.target, draft, config, prompts, rounds)
+        self._phases = {"fused": self._chains.time_round}
+        if k:
+            self._phases |= {
+                "propose": self._chains.time_propose,
+                "verify": self._chains.time_verify,
+            }
+        self._samples: dict[str, list[float]] = {}
+
+    def sample(self) -> None:
+        """Times everything once."""
+        times = {name: measure() for name, measure in self._phases.items()}
+        times["engine"] = self._engine.time_step(self._rounds)
+        for name, seconds in times.items():
+            self._samples.setdefault(name, []).append(seconds)
+
+    def warm_up(self) -> None:
+        """A sample that does not count."""
+        self.sample()
+        self._samples.clear()
+
+    def times(self) -> RoundTimes:
+        """What was measured."""
+        return RoundTimes(**{name: Spread.of(s) for name, s in self._samples.items()})
+
+
+def compare_rounds(
+    pair: LoadedPair,
+    prompts: Sequence[Sequence[int]],
+    accept: Mapping[int, AcceptRow],
+    *,
+    repetitions: int,
+    rounds: int = 24,
+) -> list[RoundResult]:
+    """A result for every k in `accept`, the batch being `prompts`; all is timed in turn."""
+    sides = {k: Side(pair, k, prompts, rounds) for k in (0, *accept)}
+    for side in sides.values():
+        side.warm_up()
+    for _ in range(repetitions):
+        for side in sides.values():
+            side.sample()
+    plain = sides[0].times()
+    return [
+        round_result(k, len(prompts), rounds, sides[k].times(), plain, row)
+        for k, row in accept.items()
+    ]
+
+
+def round_result(
+    k: int, batch: int, rounds: int, times: RoundTimes, plain: RoundTimes, accept: AcceptRow
+) -> RoundResult:
+    """The ratios of medians."""
+    assert times.propose and times.verify, "a speculative round has both phases"
+    length, decode = accept.accept_length, plain.fused.median
+    phases = times.propose.median + times.verify.median
+    predicted, measured = length * decode / phases, length * decode / times.engine.median
+    return RoundResult(
+        num_speculative_tokens=k,
+        batch=batch,
+        rounds=rounds,
+        times=times,
+        plain=plain,
+        accept_length=length,
+        accept_per_position=accept.per_position,
+        predicted_speedup=predicted,
+        measured_speedup=measured,
+        prediction_share=measured / predicted,
+        engine_speedup=length * plain.engine.median / times.engine.median,
+        break_even=phases / decode,
+        host_share=times.host_share,
+        plain_host_share=plain.host_share,
+    )

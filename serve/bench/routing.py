@@ -1,0 +1,49 @@
+"""What the router decided along a sequence, recomputed without a cache in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.layers.rope import rope_tables
+from eagle3_jax.models.kimi import KimiTarget
+
+
+@nnx.jit
+def router_scores(
+    target: KimiTarget, token_ids: Int[Array, "batch seq"]
+) -> Float[Array, "moe_layers batch seq experts"]:
+    """The biased scores by which each MoE layer chooses its experts, at every position."""
+    positions = jnp.broadcast_to(jnp.arange(token_ids.shape[1]), token_ids.shape)
+    rope = rope_tables(target.config.rope, target.config.qk_rope_head_dim, positions)
+    x, scores = target.embed_tokens(token_ids), []
+    for layer in target.layers:
+        if isinstance(layer.mlp, MoE):
+            attended, _ = layer.self_attn(layer.input_layernorm(x), rope)
+            gate, inputs = layer.mlp.gate, layer.post_attention_layernorm(x + attended)
+            logits = inputs @ gate.kernel.get_value()
+            scores.append(jax.nn.sigmoid(logits) + gate.e_score_correction_bias.get_value())
+        x, _ = layer(x, rope, None, None)
+    empty = jnp.zeros((0, *token_ids.shape, target.config.n_routed_experts))
+    return jnp.stack(scores) if scores else empty
+
+
+def router_margins(scores: np.ndarray, chosen: int) -> np.ndarray:
+    """How far the last chosen expert lies above the first one left out, [moe_layers, batch, seq].
+
+    Infinite where every expert is chosen.
+    """
+    if chosen >= scores.shape[-1]:
+        return np.full(scores.shape[:-1], np.inf)
+    best = -np.sort(-scores, axis=-1)
+    return best[..., chosen - 1] - best[..., chosen]
+
+
+def mean_distinct_experts(scores: np.ndarray, chosen: int) -> float:
+    """Distinct experts that the rows of a step choose together, over layers and steps."""
+    ids = np.argsort(-scores, axis=-1, kind="stable")[..., :chosen]
+    layers, _, seq, _ = ids.shape
+    steps = np.moveaxis(ids, 1, 2).reshape(layers * seq, -1)
+    return float(np.mean([len(set(step.tolist())) for step in steps]))

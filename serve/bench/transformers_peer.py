@@ -1,0 +1,54 @@
+"""The same weights in transformers' DeepseekV3, generating greedily with torch on one thread."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.fill import named_variables
+from convert.kimi_k25 import target_rules
+from convert.published_config import target_to_hf
+from convert.rules import saved_tensors
+from convert.safetensors_files import SINGLE_FILE
+from convert.save import write_safetensors
+from eagle3_jax.models.kimi import KimiTarget
+
+
+class TransformersPeer:
+    """Raises ImportError without torch."""
+
+    def __init__(self, target: KimiTarget) -> None:
+        import torch
+        from transformers import DeepseekV3ForCausalLM
+
+        torch.set_num_threads(1)
+        self._torch = torch
+        with tempfile.TemporaryDirectory() as directory:
+            _write_deepseek(target, Path(directory))
+            self._model: Any = DeepseekV3ForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+        """Exactly `new_tokens` greedy tokens for each prompt; prompts must have one length."""
+        inputs = self._torch.tensor(prompts)
+        with self._torch.inference_mode():
+            output = self._model.generate(
+                inputs,
+                attention_mask=self._torch.ones_like(inputs),
+                do_sample=False,
+                max_new_tokens=new_tokens,
+                eos_token_id=None,
+            )
+        return output[:, inputs.shape[1] :].tolist()
+
+
+def _write_deepseek(target: KimiTarget, directory: Path) -> None:
+    """A bare DeepSeek-V3 checkpoint, float32."""
+    arrays = {name: np.asarray(v.get_value()) for name, v in named_variables(target).items()}
+    tensors = saved_tensors(target_rules(target.config), arrays, np.dtype(np.float32))
+    write_safetensors(directory / SINGLE_FILE, tensors)
+    config = target_to_hf(target.config, "float32")["text_config"]
+    config |= {"model_type": "deepseek_v3", "eos_token_id": None, "pad_token_id": 0}
+    (directory / "config.json").write_text(json.dumps(config))
