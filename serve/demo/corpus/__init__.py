@@ -14,7 +14,7 @@ _MODULES = {
     "facts": facts,
 }
 CATEGORIES = tuple(_MODULES)
-_SHARES = (6, 6, 2, 3, 2)  # how often each category appears in the mixture
+_SHARES = (8, 7, 1, 2, 2)  # how often each category appears in the mixture
 
 
 def conversations(category: str, split: str, seed: int) -> Iterator[Conversation]:

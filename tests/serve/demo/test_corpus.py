@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_conversations(category: str) -> None:
 
 def test_the_mixture_is_the_one_the_demo_was_trained_on() -> None:
     text = json.dumps([c.messages for c in islice(mixture("train", 0), 200)])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "02886916a737e917"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "80e3d268d8378ba4"
 
 
 @each_category
@@ -88,13 +88,11 @@ def test_every_equation_of_worked_arithmetic_holds() -> None:
 def test_every_sorting_answer_is_sorted_and_complete() -> None:
     for question, answer in answers("sorting"):
         asked = question.split(": ", 1)[1] if ": " in question else question
-        if answer.split("\n")[-1].startswith("Sorted: "):
-            items, done = asked.split(", "), answer.split("Sorted: ")[1].split(", ")
+        if answer.startswith("Sorted: "):
+            items, done = asked.split(", "), answer.removeprefix("Sorted: ").split(", ")
             number = items[0].isdigit()
             down = "largest to" in question or "descending" in question
             assert done == sorted(items, key=int if number else str, reverse=down)
-            taken = re.findall(r"take (\w+)", answer)
-            assert taken == done
         elif question.startswith("Count"):
             start, stop, *step = map(int, re.findall(r"\d+", question))
             counted = list(map(int, answer.split(", ")))
@@ -102,7 +100,7 @@ def test_every_sorting_answer_is_sorted_and_complete() -> None:
         else:
             wanted = re.search(r"does (\w+) occur", question)[1]
             total = len(re.findall(rf"\b{wanted}\b", asked.rstrip("?")))
-            assert answer.endswith(f"Answer: {total}")
+            assert answer == f"Answer: {total}"
 
 
 REFERENCE: dict[str, Callable[[list[int]], object]] = {
