@@ -49,6 +49,7 @@ class FakeEngine:
     step_s: float = 0.0
     fail_at_step: int | None = None
     warm: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
     running: dict[str, Sequence_] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     num_steps: int = 0
@@ -56,6 +57,7 @@ class FakeEngine:
 
     def __post_init__(self) -> None:
         self.warm.set()
+        self.go.set()
 
     @property
     def has_work(self) -> bool:
@@ -85,6 +87,7 @@ class FakeEngine:
             self.cancelled.append(request_id)
 
     def step(self) -> list[RequestOutput]:
+        self.go.wait()
         self.num_steps += 1
         if self.num_steps == self.fail_at_step:
             raise RuntimeError("the device is gone")

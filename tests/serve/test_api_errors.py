@@ -1,11 +1,15 @@
 """Every error is one OpenAI error body that says what is wrong; the server goes on."""
 
+import asyncio
 import threading
 
+import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Served
+from fake_server import Served, build_service
+
+from serve.app import create_app
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -135,6 +139,30 @@ def test_dead_engine_fails_who_waits_and_health(serve) -> None:
     assert all("engine" in check_error(answer, 503)["message"] for answer in answers)
     check_error(server.http.get("/health"), 503)
     check_error(server.http.post(COMPLETIONS, json={"prompt": "a"}), 503)
+
+
+def test_request_that_comes_while_the_engine_dies_is_refused() -> None:
+    async def ask() -> list[httpx.Response]:
+        engine = FakeEngine(fail_at_step=1)
+        engine.go.clear()
+        app = create_app(build_service(engine))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
+        ):
+            while (await http.get("/health")).status_code != 200:
+                await asyncio.sleep(0.005)
+            first = asyncio.create_task(http.post(COMPLETIONS, json={"prompt": "a"}))
+            while not engine.running:
+                await asyncio.sleep(0.005)
+            second = asyncio.create_task(http.post(COMPLETIONS, json={"prompt": "a"}))
+            await asyncio.sleep(0.05)
+            engine.go.set()
+            return list(await asyncio.wait_for(asyncio.gather(first, second), 5))
+
+    for answer in asyncio.run(ask()):
+        assert "engine failed" in check_error(answer, 503)["message"]
 
 
 def test_engine_death_within_a_stream_is_an_error_event(serve) -> None:

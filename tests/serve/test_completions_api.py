@@ -78,10 +78,12 @@ def test_every_form_of_prompt_gives_one_choice_per_prompt(fake: Served, prompt: 
 
 def test_sibling_i_has_seed_plus_i_prompt_by_prompt(fake: Served) -> None:
     body = {"prompt": ["ab", "cd"], "n": 2, "best_of": 2, "max_tokens": 3, "seed": 10}
-    choices = fake.http.post("/v1/completions", json=body).json()["choices"]
+    answer = fake.http.post("/v1/completions", json=body).json()
+    choices = answer["choices"]
     wanted = [("ab", 10), ("ab", 11), ("cd", 10), ("cd", 11)]
     assert [c["text"] for c in choices] == [expected_answer(p, seed, 3) for p, seed in wanted]
     assert [c["seed"] for c in choices] == [10, 11, 10, 11]
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
 
 
 def test_siblings_interleave_in_a_stream_by_index(fake: Served) -> None:

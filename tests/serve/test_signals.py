@@ -48,6 +48,8 @@ def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
         lines = answer.iter_lines()
         first = next(lines)
         server.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        assert httpx.post(f"{url}/v1/completions", json=LONG).status_code == 503
         body = first + "".join(lines)
     assert body.endswith("data: [DONE]")
     assert body.count('"text"') >= 2 and expected_answer("abc", 0, 40)[-2:] in body
