@@ -12,6 +12,8 @@ from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
 
 SAMPLE = jax.jit(sample)
 PROCESS = jax.jit(process_logits)
+GUMBEL = jax.jit(gumbel)
+IDS = jnp.arange(1024)
 
 
 def options(batch: int, stop_ids: Sequence[int] = (), **fields: Any) -> SamplingRows:
@@ -143,12 +145,12 @@ def test_stop_ids_cannot_be_sampled_before_min_len_and_can_from_there():
 def test_a_reduced_vocabulary_sees_the_noise_and_the_stop_ids_of_the_full_one():
     ids = jnp.asarray([1, 4, 5, 9, 13, 17], jnp.int32)
     seed, positions = jnp.asarray([[3, 4]], jnp.uint32), jnp.arange(7, dtype=jnp.int32)[None]
-    full = gumbel(seed, positions, jnp.arange(20))
-    np.testing.assert_array_equal(gumbel(seed, positions, ids), full[..., ids])
+    full = np.asarray(GUMBEL(seed, positions, jnp.arange(20)))
+    np.testing.assert_array_equal(GUMBEL(seed, positions, ids), full[..., np.asarray(ids)])
     reduced = np.random.default_rng(5).normal(size=(1, 7, 6)).astype(np.float32)
     logits = np.full((1, 7, 20), -np.inf, np.float32)
     logits[..., np.asarray(ids)] = reduced
-    rows = options(1, (4, 9), min_len=3, seed=seed, top_k=3, top_p=0.9)
+    rows = options(1, (4, 9), min_len=3, seed=[[3, 4]], top_k=3, top_p=0.9)
     np.testing.assert_array_equal(
         SAMPLE(jnp.asarray(reduced), positions, rows, ids),
         SAMPLE(jnp.asarray(logits), positions, rows),
@@ -160,29 +162,31 @@ def test_a_token_depends_on_its_own_row_only():
     logits = jnp.asarray(rng.normal(size=(4, 3, 100)).astype(np.float32) * 2)
     positions = jnp.asarray(rng.integers(0, 99, (4, 3)), jnp.int32)
     rows = options(4, top_p=[0.5, 0.9, 1, 0.7], top_k=[3, 0, 9, 50], temperature=[1, 2, 0, 0.5])
-    whole = SAMPLE(logits, positions, rows)
+    whole = np.asarray(SAMPLE(logits, positions, rows))
     for b, j in np.ndindex(4, 3):
         alone = jax.tree.map(lambda leaf, b=b: leaf[b : b + 1], rows)
         one = SAMPLE(logits[b : b + 1, j : j + 1], positions[b : b + 1, j : j + 1], alone)
-        assert one[0, 0] == whole[b, j]
+        assert int(one[0, 0]) == whole[b, j]
 
 
-def noise(seeds: NDArray[Any], positions: int, ids: int) -> NDArray[np.float64]:
-    """Noise [seeds, positions, ids] mapped back to its uniforms by the Gumbel law."""
-    grid = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32), (len(seeds), positions))
-    values = gumbel(jnp.asarray(seeds, jnp.uint32)[:, None], grid, jnp.arange(ids))
+def uniforms(
+    seeds: NDArray[Any], first_position: int = 0, first_id: int = 0
+) -> NDArray[np.float64]:
+    """Noise [seeds, 64 positions, 1024 ids] mapped back to uniforms by the Gumbel law."""
+    positions = jnp.broadcast_to(first_position + jnp.arange(64), (len(seeds), 64))
+    values = GUMBEL(jnp.asarray(seeds, jnp.uint32)[:, None], positions, first_id + IDS)
     return np.exp(-np.exp(-np.asarray(values, np.float64)))
 
 
 def test_noise_is_gumbel_distributed():
-    uniforms = np.sort(noise(np.array([[1, 0], [2, 0], [0, 1], [7, 9]]), 250, 1000).ravel())
-    empirical = (np.arange(uniforms.size) + 0.5) / uniforms.size
+    ordered = np.sort(uniforms(np.array([[1, 0], [2, 0], [0, 1], [7, 9]])).ravel())
+    empirical = (np.arange(ordered.size) + 0.5) / ordered.size
     # Kolmogorov and Smirnov: 1.95 / sqrt(n) is the 99.9 % point.
-    assert np.abs(uniforms - empirical).max() < 1.95 / np.sqrt(uniforms.size)
+    assert np.abs(ordered - empirical).max() < 1.95 / np.sqrt(ordered.size)
 
 
 def test_the_upper_tail_of_the_noise_is_fine_grained():
-    values = gumbel(jnp.zeros((1, 2), jnp.uint32), jnp.arange(64)[None], jnp.arange(65536))
+    values = GUMBEL(jnp.zeros((1, 2), jnp.uint32), jnp.arange(64)[None], jnp.arange(65536))
     top = np.sort(np.asarray(values).ravel())[-1000:]
     assert np.unique(top).size > 990
     assert np.isfinite(values).all()
@@ -191,14 +195,10 @@ def test_the_upper_tail_of_the_noise_is_fine_grained():
 @pytest.mark.parametrize("axis", ["low", "high", "position", "id"])
 @pytest.mark.parametrize("step", [1, 2, 64, 1024])
 def test_noise_of_neighbouring_seeds_positions_and_ids_is_uncorrelated(axis: str, step: int):
-    keys = {"low": 5, "high": 6, "position": 0, "id": 0}
-    near, far = (
-        noise(
-            np.array([[keys["low"] + shift * (axis == "low"), 6 + shift * (axis == "high")]]),
-            100 + shift * (axis == "position"),
-            1000 + shift * (axis == "id"),
-        )[0, shift * (axis == "position") :, shift * (axis == "id") :]
-        for shift in (0, step)
+    shift = {name: step * (name == axis) for name in ("low", "high", "position", "id")}
+    near = uniforms(np.array([[5, 6]]))
+    far = uniforms(
+        np.array([[5 + shift["low"], 6 + shift["high"]]]), shift["position"], shift["id"]
     )
     assert not (near == far).any()
     correlation = np.corrcoef(near.ravel(), far.ravel())[0, 1]
@@ -206,7 +206,7 @@ def test_noise_of_neighbouring_seeds_positions_and_ids_is_uncorrelated(axis: str
 
 
 def test_a_row_never_repeats_another_row_at_shifted_ids():
-    first, second = noise(np.array([[1, 0], [2, 0]]), 1, 4096)[:, 0]
+    first, second = uniforms(np.array([[1, 0], [2, 0]]))[:, 0]
     assert np.intersect1d(first, second).size < 3
 
 
@@ -219,7 +219,7 @@ def test_flipping_one_bit_of_any_input_flips_half_of_the_noise(bit: int):
     median = -np.log(np.log(2))
 
     def halves(seed: NDArray[np.uint32], where: jax.Array) -> NDArray[np.bool_]:
-        return np.asarray(gumbel(jnp.asarray(seed), where, ids)) > median
+        return np.asarray(GUMBEL(jnp.asarray(seed), where, ids)) > median
 
     plain = halves(base, position)
     flip = np.uint32(1 << bit)

@@ -46,11 +46,11 @@ def run(case: Case, implementation: str) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kv_heads", [1, 2, HEADS])
-@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 70), (16, 5), (64, 2)])
+@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 140), (16, 9), (64, 3)])
 def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
     implementation: str, kv_heads: int, page_size: int, pages_per_seq: int
 ):
-    case = make_case([3, 17, 64, 70], 3, page_size, pages_per_seq, kv_heads)
+    case = make_case([3, 17, 129, 140], 3, page_size, pages_per_seq, kv_heads)
     np.testing.assert_allclose(run(case, implementation), oracle(case), atol=2e-6)
 
 
@@ -69,6 +69,13 @@ def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: s
     order = np.array([3, 0, 4, 2, 1])
     permuted = (query[order], k_pool, v_pool, table[order], positions[order])
     np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
+
+
+def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits():
+    query, k_pool, v_pool, table, positions = case = make_case([20, 200], 2, 16, 13, 2)
+    expected = run(case, "xla")[:1]
+    alone = (query[:1], k_pool, v_pool, table[:1, :2], positions[:1])
+    np.testing.assert_array_equal(run(alone, "xla"), expected)
 
 
 def test_shapes_that_do_not_fit_are_refused():

@@ -45,12 +45,12 @@ def run(case: Case, implementation: str) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 70), (16, 5), (64, 2)])
+@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 140), (16, 9), (64, 3)])
 @pytest.mark.parametrize("q_len", [1, 4])
 def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
     implementation: str, page_size: int, pages_per_seq: int, q_len: int
 ):
-    case = make_case([q_len, 17, 64, 70], q_len, page_size, pages_per_seq)
+    case = make_case([q_len, 17, 129, 140], q_len, page_size, pages_per_seq)
     np.testing.assert_allclose(run(case, implementation), oracle(case), atol=2e-6)
 
 
@@ -69,6 +69,13 @@ def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: s
     order = np.array([3, 0, 4, 2, 1])
     permuted = (q_latent[order], q_rope[order], pool, table[order], positions[order])
     np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
+
+
+def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits():
+    q_latent, q_rope, pool, table, positions = case = make_case([20, 200], 2, 16, 13)
+    expected = run(case, "xla")[:1]
+    alone = (q_latent[:1], q_rope[:1], pool, table[:1, :2], positions[:1])
+    np.testing.assert_array_equal(run(alone, "xla"), expected)
 
 
 def test_page_size_does_not_change_the_bits():
