@@ -75,7 +75,7 @@ def run(options: GenerateOptions) -> int:
     with OfflineProgress(console, len(prompts)) as progress:
         engine.warmup(progress.on_compiled)
         for answer in _generate(engine, len(prompts), progress):
-            print(answer.as_json() if options.json else answer.text, flush=True)
+            progress.put_out(answer.as_json() if options.json else answer.text)
     return 0
 
 

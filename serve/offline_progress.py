@@ -24,6 +24,8 @@ class OfflineProgress:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            # Standard output may be a file while this is a terminal: it stays what it is.
+            redirect_stdout=False,
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("compiling", totals="")
@@ -43,6 +45,12 @@ class OfflineProgress:
         self._bar.stop()
         if self._totals:
             self._console.print(self._totals, highlight=False)
+
+    def put_out(self, text: str) -> None:
+        """Writes a line to standard output while the bar is out of the way."""
+        self._bar.stop()
+        print(text, flush=True)
+        self._bar.start()
 
     def on_compiled(self, program: str, done: int, total: int) -> None:
         """`done` of `total` programs are compiled."""

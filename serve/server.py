@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from eagle3_jax.engine import EngineConfig
 from serve.app import create_app
 from serve.engine_thread import EngineThread
 from serve.lifecycle import GracefulServer, bind
@@ -65,8 +66,17 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
     thread = EngineThread(engine, metrics, progress=report.on_compiled)
     metrics.watch(lambda: thread.stats)
     model = ModelInfo(names, root, engine.config.max_model_len)
+    report.say(_describe(engine.config))
     return Service(
         model, pair.tokenizer, thread, metrics, pair.defaults.options, _seed_source(options.seed)
+    )
+
+
+def _describe(config: EngineConfig) -> str:
+    tokens = (config.pool_pages - 1) * config.page_size
+    return (
+        f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
+        f"k = {config.num_speculative_tokens}, KV cache size: {tokens} tokens"
     )
 
 

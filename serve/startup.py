@@ -17,6 +17,7 @@ class StartupReport:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            redirect_stdout=False,
         )
         self._task = self._progress.add_task("compiling", total=None)
 
