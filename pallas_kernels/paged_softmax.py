@@ -4,6 +4,14 @@ Only the chunks that some sequence of the batch has reached are read, whatever t
 hold. Chunks are cut from position 0 and one without visible slots leaves the state as it was, so a
 sequence's bits depend on its own context alone: not on its neighbours' lengths nor on the width of
 the table. The trip count is data, which costs nothing on CPU (a GPU waits for it).
+
+Microseconds a call for latent attention (float32, 8 heads, rows of 128 + 32, pages of 16; XLA:CPU,
+jax 0.10.2, one pinned thread of a busy 2-vCPU Zen 5, best of about 100), against the same sums over
+the whole table at once; "of 1024" is a table that could hold 1024 slots:
+
+    batch x q_len, context   1x1 256   1x1 1024   1x4 1024   8x1 256   8x1 1024   8x1 256 of 1024
+    whole table                   57        202        374       251       3000              3100
+    chunks of 128                 46        125        294       206        960               206
 """
 
 from collections.abc import Callable
