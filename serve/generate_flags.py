@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from eagle3_jax.sampling_params import SamplingParams
 from serve.flags import OneLineParser
 from serve.options import DEFAULT_SPECULATIVE_TOKENS, check_num_speculative_tokens
 
@@ -75,7 +74,6 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         raise ValueError("give at least one --prompt or a --prompts-file that has some")
     sampling = {name: getattr(flags, name) for name in SAMPLING_FLAGS}
     sampling = {name: value for name, value in sampling.items() if value is not None}
-    SamplingParams(**sampling)
     k = flags.num_speculative_tokens
     has_draft = flags.demo or flags.draft
     if k is None:

@@ -62,6 +62,7 @@ def run(options: GenerateOptions) -> int:
     console = Console(stderr=True)
     keep_compiled_programs()
     try:
+        SamplingParams(**options.sampling)
         pair = _load(options)
         prompts = [_encode(pair, prompt, options.raw) for prompt in options.prompts]
         engine = _build_engine(pair, options, max(len(prompt) for prompt in prompts))

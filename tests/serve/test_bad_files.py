@@ -32,6 +32,12 @@ def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "eagle3-generate: error: " in capsys.readouterr().err
 
 
+def test_sampling_out_of_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [str(tmp_path), "--prompt", "a", "--temperature", "-1"]
+    assert generate_main(argv) == 2
+    assert "eagle3-generate: error: temperature" in capsys.readouterr().err
+
+
 def test_missing_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (target / "model-00002-of-000003.safetensors").unlink()
     assert "model-00002-of-000003.safetensors" in refused([str(target)], capsys)

@@ -1,7 +1,6 @@
 """The server and eagle3-generate over a real engine with a tiny random pair of models."""
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +14,6 @@ from serve.loading import build_engine, load_pair
 
 PROMPT = list(range(40, 60))
 SIZES = {"max_num_seqs": 2, "batch_buckets": (2,), "max_model_len": 256}
-
-
-@pytest.fixture(scope="session")
-def target_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint as it is published: weights, tokenizer and chat template in one place."""
-    directory = tmp_path_factory.mktemp("target")
-    for part in ("kimi_bf16", "tokenizer"):
-        shutil.copytree(ORACLES / part, directory, dirs_exist_ok=True)
-    return directory
 
 
 @pytest.fixture(scope="session")

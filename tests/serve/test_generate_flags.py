@@ -38,7 +38,6 @@ def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
     [
         (["m"], "--prompt"),
         (["--prompt", "a"], "--demo"),
-        (["m", "--prompt", "a", "--temperature", "-1"], "temperature"),
         (["m", "--prompt", "a", "--num-speculative-tokens", "99"], "0..8"),
         (["m", "--prompt", "a", "--num-speculative-tokens", "3"], "--draft"),
         (["--demo", "--draft", "d", "--prompt", "a"], "--draft"),

@@ -66,3 +66,27 @@ def test_second_signal_ends_the_process_at_once(process) -> None:
         server.send_signal(signal.SIGTERM)
         assert server.wait(5) == 128 + signal.SIGTERM
     assert time.monotonic() - sent < 1
+
+
+@pytest.mark.parametrize("after_s", [0.3, 1.5])
+def test_interrupting_eagle3_generate_is_quiet_and_gives_130(
+    target_directory: Path, after_s: float
+) -> None:
+    command = (
+        "import sys; from serve.generate import main; print('up', flush=True); main(sys.argv[1:])"
+    )
+    argv = [str(target_directory), "--prompt", "a", "--max-tokens", "900"]
+    with subprocess.Popen(
+        [sys.executable, "-c", command, *argv],
+        env=os.environ | {"PYTHONPATH": str(TESTS.parents[1])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (130, "")
