@@ -1,0 +1,144 @@
+"""The engine's own compiled programs on a state that a test may look into and spoil."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine.packing import empty_chunk
+from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.runner import initial_state
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+from eagle3_jax.speculative.state import DecodeState
+
+PAGES = {slot: tuple(range(1 + slot, 25, 4)) for slot in range(4)}
+"""Six pages of each slot, interleaved: 24 tokens a sequence at pages of 4."""
+
+
+def one_row(
+    temperature: float = 0.0, seed: int = 0, stop_ids: Sequence[int] = (), min_len: int = 0
+) -> SamplingRows:
+    """Sampling options [1] of one sequence."""
+    stops = np.full((1, MAX_STOP_IDS), -1, np.int32)
+    stops[0, : len(stop_ids)] = stop_ids
+    return SamplingRows(
+        temperature=jnp.array([temperature], jnp.float32),
+        top_p=jnp.ones(1, jnp.float32),
+        min_p=jnp.zeros(1, jnp.float32),
+        top_k=jnp.zeros(1, jnp.int32),
+        seed=jnp.array([[seed, 0]], jnp.uint32),
+        min_len=jnp.array([min_len], jnp.int32),
+        stop_ids=jnp.asarray(stops),
+    )
+
+
+class Lab:
+    """Slots 0..3 with pages of their own; slot 4 pads."""
+
+    def __init__(self, target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig):
+        self.config = config
+        self.target, self.draft = target, draft
+        aux_ids = draft.config.aux_layer_ids if draft else ()
+        self._target, target_structure = flatten_model(target)
+        self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
+        self._pair = Pair(target_structure, draft_structure, aux_ids)
+        self.state = initial_state(target, draft, config, len(aux_ids))
+
+    def prefill(
+        self,
+        slot: int,
+        ids: Sequence[int],
+        options: SamplingRows,
+        *,
+        chunks: Sequence[int] | None = None,
+        max_len: int = 24,
+        num_drafts: int | None = None,
+    ) -> list[int]:
+        """Feeds a prompt in chunks of the given lengths; returns the report of the last."""
+        size = self.config.prefill_chunk
+        lengths = chunks or [min(size, len(ids) - at) for at in range(0, len(ids), size)]
+        start, report = 0, None
+        for length in lengths:
+            chunk = empty_chunk(self.config)
+            known = list(ids[start : start + length + 1])
+            chunk.tokens[: len(known)] = known
+            chunk.page_table[0, : len(PAGES[slot])] = PAGES[slot]
+            k = self.config.num_speculative_tokens
+            chunk = replace(
+                chunk,
+                start=np.int32(start),
+                length=np.int32(length),
+                last=np.bool_(start + length == len(ids)),
+                slot=np.int32(slot),
+                max_len=np.int32(max_len),
+                num_drafts=np.int32(k if num_drafts is None else num_drafts),
+                options=options,
+            )
+            report = self._run("prefill", chunk)
+            start += length
+        assert report is not None
+        return report[0].tolist()
+
+    def round(self, slots: Sequence[int]) -> np.ndarray:
+        """One round over these slots, padded to the bucket; returns their reports."""
+        bucket = self.config.buckets[-1]
+        padded = [*slots, *[self.config.max_num_seqs] * (bucket - len(slots))]
+        table = np.zeros((bucket, self.config.pages_per_seq), np.int32)
+        for row, slot in enumerate(slots):
+            table[row, : len(PAGES[slot])] = PAGES[slot]
+        return self._run("round", np.asarray(padded, np.int32), table)[: len(slots)]
+
+    def edit(self, change: Callable[[DecodeState], DecodeState]) -> None:
+        """Replaces the state."""
+        self.state = change(self.state)
+
+    def snapshot(self) -> DecodeState:
+        """The state as NumPy arrays: the next program will take the device's own."""
+        return jax.tree.map(lambda x: np.array(x), self.state)
+
+    def target_rows(self, slot: int, length: int) -> np.ndarray:
+        """KV [layers, length, latent] of a slot's first positions."""
+        pools = self.snapshot().target_pools
+        return np.stack([gather(pool, slot, length) for pool in pools])
+
+    def draft_rows(self, slot: int, length: int) -> np.ndarray:
+        """Keys and values [2, length, heads, head_dim] of a slot's first positions."""
+        return np.stack([gather(pool, slot, length) for pool in self.snapshot().draft_pools])
+
+    def _run(self, kind: str, *inputs: object) -> np.ndarray:
+        weights = (self._target, self._draft, self.state)
+        shapes = shapes_of((*weights, *inputs))
+        program = compile_program(kind, self._pair, *shapes)
+        self.state, report = program(*weights, *jax.device_put(inputs))
+        return np.asarray(report)
+
+
+def gather(pool: np.ndarray, slot: int, length: int) -> np.ndarray:
+    """The rows of a slot's first positions, in order."""
+    rows = pool[list(PAGES[slot])].reshape(-1, *pool.shape[2:])
+    return np.asarray(rows[:length])
+
+
+def true_rows(lab: Lab, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Fresh KV of a whole sequence: target rows of all tokens, draft rows of all but the last.
+
+    The draft sees the target's true features everywhere, in one pass.
+    """
+    fresh = Lab(lab.target, lab.draft, lab.config)
+    fresh.prefill(0, tokens, one_row(), chunks=None)
+    return fresh.target_rows(0, len(tokens)), fresh.draft_rows(0, len(tokens) - 1)
+
+
+def spoil(pool: jax.Array, slots_from: dict[int, int], value: float = jnp.nan) -> jax.Array:
+    """The pool with everything but the given slots' first positions overwritten."""
+    size = pool.shape[1]
+    keep = np.zeros(pool.shape[:2], bool)
+    for slot, length in slots_from.items():
+        for position in range(length):
+            keep[PAGES[slot][position // size], position % size] = True
+    return jnp.where(keep.reshape(*keep.shape, *[1] * (pool.ndim - 2)), pool, value)

@@ -1,0 +1,81 @@
+"""Attention through pages equals attention over the whole sequence, for any split of its rows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tiny import HIDDEN, TARGET
+
+from eagle3_jax.cache import view_pages
+from eagle3_jax.config import RopeConfig
+from eagle3_jax.layers.gqa import GQAttention
+from eagle3_jax.layers.mla import MLAttention
+from eagle3_jax.layers.rope import rope_tables
+
+LENGTH, BATCH = 21, 2
+ROPE = RopeConfig(1000.0)
+SPLITS: dict[int, Sequence[int]] = {1: (20, 1), 4: (1,) * 21, 16: (7, 7, 7)}
+"""Rows of each call, by page size."""
+
+
+def inputs(width: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), (BATCH, LENGTH, width))
+
+
+def amplified(layer: nnx.Module) -> nnx.Module:
+    """Large weights, so that attention is far from uniform."""
+    nnx.update(layer, jax.tree.map(lambda x: x * (1 if x.ndim == 1 else 12), nnx.state(layer)))
+    return layer
+
+
+def paged(layer: Any, x: jax.Array, rope_dim: int, rows: list[tuple[int, ...]], page_size: int):
+    """Runs the layer over pools of NaN, page order shuffled, in calls of SPLITS rows."""
+    width = -(-LENGTH // page_size)
+    order = np.random.default_rng(1).permutation(BATCH * width) + 1
+    table = jnp.asarray(order.reshape(BATCH, width))
+    pools: Any = tuple(jnp.full((BATCH * width + 1, page_size, *row), jnp.nan) for row in rows)
+    pools = pools if len(rows) > 1 else pools[0]
+
+    @jax.jit
+    def call(x: jax.Array, positions: jax.Array, pools: Any) -> Any:
+        view = view_pages(table, positions, jnp.ones(positions.shape, bool), page_size)
+        return layer(x, rope_tables(ROPE, rope_dim, positions), pools, view)
+
+    outputs, start = [], 0
+    for size in SPLITS[page_size]:
+        positions = jnp.broadcast_to(jnp.arange(start, start + size), (BATCH, size))
+        out, pools = call(x[:, start : start + size], positions, pools)
+        outputs.append(out)
+        start += size
+    return jnp.concatenate(outputs, axis=1)
+
+
+def whole(layer: Any, x: jax.Array, rope_dim: int) -> jax.Array:
+    positions = jnp.broadcast_to(jnp.arange(LENGTH), (BATCH, LENGTH))
+    return jax.jit(lambda x: layer(x, rope_tables(ROPE, rope_dim, positions))[0])(x)
+
+
+@pytest.mark.parametrize(("page_size", "q_lora_rank"), [(1, 16), (4, 16), (16, None)])
+def test_absorbed_latent_attention_equals_expanded(page_size: int, q_lora_rank: int | None) -> None:
+    config = replace(TARGET, q_lora_rank=q_lora_rank)
+    layer = amplified(MLAttention(config, rngs=nnx.Rngs(3), dtype=jnp.float32))
+    x, dim = inputs(HIDDEN), config.qk_rope_head_dim
+    expected = whole(layer, x, dim)
+    assert float(jnp.abs(expected).max()) > 1
+    absorbed = paged(layer, x, dim, [(config.latent_dim,)], page_size)
+    np.testing.assert_allclose(absorbed, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("page_size", SPLITS)
+def test_grouped_query_attention_through_pages_equals_one_pass(page_size: int) -> None:
+    layer = GQAttention(24, HIDDEN, 4, 2, 8, rngs=nnx.Rngs(4), dtype=jnp.float32)
+    x = inputs(24)
+    expected = whole(amplified(layer), x, 8)
+    assert float(jnp.abs(expected).max()) > 1
+    through_pages = paged(layer, x, 8, [(2, 8), (2, 8)], page_size)
+    np.testing.assert_allclose(through_pages, expected, rtol=1e-4, atol=1e-4)

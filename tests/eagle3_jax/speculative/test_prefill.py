@@ -1,0 +1,103 @@
+"""Chunked prefill against passes without a cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from driving import sizes
+from lab import PAGES, Lab, one_row
+from tiny import VOCAB
+
+from eagle3_jax.cache import SCRATCH_PAGE, view_pages
+from eagle3_jax.forward import forward
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+PROMPT = [(11 * i + 5) % VOCAB for i in range(19)]
+SPLITS = [(8, 8, 3), (1, 8, 2, 8), (7, 7, 5), (8, 8, 2, 1)]
+
+
+@pytest.fixture(scope="module")
+def one_pass(target: KimiTarget, draft: Eagle3Draft) -> dict[str, np.ndarray]:
+    """Logits and aux features without a cache; draft keys and values written in one pass."""
+    ids = jnp.asarray([PROMPT])
+    out = forward(target, ids, aux_layer_ids=draft.config.aux_layer_ids)
+    rows = len(PROMPT) - 1
+    shape = (1, rows, draft.config.num_key_value_heads, draft.config.head_dim)
+
+    @jax.jit
+    def draft_kv(aux: jax.Array, tokens: jax.Array) -> jax.Array:
+        positions = jnp.arange(rows)[None]
+        pages = view_pages(jnp.zeros((1, 1), jnp.int32), positions, positions >= 0, rows)
+        pools = (jnp.zeros(shape), jnp.zeros(shape))
+        _, pools = draft(tokens, draft.fuse(aux), positions, pools, pages)
+        return jnp.concatenate(pools or ())
+
+    return {
+        "token": np.asarray(out.logits[0, -1].argmax()),
+        "aux": np.asarray(out.aux_hidden[0, -1]),
+        "draft_kv": np.asarray(draft_kv(out.aux_hidden[:, :-1], ids[:, 1:])),
+    }
+
+
+@pytest.mark.parametrize("chunks", SPLITS, ids=str)
+def test_any_split_gives_what_one_pass_gives(
+    target: KimiTarget, draft: Eagle3Draft, one_pass: dict[str, np.ndarray], chunks: tuple[int, ...]
+) -> None:
+    """The draft's row i pairs the features of i with token i + 1, across chunks too."""
+    lab = Lab(target, draft, sizes(3))
+    report = lab.prefill(2, PROMPT, one_row(), chunks=chunks)
+    assert report == [int(one_pass["token"]), 1]
+    np.testing.assert_allclose(
+        lab.draft_rows(2, len(PROMPT) - 1), one_pass["draft_kv"], rtol=1e-4, atol=1e-4
+    )
+    slots = lab.snapshot().slots
+    np.testing.assert_allclose(slots.aux_hidden[2, 0], one_pass["aux"], rtol=1e-4, atol=1e-4)
+    assert slots.verified_tokens[2, 0] == one_pass["token"]
+    assert (slots.seq_lens[2], slots.num_accepted[2]) == (len(PROMPT), 0)
+    assert slots.finished.tolist() == [True, True, False, True, True]
+
+
+def test_splits_agree_on_the_targets_cache(target: KimiTarget, draft: Eagle3Draft) -> None:
+    caches = []
+    for chunks in SPLITS:
+        lab = Lab(target, draft, sizes(3))
+        lab.prefill(0, PROMPT, one_row(), chunks=chunks)
+        caches.append(lab.target_rows(0, len(PROMPT)))
+    for cache in caches[1:]:
+        np.testing.assert_allclose(cache, caches[0], rtol=1e-4, atol=1e-5)
+
+
+def test_only_the_last_chunk_reports_a_token_and_opens_the_slot(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    lab = Lab(target, draft, sizes(3))
+    assert lab.prefill(0, PROMPT, one_row(), chunks=(8, 8))[1] == 0
+    assert lab.snapshot().slots.finished.all()
+
+
+def test_a_chunk_writes_its_own_pages_and_scratch_alone(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    lab = Lab(target, draft, sizes(3))
+    lab.prefill(1, PROMPT, one_row())
+    state = lab.snapshot()
+    others = sorted(set(range(28)) - set(PAGES[1]) - {SCRATCH_PAGE})
+    for pool in (*state.target_pools, *state.draft_pools):
+        assert not pool[others].any()
+        assert not pool[PAGES[1][4], 3].any()
+
+
+@pytest.mark.parametrize(("stop_ids", "max_len"), [((), 20), ((0,), 24), ((), 24)])
+def test_an_answer_may_end_with_its_first_token(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    one_pass: dict[str, np.ndarray],
+    stop_ids: tuple[int, ...],
+    max_len: int,
+) -> None:
+    """By a stop id or because no other token fits."""
+    stops = [int(one_pass["token"]) for _ in stop_ids]
+    lab = Lab(target, draft, sizes(3))
+    lab.prefill(0, PROMPT, one_row(stop_ids=stops), max_len=max_len)
+    assert bool(lab.snapshot().slots.finished[0]) == (bool(stops) or max_len == 20)

@@ -1,0 +1,92 @@
+"""The accept decision against every case written out on the host."""
+
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lab import one_row
+
+from eagle3_jax.sampling import sample
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.verify import num_valid_drafts, verify
+
+VOCAB, K, SEQ_LEN = 3, 2, 10
+VERIFY = jax.jit(verify)
+SAMPLE = jax.jit(sample)
+
+
+def rows(max_lens: Any, num_drafts: Any, **options: Any) -> SlotRows:
+    """Rows at length SEQ_LEN."""
+    batch = len(max_lens)
+    zeros = jnp.zeros((batch, K + 1), jnp.int32)
+    return SlotRows(
+        seq_lens=jnp.full((batch,), SEQ_LEN, jnp.int32),
+        max_lens=jnp.asarray(max_lens, jnp.int32),
+        num_drafts=jnp.asarray(num_drafts, jnp.int32),
+        verified_tokens=zeros,
+        num_accepted=zeros[:, 0],
+        aux_hidden=jnp.zeros((batch, K + 1, 1)),
+        finished=zeros[:, 0] > 0,
+        options=jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options)),
+    )
+
+
+def decide(
+    drafts: tuple[int, ...], chosen: tuple[int, ...], wanted: int, room: int, stop: int
+) -> tuple[int, bool]:
+    """Accepted drafts and whether the sequence ends; room = tokens that may still come."""
+    accepted = 0
+    while (
+        accepted < min(wanted, K) and accepted + 1 < room and drafts[accepted] == chosen[accepted]
+    ):
+        accepted += 1
+    return accepted, stop in chosen[: accepted + 1] or accepted + 1 >= room
+
+
+def test_every_case_of_a_tiny_vocabulary() -> None:
+    """All drafts x all choices of the target x drafts wanted x tokens of room, one stop id."""
+    stop = 2
+    tokens = range(VOCAB)
+    grid = list(
+        product(product(tokens, repeat=K), product(tokens, repeat=K + 1), range(K + 2), range(1, 6))
+    )
+    drafts, chosen, wanted, room = (list(column) for column in zip(*grid, strict=True))
+    logits = jax.nn.one_hot(jnp.asarray(chosen), VOCAB)
+    # The token at position SEQ_LEN is known, so that `room` more end at this length.
+    max_lens = [SEQ_LEN + 1 + r for r in room]
+    result = VERIFY(logits, jnp.asarray(drafts), rows(max_lens, wanted, stop_ids=[stop]))
+    expected = [decide(*case, stop) for case in grid]
+    np.testing.assert_array_equal(result.token_ids, chosen)
+    np.testing.assert_array_equal(result.num_accepted, [accepted for accepted, _ in expected])
+    np.testing.assert_array_equal(result.finished, [finished for _, finished in expected])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_each_row_is_sampled_as_plain_decoding_would(temperature: float) -> None:
+    """Row j is the token at SEQ_LEN + 1 + j, whatever the drafts."""
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(size=(8, K + 1, 50)), jnp.float32)
+    batch = rows([99] * 8, [K] * 8, temperature=temperature, seed=5)
+    result = VERIFY(logits, jnp.asarray(rng.integers(0, 50, (8, K)), jnp.int32), batch)
+    for j in range(K + 1):
+        positions = jnp.full((8, 1), SEQ_LEN + 1 + j)
+        alone = SAMPLE(logits[:, j : j + 1], positions, batch.options)
+        np.testing.assert_array_equal(result.token_ids[:, j], alone[:, 0])
+
+
+def test_stop_ids_wait_for_the_least_length_at_every_row() -> None:
+    logits = jnp.zeros((1, K + 1, VOCAB)).at[:, :, 1].set(5.0)
+    # Positions 11, 12, 13 are sampled; the stop id is barred below 13.
+    batch = rows([99], [K], stop_ids=[1], min_len=SEQ_LEN + 3)
+    result = VERIFY(logits, jnp.zeros((1, K), jnp.int32), batch)
+    np.testing.assert_array_equal(result.token_ids, [[0, 0, 1]])
+    assert bool(result.finished[0])
+
+
+def test_drafts_are_as_many_as_wanted_and_as_there_is_room_for() -> None:
+    room = np.arange(1, 7)
+    valid = num_valid_drafts(rows(SEQ_LEN + 1 + room, [4] * 6))
+    np.testing.assert_array_equal(valid, [0, 1, 2, 3, 4, 4])
