@@ -3,7 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-DEFAULT = "xla"
+import jax
+
+
+def default_implementation() -> str:
+    """`xla` on CPU; elsewhere `reference`, whose control flow is static.
+
+    The `xla` forms loop as often as their data say, which a GPU would stop to ask the host about.
+    """
+    return "xla" if jax.default_backend() == "cpu" else "reference"
 
 
 def choose(
@@ -11,12 +19,12 @@ def choose(
     implementation: str | None,
     implementations: Mapping[str, Callable[..., Any] | str],
 ) -> Callable[..., Any]:
-    """The function that runs `operation`; `None` means XLA's own operations.
+    """The function that runs `operation`; `None` means the backend's default.
 
     implementations: name -> the function, or the reason (a string) why it cannot run here.
     Raises ValueError for an unknown or an unavailable name, listing what could run and why not.
     """
-    chosen = implementations.get(DEFAULT if implementation is None else implementation)
+    chosen = implementations.get(implementation or default_implementation())
     if callable(chosen):
         return chosen
     available = ", ".join(name for name, found in implementations.items() if callable(found))
