@@ -8,7 +8,8 @@ comes from static sizes alone and a product's rows do not see each other, so the
 shows in a row's bits.
 
 Milliseconds a call, float32, XLA:CPU (jax 0.10.2), one pinned thread of a busy 2-vCPU Zen 5 with
-32 MiB of L3, uniform random choices, best of interleaved runs; "pairs" loops over single pairs:
+32 MiB of L3, uniform random choices, best of several runs; "pairs" loops over single pairs (the larger case
+was measured while blocks were still grouped by a running sum, which cost the same):
 
     tokens            1      2      4      8     16     32     64    128    256
     block             1      2      2      2      4      4      8      8     16
@@ -17,7 +18,7 @@ Milliseconds a call, float32, XLA:CPU (jax 0.10.2), one pinned thread of a busy 
       blocks       0.29   0.49   1.24   2.08   3.11   4.56   5.83   9.64   14.6
     16 experts of 192x128, top-2
       pairs       0.039  0.061  0.101  0.184  0.343  0.670  1.356  2.911  11.02
-      blocks      0.041  0.048  0.086  0.142  0.214  0.301  0.438  0.792   1.27
+      blocks      0.039  0.048  0.094  0.141  0.213  0.304  0.458  0.829   1.36
 """
 
 from typing import NamedTuple
