@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 INTERRUPTED = 130
-TARGET_STEPS, DRAFT_STEPS = 3600, 1500
+TARGET_STEPS, DRAFT_STEPS = 3000, 1100
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     draft.add_argument("--unroll", type=_positive, default=4, help="steps of the chain (default 4)")
     draft.add_argument("--draft-vocab", type=_positive, help="most frequent answer tokens to keep")
     draft.add_argument("--aux-layers", type=_layers, help="before which target layers: 1,3,5")
-    draft.add_argument("--intermediate-size", type=_positive, help="default: 5 x hidden size")
+    draft.add_argument("--intermediate-size", type=_positive, help="default: 4 x hidden size")
     draft.add_argument("--rows", type=_positive, default=12, help="packed rows a step")
     draft.add_argument("--row-length", type=_positive, default=160, help="tokens of a packed row")
     return parser

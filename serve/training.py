@@ -120,7 +120,7 @@ def _new_draft(options: argparse.Namespace, target: KimiTarget, batch_at: BatchA
         draft_vocab_size=vocab,
         hidden_size=config.hidden_size,
         target_hidden_size=config.hidden_size,
-        intermediate_size=options.intermediate_size or 5 * config.hidden_size,
+        intermediate_size=options.intermediate_size or 4 * config.hidden_size,
         num_attention_heads=max(config.hidden_size // HEAD_DIM, 1),
         num_key_value_heads=max(config.hidden_size // HEAD_DIM, 1),
         head_dim=HEAD_DIM,
