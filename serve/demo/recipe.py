@@ -9,7 +9,7 @@ from convert import Tokenizer, write_tokenizer_json
 from convert.tiktoken_file import NUM_RESERVED
 from eagle3_jax.config import RopeConfig, TargetConfig, YarnConfig
 from eagle3_jax.training.packing import Batch, pack
-from serve.demo.corpus import Conversation, mixture
+from serve.demo.corpus import SHARES, Conversation, mixture
 from serve.demo.tokenizer import train_ranks, write_tokenizer
 from serve.training_data import sample_maker
 
@@ -17,6 +17,8 @@ BASE_TOKENS = 1280
 MAX_LENGTH = 1024
 ROWS, ROW_LENGTH = 12, 160  # one step's batch; no conversation of the corpus is longer than a row
 STEPS_PER_SEED = 10_000_000
+FINISH_FROM = 2900  # from this step on the target practises what it learns last
+FINISH_SHARES = (4, 14, 1, 1, 1)
 
 # Kimi-K2.5's architecture with small numbers; eos: <|im_end|> first, then [EOS].
 TARGET = TargetConfig(
@@ -53,11 +55,12 @@ def make_tokenizer(directory: Path) -> None:
 
 
 def demo_batches(tokenizer: Tokenizer, seed: int) -> Callable[[int], Batch]:
-    """The training batch of each step: fresh conversations, a function of seed and step alone."""
+    """The batch of each step: fresh conversations, a function of seed and step alone."""
     sample = sample_maker(tokenizer)
 
     def batch_at(step: int) -> Batch:
-        stream = mixture("train", seed * STEPS_PER_SEED + step)
+        shares = FINISH_SHARES if step >= FINISH_FROM else SHARES
+        stream = mixture("train", seed * STEPS_PER_SEED + step, shares)
         return pack((sample(c.messages, c.tools) for c in stream), ROWS, ROW_LENGTH)
 
     return batch_at

@@ -1,7 +1,7 @@
 """A seeded synthetic chat corpus: five categories, each with a held-out split by problem."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from serve.demo.corpus import arithmetic, facts, functions, sorting, structured
 from serve.demo.corpus.conversation import SPLITS, Conversation, belongs
@@ -14,7 +14,7 @@ _MODULES = {
     "facts": facts,
 }
 CATEGORIES = tuple(_MODULES)
-_SHARES = (8, 7, 1, 2, 2)  # how often each category appears in the mixture
+SHARES = (8, 7, 1, 2, 2)  # how often each category appears in the mixture
 
 
 def conversations(category: str, split: str, seed: int) -> Iterator[Conversation]:
@@ -34,12 +34,12 @@ def conversations(category: str, split: str, seed: int) -> Iterator[Conversation
             yield conversation
 
 
-def mixture(split: str, seed: int) -> Iterator[Conversation]:
-    """Endless conversations of all categories, in the proportions the demo is trained on."""
+def mixture(split: str, seed: int, shares: Sequence[float] = SHARES) -> Iterator[Conversation]:
+    """Endless conversations of all categories, in the proportions of `shares`."""
     rng = random.Random(f"mixture/{split}/{seed}")
     streams = {category: conversations(category, split, seed) for category in CATEGORIES}
     while True:
-        yield next(streams[rng.choices(CATEGORIES, _SHARES)[0]])
+        yield next(streams[rng.choices(CATEGORIES, shares)[0]])
 
 
 def held_out_prompts(category: str, count: int) -> list[Conversation]:
