@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
 
 
-def sizes(num_speculative_tokens: int, **changes: object) -> EngineConfig:
+def sizes(num_speculative_tokens: int, **changes: Any) -> EngineConfig:
     """The sizes most tests share, so that they share programs.
 
     Pages for less than two full sequences of the four slots: long answers are preempted.
     """
-    shared = {
+    shared: dict[str, Any] = {
         "num_speculative_tokens": num_speculative_tokens,
         "max_model_len": 64,
         "max_num_seqs": 4,

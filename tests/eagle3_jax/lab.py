@@ -103,12 +103,11 @@ class Lab:
 
     def target_rows(self, slot: int, length: int) -> np.ndarray:
         """KV [layers, length, latent] of a slot's first positions."""
-        pools = self.snapshot().target_pools
-        return np.stack([gather(pool, slot, length) for pool in pools])
+        return np.stack([gather(pool, slot, length) for pool in self.state.target_pools])
 
     def draft_rows(self, slot: int, length: int) -> np.ndarray:
         """Keys and values [2, length, heads, head_dim] of a slot's first positions."""
-        return np.stack([gather(pool, slot, length) for pool in self.snapshot().draft_pools])
+        return np.stack([gather(pool, slot, length) for pool in self.state.draft_pools])
 
     def _run(self, kind: str, *inputs: object) -> np.ndarray:
         weights = (self._target, self._draft, self.state)
@@ -118,10 +117,10 @@ class Lab:
         return np.asarray(report)
 
 
-def gather(pool: np.ndarray, slot: int, length: int) -> np.ndarray:
+def gather(pool: jax.Array, slot: int, length: int) -> np.ndarray:
     """The rows of a slot's first positions, in order."""
-    rows = pool[list(PAGES[slot])].reshape(-1, *pool.shape[2:])
-    return np.asarray(rows[:length])
+    rows = np.array(pool)[list(PAGES[slot])]
+    return rows.reshape(-1, *pool.shape[2:])[:length]
 
 
 def true_rows(lab: Lab, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

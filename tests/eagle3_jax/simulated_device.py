@@ -10,6 +10,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,10 +131,15 @@ def simulated_engine(
     with_draft: bool = True,
 ) -> Engine:
     """The real engine on the simulated device."""
+    target, draft = simulated_pair(monkeypatch, eos)
+    return Engine(target, draft if with_draft else None, config, tokenizer=tokenizer)
+
+
+def simulated_pair(monkeypatch: pytest.MonkeyPatch, eos: tuple[int, ...] = ()) -> tuple[Any, Any]:
+    """Stand-ins for target and draft; engines made while the patch lasts run simulated."""
     monkeypatch.setattr("eagle3_jax.engine.engine.Runner", SimulatedRunner)
-    target = SimpleNamespace(config=SimpleNamespace(vocab_size=VOCAB, eos_token_ids=eos))
-    draft = object() if with_draft else None
-    return Engine(target, draft, config, tokenizer=tokenizer)  # pyright: ignore[reportArgumentType]
+    config = SimpleNamespace(vocab_size=VOCAB, eos_token_ids=eos, max_position_embeddings=4096)
+    return SimpleNamespace(config=config), object()
 
 
 def plain_answer(

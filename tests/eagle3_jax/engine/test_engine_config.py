@@ -1,0 +1,43 @@
+from typing import Any
+
+import pytest
+
+from eagle3_jax.engine import EngineConfig
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_speculative_tokens": 99}, "num_speculative_tokens must be 0..8, got 99"),
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"page_size": 0}, "page_size"),
+        ({"prefill_chunk": 0}, "prefill_chunk"),
+        ({"max_model_len": 1}, "max_model_len"),
+        ({"max_model_len": 100, "page_size": 16, "num_pages": 7}, "at least 8.*got 7"),
+        ({"batch_buckets": (1, 2)}, "end at max_num_seqs=8"),
+        ({"batch_buckets": (0, 8)}, "positive"),
+    ],
+)
+def test_sizes_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("most", "buckets"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))]
+)
+def test_buckets_double_up_to_the_most(most: int, buckets: tuple[int, ...]) -> None:
+    config = EngineConfig(max_num_seqs=most)
+    assert config.buckets == buckets
+    for batch in range(1, most + 1):
+        assert config.bucket_for(batch) == min(b for b in buckets if b >= batch)
+
+
+def test_exact_mode_has_one_bucket() -> None:
+    assert EngineConfig(exact=True, max_num_seqs=5, batch_buckets=(1, 5)).buckets == (5,)
+
+
+def test_the_default_pool_holds_every_sequence_at_full_length() -> None:
+    config = EngineConfig(max_model_len=33, page_size=16, max_num_seqs=3)
+    assert (config.pages_per_seq, config.pool_pages) == (3, 10)

@@ -1,0 +1,151 @@
+"""After warmup nothing compiles, little moves, and the state is updated in place."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import pytest
+from driving import Answer, sizes
+from toy_tokenizer import ToyTokenizer
+
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.scheduler import ChunkPlan
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+
+COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
+K = 3
+
+
+class Compilations:
+    """Names of compile and trace events since the last reset."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+    def _hear(self, event: str, duration_secs: float, **_: Any) -> None:
+        if event in (COMPILE_EVENT, TRACE_EVENT):
+            self.events.append(event)
+
+
+@pytest.fixture(scope="module")
+def compilations() -> Compilations:
+    return Compilations()
+
+
+@pytest.fixture
+def engine(target: KimiTarget, draft: Eagle3Draft) -> Engine:
+    config = sizes(K, batch_buckets=(1, 4))
+    engine = Engine(target, draft, config, tokenizer=ToyTokenizer(), eos_token_ids=(7,))
+    engine.warmup()
+    return engine
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of every device-to-host read, explicit or not."""
+    sizes: list[int] = []
+    array: Any = type(jax.numpy.zeros(1))
+    value = array._value
+
+    def counted(self: Any) -> Any:
+        sizes.append(self.nbytes)
+        return value.fget(self)
+
+    monkeypatch.setattr(array, "_value", property(counted))
+    return sizes
+
+
+def traffic() -> list[Request]:
+    """Greedy and sampled, every option, prompts of one to many chunks; too long for the pages."""
+    options: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.6, "top_p": 0.9},
+        {"temperature": 1.0, "min_p": 0.1, "top_k": 20, "min_tokens": 12},
+        {"temperature": 0.0, "stop": ["ab", "bab"], "stop_token_ids": [11, 12]},
+        {"temperature": 1.3, "seed": 2**63, "ignore_eos": True},
+    ]
+    return [
+        Request(f"{i}", [2 * i + 1] * (1 + 4 * (i % 6)), SamplingParams(max_tokens=36, **chosen))
+        for i, chosen in enumerate(options * 3)
+    ]
+
+
+def serve(engine: Engine, requests: list[Request]) -> Iterator[dict[str, Answer]]:
+    """Requests two at a time, every fifth cancelled on the way; yields after each step."""
+    pending, answers = list(requests), {}
+    while pending or engine.has_work:
+        for request in pending[:2]:
+            engine.add(request)
+        pending = pending[2:]
+        for output in engine.step():
+            answers.setdefault(output.request_id, Answer()).outputs.append(output)
+        for request_id, answer in answers.items():
+            if int(request_id) % 5 == 4 and len(answer.token_ids) > 5:
+                engine.cancel(request_id)
+        yield answers
+
+
+def test_mixed_traffic_compiles_nothing_and_moves_no_array_by_itself(
+    engine: Engine, compilations: Compilations
+) -> None:
+    compilations.events.clear()
+    with jax.transfer_guard("disallow"):
+        *_, answers = serve(engine, traffic())
+    assert compilations.events == []
+    assert engine.stats().num_preemptions > 0
+    reasons = {answer.finish[0] for answer in answers.values()}
+    assert reasons == {"stop", "length", "abort"}
+    assert len(answers) == len(traffic())
+    jax.jit(lambda x: x + 41)(1.0)
+    assert COMPILE_EVENT in compilations.events, "the listener hears nothing"
+
+
+def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
+    engine: Engine, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report is four bytes a number, k + 3 numbers a row of a round."""
+    dispatched: list[str] = []
+    run_round, run_prefill = engine._runner.round, engine._runner.prefill
+
+    def counted_round(members: Sequence[Any]) -> jax.Array:
+        dispatched.append("round")
+        return run_round(members)
+
+    def counted_prefill(chunk: ChunkPlan) -> jax.Array:
+        dispatched.extend(["prompt"] if chunk.last else [])
+        return run_prefill(chunk)
+
+    monkeypatch.setattr(engine._runner, "round", counted_round)
+    monkeypatch.setattr(engine._runner, "prefill", counted_prefill)
+    for _ in serve(engine, traffic()):
+        pass
+    assert len(reads) == len(dispatched) > 50
+    assert max(reads) <= 4 * 4 * (K + 3)
+    reads.clear()
+    float(jax.numpy.ones(1)[0])
+    assert reads, "the counter sees nothing"
+
+
+def test_the_state_is_donated_and_the_pools_stay_where_they_are(engine: Engine) -> None:
+    engine.add(Request("x", [1, 2, 3], SamplingParams(max_tokens=30)))
+    engine.step()
+    for _ in range(3):
+        before = engine._runner._state
+        places = [pool.unsafe_buffer_pointer() for pool in before.target_pools]
+        engine.step()
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+        after = engine._runner._state
+        assert [pool.unsafe_buffer_pointer() for pool in after.target_pools] == places
+
+
+def test_warmup_names_every_program_before_it_compiles(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    Engine(target, draft, sizes(K, batch_buckets=(1, 4))).warmup(lambda *step: seen.append(step))
+    names = ["prefill", "round of 1", "round of 4", "ready"]
+    assert seen == [(name, done, 3) for done, name in enumerate(names)]

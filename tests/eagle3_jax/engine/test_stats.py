@@ -1,0 +1,60 @@
+"""Counters, on a device that accepts what the test says."""
+
+from typing import Any
+
+import pytest
+from driving import drive
+from simulated_device import SimulatedRunner, simulated_engine
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.sampling_params import SamplingParams
+
+CONFIG = EngineConfig(3, max_model_len=40, max_num_seqs=2, page_size=4, num_pages=21)
+
+
+def engine_accepting(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> Engine:
+    """Every round accepts the next of these counts, as far as there is room."""
+    engine = simulated_engine(monkeypatch, CONFIG)
+    script: Any = iter(counts)
+    runner: Any = engine._runner
+    assert isinstance(runner, SimulatedRunner)
+    monkeypatch.setattr(runner.random, "randint", lambda low, high: min(next(script), high))
+    return engine
+
+
+def test_accept_length_is_one_and_the_mean_of_the_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """15 tokens: one by prefill, then rounds of 4, 1, 3, 2 and 4; the last had room for 3."""
+    engine = engine_accepting(monkeypatch, [3, 0, 2, 1, 3])
+    answer = drive(engine, [Request("a", [1], SamplingParams(max_tokens=15))])["a"]
+    assert answer.accepted == [3, 0, 2, 1, 3]
+    stats = engine.stats()
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (5, 15, 9)
+    assert stats.num_accepted_per_pos == (4, 3, 2)
+    assert 1 + stats.num_accepted_tokens / stats.num_drafts == 14 / 5
+    assert (stats.prompt_tokens, stats.generation_tokens) == (1, 15)
+
+
+def test_a_round_without_room_for_drafts_is_no_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokens are left after the prefill's: a round of one draft; then a round of none."""
+    engine = engine_accepting(monkeypatch, [0, 0])
+    drive(engine, [Request("a", [1], SamplingParams(max_tokens=3))])
+    stats = engine.stats()
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.generation_tokens) == (1, 1, 3)
+
+
+def test_load_is_what_is_held_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_accepting(monkeypatch, [0] * 100)
+    for name in "abc":
+        engine.add(Request(name, [1] * 5, SamplingParams(max_tokens=20)))
+    engine.step()
+    stats = engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (2, 1)
+    # Five known tokens and two rounds of four rows: four pages each.
+    assert (stats.free_pages, stats.total_pages) == (12, 20)
+    assert stats.kv_cache_usage == pytest.approx(8 / 20)
+    for name in "abc":
+        engine.cancel(name)
+    assert engine.stats().free_pages == 20
+    assert engine.stats().num_running == engine.stats().num_waiting == 0
