@@ -8,7 +8,6 @@ soon as the row is read. Programs run at dispatch; reports are read when the eng
 import zlib
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +56,6 @@ class SimulatedRunner:
     def __init__(self, target: object, draft: object, config: EngineConfig):
         self.config = config
         self.drafts = config.num_speculative_tokens if draft else 0
-        self.random = Random(0)
         self.memory: dict[tuple[int, int], tuple[int, ...]] = {}
         self.slots: dict[int, Slot] = {}
         self.unread = 0
@@ -87,13 +85,17 @@ class SimulatedRunner:
         self.unread -= 1
         return report
 
+    def agreeing(self, slot: Slot) -> int:
+        """How many drafts the target would have chosen too: a law of the history as well."""
+        return zlib.crc32(repr(slot.tokens).encode()) % (self.drafts + 1)
+
     def _advance(self, sequence: Sequence) -> RowReport:
         slot = self.slots[sequence.slot]
         assert slot.sequence is sequence, "a round over a slot that was not opened for it"
         if slot.finished:
             return RowReport([], 0)
         valid = max(0, min(self.drafts, slot.max_len - len(slot.tokens) - 1))
-        accepted = self.random.randint(0, valid)
+        accepted = min(self.agreeing(slot), valid)
         self._check(sequence, slot.tokens[:-1])
         committed, history = [], list(slot.tokens)
         for _ in range(accepted + 1):

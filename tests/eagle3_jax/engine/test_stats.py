@@ -18,7 +18,7 @@ def engine_accepting(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> Engi
     script: Any = iter(counts)
     runner: Any = engine._runner
     assert isinstance(runner, SimulatedRunner)
-    monkeypatch.setattr(runner.random, "randint", lambda low, high: min(next(script), high))
+    monkeypatch.setattr(runner, "agreeing", lambda slot: next(script))
     return engine
 
 
