@@ -1,8 +1,10 @@
 """Packs host plans into the fixed shapes the prefill program takes. NumPy only."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.scheduler import ChunkPlan
@@ -13,43 +15,41 @@ from eagle3_jax.speculative.state import PrefillChunk
 
 def empty_chunk(config: EngineConfig) -> PrefillChunk:
     """A chunk of no tokens: every shape and dtype of the prefill program's input."""
-    zero = np.int32(0)
-    real, integer = np.zeros((1,), np.float32), np.zeros((1,), np.int32)
     return PrefillChunk(
-        tokens=np.zeros((config.prefill_chunk + 1,), np.int32),
-        page_table=np.zeros((1, config.pages_per_seq), np.int32),
-        start=zero,
-        length=zero,
-        last=np.bool_(False),
-        slot=zero,
-        max_len=zero,
-        num_drafts=zero,
+        tokens=_pack([0] * (config.prefill_chunk + 1)),
+        page_table=_pack([[0] * config.pages_per_seq]),
+        start=_pack(0),
+        length=_pack(0),
+        last=_pack(False, np.bool_),
+        slot=_pack(0),
+        max_len=_pack(0),
+        num_drafts=_pack(0),
         options=SamplingRows(
-            temperature=real,
-            top_p=real,
-            min_p=real,
-            top_k=integer,
-            seed=np.zeros((1, 2), np.uint32),
-            min_len=integer,
-            stop_ids=np.full((1, MAX_STOP_IDS), -1, np.int32),
+            temperature=_pack([0], np.float32),
+            top_p=_pack([1], np.float32),
+            min_p=_pack([0], np.float32),
+            top_k=_pack([0]),
+            seed=_pack([[0, 0]], np.uint32),
+            min_len=_pack([0]),
+            stop_ids=_pack([[-1] * MAX_STOP_IDS]),
         ),
     )
 
 
 def pack_chunk(plan: ChunkPlan, config: EngineConfig, num_drafts: int) -> PrefillChunk:
     """One chunk of a sequence's prompt, with the token that follows it where there is one."""
-    sequence, empty = plan.sequence, empty_chunk(config)
-    ids = sequence.prefill_ids[plan.start : plan.start + plan.length + 1]
-    empty.tokens[: len(ids)] = ids
-    empty.page_table[0, : len(sequence.pages)] = sequence.pages
+    sequence, end = plan.sequence, plan.start + plan.length + 1
+    ids = sequence.prefill_ids[plan.start : end]
     return replace(
-        empty,
-        start=np.int32(plan.start),
-        length=np.int32(plan.length),
-        last=np.bool_(plan.last),
-        slot=np.int32(sequence.slot),
-        max_len=np.int32(sequence.limit),
-        num_drafts=np.int32(num_drafts),
+        empty_chunk(config),
+        tokens=_pack([*ids, *[0] * (config.prefill_chunk + 1 - len(ids))]),
+        page_table=_pack([sequence.page_row(config.pages_per_seq)]),
+        start=_pack(plan.start),
+        length=_pack(plan.length),
+        last=_pack(plan.last, np.bool_),
+        slot=_pack(sequence.slot),
+        max_len=_pack(sequence.limit),
+        num_drafts=_pack(num_drafts),
         options=pack_options(sequence),
     )
 
@@ -57,14 +57,18 @@ def pack_chunk(plan: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
 def pack_options(sequence: Sequence) -> SamplingRows:
     """A request's sampling options as one device row."""
     sampling, seed = sequence.request.sampling, sequence.seed % 2**64
-    stops = np.full((1, MAX_STOP_IDS), -1, np.int32)
-    stops[0, : len(sequence.stop_ids)] = sequence.stop_ids
+    stop_ids = sequence.stop_ids
     return SamplingRows(
-        temperature=np.array([sampling.temperature], np.float32),
-        top_p=np.array([sampling.top_p], np.float32),
-        min_p=np.array([sampling.min_p], np.float32),
-        top_k=np.array([max(sampling.top_k, 0)], np.int32),
-        seed=np.array([[seed % 2**32, seed >> 32]], np.uint32),
-        min_len=np.array([len(sequence.request.prompt_ids) + sampling.min_tokens], np.int32),
-        stop_ids=stops,
+        temperature=_pack([sampling.temperature], np.float32),
+        top_p=_pack([sampling.top_p], np.float32),
+        min_p=_pack([sampling.min_p], np.float32),
+        top_k=_pack([max(sampling.top_k, 0)]),
+        seed=_pack([[seed % 2**32, seed >> 32]], np.uint32),
+        min_len=_pack([len(sequence.request.prompt_ids) + sampling.min_tokens]),
+        stop_ids=_pack([[*stop_ids, *[-1] * (MAX_STOP_IDS - len(stop_ids))]]),
     )
+
+
+def _pack(value: Any, dtype: DTypeLike = np.int32) -> Any:
+    """NumPy stands in for device arrays until the runner sends them."""
+    return np.array(value, dtype)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
@@ -65,7 +66,7 @@ class Runner:
         """Dispatches one round over these sequences; returns the report to read later."""
         bucket = self.config.bucket_for(len(members))
         slots = np.full((bucket,), self._padding_slot, np.int32)
-        table = np.zeros((bucket, self.config.pages_per_seq), np.int32)
+        table = np.full((bucket, self.config.pages_per_seq), SCRATCH_PAGE, np.int32)
         for row, sequence in enumerate(members):
             slots[row] = sequence.slot
             table[row, : len(sequence.pages)] = sequence.pages

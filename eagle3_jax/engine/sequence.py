@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling_rows import MAX_STOP_IDS
@@ -84,6 +85,10 @@ class Sequence:
     def stop_ids(self) -> list[int]:
         """Ids that end it: EOS unless ignored, then the request's own."""
         return sorted(self.eos_token_ids | set(self.request.sampling.stop_token_ids))
+
+    def page_row(self, width: int) -> list[int]:
+        """Its row of the page table: scratch where it has no page."""
+        return [*self.pages, *[SCRATCH_PAGE] * (width - len(self.pages))]
 
     @property
     def surely_finished(self) -> bool:

@@ -10,10 +10,8 @@ from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
 from pallas_kernels import gqa_decode
 
-KVPools = tuple[
-    Float[Array, "pages page_size kv_heads head_dim"],
-    Float[Array, "pages page_size kv_heads head_dim"],
-]
+KVPools = tuple[Float[Array, "pages page_size kv_heads head_dim"], ...]
+"""The key and the value pool; empty where no cache is used."""
 
 
 class GQAttention(nnx.Module):
@@ -43,17 +41,18 @@ class GQAttention(nnx.Module):
         self,
         x: Float[Array, "batch q_len inputs"],
         rope: RopeTables,
-        pools: KVPools | None = None,
+        pools: KVPools = (),
         pages: PageView | None = None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools | None]:
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """Attends causally; with pools, writes the rows' keys and values there and reads them."""
         q, k, v = self.project(x, rope)
         scale = self.head_dim**-0.5
-        if pools is None or pages is None:
+        if not pools or pages is None:
             heads = causal_attention(q, k, v, scale)
         else:
-            pools = (write_rows(pools[0], k, pages), write_rows(pools[1], v, pages))
-            heads = gqa_decode(q, *pools, pages.page_table, pages.positions, scale=scale)
+            keys, values = (write_rows(*pair, pages) for pair in zip(pools, (k, v), strict=True))
+            heads = gqa_decode(q, keys, values, pages.page_table, pages.positions, scale=scale)
+            pools = (keys, values)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(

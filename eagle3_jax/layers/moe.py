@@ -53,8 +53,8 @@ class Experts(nnx.Module):
         expert_ids: Int[Array, "tokens chosen"],
         weights: Float[Array, "tokens chosen"],
     ) -> Float[Array, "tokens hidden"]:
-        kernels = (p.get_value() for p in (self.gate_proj, self.up_proj, self.down_proj))
-        return grouped_mlp(x, *kernels, expert_ids, weights)
+        gate, up = self.gate_proj.get_value(), self.up_proj.get_value()
+        return grouped_mlp(x, gate, up, self.down_proj.get_value(), expert_ids, weights)
 
 
 class MoE(nnx.Module):

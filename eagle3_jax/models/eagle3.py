@@ -47,9 +47,9 @@ class DraftLayer(nnx.Module):
         embedded: Float[Array, "batch q_len hidden"],
         state: Float[Array, "batch q_len hidden"],
         rope: RopeTables,
-        pools: KVPools | None,
+        pools: KVPools,
         pages: PageView | None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools | None]:
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         x = self.attention_input(embedded, state)
         attended, pools = self.self_attn(x, rope, pools, pages)
         return self.finish(state + attended), pools
@@ -102,9 +102,9 @@ class Eagle3Draft(nnx.Module):
         token_ids: Int[Array, "batch q_len"],
         state: Float[Array, "batch q_len hidden"],
         positions: Int[Array, "batch q_len"],
-        pools: KVPools | None = None,
+        pools: KVPools = (),
         pages: PageView | None = None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools | None]:
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """One pass of the layer; row i pairs token i+1 with the state of position i.
 
         Returns the new recurrent state (before the final norm) and the pools.
