@@ -22,7 +22,7 @@ FILE_WIDTH = 140
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use."""
     flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
-    commands = {"cpu": _cpu, "accept": _accept, "equal": _equal}
+    commands = {"cpu": _cpu, "accept": _accept, "equal": _equal, "soak": _soak}
     try:
         return commands[flags.command](flags, _console())
     except (ImportError, OSError, ValueError) as error:
@@ -96,6 +96,25 @@ def _equal(flags: argparse.Namespace, console: Console) -> int:
     tables.print_equal(console, result)
     if flags.json:
         write_record(flags.json, "equal", result)
+    return 0 if result.holds else 1
+
+
+def _soak(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.held_out import user_prompts
+    from serve.bench.record import write_record
+    from serve.bench.soak import soak
+
+    result = soak(
+        user_prompts(flags.prompts),
+        seconds=flags.seconds,
+        concurrency=flags.concurrency,
+        server_flags=["--demo", "--num-gpu-blocks-override", str(flags.pages)],
+        say=Console(stderr=True).print,
+    )
+    tables.print_soak(console, result)
+    if flags.json:
+        write_record(flags.json, "soak", result)
     return 0 if result.holds else 1
 
 

@@ -28,7 +28,7 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("--draft needs the target it was made for: MODEL")
     if flags.command == "accept" and check_num_speculative_tokens(flags.k) == 0:
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
-    for name in ("repetitions", "prompts", "max_tokens"):
+    for name in ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages"):
         value = getattr(flags, name, None)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
@@ -45,6 +45,7 @@ def _build_parser() -> OneLineParser:
     _add_cpu(commands.add_parser("cpu", help="all ratios of the CPU engine, one pinned core"))
     _add_accept(commands.add_parser("accept", help="accept length on held-out prompts"))
     _add_equal(commands.add_parser("equal", help="count identical outputs; status 1 if any fails"))
+    _add_soak(commands.add_parser("soak", help="random traffic and cancels; status 1 on a leak"))
     return parser
 
 
@@ -70,6 +71,15 @@ def _add_equal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
     parser.add_argument("--prompts", type=int, metavar="N", help="a category; 40 (quick: 2)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
+
+
+def _add_soak(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.add_argument("--seconds", type=float, default=600.0, help="length of the run")
+    parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
+    parser.add_argument("--pages", type=int, default=65, metavar="N", help="few, to preempt")
+    parser.add_argument("--prompts", type=int, default=20, metavar="N", help="a category")
+    parser.add_argument("--json", metavar="FILE", help="write the record there")
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,15 @@ def held_out(tokenizer: Tokenizer, per_category: int) -> list[HeldOutPrompt]:
     ]
 
 
+def user_prompts(per_category: int) -> list[str]:
+    """What the first user of each held-out conversation says."""
+    conversations = (c for name in CATEGORIES for c in held_out_prompts(name, per_category))
+    return [
+        next(m["content"] for m in conversation.prompt if m["role"] == "user")
+        for conversation in conversations
+    ]
+
+
 def _encode(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
     tools = list(conversation.tools) or None
     return tokenizer.encode_chat(conversation.prompt, tools=tools)

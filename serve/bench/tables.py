@@ -10,6 +10,7 @@ from serve.bench.conditions import Conditions
 from serve.bench.equal import CaseResult, EqualResult, describe
 from serve.bench.plain import PlainResult, Side
 from serve.bench.rounds import RoundResult
+from serve.bench.soak import SoakRecord
 from serve.bench.spread import Spread
 
 
@@ -168,3 +169,17 @@ def _step(side: Side) -> str:
 
 def _milliseconds(spread: Spread) -> str:
     return f"{spread.median * 1e3:.2f} (best {spread.best * 1e3:.2f})"
+
+
+def print_soak(console: Console, result: SoakRecord) -> None:
+    """What the traffic was and what it left behind."""
+    outcomes = ", ".join(f"{count} {kind}" for kind, count in sorted(result.outcomes.items()))
+    console.print(f"{result.seconds:.0f} s, {result.concurrency} clients: {outcomes}")
+    left = ", ".join(f"{name} {value:g}" for name, value in result.gauges.items())
+    console.print(f"{result.preemptions} preemptions; afterwards {left}")
+    first, last = result.memory_mib[0], result.memory_mib[-1]
+    console.print(
+        f"memory {first:.0f} MiB at the start, {last:.0f} at the end, "
+        f"{100 * result.memory_growth:+.1f}% over the settled part"
+    )
+    console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")

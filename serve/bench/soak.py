@@ -1,0 +1,215 @@
+"""Hours in minutes: random traffic against a real server process, then a count of what it lost.
+
+Clients stream or not, sample or not, hang up in the middle, and ask for things that are refused,
+while the page pool is small enough for preemptions. Afterwards no request may run or wait, no
+page may be in use, and resident memory may not have grown since the warm-up.
+"""
+
+import asyncio
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+SERVER = (sys.executable, "-c", "import sys; from serve.cli import main; sys.exit(main())")
+READY_TIMEOUT_S = 300.0
+WARM_UP_SHARE = 0.3
+"""The first part of the run, in which allocators fill; memory is compared from its end on."""
+MEMORY_GROWTH = 0.05
+REFUSED = (
+    {"temperature": -1},
+    {"max_tokens": 10**6},
+    {"model": "no-such-model"},
+    {"logit_bias": {"1": 5}},
+)
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+
+
+@dataclass(frozen=True)
+class SoakRecord:
+    """What a soak saw: outcomes by kind, gauges after the last request, memory in MiB."""
+
+    seconds: float
+    concurrency: int
+    outcomes: dict[str, int]
+    gauges: dict[str, float]
+    preemptions: int
+    memory_mib: list[float]
+    memory_growth: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing leaked, nothing failed and every kind of traffic took place."""
+        kinds = ("finished", "hung up", "refused")
+        idle = not any(self.gauges.values())
+        flat = self.memory_growth <= MEMORY_GROWTH
+        return (
+            idle
+            and flat
+            and not self.outcomes.get("failed")
+            and all(self.outcomes.get(kind) for kind in kinds)
+        )
+
+
+def soak(
+    prompts: list[str],
+    *,
+    seconds: float,
+    concurrency: int,
+    server_flags: list[str],
+    say: Callable[[str], None],
+    seed: int = 0,
+) -> SoakRecord:
+    """Starts a server, loads it for `seconds` and reads what is left. Raises OSError when the
+    server does not start."""
+    with _server(server_flags) as (process, url):
+        return asyncio.run(_soak(process, url, prompts, seconds, concurrency, say, seed))
+
+
+@contextmanager
+def _server(flags: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([*SERVER, *flags, "--port", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+async def _soak(
+    process: subprocess.Popen[bytes],
+    url: str,
+    prompts: list[str],
+    seconds: float,
+    concurrency: int,
+    say: Callable[[str], None],
+    seed: int,
+) -> SoakRecord:
+    limits = httpx.Limits(max_connections=None)
+    outcomes: Counter[str] = Counter()
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        await _wait_ready(client, process)
+        start = time.monotonic()
+        deadline = start + seconds
+        workers = [
+            _worker(client, prompts, random.Random(seed + i), deadline, outcomes)
+            for i in range(concurrency)
+        ]
+        memory = asyncio.create_task(_watch_memory(process.pid, deadline, outcomes, say))
+        await asyncio.gather(*workers)
+        samples = await memory
+        await asyncio.sleep(2)
+        metrics = (await client.get("/metrics")).text
+    settled = samples[int(len(samples) * WARM_UP_SHARE) :]
+    return SoakRecord(
+        time.monotonic() - start,
+        concurrency,
+        dict(outcomes),
+        {name: _metric(metrics, name) for name in GAUGES},
+        int(_metric(metrics, "num_preemptions_total")),
+        [round(sample, 1) for sample in samples],
+        max(settled[len(settled) // 2 :]) / max(settled[: len(settled) // 2 + 1]) - 1,
+    )
+
+
+async def _wait_ready(client: httpx.AsyncClient, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if (await client.get("/health")).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        await asyncio.sleep(0.3)
+    raise OSError(f"the server was not ready within {READY_TIMEOUT_S:g} s")
+
+
+async def _worker(
+    client: httpx.AsyncClient,
+    prompts: list[str],
+    rng: random.Random,
+    deadline: float,
+    outcomes: Counter[str],
+) -> None:
+    while time.monotonic() < deadline:
+        body = _random_body(prompts, rng)
+        patience = rng.randrange(1, 30) if rng.random() < 0.3 else None
+        try:
+            outcomes[await _ask(client, body, patience)] += 1
+        except httpx.HTTPError:
+            outcomes["failed"] += 1
+
+
+def _random_body(prompts: list[str], rng: random.Random) -> dict[str, Any]:
+    body = {
+        "messages": [{"role": "user", "content": rng.choice(prompts)}],
+        "max_tokens": rng.randrange(1, 200),
+        "temperature": rng.choice((0, 0.6, 1.0)),
+        "top_p": rng.choice((1.0, 0.9)),
+        "stream": rng.random() < 0.7,
+        "n": rng.choice((1, 1, 1, 2)),
+        "ignore_eos": rng.random() < 0.3,
+    }
+    return body | rng.choice(REFUSED) if rng.random() < 0.05 else body
+
+
+async def _ask(client: httpx.AsyncClient, body: dict[str, Any], patience: int | None) -> str:
+    """Sends one request; hangs up after `patience` lines (or tenths of a second, unstreamed)."""
+    timeout = None if body["stream"] or patience is None else patience / 10
+    try:
+        async with asyncio.timeout(timeout):
+            return await _read(client, body, patience)
+    except TimeoutError:
+        return "hung up"
+
+
+async def _read(client: httpx.AsyncClient, body: dict[str, Any], patience: int | None) -> str:
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        if response.is_client_error:
+            return "refused"
+        if not response.is_success:
+            return "failed"
+        lines = 0
+        async for _ in response.aiter_lines():
+            lines += 1
+            if body["stream"] and lines == patience:
+                return "hung up"
+    return "finished"
+
+
+async def _watch_memory(
+    pid: int, deadline: float, outcomes: Counter[str], say: Callable[[str], None]
+) -> list[float]:
+    samples = []
+    while time.monotonic() < deadline:
+        samples.append(_resident_mib(pid))
+        if len(samples) % 30 == 1:
+            say(f"{deadline - time.monotonic():4.0f} s left, {samples[-1]:.0f} MiB, {outcomes}")
+        await asyncio.sleep(1)
+    return samples
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found, "the kernel reports resident memory"
+    return int(found[1]) / 1024
+
+
+def _metric(text: str, name: str) -> float:
+    found = re.search(rf"^vllm:{name}\{{[^}}]*\}} ([0-9.]+)$", text, re.MULTILINE)
+    assert found, f"/metrics has no vllm:{name}"
+    return float(found[1])
