@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ def keep_compiled_programs() -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(cache / "eagle3-jax"))
-
-
-def demo_directories() -> tuple[Path, Path]:
-    """The embedded pair: target and draft."""
-    root = Path(str(files("serve.demo")))
-    return root / "target", root / "draft"
 
 
 def load_pair(model: Path, draft: Path | None) -> LoadedPair:

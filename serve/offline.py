@@ -11,11 +11,11 @@ from rich.console import Console
 
 from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
 from eagle3_jax.sampling_params import SamplingParams
+from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate_flags import GenerateOptions
 from serve.loading import (
     LoadedPair,
     build_engine,
-    demo_directories,
     keep_compiled_programs,
     load_pair,
 )
@@ -82,7 +82,7 @@ def run(options: GenerateOptions) -> int:
 
 def _load(options: GenerateOptions) -> LoadedPair:
     if options.model is None:
-        model, draft = demo_directories()
+        model, draft = demo_target_dir(), demo_draft_dir()
     else:
         model, draft = Path(options.model), Path(options.draft) if options.draft else None
     return load_pair(model, draft if options.num_speculative_tokens else None)

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from eagle3_jax.engine import EngineConfig
 from serve.app import create_app
+from serve.demo import demo_draft_dir, demo_target_dir
 from serve.engine_thread import EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.loading import (
     LoadedPair,
     build_engine,
-    demo_directories,
     keep_compiled_programs,
     load_pair,
 )
@@ -83,7 +83,7 @@ def _describe(config: EngineConfig) -> str:
 def _load(options: ServeOptions, report: StartupReport) -> tuple[LoadedPair, str, str]:
     k = options.speculation.num_speculative_tokens
     if options.demo:
-        model, draft = demo_directories()
+        model, draft = demo_target_dir(), demo_draft_dir()
         name = DEMO_NAME
     else:
         name = options.model or ""

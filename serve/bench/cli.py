@@ -119,8 +119,9 @@ def _soak(flags: argparse.Namespace, console: Console) -> int:
 
 
 def _pair(flags: argparse.Namespace) -> "LoadedPair":
-    from serve.loading import demo_directories, load_pair
+    from serve.demo import demo_draft_dir, demo_target_dir
+    from serve.loading import load_pair
 
     if flags.model:
         return load_pair(Path(flags.model), Path(flags.draft))
-    return load_pair(*demo_directories())
+    return load_pair(demo_target_dir(), demo_draft_dir())

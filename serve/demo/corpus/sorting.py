@@ -13,7 +13,7 @@ COLOURS = ("red", "blue", "green", "white", "black")
 
 def draw(rng: random.Random) -> Conversation:
     """One random problem with its answer."""
-    return rng.choice((_numbers, _numbers, _words, _count_up, _occurrences))(rng)
+    return rng.choice((_numbers, _numbers, _words, _words, _count_up, _occurrences))(rng)
 
 
 def correct(conversation: Conversation, answer: str) -> bool:
@@ -30,15 +30,15 @@ def _conclusion(key: str) -> str:
         case "words":
             return f"Sorted: {listed(sorted(arguments))}"
         case "count":
-            start, stop, step = map(int, arguments)
-            return listed(range(start, stop + 1, step))
+            start, stop = map(int, arguments)
+            return listed(range(start, stop + 1))
         case _:
             wanted, *items = arguments
             return f"Answer: {items.count(wanted)}"
 
 
 def _numbers(rng: random.Random) -> Conversation:
-    numbers = rng.sample(range(10, 100), rng.randint(3, 4))
+    numbers = rng.sample(range(1, 10), rng.randint(3, 5))
     down = rng.random() < 0.3
     if down:
         question = rng.choice(("Sort from largest to smallest: {}", "Sort in descending order: {}"))
@@ -56,11 +56,10 @@ def _words(rng: random.Random) -> Conversation:
 
 
 def _count_up(rng: random.Random) -> Conversation:
-    start, step = rng.randint(1, 40), rng.choice((1, 1, 2, 5, 10))
-    stop = start + step * rng.randint(4, 8)
-    question = f"Count from {start} to {stop}" + (f" in steps of {step}." if step > 1 else ".")
-    key = f"count {start} {stop} {step}"
-    return exchange(key, question, _conclusion(key))
+    start = rng.randint(1, 40)
+    stop = start + rng.randint(3, 6)
+    key = f"count {start} {stop}"
+    return exchange(key, f"Count from {start} to {stop}.", _conclusion(key))
 
 
 def _occurrences(rng: random.Random) -> Conversation:
