@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convert.tokenizer import Tokenizer
-from eagle3_jax.engine import Engine, EngineStats, Request
+from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.conditions import Conditions
 from serve.bench.drive import drive
 from serve.bench.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
+from serve.engine_thread import EngineLike
 from serve.loading import LoadedPair, build_engine
 
 OVERALL = "overall"
@@ -83,7 +84,7 @@ def accept_table(
 
 
 def measure_accept(
-    engine: Engine,
+    engine: EngineLike,
     tokenizer: Tokenizer,
     prompts: Sequence[HeldOutPrompt],
     sampling: SamplingParams,

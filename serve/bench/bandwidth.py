@@ -5,16 +5,16 @@ import time
 import jax
 import jax.numpy as jnp
 
-MATRIX = (8192, 8192)
-"""256 MiB of float32: far more than any cache keeps."""
+SIZE = 8192
+"""Rows and columns: 256 MiB of float32, far more than any cache keeps."""
 
 
 class ReadBandwidth:
     """A float32 matrix-vector product, the fastest plain read that XLA's CPU backend does."""
 
-    def __init__(self) -> None:
-        self._matrix = jnp.ones(MATRIX, jnp.float32)
-        self._vector = jnp.ones((1, MATRIX[0]), jnp.float32)
+    def __init__(self, size: int = SIZE) -> None:
+        self._matrix = jnp.ones((size, size), jnp.float32)
+        self._vector = jnp.ones((1, size), jnp.float32)
         self._multiply = jax.jit(jnp.matmul).lower(self._vector, self._matrix).compile()
         self.sample()
 

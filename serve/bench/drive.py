@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine import Request
+from serve.engine_thread import EngineLike
 
 
 @dataclass
@@ -15,7 +16,7 @@ class Answer:
     finish_reason: str | None = None
 
 
-def drive(engine: Engine, requests: Iterable[Request]) -> dict[str, Answer]:
+def drive(engine: EngineLike, requests: Iterable[Request]) -> dict[str, Answer]:
     """The answer of each request id. The engine must be warm."""
     answers: dict[str, Answer] = {}
     for request in requests:

@@ -48,6 +48,7 @@ class Recorded(NamedTuple):
 class PhaseChains:
     """Chains of `rounds` rounds of one pair, k and batch, after the prefill of `prompts`.
 
+    walk: what each round of the recorded walk began with; empty without a draft.
     Raises ValueError when the rounds could reach the end of the context.
     """
 
@@ -78,7 +79,7 @@ class PhaseChains:
         self._round = compile_program("round", self._pair, *weights, *shapes_of(self._batch))
         self._propose = jax.jit(partial(_propose, self._pair), donate_argnums=(1,))
         self._verify = jax.jit(partial(_verify, self._pair), donate_argnums=(1,))
-        self._walk = self._record() if draft else []
+        self.walk = self._record() if draft else []
 
     def time_round(self) -> float:
         """Seconds of one whole round."""
@@ -92,7 +93,7 @@ class PhaseChains:
         """Seconds of one round's drafting; needs a draft."""
         pools, draft_ids = _copy(self._state.draft_pools), None
         start = time.perf_counter()
-        for recorded in self._walk:
+        for recorded in self.walk:
             draft_ids, pools = self._propose(self._draft, pools, recorded.slots, self._batch)
         return self._seconds_each(start, draft_ids)
 
@@ -100,7 +101,7 @@ class PhaseChains:
         """Seconds of one round's target pass, decision and commit; needs a draft."""
         state, report = _copy(self._state), None
         start = time.perf_counter()
-        for recorded in self._walk:
+        for recorded in self.walk:
             state, report = self._verify(self._target, state, recorded.draft_ids, self._batch)
         return self._seconds_each(start, report)
 

@@ -1,0 +1,111 @@
+"""Accept length as vLLM counts it."""
+
+from dataclasses import replace
+
+from oracle_files import ORACLES
+
+from convert import load_tokenizer
+from eagle3_jax import SamplingParams
+from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine.runner import Progress
+from serve.bench.accept import OVERALL, AcceptCounts, measure_accept
+from serve.bench.held_out import HeldOutPrompt
+from serve.demo.corpus import CATEGORIES, held_out_prompts
+
+IDLE = EngineStats(
+    num_running=0,
+    num_waiting=0,
+    kv_cache_usage=0.0,
+    num_preemptions=0,
+    num_drafts=0,
+    num_draft_tokens=0,
+    num_accepted_tokens=0,
+    num_accepted_per_pos=(0, 0, 0),
+    prompt_tokens=0,
+    generation_tokens=0,
+    free_pages=1,
+    total_pages=1,
+)
+
+
+def test_accept_length_is_one_plus_accepted_over_drafts() -> None:
+    before = replace(
+        IDLE,
+        num_drafts=5,
+        num_draft_tokens=15,
+        num_accepted_tokens=4,
+        num_accepted_per_pos=(2, 1, 1),
+    )
+    after = replace(
+        IDLE,
+        num_drafts=15,
+        num_draft_tokens=44,
+        num_accepted_tokens=19,
+        num_accepted_per_pos=(10, 6, 3),
+    )
+    counts = AcceptCounts.between(before, after)
+    assert counts == AcceptCounts(10, 29, 15, (8, 5, 2))
+    assert counts.accept_length == 2.5
+    assert counts.per_position == (0.8, 0.5, 0.2)
+
+
+def test_no_drafts_commit_one_token_a_round() -> None:
+    assert AcceptCounts(0, 0, 0, (0, 0)).accept_length == 1
+
+
+class Answering:
+    """An engine that answers request i at once with answers[i], in rounds of 2 drafts."""
+
+    def __init__(self, answers: list[list[int]], accepted: list[int]) -> None:
+        self._answers, self._accepted = answers, accepted
+        self._waiting: list[Request] = []
+        self._stats = replace(IDLE, num_accepted_per_pos=(0, 0))
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def warmup(self, progress: Progress | None = None) -> None: ...
+
+    def add(self, request: Request) -> None:
+        self._waiting.append(request)
+
+    def cancel(self, request_id: str) -> None: ...
+
+    def step(self) -> list[RequestOutput]:
+        name = self._waiting.pop(0).request_id
+        tokens, accepted = self._answers[int(name)], self._accepted[int(name)]
+        first, second = self._stats.num_accepted_per_pos
+        self._stats = replace(
+            self._stats,
+            num_drafts=self._stats.num_drafts + 1,
+            num_draft_tokens=self._stats.num_draft_tokens + 2,
+            num_accepted_tokens=self._stats.num_accepted_tokens + accepted,
+            num_accepted_per_pos=(first + (accepted > 0), second + (accepted > 1)),
+            generation_tokens=self._stats.generation_tokens + len(tokens),
+        )
+        return [RequestOutput(name, tuple(tokens), "", "stop", None, (accepted,), 1, 0)]
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+
+def test_categories_are_counted_apart_and_together_and_answers_are_checked() -> None:
+    tokenizer = load_tokenizer(ORACLES / "tokenizer")
+    asked = [(category, held_out_prompts(category, 1)[0]) for category in CATEGORIES]
+    prompts = [HeldOutPrompt(category, c, [1]) for category, c in asked]
+    stop = tokenizer.eos_token_ids[0]
+    answers = [[*tokenizer.encode(c.answer["content"]), stop] for _, c in asked]
+    answers[1] = answers[0]
+    accepted = [2, 0, 1, 1, 2]
+    sampling = SamplingParams(temperature=0, max_tokens=200, seed=0)
+    *rows, overall = measure_accept(Answering(answers, accepted), tokenizer, prompts, sampling)
+    assert [row.category for row in rows] == list(CATEGORIES)
+    assert [row.accept_length for row in rows] == [1 + a for a in accepted]
+    assert [row.right for row in rows] == [1, 0, 1, 1, 1]
+    assert overall.category == OVERALL
+    assert overall.counts == AcceptCounts(5, 10, 6, (4, 2))
+    assert overall.accept_length == 1 + 6 / 5
+    assert overall.per_position == (0.8, 0.4)
+    assert overall.tokens == sum(map(len, answers))
+    assert overall.right == 0.8

@@ -1,0 +1,61 @@
+"""The command's flags, records and exit statuses."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from serve.bench.cli import main
+from serve.bench.equal import CaseResult, summarize
+from serve.bench.record import write_record
+from serve.bench.spread import Spread
+from serve.bench.ties import Difference
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["accept", "--k", "0"], "--k must be at least 1"),
+        (["accept", "--k", "99"], "0..8"),
+        (["accept", "--temperature", "-1"], "--temperature must be 0 or more; got -1.0"),
+        (["equal", "somewhere"], "MODEL needs a draft"),
+        (["equal", "--draft", "somewhere"], "--draft needs the target"),
+        (["cpu", "--demo", "somewhere"], "--demo brings its own pair"),
+        (["cpu", "--repetitions", "0"], "--repetitions must be at least 1; got 0"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_checkpoint_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = str(tmp_path / "absent")
+    assert main(["accept", absent, "--draft", absent]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
+    tie = Difference("r", 0, (1, None), None, math.inf, 1.0)
+    case = CaseResult("k=1", False, False, 1, 0, [tie], 0, 1, 0.5)
+    write_record(tmp_path / "r.json", "equal", summarize([case], 1, 8))
+    read = json.loads((tmp_path / "r.json").read_text())
+    assert read["cases"][0]["differences"][0]["score_margin"] is None
+    assert read["cases"][0]["differences"][0]["tokens"] == [1, None]
+
+
+def test_a_spread_keeps_median_best_and_worst() -> None:
+    spread = Spread.of([3.0, 1.0, 2.0, 9.0])
+    assert spread == Spread(median=2.5, best=1.0, worst=9.0, count=4)
+    assert spread.relative == pytest.approx(8 / 2.5)
+    with pytest.raises(ValueError, match="at least one sample"):
+        Spread.of([])

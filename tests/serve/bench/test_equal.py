@@ -1,0 +1,79 @@
+"""The identity check: it passes on a sound pair and fails on what it is there to find."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from small_pair import PROMPTS, small_pair
+
+from serve.bench.equal import SETTINGS, CaseResult, check_equal, summarize
+from serve.bench.equal_plan import Case, full_plan, quick_plan
+from serve.bench.ties import Difference
+
+SOUND = CaseResult(
+    name="k=3, batch 8",
+    reference=False,
+    exact=False,
+    compared=600,
+    identical=600,
+    differences=[],
+    preemptions=0,
+    tokens=1,
+    seconds=0.0,
+)
+TIE = Difference("prompt 0, greedy", 4, (1, 2), "score", 5e-5, math.inf)
+
+
+def test_a_random_pair_gives_equal_outputs() -> None:
+    pair = small_pair()
+    assert pair.draft is not None
+    result = check_equal(
+        pair.target,
+        pair.draft,
+        PROMPTS[:3],
+        quick_plan(k=2, batch=2),
+        eos_token_ids=(),
+        max_tokens=24,
+    )
+    assert result.failures == []
+    assert result.holds
+    assert result.compared == 6 * 3 * len(SETTINGS)
+    forced = [case for case in result.cases if "preempted" in case.name]
+    assert len(forced) == 3
+    assert all(case.preemptions for case in forced)
+
+
+def test_the_full_plan_covers_every_k_batch_preemption_and_both_modes() -> None:
+    groups = full_plan()
+    free, exact = groups[0], groups[1:]
+    assert free.reference == Case(0, 1, speculative=False)
+    covered = {(c.num_speculative_tokens, c.batch) for c in (free.reference, *free.others)}
+    assert covered == {(k, batch) for k in (0, 1, 3, 6) for batch in (1, 8)}
+    assert any(case.again for case in free.others)
+    assert any(case.few_pages and case.speculative for case in free.others)
+    assert {g.reference.num_speculative_tokens for g in exact} == {1, 3, 6}
+    for group in exact:
+        assert not group.reference.speculative
+        for case in group.others:
+            assert case.exact
+            assert case.batch == group.reference.batch
+            assert case.num_speculative_tokens == group.reference.num_speculative_tokens
+    assert any(case.few_pages and case.speculative for group in exact for case in group.others)
+
+
+@pytest.mark.parametrize(("ties", "holds"), [(2, True), (3, False)])
+def test_at_most_one_answer_in_500_may_differ_by_a_tie(ties: int, holds: bool) -> None:
+    case = replace(SOUND, identical=600 - ties, differences=[TIE] * ties)
+    result = summarize([case], 200, 64)
+    assert result.ties == ties
+    assert result.holds is holds
+
+
+def test_a_case_that_failed_fails_the_whole() -> None:
+    assert summarize([SOUND], 200, 64).holds
+    assert not summarize([SOUND, replace(SOUND, failures=["no"])], 200, 64).holds
+
+
+def test_a_reference_is_not_counted_as_a_comparison() -> None:
+    result = summarize([replace(SOUND, reference=True), SOUND], 200, 64)
+    assert (result.compared, result.identical) == (600, 600)

@@ -1,0 +1,67 @@
+"""Phases, prediction and engine of a round."""
+
+import jax
+import numpy as np
+import pytest
+from small_pair import PROMPTS, small_pair
+
+from eagle3_jax import generate
+from eagle3_jax.engine import EngineConfig
+from eagle3_jax.sampling_params import SamplingParams
+from serve.bench.accept import AcceptCounts, AcceptRow
+from serve.bench.phases import PhaseChains
+from serve.bench.rounds import RoundTimes, compare_rounds, round_result
+from serve.bench.spread import Spread
+
+ACCEPT = AcceptRow("overall", 5, 100, AcceptCounts(10, 30, 15, (8, 5, 2)), 2.5, (0.8, 0.5, 0.2), 0)
+
+
+def seconds(value: float) -> Spread:
+    return Spread(value, value, value, 1)
+
+
+def test_ratios_are_those_of_the_definition() -> None:
+    times = RoundTimes(
+        fused=seconds(3.9), engine=seconds(4.0), propose=seconds(1.0), verify=seconds(2.8)
+    )
+    plain = RoundTimes(fused=seconds(1.9), engine=seconds(2.0))
+    result = round_result(3, 8, 24, times, plain, ACCEPT)
+    assert result.predicted_speedup == pytest.approx(2.5 * 1.9 / 3.8)
+    assert result.measured_speedup == pytest.approx(2.5 * 1.9 / 4.0)
+    assert result.prediction_share == pytest.approx(3.8 / 4.0)
+    assert result.engine_speedup == pytest.approx(2.5 * 2.0 / 4.0)
+    assert result.break_even == pytest.approx(3.8 / 1.9)
+    assert result.host_share == pytest.approx(0.025)
+    assert result.plain_host_share == pytest.approx(0.05)
+
+
+def test_the_walk_phase_by_phase_is_the_generation_itself() -> None:
+    pair, prompts = small_pair(), PROMPTS[:2]
+    config = EngineConfig(num_speculative_tokens=2, max_model_len=64, max_num_seqs=2)
+    chains = PhaseChains(pair.target, pair.draft, config, prompts, rounds=6)
+    greedy = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    for row, answer in enumerate(generate(pair.target, None, prompts, greedy)):
+        walked: list[int] = []
+        for recorded in chains.walk:
+            slots = jax.device_get(recorded.slots)
+            accepted = slots.num_accepted[row]
+            walked += slots.verified_tokens[row, : accepted + 1].tolist()
+        assert len(walked) >= len(chains.walk)
+        assert walked == answer.token_ids[: len(walked)]
+
+
+def test_rounds_that_would_run_out_of_context_are_refused() -> None:
+    pair = small_pair()
+    config = EngineConfig(num_speculative_tokens=3, max_model_len=64, max_num_seqs=1)
+    with pytest.raises(ValueError, match="do not fit max_model_len=64"):
+        PhaseChains(pair.target, pair.draft, config, PROMPTS[:1], rounds=20)
+
+
+def test_everything_is_timed_in_both_the_chains_and_the_engine() -> None:
+    result = compare_rounds(small_pair(), PROMPTS[:2], {1: ACCEPT}, repetitions=2, rounds=3)[0]
+    times = result.times
+    assert times.propose and times.verify
+    parts = (times.fused, times.engine, times.propose, times.verify, result.plain.engine)
+    assert all(part.count == 2 and part.best > 0 for part in parts)
+    assert result.batch == 2
+    assert np.isfinite(result.engine_speedup)

@@ -1,0 +1,128 @@
+"""The tie rule on constructed cases, and as a law of the sampler it is about."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_pair import PROMPTS, small_pair
+
+from eagle3_jax import SamplingParams, forward, generate
+from eagle3_jax.sampling import process_logits
+from eagle3_jax.sampling_rows import SamplingRows
+from serve.bench.ties import Scorer, first_difference, near_cut, tie_cause
+
+FAR = math.inf
+
+
+def shares(*values: float) -> np.ndarray:
+    return np.log(np.array(values))
+
+
+def sampled(**options: float) -> SamplingParams:
+    return SamplingParams(temperature=1.0, **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_equal_answers_have_no_difference() -> None:
+    assert first_difference([1, 2], [1, 2]) is None
+
+
+def test_the_first_difference_may_be_an_end() -> None:
+    assert first_difference([1, 2, 3], [1, 5, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+
+
+def test_scores_within_a_ten_thousandth_are_a_tie_and_farther_are_not() -> None:
+    scores = shares(0.5, 0.3, 0.2)
+    assert tie_cause(scores, (0, 1), 9e-5, FAR, sampled()) == "score"
+    assert tie_cause(scores, (0, 1), 2e-4, FAR, sampled()) is None
+
+
+def test_an_early_end_is_never_a_tie() -> None:
+    assert tie_cause(shares(0.5, 0.5), (0, None), 0.0, 0.0, sampled()) is None
+
+
+def test_a_router_tie_is_the_last_resort() -> None:
+    scores = shares(0.5, 0.3, 0.2)
+    assert tie_cause(scores, (0, 1), 1.0, 9e-6, sampled()) == "router"
+    assert tie_cause(scores, (0, 1), 1.0, 2e-5, sampled()) is None
+
+
+CUTS = [
+    # the two after the first are the k-th and its rival
+    (shares(0.5, 0.25, 0.25), {"top_k": 2}, True),
+    (shares(0.5, 0.26, 0.24), {"top_k": 2}, False),
+    # 0.9 outranks the third
+    (shares(0.6, 0.3, 0.1), {"top_p": 0.90005}, True),
+    (shares(0.6, 0.3, 0.1), {"top_p": 0.905}, False),
+    # the third is at a tenth of the first
+    (shares(0.6, 0.34, 0.06), {"min_p": 0.100005}, True),
+    (shares(0.6, 0.34, 0.06), {"min_p": 0.11}, False),
+    # min-p takes the last away, so that the first has 5/9 of the mass
+    (shares(0.5, 0.4, 0.1), {"top_p": 5 / 9}, False),
+    (shares(0.5, 0.4, 0.1), {"top_p": 5 / 9, "min_p": 0.3}, True),
+]
+
+
+@pytest.mark.parametrize(("scores", "options", "near"), CUTS)
+def test_a_candidate_at_a_cut_is_recognised(
+    scores: np.ndarray, options: dict[str, float], near: bool
+) -> None:
+    assert near_cut(scores, [1, 2], sampled(**options)) is near
+    cause = tie_cause(scores, (1, 2), 1.0, FAR, sampled(**options))
+    assert cause == ("cut" if near else None)
+
+
+def test_greedy_has_no_cuts() -> None:
+    greedy = SamplingParams(temperature=0, top_k=2, min_p=0.5)
+    assert not near_cut(shares(0.4, 0.3, 0.3), [1, 2], greedy)
+
+
+filtered = jax.jit(process_logits)
+
+
+def kept(scores: np.ndarray, sampling: SamplingParams) -> np.ndarray:
+    """What the engine's sampler keeps of these scores."""
+    rows = SamplingRows(
+        temperature=jnp.ones((1,)),
+        top_p=jnp.asarray([sampling.top_p], jnp.float32),
+        min_p=jnp.asarray([sampling.min_p], jnp.float32),
+        top_k=jnp.asarray([sampling.top_k], jnp.int32),
+        seed=jnp.zeros((1, 2), jnp.uint32),
+        min_len=jnp.zeros((1,), jnp.int32),
+        stop_ids=jnp.full((1, 8), -1, jnp.int32),
+    )
+    logits = jnp.asarray(scores, jnp.float32)[None, None]
+    return np.isfinite(np.asarray(filtered(logits, jnp.zeros((1, 1), jnp.int32), rows))[0, 0])
+
+
+def test_tokens_away_from_cuts_keep_their_side_when_scores_move_a_little() -> None:
+    rng, moved = np.random.default_rng(0), 0
+    for _ in range(60):
+        scores = rng.normal(size=24) * 2
+        sampling = sampled(
+            top_k=int(rng.integers(0, 12)), top_p=rng.uniform(0.3, 1), min_p=rng.uniform(0, 0.1)
+        )
+        before = kept(scores, sampling)
+        after = kept(scores + rng.uniform(-2e-5, 2e-5, size=24), sampling)
+        sure = [t for t in range(24) if not near_cut(scores, [t], sampling)]
+        assert (before[sure] == after[sure]).all()
+        moved += len(sure)
+    assert moved > 1000
+
+
+def test_a_wrong_token_is_found_with_its_margin_and_not_excused() -> None:
+    target, prompt = small_pair().target, PROMPTS[0]
+    sampling = SamplingParams(temperature=0, max_tokens=6, seed=3, ignore_eos=True)
+    right = generate(target, None, [prompt], sampling)[0].token_ids
+    wrong = [*right[:3], (right[3] + 1) % 12, *right[4:]]
+    scorer = Scorer(target, 32)
+    assert scorer.explain("same", prompt, sampling, right, list(right)) is None
+    found = scorer.explain("request", prompt, sampling, right, wrong)
+    assert found and (found.index, found.tokens) == (3, (right[3], wrong[3]))
+    assert found.cause is None
+    logits = np.asarray(forward(target, jnp.asarray([prompt + right[:3]])).logits)[0, -1]
+    np.testing.assert_allclose(
+        found.score_margin, abs(logits[right[3]] - logits[wrong[3]]), atol=1e-4
+    )
