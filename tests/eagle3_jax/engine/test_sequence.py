@@ -1,0 +1,42 @@
+"""Finish rules of one sequence, without an engine."""
+
+import pytest
+from toy_tokenizer import PIECES, ToyTokenizer
+
+from eagle3_jax.engine import Request
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.sampling_params import SamplingParams
+
+ID = {piece: i for i, piece in enumerate(PIECES)}
+
+
+@pytest.mark.parametrize(("include", "text"), [(True, "aabab"), (False, "aa")])
+def test_a_stop_id_beats_a_stop_string_that_it_completes(include: bool, text: str) -> None:
+    """Its text, where it counts at all, stays whole."""
+    sampling = SamplingParams(
+        stop="ab",
+        stop_token_ids=[ID[b"bab"]],
+        include_stop_str_in_output=include,
+        max_tokens=9,
+        seed=0,
+    )
+    sequence = Sequence.of(Request("a", [0], sampling), (), 32, ToyTokenizer())
+    for token in (ID[b"aa"], ID[b"bab"]):
+        sequence.append(token)
+    output = sequence.output()
+    assert output is not None
+    assert (output.token_ids, output.text) == ((ID[b"aa"], ID[b"bab"]), text)
+    assert (output.finish_reason, output.stop_reason) == ("stop", ID[b"bab"])
+
+
+def test_no_news_while_everything_is_held_back_and_then_all_of_it() -> None:
+    sampling = SamplingParams(stop="aab", max_tokens=9, seed=0)
+    sequence = Sequence.of(Request("a", [0], sampling), (), 32, ToyTokenizer())
+    sequence.append(ID[b"aa"])
+    sequence.accepted.append(0)
+    assert sequence.output() is None
+    sequence.append(ID[b"c"])
+    sequence.accepted.append(2)
+    output = sequence.output()
+    assert output is not None
+    assert (output.text, output.accepted) == ("aac", (0, 2))
