@@ -79,6 +79,16 @@ def tiny_draft(target: KimiTarget, seed: int = 1) -> Eagle3Draft:
     return draft
 
 
+def attentive_draft(target: KimiTarget, seed: int = 3) -> Eagle3Draft:
+    """A draft whose choices depend on every row it sees, and on where the row is."""
+    draft = tiny_draft(target)
+    rng, attention = np.random.default_rng(seed), draft.midlayer.self_attn
+    for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj):
+        shape = linear.kernel.get_value().shape
+        _set(linear.kernel, 2 * rng.normal(size=shape) / math.sqrt(shape[0]))
+    return draft
+
+
 def reduced_draft(target: KimiTarget, seed: int = 2) -> Eagle3Draft:
     """A draft with a head of its own for tokens 1, 3, 5, ... of the first 80."""
     draft = _copying_draft(replace(DRAFT, draft_vocab_size=REDUCED_VOCAB), seed)

@@ -75,12 +75,11 @@ def test_no_more_pages_than_the_answer_may_fill() -> None:
 
 def test_the_youngest_is_preempted_and_comes_back_first() -> None:
     work = scheduler(17)
-    for name in "abc":
+    for name in "abcd":
         work.add(sequence(name, 5))
     prefill(work)
     victim = work.preempt_youngest()
     assert (victim.request.request_id, victim.status, victim.pages) == ("c", Status.WAITING, [])
-    work.add(sequence("d", 5))
     assert [name for name, *_ in prefill(work)] == ["c"]
     assert work.num_preemptions == 1
 
