@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 INTERRUPTED = 130
-TARGET_STEPS, DRAFT_STEPS = 3650, 1100
+TARGET_STEPS, DRAFT_STEPS = 4500, 460
 
 
 def main(argv: Sequence[str] | None = None) -> int:
