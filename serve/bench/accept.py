@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from convert.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling_params import SamplingParams
-from serve.bench.conditions import Conditions
 from serve.bench.drive import drive
 from serve.bench.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
@@ -66,7 +65,6 @@ class AcceptRow:
 class AcceptRecord:
     """What `eagle3-bench accept` found."""
 
-    conditions: Conditions
     num_speculative_tokens: int
     temperature: float
     rows: list[AcceptRow]

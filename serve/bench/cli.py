@@ -46,14 +46,14 @@ def _cpu(flags: argparse.Namespace, console: Console) -> int:
     rounds = []
     if flags.only != "plain":
         rounds = cpu.run_rounds(_pair(flags), flags.repetitions, flags.prompts, say)
-    record = cpu.CpuRecord(found, flags.repetitions, plain, rounds)
+    record = cpu.CpuRecord(flags.repetitions, plain, rounds)
     tables.print_conditions(console, found, flags.repetitions)
     if plain:
         tables.print_plain(console, plain)
     if rounds:
         tables.print_rounds(console, rounds)
     if flags.json:
-        write_record(flags.json, "cpu", record)
+        write_record(flags.json, "cpu", found, record)
     return 0
 
 
@@ -69,8 +69,8 @@ def _accept(flags: argparse.Namespace, console: Console) -> int:
     title = f"Held-out prompts, k={flags.k}, temperature {flags.temperature:g}"
     tables.print_accept(console, rows, title)
     if flags.json:
-        record = AcceptRecord(found, flags.k, flags.temperature, rows)
-        write_record(flags.json, "accept", record)
+        record = AcceptRecord(flags.k, flags.temperature, rows)
+        write_record(flags.json, "accept", found, record)
     return 0
 
 
@@ -81,7 +81,7 @@ def _equal(flags: argparse.Namespace, console: Console) -> int:
     from serve.bench.held_out import held_out
     from serve.bench.record import write_record
 
-    pair = _pair(flags)
+    found, pair = conditions(), _pair(flags)
     assert pair.draft is not None, "the flags ask for a draft"
     prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
     result = check_equal(
@@ -95,7 +95,7 @@ def _equal(flags: argparse.Namespace, console: Console) -> int:
     )
     tables.print_equal(console, result)
     if flags.json:
-        write_record(flags.json, "equal", result)
+        write_record(flags.json, "equal", found, result)
     return 0 if result.holds else 1
 
 
@@ -120,8 +120,11 @@ def _soak(flags: argparse.Namespace, console: Console) -> int:
 
 def _pair(flags: argparse.Namespace) -> "LoadedPair":
     from serve.demo import demo_draft_dir, demo_target_dir
-    from serve.loading import load_pair
+    from serve.loading import keep_compiled_programs, load_pair
 
-    if flags.model:
-        return load_pair(Path(flags.model), Path(flags.draft))
-    return load_pair(demo_target_dir(), demo_draft_dir())
+    model, draft = flags.model, flags.draft
+    if model is None:
+        model, draft = demo_target_dir(), demo_draft_dir()
+    pair = load_pair(Path(model), Path(draft))
+    keep_compiled_programs()
+    return pair

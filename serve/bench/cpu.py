@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from serve.bench.accept import AcceptRow, accept_table
 from serve.bench.bandwidth import ReadBandwidth
-from serve.bench.conditions import Conditions
 from serve.bench.held_out import held_out
 from serve.bench.kimi_108m import random_target
 from serve.bench.plain import PlainResult, compare_plain
@@ -21,9 +20,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CpuRecord:
-    """What the command found, and under which conditions. Absent parts are empty."""
+    """What the command found; a part that was left out is empty."""
 
-    conditions: Conditions
     repetitions: int
     plain: list[PlainResult] = field(default_factory=list)
     rounds: list[RoundResult] = field(default_factory=list)

@@ -5,10 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from serve.bench.conditions import Conditions
 
-def write_record(path: str | Path, benchmark: str, record: Any) -> None:
-    """Writes a dataclass with the name of the benchmark that made it; not a number becomes null."""
-    fields = {"benchmark": benchmark, **_finite(asdict(record))}
+
+def write_record(path: str | Path, benchmark: str, found: Conditions, record: Any) -> None:
+    """Writes a dataclass, the benchmark that made it and the conditions; infinities become null."""
+    fields = {"benchmark": benchmark, "conditions": asdict(found), **_finite(asdict(record))}
     Path(path).write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -23,7 +23,9 @@ class TransformersPeer:
     def __init__(self, target: KimiTarget) -> None:
         import torch
         from transformers import DeepseekV3ForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         torch.set_num_threads(1)
         self._torch = torch
         with tempfile.TemporaryDirectory() as directory:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve.bench.cli import main
+from serve.bench.conditions import conditions
 from serve.bench.equal import CaseResult, summarize
 from serve.bench.record import write_record
 from serve.bench.spread import Spread
@@ -47,7 +48,7 @@ def test_a_missing_checkpoint_is_one_line_and_status_2(
 def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
     tie = Difference("r", 0, (1, None), None, math.inf, 1.0)
     case = CaseResult("k=1", False, False, 1, 0, [tie], 0, 1, 0.5)
-    write_record(tmp_path / "r.json", "equal", summarize([case], 1, 8))
+    write_record(tmp_path / "r.json", "equal", conditions(), summarize([case], 1, 8))
     read = json.loads((tmp_path / "r.json").read_text())
     assert read["cases"][0]["differences"][0]["score_margin"] is None
     assert read["cases"][0]["differences"][0]["tokens"] == [1, None]

@@ -35,8 +35,8 @@ def test_both_sides_agree_and_the_record_says_how_it_was_made(tmp_path: Path) ->
     assert (result.identical, result.differences) == (2, [])
     assert 2 <= result.floor.distinct_experts <= 4
     assert result.engine.end_to_end_s.count == 2
-    record = CpuRecord(conditions(), repetitions=2, plain=[result])
-    write_record(tmp_path / "record.json", "cpu", record)
+    record = CpuRecord(repetitions=2, plain=[result])
+    write_record(tmp_path / "record.json", "cpu", conditions(), record)
     read = json.loads((tmp_path / "record.json").read_text())
     assert read["benchmark"] == "cpu"
     assert {"cpu", "cores", "date", "versions", "load_average"} <= set(read["conditions"])
