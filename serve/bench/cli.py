@@ -114,7 +114,7 @@ def _soak(flags: argparse.Namespace, console: Console) -> int:
     )
     tables.print_soak(console, result)
     if flags.json:
-        write_record(flags.json, "soak", result)
+        write_record(flags.json, "soak", conditions(), result)
     return 0 if result.holds else 1
 
 
