@@ -57,6 +57,7 @@ DRAFT = DraftConfig(
     aux_layer_ids=(0, 1, 2),
 )
 REDUCED_VOCAB = 40
+REDUCED_IDS = range(1, 2 * REDUCED_VOCAB, 2)
 HEAD_GAIN = 3.0
 
 Model = TypeVar("Model", KimiTarget, Eagle3Draft)
@@ -94,7 +95,7 @@ def reduced_draft(target: KimiTarget, seed: int = 2) -> Eagle3Draft:
     draft = _copying_draft(replace(DRAFT, draft_vocab_size=REDUCED_VOCAB), seed)
     draft.embed_tokens = target.embed_tokens
     draft.d2t.set_value(jnp.arange(REDUCED_VOCAB, dtype=jnp.int32) + 1)
-    _set(draft.lm_head.kernel, target.lm_head.kernel.get_value()[:, draft.target_ids])
+    _set(draft.lm_head.kernel, target.lm_head.kernel.get_value()[:, np.array(REDUCED_IDS)])
     return draft
 
 
