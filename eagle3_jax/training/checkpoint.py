@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,11 +12,12 @@ State = TypeVar("State")
 
 def save_state(path: Path, state: object, step: int) -> None:
     """Writes the leaves of `state` and the step; a crash leaves the previous file whole."""
-    leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    arrays: dict[str, Any] = {"step": np.int64(step)}
+    arrays |= {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".partial")
     with temporary.open("wb") as file:
-        np.savez(file, step=np.int64(step), **leaves)
+        np.savez(file, **arrays)
     os.replace(temporary, path)
 
 

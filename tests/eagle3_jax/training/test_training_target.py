@@ -8,6 +8,8 @@ from flax import nnx
 from tiny_pair import random_batch, tiny_target
 
 from eagle3_jax.forward import forward
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.models.kimi import KimiLayer
 from eagle3_jax.training import dispatch
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
@@ -38,19 +40,26 @@ def test_packed_logits_and_aux_equal_the_unpacked_ones() -> None:
             np.testing.assert_allclose(aux[row, mine], alone.aux_hidden[0, :size], atol=2e-4)
 
 
+def routed(layer: KimiLayer) -> MoE:
+    assert isinstance(layer.mlp, MoE)
+    return layer.mlp
+
+
 def test_dropped_choices_are_left_out_and_gradients_agree() -> None:
     """Capacity 3: the fourth and later choices of an expert vanish, from value and gradient."""
     target = tiny_target()
-    experts = target.layers[1].mlp.experts
+    experts = routed(target.layers[1]).experts
     x = jax.random.normal(jax.random.key(0), (6, 32))
     expert_ids = jnp.asarray([[0, 1], [0, 2], [0, 3], [0, 1], [0, 2], [1, 3]])
     weights = jax.random.uniform(jax.random.key(1), (6, 2))
     rank = {(3, 0), (4, 0)}  # expert 0 is chosen five times
     kept = jnp.asarray([[0.0 if (t, k) in rank else 1.0 for k in range(2)] for t in range(6)])
-    kernels = [p.get_value() for p in (experts.gate_proj, experts.up_proj, experts.down_proj)]
+    gate, up = experts.gate_proj.get_value(), experts.up_proj.get_value()
+    down = experts.down_proj.get_value()
 
     def plain(x, weights):
-        out = grouped_mlp(x, *kernels, expert_ids, weights * kept, implementation="reference")
+        left = weights * kept
+        out = grouped_mlp(x, gate, up, down, expert_ids, left, implementation="reference")
         return jnp.sum(jnp.sin(out))
 
     def packed(x, weights):
@@ -69,10 +78,10 @@ def test_bias_moves_against_the_load_and_nothing_else_moves() -> None:
     target = tiny_target()
     before = jax.tree.map(jnp.array, nnx.state(target))
     balance(target, jnp.asarray([[9.0, 1.0, 3.0, 3.0], [4.0, 4.0, 4.0, 4.0]]))
-    biases = [layer.mlp.gate.e_score_correction_bias.get_value() for layer in target.layers[1:]]
+    biases = [routed(layer).gate.e_score_correction_bias.get_value() for layer in target.layers[1:]]
     assert np.sign(biases).tolist() == [[-1, 1, 1, 1], [0, 0, 0, 0]]
     for layer in target.layers[1:]:
-        layer.mlp.gate.e_score_correction_bias.set_value(jnp.zeros(4))
+        routed(layer).gate.e_score_correction_bias.set_value(jnp.zeros(4))
     same = jax.tree.map(lambda a, b: bool(jnp.all(a == b)), before, nnx.state(target))
     assert all(jax.tree.leaves(same))
 

@@ -69,16 +69,21 @@ def said(message: dict[str, Any]) -> str:
     return message["content"] + ("".join(section) if calls else "")
 
 
+def found(match: re.Match[str] | None) -> re.Match[str]:
+    assert match is not None
+    return match
+
+
 def test_every_equation_of_worked_arithmetic_holds() -> None:
     """Each step is recomputed by Python, the columns by str(), the result by the question."""
     for question, answer in answers("arithmetic"):
         head, *steps, last = answer.split("\n")
-        a, operator, b = re.fullmatch(r"(\d+) ([-+*]) (\d+)", head).groups()
+        a, operator, b = found(re.fullmatch(r"(\d+) ([-+*]) (\d+)", head)).groups()
         result = eval(f"{int(a)}{operator}{int(b)}")
         assert last == f"Answer: {result}"
         assert sorted(map(int, re.findall(r"\d+", question))) == sorted((int(a), int(b)))
-        written = "".join(re.search(r"write (\d)", step)[1] for step in reversed(steps))
-        carry = re.search(r"(?:carry|borrow) (\d)$", steps[-1])[1]
+        written = "".join(found(re.search(r"write (\d)", step))[1] for step in reversed(steps))
+        carry = found(re.search(r"(?:carry|borrow) (\d)$", steps[-1]))[1]
         assert int((carry if operator != "-" else "") + written) == result
         for step in steps:
             for left, right in re.findall(r"([-+*\d]+)=(-?\d+)", step):
@@ -98,7 +103,7 @@ def test_every_sorting_answer_is_sorted_and_complete() -> None:
             counted = list(map(int, answer.split(", ")))
             assert counted == list(range(start, stop + 1, step[0] if step else 1))
         else:
-            wanted = re.search(r"does (\w+) occur", question)[1]
+            wanted = found(re.search(r"does (\w+) occur", question))[1]
             total = len(re.findall(rf"\b{wanted}\b", asked.rstrip("?")))
             assert answer == f"Answer: {total}"
 

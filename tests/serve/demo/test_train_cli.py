@@ -94,8 +94,8 @@ def test_a_draft_for_any_target_loads_and_resumes_to_the_same_weights(
 def interrupt_after(output: Path, target_dir: Path, data: Path, steps: int) -> None:
     from eagle3_jax.training import loop
 
-    def stop(*arguments: object) -> None:
-        saved(*arguments)
+    def stop(path: Path, state: object, step: int) -> None:
+        saved(path, state, step)
         raise KeyboardInterrupt
 
     saved = loop.save_state
