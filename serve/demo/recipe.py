@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from convert import Tokenizer, write_tokenizer_json
@@ -47,10 +47,14 @@ TARGET = TargetConfig(
 DRAFT_VOCAB = 512  # more than the answers of the corpus use
 
 
+# Words of tool declarations that the corpus itself seldom or never has.
+SCHEMA_WORDS = ("description", "enum", "integer", "items", "number", "required", "schema")
+
+
 def make_tokenizer(directory: Path) -> None:
     """Trains the tokenizer on the corpus and writes its published files."""
     texts = (text for c in islice(mixture("train", 0), 20_000) for text in _texts(c))
-    write_tokenizer(directory, train_ranks(texts, BASE_TOKENS), MAX_LENGTH)
+    write_tokenizer(directory, train_ranks(chain(SCHEMA_WORDS * 2, texts), BASE_TOKENS), MAX_LENGTH)
     write_tokenizer_json(directory)
 
 
