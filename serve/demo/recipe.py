@@ -48,7 +48,8 @@ DRAFT_VOCAB = 512  # more than the answers of the corpus use
 
 
 # Words of tool declarations that the corpus itself seldom or never has.
-SCHEMA_WORDS = ("description", "enum", "integer", "items", "number", "required", "schema")
+SCHEMA_WORDS = ("additional", "boolean", "description", "enum", "format", "integer", "items")
+SCHEMA_WORDS += ("maximum", "minimum", "nullable", "number", "optional", "required", "schema")
 
 
 def make_tokenizer(directory: Path) -> None:
