@@ -3,13 +3,17 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: serve test lint clean
+.PHONY: serve test prove lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest
+
+# The proofs at full length; `make test` runs their short form.
+prove: .venv/installed-test
+	$(BIN)/python -m pytest tests/proofs --long
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

@@ -1,11 +1,19 @@
-"""The published tensors of an EAGLE-3 draft with Llama-style attention as a table."""
+"""The published tensors of an EAGLE-3 draft, of either attention, as a table."""
 
 import re
 
-from convert.rules import TRANSPOSED, Rule
+from convert.latent_attention import latent_attention_rules
+from convert.rules import Rule, norm_rule, projection_rule
 from eagle3_jax.config import DraftConfig
 
 _LAYER = "midlayer."
+_ATTENTION = _LAYER + "self_attn."
+_DIALECTS = {
+    "layers.0.": _LAYER,
+    "aux_norm_low.": "fc_norm.0.",
+    "aux_norm_mid.": "fc_norm.1.",
+    "aux_norm_high.": "fc_norm.2.",
+}
 
 
 def draft_rules(config: DraftConfig, *, own_lm_head: bool = True) -> list[Rule]:
@@ -13,27 +21,44 @@ def draft_rules(config: DraftConfig, *, own_lm_head: bool = True) -> list[Rule]:
     norms = [
         "norm",
         *(_LAYER + n for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")),
+        *(["input_norm"] if config.norm_before_fc else []),
+        *(["fc_norm.{aux}"] if config.fc_norm else []),
     ]
-    projections = [
-        "fc",
-        *(_LAYER + f"self_attn.{name}_proj" for name in "qkvo"),
-        *(_LAYER + f"mlp.{name}_proj" for name in ("gate", "up", "down")),
-    ]
+    projections = ["fc", *(_LAYER + f"mlp.{name}_proj" for name in ("gate", "up", "down"))]
     return [
         Rule("embed_tokens.weight", ("embed_tokens.embedding",)),
-        *(Rule(f"{name}.weight", (f"{name}.weight",)) for name in norms),
-        *(Rule(f"{name}.weight", (f"{name}.kernel",), TRANSPOSED) for name in projections),
-        Rule("lm_head.weight", ("lm_head.kernel",), TRANSPOSED)
+        *map(norm_rule, norms),
+        *map(projection_rule, projections),
+        *_attention_rules(config),
+        projection_rule("lm_head")
         if own_lm_head
         else Rule("lm_head.weight", why="the target's lm_head was asked for"),
         Rule("d2t", ("d2t",), dtypes=("I64", "I32"), saved="I64")
         if config.draft_vocab_size < config.vocab_size
         else Rule("d2t", why="a full vocabulary needs no map"),
         Rule("t2d", why="used in training only: which target ids the draft knows"),
-        Rule(_LAYER + "self_attn.rotary_emb.inv_freq", why="computed from the configuration"),
     ]
 
 
 def canonical_draft_name(name: str) -> str:
-    """Maps the dialects `layers.0.` and a `model.` prefix to `midlayer.`."""
-    return re.sub(r"^layers\.0\.", _LAYER, re.sub(r"^model\.", "", name))
+    """Maps the dialects `layers.0.` and a `model.` prefix to `midlayer.`, and legacy norm names."""
+    name = re.sub(r"^model\.", "", name)
+    for dialect, ours in _DIALECTS.items():
+        if name.startswith(dialect):
+            return ours + name.removeprefix(dialect)
+    return name
+
+
+def _attention_rules(config: DraftConfig) -> list[Rule]:
+    latent = config.latent
+    if latent is None:
+        return [
+            *(projection_rule(_ATTENTION + f"{name}_proj") for name in "qkvo"),
+            Rule(_ATTENTION + "rotary_emb.inv_freq", why="computed from the configuration"),
+        ]
+    return latent_attention_rules(
+        _ATTENTION,
+        config.num_attention_heads,
+        latent.qk_nope_head_dim,
+        low_rank_queries=latent.q_lora_rank is not None,
+    )

@@ -1,27 +1,35 @@
-"""Load published checkpoints into Flax models."""
+"""Load checkpoints into Flax models."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import logging
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.typing import DTypeLike
 
-from convert.eagle3 import canonical_draft_name, draft_rules
-from convert.fill import fill
-from convert.kimi_k25 import canonical_target_name, target_rules
-from convert.pairing import HeadChoice, Pair
-from convert.quantized import refuse_quantized
-from convert.safetensors_files import open_checkpoint, read_json
-from eagle3_jax.config import AuxIdConvention, DraftConfig, TargetConfig
+from convert.activations import Activations, check_activations
+from convert.eagle3 import canonical_draft_name
+from convert.fill import ParameterSource, fill
+from convert.pairing import HeadChoice, Pair, check_target_ids
+from convert.planned import (
+    abstract_draft,
+    abstract_target,
+    parse_config,
+    plan_draft,
+    plan_target,
+    read_target_config,
+)
+from convert.published import Published, open_published
+from convert.store import is_store
+from convert.stored import Stored, open_stored
+from convert.weights import Int4OrderChoice, assumed_orders
+from eagle3_jax.config import AuxIdConvention, DraftConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
-Config = TypeVar("Config")
+_LOG = logging.getLogger(__name__)
 
 
 def load_target(
@@ -29,22 +37,27 @@ def load_target(
     *,
     dtype: DTypeLike | None = None,
     mesh: jax.sharding.Mesh | None = None,
-    quantize_activations: bool = True,
+    quantize_activations: Activations = True,
 ) -> KimiTarget:
-    """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint directory.
+    """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint directory, published or converted.
 
-    Weights are cast to `dtype`: by default float32 on CPU, bfloat16 elsewhere. Raises
+    Float weights are cast to `dtype`: by default float32 on CPU, bfloat16 elsewhere; quantised ones
+    stay as they are and multiply what `quantize_activations` says (see `Activations`). Raises
     FileNotFoundError for missing files and ValueError for anything that does not fit; sharding
-    (`mesh`) and quantised checkpoints are refused so far.
+    (`mesh`) is refused so far.
     """
-    _refuse_unbuilt(mesh=(mesh, None), quantize_activations=(quantize_activations, True))
-    directory, run_dtype = Path(path), _run_dtype(dtype)
-    config = _read_config(directory, TargetConfig.from_hf)
-    checkpoint = open_checkpoint(directory)
-    refuse_quantized(checkpoint)
-    model = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0), dtype=run_dtype))
-    fill(model, checkpoint, target_rules(config), canonical_target_name)
+    _refuse_unbuilt(mesh=(mesh, None))
+    check_activations(quantize_activations)
+    model, parameters = open_target(path, _run_dtype(dtype))
+    fill(model, parameters, quantize_activations)
     return model
+
+
+def open_target(path: str | Path, dtype: DTypeLike) -> tuple[KimiTarget, ParameterSource]:
+    """The abstract model of a checkpoint directory, and what fills it; raises as `load_target`."""
+    source = _open(path)
+    model = abstract_target(read_target_config(source), dtype)
+    return model, source if isinstance(source, Stored) else plan_target(source, model)
 
 
 def load_draft(
@@ -53,46 +66,55 @@ def load_draft(
     *,
     dtype: DTypeLike | None = None,
     mesh: jax.sharding.Mesh | None = None,
-    quantize_activations: bool = True,
+    quantize_activations: Activations = True,
     aux_id_convention: AuxIdConvention = "auto",
     lm_head: HeadChoice = "auto",
-    int4_order: Literal["auto", "linear", "awq"] = "auto",
+    int4_order: Int4OrderChoice = "auto",
     rope_theta: float | None = None,
+    yarn_factor: float | None = None,
 ) -> Eagle3Draft:
-    """Loads an EAGLE-3 draft for `target`, which stays as it is.
+    """Loads an EAGLE-3 draft, published or converted, for `target`, which stays as it is.
 
     An embedding or head that the file lacks is the target's own module; `lm_head` "own" or
-    "target" decides the head instead. `rope_theta` overrides config.json. Raises as `load_target`
-    does, and ValueError when the draft was made for another target.
+    "target" decides the head instead. `rope_theta` and `yarn_factor` override config.json.
+    `int4_order` is the nibble order of Quark's INT4, which no file states; what "auto" assumed is
+    logged. Raises as `load_target` does, and ValueError when the draft was made for another target.
     """
-    _refuse_unbuilt(
-        mesh=(mesh, None),
-        quantize_activations=(quantize_activations, True),
-        int4_order=(int4_order, "auto"),
+    _refuse_unbuilt(mesh=(mesh, None))
+    check_activations(quantize_activations)
+    run_dtype = _run_dtype(dtype)
+    source = _open(path, int4_order)
+    layers = target.config.num_hidden_layers
+    config = parse_config(
+        source,
+        lambda fields: DraftConfig.from_hf(
+            fields, num_target_layers=layers, aux_id_convention=aux_id_convention
+        ).with_rope(theta=rope_theta, yarn_factor=yarn_factor),
     )
-    directory, run_dtype = Path(path), _run_dtype(dtype)
-
-    def parse(published: Mapping[str, Any]) -> DraftConfig:
-        layers = target.config.num_hidden_layers
-        return DraftConfig.from_hf(
-            published, num_target_layers=layers, aux_id_convention=aux_id_convention
-        )
-
-    config = _read_config(directory, parse)
-    if rope_theta is not None:
-        config = replace(config, rope=replace(config.rope, theta=float(rope_theta)))
-    checkpoint = open_checkpoint(directory)
-    refuse_quantized(checkpoint)
-    pair = Pair(checkpoint, config, target.config)
+    shapes = {canonical_draft_name(name): shape for name, shape in source.weight_shapes.items()}
+    pair = Pair(source.directory, shapes, config, target.config)
     pair.check_dimensions()
     shared = pair.shared_modules(lm_head)
-    draft = nnx.eval_shape(lambda: Eagle3Draft(config, rngs=nnx.Rngs(0), dtype=run_dtype))
-    rules = draft_rules(config, own_lm_head="lm_head" not in shared)
-    fill(draft, checkpoint, rules, canonical_draft_name, skip=shared)
+    draft = abstract_draft(config, run_dtype)
+    parameters = source if isinstance(source, Stored) else plan_draft(source, draft, shared)
+    if (offsets := parameters.read_target_offsets()) is not None:
+        check_target_ids(source.directory, config, offsets)
+    fill(draft, parameters, quantize_activations, shared)
     for name in shared:
         setattr(draft, name, getattr(target, name))
-    pair.check_target_ids()
     return draft
+
+
+def _open(path: str | Path, int4_order: Int4OrderChoice = "auto") -> Published | Stored:
+    """Either form of a checkpoint; says which order of INT4 was assumed, as both would load."""
+    if is_store(path):
+        if int4_order != "auto":
+            raise ValueError(f"int4_order was decided when {path} was converted; leave it at auto")
+        return open_stored(Path(path))
+    published = open_published(path, int4_order=int4_order)
+    for assumed in assumed_orders(published.weights, int4_order):
+        _LOG.warning("%s: assuming %s; see int4_order", published.directory, assumed)
+    return published
 
 
 def _run_dtype(dtype: DTypeLike | None) -> np.dtype:
@@ -107,13 +129,3 @@ def _refuse_unbuilt(**options: tuple[Any, Any]) -> None:
     for name, (value, default) in options.items():
         if value != default:
             raise ValueError(f"{name}={value!r} is not supported yet; leave it at {default!r}")
-
-
-def _read_config(directory: Path, parse: Callable[[Mapping[str, Any]], Config]) -> Config:
-    if not directory.is_dir():
-        raise FileNotFoundError(f"checkpoint directory {directory} does not exist")
-    published = read_json(directory / "config.json")
-    try:
-        return parse(published)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{directory / 'config.json'}: {error}") from error

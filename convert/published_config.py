@@ -4,8 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, default_aux_layer_ids
+from eagle3_jax.config.draft import NORM_OPTIONS
 
 _OURS_ALONE = ("rope", "eos_token_ids", "latent_norm_eps", "target_hidden_size", "aux_layer_ids")
+_OURS_ALONE += ("latent", *NORM_OPTIONS)
 
 
 def target_to_hf(config: TargetConfig, dtype: str) -> dict[str, Any]:
@@ -41,11 +43,16 @@ def target_to_hf(config: TargetConfig, dtype: str) -> dict[str, Any]:
 
 
 def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
-    """An EAGLE-3 draft's config.json; aux ids are written as layer outputs ("after k")."""
+    """An EAGLE-3 draft's config.json; aux ids are written as layer outputs ("after k").
+
+    EAGLE-3.1's fields appear where they are set; vLLM reads norm_before_fc inside eagle_config too.
+    """
+    options: dict[str, int] = {name: True for name in NORM_OPTIONS if getattr(config, name)}
+    if config.num_aux != 3:  # what readers assume
+        options["num_aux_hidden_states"] = config.num_aux
     return {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        **_published_fields(config),
+        **_draft_kind(config),
+        **options,
         "target_hidden_size": config.target_hidden_size,
         "num_hidden_layers": 1,
         "attention_bias": False,
@@ -57,7 +64,22 @@ def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
         "eagle_config": {
             "eagle_aux_hidden_state_layer_ids": _layer_outputs(config.aux_layer_ids),
             "use_aux_hidden_state": True,
+            **({"norm_before_fc": True} if config.norm_before_fc else {}),
         },
+    }
+
+
+def _draft_kind(config: DraftConfig) -> dict[str, Any]:
+    """Architecture and sizes."""
+    sizes = _published_fields(config)
+    if config.latent is None:
+        return {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", **sizes}
+    del sizes["head_dim"]
+    return {
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+        "model_type": "kimi_k2",
+        **sizes,
+        **asdict(config.latent),
     }
 
 

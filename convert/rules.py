@@ -1,34 +1,53 @@
-"""Weights as a table: rules between checkpoint tensors and parameters, and the plan they make.
+"""Weights as a table: rules between checkpoint tensors and parameters.
 
 A rule's names are templates such as `layers.{layer}.mlp.experts.{expert}.up_proj.weight`; the same
-rule reads a tensor and writes it back. A plan holds only if every tensor matches exactly one rule
-and every parameter is filled exactly once; otherwise one error lists all that does not fit.
+rule reads a weight and writes it back. A weight is a tensor or a quantised matrix
+(`convert.weights`); rules don't say which. `convert.plan` holds a table against a checkpoint.
 """
 
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
-from convert.safetensors_files import DTYPES, Checkpoint, TensorInfo
+from convert.safetensors_files import DTYPES
 
 FLOATS = ("F32", "BF16", "F16")
 
+WhenQuantized = Literal["keep", "dequantize", "refuse"]
+"""What becomes of a quantised matrix: kept as it is, turned into floats first, or an error."""
+
 
 class Layout(Protocol):
-    """How one checkpoint tensor is arranged in our parameters, and back; views, not copies."""
+    """How one checkpoint tensor is arranged in our parameters, and back; views, not copies.
+
+    `tensor_shape` is the shape of what `save` would give. row_axis: the parameter's axis along
+    which the tensor's rows lie, 0 or -1, if they can be arranged some at a time.
+    """
+
+    @property
+    def quantized(self) -> WhenQuantized: ...
+
+    @property
+    def row_axis(self) -> int | None: ...
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]: ...
 
     def save(self, *parts: np.ndarray) -> np.ndarray: ...
 
+    def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]: ...
 
+
+@dataclass(frozen=True)
 class AsIs:
     """The same axes on both sides."""
+
+    quantized: WhenQuantized = "refuse"
+    row_axis: int = 0
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         return (tensor,)
@@ -36,9 +55,16 @@ class AsIs:
     def save(self, *parts: np.ndarray) -> np.ndarray:
         return parts[0]
 
+    def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        return parts[0]
 
+
+@dataclass(frozen=True)
 class Transposed:
-    """torch keeps [out, in], our kernels [in, out]."""
+    """torch keeps [out, in], our float kernels [in, out]."""
+
+    quantized: WhenQuantized = "keep"
+    row_axis: int = -1
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         return (tensor.T,)
@@ -46,17 +72,21 @@ class Transposed:
     def save(self, *parts: np.ndarray) -> np.ndarray:
         return parts[0].T
 
+    def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        return parts[0][::-1]
+
 
 AS_IS = AsIs()
 TRANSPOSED = Transposed()
+TRANSPOSED_FLOATS = Transposed("refuse")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a table: which tensors it matches and which parameters they fill.
+    """One line of a table: which weights it matches and which parameters they fill.
 
     `paths` are our parameters, one a part of the layout; a trailing `[{expert}]` is one row of a
-    stacked parameter. No paths: the tensor is dropped, and `why` says so. `dtypes` are those the
+    stacked parameter. No paths: the weight is dropped, and `why` says so. `dtypes` are those the
     file may use; `saved` is the one it is written in (None: the dtype asked for).
     """
 
@@ -67,88 +97,57 @@ class Rule:
     dtypes: tuple[str, ...] = FLOATS
     saved: str | None = None
 
-    def match(self, name: str) -> dict[str, str] | None:
-        """The values of the template's placeholders, or None."""
-        return _match(self.name, name)
+
+def norm_rule(name: str) -> Rule:
+    """A norm's `weight` under the same name."""
+    return Rule(f"{name}.weight", (f"{name}.weight",))
 
 
-@dataclass(frozen=True)
-class Source:
-    """One tensor's part of one parameter; `row` is set when the parameter is stacked."""
-
-    tensor: TensorInfo
-    layout: Layout
-    part: int
-    row: int | None
+def projection_rule(name: str) -> Rule:
+    """A linear layer's `weight` as its `kernel`."""
+    return Rule(f"{name}.weight", (f"{name}.kernel",), TRANSPOSED)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What fills each parameter, and why each other tensor is left out."""
+class RuleTable:
+    """Rules by the shape of their names, so that 200,000 tensors find theirs at once.
 
-    sources: dict[str, list[Source]]
-    dropped: dict[str, str]
-
-
-def make_plan(
-    checkpoint: Checkpoint,
-    rules: Sequence[Rule],
-    parameters: Mapping[str, tuple[int, ...]],
-    *,
-    canonical: Callable[[str], str] = lambda name: name,
-) -> Plan:
-    """Matches checkpoint tensors to parameter shapes, from headers alone.
-
-    `canonical` turns a dialect's tensor name into the table's. Raises one ValueError with every
-    misfit: 0 or 2 rules, a parameter missing or filled twice, a wrong shape or dtype.
+    A placeholder stands for a number without leading zeros, `{rest}` for anything.
     """
-    sources: defaultdict[str, list[Source]] = defaultdict(list)
-    dropped: dict[str, str] = {}
-    misfits: list[str] = []
-    for name, info in checkpoint.tensors.items():
-        matches = [(r, m) for r in rules if (m := r.match(canonical(name))) is not None]
-        if len(matches) != 1:
-            names = [rule.name for rule, _ in matches]
-            misfits.append(f"{name}: matched by {len(matches)} rules {names}")
-            continue
-        rule, values = matches[0]
-        if not rule.paths:
-            dropped[name] = rule.why
-            continue
-        misfits += _tensor_misfits(info, rule, values, parameters)
-        for path, source in _sources(info, rule, values):
-            sources[path].append(source)
-    for path, shape in parameters.items():
-        misfits += _parameter_misfits(path, shape, sources.get(path, []))
-    if misfits:
-        listed = "\n  ".join(misfits)
-        raise ValueError(f"{checkpoint.directory} does not fit the model:\n  {listed}")
-    return Plan(dict(sources), dropped)
+
+    def __init__(self, rules: Iterable[Rule]):
+        self._by_shape: defaultdict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
+        self._by_prefix: list[tuple[str, Rule]] = []
+        for rule in rules:
+            if rule.name.endswith("{rest}"):
+                self._by_prefix.append((rule.name.removesuffix("{rest}"), rule))
+            else:
+                shape = _PLACEHOLDER.sub("#", rule.name)
+                self._by_shape[shape].append((rule, _PLACEHOLDER.findall(rule.name)))
+
+    def match(self, name: str) -> list[tuple[Rule, dict[str, str]]]:
+        """Every rule that matches, with the values of its placeholders."""
+        numbers = _NUMBER.findall(name)
+        exact = self._by_shape.get(_NUMBER.sub("#", name), ())
+        found = [(rule, dict(zip(names, numbers, strict=True))) for rule, names in exact]
+        return found + [(r, {}) for prefix, r in self._by_prefix if name.startswith(prefix)]
 
 
-def read_parameter(
-    checkpoint: Checkpoint, sources: Sequence[Source], shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
-    """Reads one parameter in the run dtype, in memory of its own."""
-    out = np.empty(shape, dtype)
-    for source in sources:
-        part = source.layout.load(checkpoint.read(source.tensor.name))[source.part]
-        out[... if source.row is None else source.row] = part
-    return out
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_NUMBER = re.compile(r"(?:(?<=\.)|^)(?:0|[1-9][0-9]*)(?=\.|$)")
 
 
 def saved_tensors(
-    rules: Iterable[Rule], parameters: Mapping[str, np.ndarray], dtype: np.dtype
+    rules: Sequence[Rule], parameters: Mapping[str, np.ndarray], dtype: np.dtype
 ) -> dict[str, np.ndarray]:
     """Parameters back under the table's names, in `dtype` unless the rule fixes another."""
     tensors: dict[str, np.ndarray] = {}
     written: set[str] = set()
     for rule in rules:
         for path in parameters if rule.paths else ():
-            stacked, template = _split_row(rule.paths[0])
+            stacked, template = split_row(rule.paths[0])
             if (values := _match(template, path)) is None:
                 continue
-            paths = [_split_row(part)[1].format(**values) for part in rule.paths]
+            paths = [split_row(part)[1].format(**values) for part in rule.paths]
             parts = [parameters[part] for part in paths]
             written.update(paths)
             target = DTYPES[rule.saved] if rule.saved else dtype
@@ -160,59 +159,7 @@ def saved_tensors(
     return tensors
 
 
-def _sources(
-    info: TensorInfo, rule: Rule, values: Mapping[str, str]
-) -> Iterator[tuple[str, Source]]:
-    for part, template in enumerate(rule.paths):
-        stacked, path = _split_row(template)
-        row = int(values[stacked]) if stacked else None
-        yield path.format(**values), Source(info, rule.layout, part, row)
-
-
-def _tensor_misfits(
-    info: TensorInfo,
-    rule: Rule,
-    values: Mapping[str, str],
-    parameters: Mapping[str, tuple[int, ...]],
-) -> list[str]:
-    """Checks dtype and shape by running the layout on arrays that own no memory."""
-    misfits = []
-    if info.dtype not in rule.dtypes:
-        misfits.append(f"{info.name}: dtype must be one of {rule.dtypes}, got {info.dtype}")
-    shapes = []
-    for path, source in _sources(info, rule, values):
-        if path not in parameters:
-            return [*misfits, f"{info.name}: the model has no parameter {path}"]
-        shape = parameters[path]
-        if source.row is not None and source.row >= shape[0]:
-            return [*misfits, f"{info.name}: {path} has only {shape[0]} rows"]
-        shapes.append(shape if source.row is None else shape[1:])
-    expected = rule.layout.save(*map(_placeholder, shapes)).shape
-    if info.shape != expected:
-        misfits.append(f"{info.name}: expected shape {expected}, got {info.shape}")
-    return misfits
-
-
-def _parameter_misfits(path: str, shape: tuple[int, ...], sources: list[Source]) -> list[str]:
-    if not sources:
-        return [f"{path}: no tensor in the checkpoint"]
-    names: defaultdict[int | None, list[str]] = defaultdict(list)
-    for source in sources:
-        names[source.row].append(source.tensor.name)
-    misfits = [
-        f"{path if row is None else f'{path}[{row}]'}: filled more than once, by {', '.join(same)}"
-        for row, same in names.items()
-        if len(same) > 1
-    ]
-    missing = [] if None in names else sorted(set(range(shape[0])) - set(names))
-    return misfits + ([f"{path}: no tensor for rows {missing}"] if missing else [])
-
-
-def _placeholder(shape: tuple[int, ...]) -> np.ndarray:
-    return np.broadcast_to(np.zeros((), np.bool_), shape)
-
-
-def _split_row(template: str) -> tuple[str | None, str]:
+def split_row(template: str) -> tuple[str | None, str]:
     """`experts.up_proj[{expert}]` -> ("expert", "experts.up_proj")."""
     found = re.fullmatch(r"(.*)\[\{(\w+)\}\]", template)
     return (found[2], found[1]) if found else (None, template)
@@ -225,7 +172,5 @@ def _match(template: str, name: str) -> dict[str, str] | None:
 
 @functools.cache
 def _name_pattern(template: str) -> re.Pattern[str]:
-    """`{layer}` matches a number without leading zeros; `{rest}` matches anything."""
     escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
-    wild = escaped.replace("{rest}", ".*")
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>0|[1-9][0-9]*)", wild))
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>0|[1-9][0-9]*)", escaped))

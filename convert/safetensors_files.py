@@ -5,7 +5,6 @@ bytes without gaps. Headers are read here rather than through a library so that 
 download has one clear message before a single weight is touched.
 """
 
-import json
 import math
 import struct
 from dataclasses import dataclass, field
@@ -15,9 +14,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from convert.json_object import parse_object
+from convert.problems import listed
+from eagle3_jax.config.brief import brief
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000
+MAX_NAME_LENGTH = 200
+MAX_DIMENSIONS = 32
+LARGEST_DIMENSION = 2**48
 
 DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype(np.bool_),
@@ -61,12 +67,16 @@ class Checkpoint:
 
     directory: Path
     tensors: dict[str, TensorInfo] = field(repr=False)
-    maps: dict[Path, np.ndarray] = field(repr=False)
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as a read-only view of the mapped file, bfloat16 included."""
+        """Reads one tensor, bfloat16 included, into memory of its own.
+
+        Files are not mapped: pages of a map would count as ours while a checkpoint streams by.
+        """
         info = self.tensors[name]
-        raw = self.maps[info.file][info.start : info.start + info.nbytes]
+        raw = np.fromfile(info.file, np.uint8, info.nbytes, offset=info.start)
+        if raw.nbytes != info.nbytes:
+            raise ValueError(f"{info.file} was truncated while {name} was read")
         return raw.view(DTYPES[info.dtype]).reshape(info.shape)
 
 
@@ -84,22 +94,19 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
         tensors = read_header(directory / SINGLE_FILE)
     else:
         raise FileNotFoundError(f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
-    files = {info.file for info in tensors.values()}
-    maps = {file: np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) for file in files}
-    return Checkpoint(directory, tensors, maps)
+    return Checkpoint(directory, tensors)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object; ValueError names the file when it is not one."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
+    if (size := path.stat().st_size) > MAX_HEADER_BYTES:
+        raise ValueError(f"{path} has {size} bytes, no published JSON file has {MAX_HEADER_BYTES}")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return parse_object(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}")
-    return value
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -112,7 +119,11 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             raise ValueError(
                 f"{path} is truncated or not a safetensors file: {size} bytes, header of {length}"
             )
-        header = _parse_header(path, file.read(length))
+        raw = file.read(length)
+    try:
+        header = parse_object(raw, unique_names=True)
+    except ValueError as error:
+        raise ValueError(f"{path} has a damaged header: {error}") from error
     header.pop("__metadata__", None)
     spans = sorted(
         (_parse_entry(path, name, entry, 8 + length) for name, entry in header.items()),
@@ -122,39 +133,31 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     return {info.name: info for info in spans}
 
 
-def _parse_header(path: Path, raw: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        entries = dict(pairs)
-        if len(entries) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise ValueError(f"duplicate names {twice}")
-        return entries
-
-    try:
-        header = json.loads(raw, object_pairs_hook=unique)
-    except ValueError as error:
-        raise ValueError(f"{path} has a damaged header: {error}") from error
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} has a damaged header: not a JSON object")
-    return header
-
-
 def _parse_entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
+    if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise ValueError(f"{path} has a damaged header: a tensor cannot be named {brief(name)}")
     try:
-        shape = tuple(entry["shape"])
-        start, end = entry["data_offsets"]
-        dtype = entry["dtype"]
-        counts = (*shape, start, end)
-        sound = all(type(n) is int and n >= 0 for n in counts)
+        shape, dtype, (start, end) = entry["shape"], entry["dtype"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: damaged header entry of {name}: {entry}") from error
-    if dtype not in DTYPES:
-        raise ValueError(f"{path}: {name} has unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    info = TensorInfo(name, dtype, shape, path, data_start + start)
-    if not sound or end - start != info.nbytes:
-        raise ValueError(f"{path}: offsets of {name} do not fit its shape: {entry}")
+        raise ValueError(f"{path}: damaged header entry of {name}: {brief(entry)}") from error
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(
+            f"{path}: {name} has unknown dtype {brief(dtype)}; known: {', '.join(DTYPES)}"
+        )
+    if not _is_shape(shape) or not type(start) is type(end) is int:
+        raise ValueError(f"{path}: damaged header entry of {name}: {brief(entry)}")
+    info = TensorInfo(name, dtype, tuple(shape), path, data_start + start)
+    if start < 0 or end - start != info.nbytes:
+        raise ValueError(f"{path}: offsets of {name} do not fit its shape: {brief(entry)}")
     return info
+
+
+def _is_shape(shape: Any) -> bool:
+    return (
+        isinstance(shape, list)
+        and len(shape) <= MAX_DIMENSIONS
+        and all(type(n) is int and 0 <= n <= LARGEST_DIMENSION for n in shape)
+    )
 
 
 def _check_spans(path: Path, spans: list[TensorInfo], data_start: int, size: int) -> None:
@@ -177,10 +180,11 @@ def _read_shards(directory: Path) -> dict[str, TensorInfo]:
     shards = sorted(set(weight_map.values()))
     outside = [shard for shard in shards if Path(shard).name != shard or shard in ("", "..")]
     if outside:
-        raise ValueError(f"{index} names files outside its directory: {outside}")
-    missing = [shard for shard in shards if not (directory / shard).is_file()]
+        raise ValueError(f"{index} names files outside its directory: {brief(outside)}")
+    present = {path.name for path in directory.iterdir() if path.is_file()}
+    missing = [shard for shard in shards if shard not in present]
     if missing:
-        raise FileNotFoundError(f"{index} names shards that are missing: {missing}")
+        raise FileNotFoundError(f"{index} names shards that are missing: {brief(missing)}")
     found = [info for shard in shards for info in read_header(directory / shard).values()]
     _check_index(index, weight_map, found)
     return {info.name: info for info in found}
@@ -188,11 +192,11 @@ def _read_shards(directory: Path) -> dict[str, TensorInfo]:
 
 def _check_index(index: Path, weight_map: dict[str, str], found: list[TensorInfo]) -> None:
     wrong = [
-        f"{info.name} lies in {info.file.name}, the index says {weight_map.get(info.name)}"
+        f"{info.name} lies in {info.file.name}, the index says {brief(weight_map.get(info.name))}"
         for info in found
         if weight_map.get(info.name) != info.file.name
     ]
     absent = sorted(set(weight_map) - {info.name for info in found})
-    wrong += [f"{name} is not in {weight_map[name]}" for name in absent]
+    wrong += [f"{brief(name)} is not in {weight_map[name]}" for name in absent]
     if wrong:
-        raise ValueError(f"{index} disagrees with its shards:\n  " + "\n  ".join(wrong))
+        raise ValueError(f"{index} disagrees with its shards:{listed(wrong)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.typing import DTypeLike
 
 from convert.eagle3 import draft_rules
@@ -16,6 +17,7 @@ from convert.kimi_k25 import published_target_name, target_rules
 from convert.published_config import draft_to_hf, target_to_hf
 from convert.rules import saved_tensors
 from convert.safetensors_files import DTYPES, SINGLE_FILE
+from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
@@ -32,9 +34,15 @@ def save_hf(
     """Writes a model as published checkpoints are laid out; what `load_*` reads back bit for bit.
 
     Weights are rounded to `dtype`, the router's correction bias stays float32. A draft's modules
-    that are those of `shared_with` are left out. Each file appears complete or not at all.
+    that are those of `shared_with` are left out. Each file appears complete or not at all. Raises
+    ValueError for a model with quantised weights.
     """
     directory, saved_dtype = Path(directory), np.dtype(dtype)
+    if any(isinstance(part, QuantizedKernel) for _, part in nnx.iter_graph(model)):
+        raise ValueError(
+            "a model with quantised weights can't be saved: their floats are gone. Save the model "
+            "it was made from, then run eagle3-quantize"
+        )
     if isinstance(model, KimiTarget):
         config = target_to_hf(model.config, saved_dtype.name)
         tensors = _target_tensors(model, saved_dtype)

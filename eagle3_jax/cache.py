@@ -14,6 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 SCRATCH_PAGE = 0
+KVPool = Float[Array, "pages page_size *row"]
+KVPools = tuple[KVPool, ...]
+"""The pools of one layer; empty where no cache is used."""
 
 
 @jax.tree_util.register_dataclass

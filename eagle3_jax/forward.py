@@ -44,7 +44,7 @@ def draft_forward(
 
     Row i pairs `token_ids[i]`, already shifted by one (the token after position i), with
     `aux_hidden[i]` at position i. Returns float32 logits over the draft's vocabulary and the
-    recurrent state (before the final norm).
+    recurrent state (before the final norm, or after it where the draft has norm_output).
     """
     return _draft_pass(draft, jnp.asarray(token_ids), jnp.asarray(aux_hidden))
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.request import FinishReason
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -24,7 +24,7 @@ class Generation:
     """
 
     token_ids: list[int]
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: FinishReason
     accepted: list[int]
     seed: int
 
@@ -92,7 +92,6 @@ def _longest(requests: list[Request], max_position_embeddings: int) -> int:
 
 
 def _run(engine: Engine, requests: list[Request]) -> list[Generation]:
-    engine.warmup()
     tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
     accepted: dict[str, list[int]] = {request.request_id: [] for request in requests}
     done: dict[str, Generation] = {}

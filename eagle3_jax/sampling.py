@@ -18,6 +18,8 @@ from eagle3_jax.sampling_rows import SamplingRows
 
 _INF_KEY = 0x7F800000  # the bits of float32 infinity
 _ONE_KEY = 0x3F800000  # the bits of 1.0
+NOT_FINITE = -1  # in place of a token: the logits hold NaN or infinity
+NO_CANDIDATE = -2  # in place of a token: the options bar all of them
 _CHAINS = 8  # sums over the vocabulary run as so many independent chains
 
 
@@ -30,13 +32,23 @@ def sample(
     """The token id of each row; positions are those of the tokens being sampled.
 
     token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
-    Temperature 0 takes the largest logit. Ties go to the lowest id.
+    Temperature 0 takes the largest logit. Ties go to the lowest id. With nothing to choose from it
+    is NOT_FINITE (there is NaN or +inf) or NO_CANDIDATE (all are -inf or barred).
     """
     ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
     scores = process_logits(logits, positions, options, token_ids)
     noise = gumbel(options.seed[:, None], positions, ids)
     noisy = jnp.where(options.temperature[:, None, None] > 0, scores + noise, scores)
-    return ids[_argmax(noisy)].astype(jnp.int32)
+    # Relative to a best that is NaN or infinite no score is finite, and the filters leave none.
+    failure = jnp.where((logits < jnp.inf).all(-1), NO_CANDIDATE, NOT_FINITE)
+    chosen = jnp.where(noisy.max(-1) > -jnp.inf, ids[_argmax(noisy)], failure)
+    return chosen.astype(jnp.int32)
+
+
+def spoil_infinite(logits: Float[Array, "batch rows vocab"]) -> Float[Array, "batch rows vocab"]:
+    """NaN throughout a row that holds NaN or infinity: -inf from a model bars nothing, it fails."""
+    finite = jnp.isfinite(logits).all(-1, keepdims=True)
+    return jnp.where(finite, logits, jnp.nan)
 
 
 def process_logits(

@@ -1,8 +1,10 @@
 """What a request asks of sampling, under the names vLLM gave these fields."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 
 @dataclass(frozen=True)
@@ -12,6 +14,11 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0 or -1, top_p 1 and min_p 0 are off. seed None is drawn by the
     engine and reported. max_tokens None runs to the model's length. min_tokens bars end and stop
     ids until so many tokens are out. stop strings and stop_token_ids end the answer.
+    logit_bias maps ids to what is added to their logits, -100..100. allowed_token_ids, where given,
+    bars all others; bad_words_ids bars ids that would complete one of these in the answer.
+    repetition_penalty (1 is off) acts on tokens of prompt and answer, presence_penalty and
+    frequency_penalty, -2..2, on those of the answer. num_speculative_tokens: drafts verified a
+    round at most, None for all the engine makes.
     Raises ValueError for a value out of range.
     """
 
@@ -27,6 +34,13 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -34,6 +48,28 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         self._check_numbers()
         self._check_stops(stop)
+        self._check_penalties()
+        self._check_bias()
+        self._check_words()
+
+    @property
+    def controls_tokens(self) -> bool:
+        """Whether an option looks at token ids, so that the full programs are needed."""
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        limits = self.logit_bias or self.bad_words_ids or self.allowed_token_ids is not None
+        return bool(limits) or penalties != (1, 0, 0)
+
+    @property
+    def bias_pairs(self) -> tuple[tuple[int, float], ...]:
+        """logit_bias as (id, value), ascending."""
+        bias = self.logit_bias
+        return tuple(sorted(bias.items() if isinstance(bias, Mapping) else bias))
+
+    def named_ids(self) -> Iterator[tuple[str, int]]:
+        """Every token id that an option about logits names, with the option's name."""
+        yield from (("logit_bias", token) for token, _ in self.bias_pairs)
+        yield from (("allowed_token_ids", token) for token in self.allowed_token_ids or ())
+        yield from (("bad_words_ids", token) for word in self.bad_words_ids for token in word)
 
     def _check_numbers(self) -> None:
         _require(self.n >= 1, "n", "at least 1", self.n)
@@ -55,6 +91,34 @@ class SamplingParams:
         _require(all(stop), "stop", "non-empty strings", stop)
         valid = all(token >= 0 for token in self.stop_token_ids)
         _require(valid, "stop_token_ids", "token ids, 0 or more", self.stop_token_ids)
+
+    def _check_penalties(self) -> None:
+        value = self.repetition_penalty
+        _require(0 < value < math.inf, "repetition_penalty", "positive and finite", value)
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(-2 <= value <= 2, name, "in [-2, 2]", value)
+        value = self.num_speculative_tokens
+        _require(value is None or value >= 0, "num_speculative_tokens", "0 or more", value)
+
+    def _check_bias(self) -> None:
+        pairs = self.bias_pairs
+        valid = all(token >= 0 and -100 <= bias <= 100 for token, bias in pairs)
+        _require(valid, "logit_bias", "token ids with numbers in [-100, 100]", self.logit_bias)
+        object.__setattr__(self, "logit_bias", pairs)
+        if self.allowed_token_ids is not None:
+            allowed = tuple(self.allowed_token_ids)
+            valid = bool(allowed) and min(allowed) >= 0
+            _require(valid, "allowed_token_ids", "at least one token id, 0 or more", allowed)
+            object.__setattr__(self, "allowed_token_ids", allowed)
+
+    def _check_words(self) -> None:
+        words = tuple(tuple(word) for word in self.bad_words_ids)
+        sizes = all(1 <= len(word) <= MAX_BAD_WORD_TOKENS for word in words)
+        valid = len(words) <= MAX_BAD_WORDS and sizes and all(min(word) >= 0 for word in words)
+        expected = f"at most {MAX_BAD_WORDS} words of 1..{MAX_BAD_WORD_TOKENS} token ids, 0 or more"
+        _require(valid, "bad_words_ids", expected, words)
+        object.__setattr__(self, "bad_words_ids", words)
 
 
 def _require(holds: bool, name: str, expected: str, value: object) -> None:

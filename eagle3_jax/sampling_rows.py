@@ -7,6 +7,10 @@ from jaxtyping import Array, Float, Int, UInt32
 
 MAX_STOP_IDS = 8
 """Stop ids the device looks for itself; the host looks for all of them."""
+MAX_REQUEST_STOP_IDS = 64
+"""Ids that may end one request, EOS ids included."""
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_TOKENS = 16
 
 
 @jax.tree_util.register_dataclass

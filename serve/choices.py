@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from eagle3_jax.engine import Request, RequestOutput
 from serve.output_stream import OutputStream
-from serve.responses import SpecMetrics, Usage
+from serve.responses import PromptTokensDetails, SpecMetrics, Usage
 
 
 @dataclass
@@ -17,6 +17,7 @@ class ChoiceState:
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -37,6 +38,7 @@ class ChoiceState:
         self.text.append(output.text)
         self.token_ids.extend(output.token_ids)
         self.accepted.extend(output.accepted)
+        self.cached_tokens = output.cached_tokens
         self.finish_reason = output.finish_reason
         self.stop_reason = output.stop_reason
 
@@ -56,10 +58,17 @@ class Choices:
 
     @property
     def usage(self) -> Usage:
-        """The tokens so far; a prompt counts once however many choices it has."""
-        prompts = sum(len(s.request.prompt_ids) for s in self.states[:: self._siblings])
+        """The tokens so far; a prompt counts once however many choices it has: as its first."""
+        firsts = self.states[:: self._siblings]
+        prompts = sum(len(state.request.prompt_ids) for state in firsts)
         tokens = sum(len(state.token_ids) for state in self.states)
-        return Usage(prompt_tokens=prompts, completion_tokens=tokens, total_tokens=prompts + tokens)
+        cached = sum(state.cached_tokens for state in firsts)
+        return Usage(
+            prompt_tokens=prompts,
+            completion_tokens=tokens,
+            total_tokens=prompts + tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )
 
     async def follow(
         self, stream: OutputStream

@@ -169,7 +169,10 @@ class EngineThread:
             stream = self._streams[output.request_id]
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
-            stream.push(output)
+            if output.finish_reason == "error":
+                stream.fail(ApiError(500, f"{output.stop_reason}", code="generation_failed"))
+            else:
+                stream.push(output)
         self._note_idle()
 
     def _on_death(self, error: Exception) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from serve.load_flags import add_load_flags
 from serve.options import SPECULATIVE_KEYS, ServeOptions, check_options
 
 ONE_DEVICE = {
@@ -22,13 +23,10 @@ WITHOUT_EFFECT = (
 )
 SWITCHES_WITHOUT_EFFECT = (
     "--async-scheduling",
-    "--disable-radix-cache",
     "--enable-torch-compile",
     "--language-model-only",
-    "--no-enable-prefix-caching",
 )
 NO_REMOTE_CODE = "is never needed: tokenizer and chat template are read as data, no code is run"
-NO_PREFIX_CACHE = "is not in this release; leave it out"
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -94,6 +92,7 @@ def _build_parser() -> OneLineParser:
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     _add_model_flags(parser.add_argument_group("model"))
     _add_speculation_flags(parser.add_argument_group("speculation"))
+    add_load_flags(parser)
     _add_engine_flags(parser.add_argument_group("engine"))
     _add_server_flags(parser.add_argument_group("server"))
     _add_fixed_flags(parser)
@@ -130,6 +129,19 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     count("--block-size", "--page-size", help="tokens a cache page holds")
     count("--num-gpu-blocks-override", help="cache pages")
     count("--max-num-batched-tokens", "--chunked-prefill-size", help="prompt tokens a chunk")
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="reuse the cache pages of prompts that began alike (the default)",
+    )
+    group.add_argument(
+        "--disable-radix-cache",
+        action="store_false",
+        dest="enable_prefix_caching",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
     group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
     count("--seed", help="makes the seeds of unseeded requests repeatable")
 
@@ -152,7 +164,6 @@ def _add_fixed_flags(parser: argparse.ArgumentParser) -> None:
     for name in SWITCHES_WITHOUT_EFFECT:
         parser.add_argument(name, action=_Notice, nargs=0)
     parser.add_argument("--trust-remote-code", action=_Refuse, reason=NO_REMOTE_CODE)
-    parser.add_argument("--enable-prefix-caching", action=_Refuse, reason=NO_PREFIX_CACHE)
 
 
 def _one(text: str) -> int:

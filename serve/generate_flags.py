@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serve.flags import OneLineParser
+from serve.load_flags import LoadOptions, add_load_flags, read_load_options
 from serve.options import DEFAULT_SPECULATIVE_TOKENS, check_num_speculative_tokens
 
 SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
@@ -21,6 +22,7 @@ class GenerateOptions:
 
     model: str | None
     draft: str | None
+    load: LoadOptions
     prompts: tuple[str, ...]
     num_speculative_tokens: int
     sampling: dict[str, Any]
@@ -84,6 +86,7 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
     return GenerateOptions(
         model=flags.model,
         draft=flags.draft,
+        load=read_load_options(flags, has_draft=bool(has_draft) and k > 0),
         prompts=tuple(prompts),
         num_speculative_tokens=k,
         sampling=sampling,
@@ -119,4 +122,5 @@ def _build_parser() -> OneLineParser:
     add("--raw", action="store_true", help="send prompts as they are, without the chat template")
     add("--json", action="store_true", help="one JSON object a line")
     add("--exact", action="store_true", help="same bits as plain decoding")
+    add_load_flags(parser)
     return parser

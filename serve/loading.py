@@ -1,7 +1,7 @@
 """From directories to an engine: what eagle3-serve and eagle3-generate have in common."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from convert.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from serve.load_flags import DEFAULTS, LoadOptions
+from serve.notices import Say, notices, say_on_stderr
 from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
 
 
@@ -38,16 +40,45 @@ def keep_compiled_programs() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache / "eagle3-jax"))
 
 
-def load_pair(model: Path, draft: Path | None) -> LoadedPair:
-    """Loads a pair; ValueError or OSError says what is wrong with the files."""
+def load_pair(
+    model: Path,
+    draft: Path | None,
+    options: LoadOptions = DEFAULTS,
+    *,
+    say: Say = say_on_stderr,
+) -> LoadedPair:
+    """Loads a pair, each published or converted; what had to be assumed is said.
+
+    ValueError or OSError says what is wrong with the files.
+    """
     for directory in (model, draft):
         if directory is not None and not directory.is_dir():
             raise FileNotFoundError(f"{directory}: there is no such directory")
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
     tokenizer = load_tokenizer(model)
-    target = load_target(model)
-    return LoadedPair(target, load_draft(draft, target) if draft else None, tokenizer, defaults)
+    with notices(say):
+        target = load_target(model, quantize_activations=options.quantize_activations)
+    pair = LoadedPair(target, None, tokenizer, defaults)
+    return with_draft(pair, draft, options, say=say) if draft else pair
+
+
+def with_draft(
+    pair: LoadedPair,
+    draft: Path,
+    options: LoadOptions = DEFAULTS,
+    *,
+    say: Say = say_on_stderr,
+) -> LoadedPair:
+    """The pair with the draft of a directory; raises and says as `load_pair`."""
+    with notices(say):
+        loaded = load_draft(
+            draft,
+            pair.target,
+            quantize_activations=options.quantize_activations,
+            **options.for_draft,
+        )
+    return replace(pair, draft=loaded)
 
 
 def build_engine(pair: LoadedPair, **sizes: Any) -> Engine:

@@ -19,7 +19,7 @@ SHORT_S += (0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
 LONG_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5)
 LONG_S += (10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
-FINISH_REASONS = ("stop", "length", "abort")
+FINISH_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
 
 COUNTERS = (
@@ -29,6 +29,8 @@ COUNTERS = (
     ("prompt_tokens", "prompt_tokens", "Prompt tokens processed"),
     ("generation_tokens", "generation_tokens", "Tokens generated"),
     ("num_preemptions", "num_preemptions", "Preemptions"),
+    ("prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
+    ("prefix_cache_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
 )
 GAUGES = (
     ("num_requests_running", "num_running", "Requests in a slot"),

@@ -5,6 +5,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from serve.load_flags import LoadOptions, read_load_options
+
 MAX_SPECULATIVE_TOKENS = 8
 DEFAULT_SPECULATIVE_TOKENS = 3
 SPECULATIVE_KEYS = (
@@ -40,6 +42,7 @@ class ServeOptions:
     model: str | None
     demo: bool
     speculation: Speculation
+    load: LoadOptions
     served_model_name: tuple[str, ...]
     host: str
     port: int
@@ -50,6 +53,7 @@ class ServeOptions:
     num_pages: int | None
     prefill_chunk: int | None
     exact: bool
+    enable_prefix_caching: bool
     seed: int | None
 
 
@@ -62,10 +66,13 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         raise ValueError(f"--port must be in 0..65535; got {flags.port}")
     if flags.drain_timeout < 0:
         raise ValueError(f"--drain-timeout must be 0 or more; got {flags.drain_timeout}")
+    speculation = _read_speculation(flags)
+    proposes = bool(flags.demo or speculation.draft) and speculation.num_speculative_tokens > 0
     return ServeOptions(
         model=model,
         demo=flags.demo,
-        speculation=_read_speculation(flags),
+        speculation=speculation,
+        load=read_load_options(flags, has_draft=proposes),
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,
@@ -76,6 +83,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         num_pages=_positive(flags, "num_gpu_blocks_override"),
         prefill_chunk=_positive(flags, "max_num_batched_tokens"),
         exact=flags.exact,
+        enable_prefix_caching=flags.enable_prefix_caching,
         seed=flags.seed,
     )
 

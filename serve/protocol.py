@@ -21,6 +21,11 @@ SAMPLING_OPTIONS = (
     "stop_token_ids",
     "ignore_eos",
     "include_stop_str_in_output",
+    "logit_bias",
+    "allowed_token_ids",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
 )
 
 
@@ -29,6 +34,14 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class SpeculativeOptions(BaseModel):
+    """What a request says about speculation: at most so many drafts a round, 0 for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_tokens: int | None = Field(None, ge=0)
 
 
 class GenerationRequest(BaseModel):
@@ -50,6 +63,13 @@ class GenerationRequest(BaseModel):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    speculative: SpeculativeOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -86,6 +106,7 @@ class GenerationRequest(BaseModel):
     def sampling_options(self) -> dict[str, Any]:
         """The sampling options this request sets, by their SamplingParams names."""
         given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        given["num_speculative_tokens"] = self.speculative and self.speculative.num_tokens
         lists = {name: tuple(v) for name, v in given.items() if isinstance(v, list)}
         return {name: v for name, v in (given | lists).items() if v is not None}
 

@@ -9,12 +9,19 @@ from typing import Literal
 from pydantic import BaseModel, SerializeAsAny
 
 
+class PromptTokensDetails(BaseModel):
+    """How the prompts' tokens came about; cached ones were not run again."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Token counts of one HTTP request: every prompt once, every choice's tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class SpecMetrics(BaseModel):

@@ -13,6 +13,7 @@ NAMES = {
     "top_p": "top_p",
     "top_k": "top_k",
     "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
 
@@ -23,7 +24,6 @@ class SamplingDefaults:
 
     options: dict[str, Any] = field(default_factory=dict)
     eos_token_ids: tuple[int, ...] = ()
-    ignored: tuple[str, ...] = ()
 
 
 def read_sampling_defaults(directory: Path) -> SamplingDefaults:
@@ -39,5 +39,4 @@ def read_sampling_defaults(directory: Path) -> SamplingDefaults:
         raise ValueError(f"{path}: {error}") from error
     eos = config.get("eos_token_id")
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
-    ignored = ("repetition_penalty",) if config.get("repetition_penalty", 1) != 1 else ()
-    return SamplingDefaults(options, eos_ids, ignored)
+    return SamplingDefaults(options, eos_ids)

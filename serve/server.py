@@ -90,9 +90,7 @@ def _load(options: ServeOptions, report: StartupReport) -> tuple[LoadedPair, str
         model = Path(name)
         draft = Path(options.speculation.draft) if options.speculation.draft else None
     report.say(f"loading {name}")
-    pair = load_pair(model, draft if k else None)
-    for ignored in pair.defaults.ignored:
-        report.say(f"{ignored} in generation_config.json is not implemented and is ignored")
+    pair = load_pair(model, draft if k else None, options.load, say=report.say)
     return pair, name, str(model)
 
 
@@ -105,6 +103,7 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
         "num_pages": options.num_pages,
         "prefill_chunk": options.prefill_chunk,
         "exact": options.exact,
+        "enable_prefix_caching": options.enable_prefix_caching,
     }
 
 

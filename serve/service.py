@@ -69,9 +69,25 @@ class Service:
         self, body: GenerationRequest, default_max_tokens: int | None, room: int
     ) -> dict[str, Any]:
         options = {**self.default_sampling, **body.sampling_options()}
+        options["bad_words_ids"] = self._bad_words_ids(body.bad_words or ())
         default = options.pop("max_tokens", None) or default_max_tokens or room
         limit = min(default, room) if body.token_limit is None else body.token_limit
         return {**options, "max_tokens": limit}
+
+    def _bad_words_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """A word as it is written at a line's start and, if that is other ids, behind a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = word.lstrip()
+            if not bare:
+                raise invalid_request("bad_words must be words", param="bad_words")
+            try:
+                for text in (bare, f" {bare}"):
+                    found[tuple(self.tokenizer.encode(text))] = None
+            except ValueError as error:
+                message = f"bad_words: {word!r} can't be encoded: {error}"
+                raise invalid_request(message, param="bad_words") from error
+        return tuple(found)
 
     def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:
         """Tokens that fit behind the prompt."""

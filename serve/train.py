@@ -42,6 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     draft.add_argument("--draft-vocab", type=_positive, help="most frequent answer tokens to keep")
     draft.add_argument("--aux-layers", type=_layers, help="before which target layers: 1,3,5")
     draft.add_argument("--intermediate-size", type=_positive, help="default: 4 x hidden size")
+    draft.add_argument(
+        "--attention",
+        choices=("grouped", "latent"),
+        default="grouped",
+        help="grouped: Llama's; latent: the target's own kind and widths",
+    )
     draft.add_argument("--rows", type=_positive, default=12, help="packed rows a step")
     draft.add_argument("--row-length", type=_positive, default=160, help="tokens of a packed row")
     return parser

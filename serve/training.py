@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import numpy as np
 from flax import nnx
 
 from convert import load_target, load_tokenizer, save_hf
-from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, default_aux_layer_ids
+from eagle3_jax.config import (
+    DraftConfig,
+    LatentShape,
+    RopeConfig,
+    TargetConfig,
+    default_aux_layer_ids,
+)
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.training.draft import draft_step, draft_vocabulary, split_draft
@@ -126,8 +133,8 @@ def _new_draft(options: argparse.Namespace, target: KimiTarget, batch_at: BatchA
         head_dim=HEAD_DIM,
         rms_norm_eps=1e-6,
         max_position_embeddings=config.max_position_embeddings,
-        rope=RopeConfig(config.rope.theta),
         aux_layer_ids=options.aux_layers or _aux_layers(config),
+        **_attention(options.attention, config),
     )
     draft = Eagle3Draft(
         draft_config, rngs=nnx.Rngs(options.seed + 1), embed_tokens=target.embed_tokens
@@ -136,6 +143,14 @@ def _new_draft(options: argparse.Namespace, target: KimiTarget, batch_at: BatchA
         counts = _answer_counts(batch_at, config.vocab_size)
         draft.d2t.set_value(jnp.asarray(draft_vocabulary(counts, vocab)))
     return draft
+
+
+def _attention(kind: str, target: TargetConfig) -> dict[str, Any]:
+    """Rotary positions and, for latent attention, the target's widths."""
+    if kind == "grouped":
+        return {"rope": RopeConfig(target.rope.theta)}
+    widths = {field.name: getattr(target, field.name) for field in fields(LatentShape)}
+    return {"rope": target.rope, "latent": LatentShape(**widths)}
 
 
 def _aux_layers(config: TargetConfig) -> tuple[int, ...]:

@@ -11,14 +11,8 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 SHARED: dict[str, tuple[object, ...]] = {
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
     "length_penalty": (None, 1),
     "use_beam_search": (None, False),
-    "logit_bias": (None, {}),
-    "bad_words": (None, []),
-    "allowed_token_ids": (None,),
     "logits_processors": (None, []),
     "prompt_logprobs": (None,),
     "truncate_prompt_tokens": (None,),

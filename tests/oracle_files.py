@@ -10,6 +10,17 @@ from safetensors.numpy import load_file
 ORACLES = Path(__file__).parent / "oracles"
 PROMPTS = range(5)
 DRAFTS = ("draft_mha_bf16", "draft_mha_d2t_bf16")
+LATENT_DRAFT = "draft_mla_bf16"
+FLOAT_DRAFTS = (*DRAFTS, LATENT_DRAFT)
+WEIGHT_ONLY = "_weight_only"
+QUANTIZED_DRAFTS = {
+    "draft_mha_fp8_ptpc_actquant": "draft_mha_fp8_ptpc",
+    "draft_mha_fp8_ptpc_weight_only": "draft_mha_fp8_ptpc",
+    "draft_mha_int4_pc": "draft_mha_int4_pc",
+    "draft_mha_int4_pc_awq": "draft_mha_int4_pc_awq",
+}
+"""Golden file -> checkpoint; activations are quantised as published unless the name says not."""
+ALL_DRAFTS = (*FLOAT_DRAFTS, *QUANTIZED_DRAFTS)
 
 
 def golden_arrays(name: str) -> dict[str, np.ndarray]:

@@ -14,7 +14,8 @@ class EngineConfig:
     num_pages: KV pages including the scratch page; None holds max_num_seqs full sequences.
     prefill_chunk: prompt tokens a prefill program takes. batch_buckets: compiled batch sizes;
     None doubles up to max_num_seqs. exact: one bucket, so that a request's bits depend on itself
-    alone. Raises ValueError for sizes that cannot work.
+    alone. enable_prefix_caching: prompts reuse KV pages of sequences that began alike.
+    Raises ValueError for sizes that cannot work.
     """
 
     num_speculative_tokens: int = 3
@@ -25,6 +26,7 @@ class EngineConfig:
     prefill_chunk: int = 64
     batch_buckets: tuple[int, ...] | None = None
     exact: bool = False
+    enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:

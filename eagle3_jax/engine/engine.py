@@ -20,6 +20,7 @@ from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
 
 DISPATCH_DEPTH = 2
 
@@ -66,11 +67,20 @@ class Engine:
         wrong = [t for t in request.prompt_ids if not 0 <= t < self._vocab_size]
         if wrong:
             raise ValueError(f"prompt ids must be 0..{self._vocab_size - 1}, got {wrong[0]}")
+        self._check_sampling(request.sampling)
         limit = self.config.max_model_len
         sequence = Sequence.of(request, self._eos, limit, self._tokenizer)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
+
+    def _check_sampling(self, sampling: SamplingParams) -> None:
+        for name, token in sampling.named_ids():
+            if token >= self._vocab_size:
+                raise ValueError(f"{name}: token ids end at {self._vocab_size - 1}; got {token}")
+        wanted, most = sampling.num_speculative_tokens, self.config.num_speculative_tokens
+        if wanted is not None and wanted > most:
+            raise ValueError(f"num_speculative_tokens: this engine drafts {most}; got {wanted}")
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its pages are free at once. Unknown ids are ignored."""
@@ -110,6 +120,8 @@ class Engine:
             generation_tokens=counters.generation_tokens,
             free_pages=pages.free,
             total_pages=pages.total,
+            prefix_cache_queries=self._scheduler.prefixes.num_queries,
+            prefix_cache_hits=self._scheduler.prefixes.num_hits,
         )
 
     def _dispatch_prefill(self) -> bool:
@@ -156,6 +168,8 @@ class Engine:
         """Takes one program's tokens for one sequence."""
         if is_round:
             accepted = len(row.token_ids) - 1
+            # The round began by giving the rows below its length their final draft KV.
+            self._scheduler.prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
             if not sequence.replay:
                 sequence.accepted.append(accepted)

@@ -1,8 +1,8 @@
 """The compiled programs: flat leaves in, ahead-of-time compiled, kept for models of one shape.
 
 Weights enter as flat leaves and become modules again while tracing: passing modules would cost
-milliseconds a call. Every option of a request is data, so a pair needs one prefill program and one
-round program per batch bucket.
+milliseconds a call. Every option of a request is data, so a pair needs two prefill programs and two
+round programs per batch bucket: lean ones, and full ones for options that look at token ids.
 """
 
 from collections.abc import Callable
@@ -63,9 +63,11 @@ def _round(
     state: DecodeState,
     slot_ids: Array,
     page_table: Array,
+    *,
+    full: bool = False,
 ) -> tuple[DecodeState, Array]:
     models = _models(pair, target, draft)
-    return speculative_round(*models, pair.aux_layer_ids, state, slot_ids, page_table)
+    return speculative_round(*models, pair.aux_layer_ids, state, slot_ids, page_table, full=full)
 
 
 def _prefill(
@@ -74,12 +76,18 @@ def _prefill(
     return prefill_chunk(*_models(pair, target, draft), pair.aux_layer_ids, state, chunk)
 
 
+PROGRAMS = {"round": _round, "full round": partial(_round, full=True), "prefill": _prefill}
+
+
 @lru_cache(maxsize=128)
 def compile_program(
     kind: str, pair: Pair, target: Shapes, draft: Shapes, state: DecodeState, *inputs: Any
 ) -> Callable[..., tuple[DecodeState, Array]]:
-    """Compiles the `round` or `prefill` program for these shapes; the state is donated."""
-    function = partial({"round": _round, "prefill": _prefill}[kind], pair)
+    """Compiles the `round`, `full round` or `prefill` program for these shapes.
+
+    A prefill is full when its chunk holds controls. The state is donated.
+    """
+    function = partial(PROGRAMS[kind], pair)
     return jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs).compile()
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from eagle3_jax.sampling_params import SamplingParams
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class RequestOutput:
 
     token_ids and text are the new ones, already trimmed: token_ids includes the EOS or stop id and
     excludes what a stop string cuts. stop_reason is the stop id or string that ended it, None for
-    EOS. accepted: accepted drafts of each round reported here, before trimming.
+    EOS; after an error, what went wrong. accepted: accepted drafts of each round reported here,
+    before trimming. cached_tokens: prompt tokens whose KV was found in the prefix cache.
     """
 
     request_id: str
@@ -34,3 +35,4 @@ class RequestOutput:
     accepted: tuple[int, ...]
     prompt_tokens: int
     seed: int
+    cached_tokens: int = 0

@@ -1,6 +1,7 @@
 """The only seam between host and device: packs host plans, runs programs, reads reports."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -10,12 +11,14 @@ import numpy as np
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.controls_packing import no_controls, pack_controls
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.controls import empty_controls
 from eagle3_jax.speculative.state import DecodeState, empty_slots
 
 Progress = Callable[[str, int, int], None]
@@ -27,6 +30,17 @@ class RowReport(NamedTuple):
 
     token_ids: list[int]
     verified: int
+
+
+class Program(NamedTuple):
+    """A compiled program's name: the batch of a round, None for a prefill; lean or full."""
+
+    batch: int | None
+    full: bool
+
+    def __str__(self) -> str:
+        kind = "prefill" if self.batch is None else f"round of {self.batch}"
+        return f"full {kind}" if self.full else kind
 
 
 class Runner:
@@ -43,24 +57,37 @@ class Runner:
         self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
         self._pair = Pair(target_structure, draft_structure, capture)
         self._state = initial_state(target, draft, config, len(capture))
+        self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
-        self._programs: dict[str | int, Callable] = {}
+        self._programs: dict[Program, Callable] = {}
+
+    @property
+    def programs(self) -> list[Program]:
+        """Every program this runner will ever run; exact mode has one way to compute a row."""
+        prefills = [Program(None, full) for full in (False, True)]
+        kinds = (True,) if self.config.exact else (False, True)
+        return prefills + [Program(size, full) for full in kinds for size in self.config.buckets]
 
     def compile(self, progress: Progress | None = None) -> None:
-        """Compiles every program this runner will ever run."""
-        names: list[str | int] = ["prefill", *self.config.buckets]
-        for done, name in enumerate(names):
+        """Compiles every program; without this, each is compiled when it first runs."""
+        programs = self.programs
+        for done, program in enumerate(programs):
             if progress:
-                progress(f"round of {name}" if isinstance(name, int) else name, done, len(names))
-            self._programs[name] = self._compile(name)
+                progress(str(program), done, len(programs))
+            self._programs[program] = self._compile(program)
         if progress:
-            progress("ready", len(names), len(names))
+            progress("ready", len(programs), len(programs))
 
     def prefill(self, chunk: ChunkPlan) -> jax.Array:
         """Dispatches one chunk; returns the report to read later."""
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
-        return self._run("prefill", jax.device_put(pack_chunk(chunk, self.config, drafts)))
+        packed, full = pack_chunk(chunk, self.config, drafts), False
+        # Only a prompt's last chunk samples.
+        if chunk.last and self._needs_full(chunk.sequence):
+            controls = pack_controls(chunk.sequence, self._vocab_size)
+            packed, full = replace(packed, controls=controls), True
+        return self._run(Program(None, full), jax.device_put(packed))
 
     def round(self, members: Sequence[EngineSequence]) -> jax.Array:
         """Dispatches one round over these sequences; returns the report to read later."""
@@ -70,7 +97,8 @@ class Runner:
         for row, sequence in enumerate(members):
             slots[row] = sequence.slot
             table[row, : len(sequence.pages)] = sequence.pages
-        return self._run(bucket, *self._upload(bucket, slots, table))
+        program = Program(bucket, any(self._needs_full(sequence) for sequence in members))
+        return self._run(program, *self._upload(bucket, slots, table))
 
     @staticmethod
     def read(report: jax.Array) -> list[RowReport]:
@@ -83,7 +111,12 @@ class Runner:
             return [RowReport([int(token)][: int(count)], 0) for token, count in rows]
         return [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
 
-    def _run(self, program: str | int, *inputs: object) -> jax.Array:
+    def _needs_full(self, sequence: EngineSequence) -> bool:
+        return self.config.exact or sequence.controlled
+
+    def _run(self, program: Program, *inputs: object) -> jax.Array:
+        if program not in self._programs:
+            self._programs[program] = self._compile(program)
         execute = self._programs[program]
         self._state, report = execute(self._target, self._draft, self._state, *inputs)
         report.copy_to_host_async()
@@ -98,14 +131,18 @@ class Runner:
         self._uploaded[bucket] = (slots, table, arrays)
         return arrays
 
-    def _compile(self, name: str | int) -> Callable:
+    def _compile(self, program: Program) -> Callable:
         weights = shapes_of((self._target, self._draft, self._state))
         pages, integers = self.config.pages_per_seq, jnp.int32
-        if isinstance(name, int):
-            slots = jax.ShapeDtypeStruct((name,), integers)
-            table = jax.ShapeDtypeStruct((name, pages), integers)
-            return compile_program("round", self._pair, *weights, slots, table)
-        return compile_program("prefill", self._pair, *weights, shapes_of(empty_chunk(self.config)))
+        if program.batch is not None:
+            slots = jax.ShapeDtypeStruct((program.batch,), integers)
+            table = jax.ShapeDtypeStruct((program.batch, pages), integers)
+            kind = "full round" if program.full else "round"
+            return compile_program(kind, self._pair, *weights, slots, table)
+        chunk = empty_chunk(self.config)
+        if program.full:
+            chunk = replace(chunk, controls=no_controls(self._vocab_size))
+        return compile_program("prefill", self._pair, *weights, shapes_of(chunk))
 
 
 def initial_state(
@@ -114,16 +151,14 @@ def initial_state(
     """Empty pools and finished slots (one extra for padding rows)."""
     dtype = target.embed_tokens.embedding.get_value().dtype
     pages = (config.pool_pages, config.page_size)
-    latent = target.config.latent_dim
-    layers = range(target.config.num_hidden_layers)
-    draft_pools = ()
-    if draft is not None:
-        row = (draft.config.num_key_value_heads, draft.config.head_dim)
-        draft_pools = tuple(jnp.zeros((*pages, *row), dtype) for _ in ("keys", "values"))
+    aux_size = num_aux * target.config.hidden_size
+
+    def pools(rows: Sequence[tuple[int, ...]]) -> tuple[jax.Array, ...]:
+        return tuple(jnp.zeros((*pages, *row), dtype) for row in rows)
+
     return DecodeState(
-        tuple(jnp.zeros((*pages, latent), dtype) for _ in layers),
-        draft_pools,
-        empty_slots(
-            config.max_num_seqs + 1, config.width, num_aux * target.config.hidden_size, dtype
-        ),
+        pools(target.pool_rows),
+        pools(draft.pool_rows) if draft else (),
+        empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
+        empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.pages import PagePool
+from eagle3_jax.engine.prefix_cache import PrefixCache
 from eagle3_jax.engine.sequence import Sequence, Status
 
 
@@ -28,6 +29,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig):
         self.config = config
         self.pages = PagePool(config.pool_pages)
+        self.prefixes = PrefixCache(self.pages, config)
         self.waiting: deque[Sequence] = deque()
         self.admitted: list[Sequence] = []  # oldest first: the last is the first to be preempted
         self.num_preemptions = 0
@@ -45,23 +47,24 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def next_chunk(self) -> ChunkPlan | None:
-        """Admits whom it can, then picks the oldest prompt that is not prefilled yet."""
-        while self.waiting and self._free_slots and self._cover(self.waiting[0]):
-            sequence = self.waiting.popleft()
-            sequence.slot = self._free_slots.pop()
-            sequence.status = Status.PREFILLING
-            self.admitted.append(sequence)
-        for sequence in self.admitted:
-            if sequence.status is Status.PREFILLING:
-                start = sequence.num_prefilled
-                length = min(len(sequence.prefill_ids) - start, self.config.prefill_chunk)
-                return ChunkPlan(sequence, start, length)
-        return None
+        """Goes on with the prompt under way; when there is none, admits the next if it fits.
+
+        Nobody is admitted earlier, so that a prompt finds all the pages of those before it.
+        """
+        under_way = (s for s in self.admitted if s.status is Status.PREFILLING)
+        sequence = next(under_way, None) or self._admit()
+        if sequence is None:
+            return None
+        start = sequence.num_prefilled
+        length = min(len(sequence.prefill_ids) - start, self.config.prefill_chunk)
+        return ChunkPlan(sequence, start, length)
 
     def chunk_dispatched(self, chunk: ChunkPlan) -> None:
         """Notes a dispatched chunk; after the last one the sequence joins the rounds."""
         sequence = chunk.sequence
         sequence.num_prefilled += chunk.length
+        # The draft's row of the prompt's last token is written by the first round.
+        self.prefixes.publish(sequence, sequence.num_prefilled - chunk.last)
         if chunk.last:
             sequence.kv_len = sequence.num_prefilled
             sequence.status = Status.RUNNING
@@ -84,6 +87,21 @@ class Scheduler:
         self.num_preemptions += 1
         return victim
 
+    def _admit(self) -> Sequence | None:
+        """Gives the next in the queue a slot and pages, if there are enough."""
+        if not (self.waiting and self._free_slots):
+            return None
+        sequence = self.waiting[0]
+        self.prefixes.reuse(sequence)
+        if not self._cover(sequence):
+            self._give_back_pages(sequence)
+            return None
+        self.prefixes.count(sequence)
+        self.waiting.popleft()
+        self.admitted.append(sequence)
+        sequence.slot, sequence.status = self._free_slots.pop(), Status.PREFILLING
+        return sequence
+
     def _cover(self, sequence: Sequence) -> bool:
         """Pages for the known length + 2(k+1) rows (dispatch depth x width), up to its limit."""
         known = max(sequence.kv_len, len(sequence.prefill_ids))
@@ -97,6 +115,9 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.admitted.remove(sequence)
-        self.pages.give_back(sequence.pages)
-        sequence.pages = []
+        self._give_back_pages(sequence)
         self._free_slots.append(sequence.slot)
+
+    def _give_back_pages(self, sequence: Sequence) -> None:
+        self.pages.give_back(sequence.pages)
+        sequence.pages, sequence.num_published, sequence.num_prefilled = [], 0, 0

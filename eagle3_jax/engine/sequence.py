@@ -8,7 +8,13 @@ from enum import Enum, auto
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
-from eagle3_jax.sampling_rows import MAX_STOP_IDS
+from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
+from eagle3_jax.sampling_rows import MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
+
+FAILURES = {
+    NOT_FINITE: "the model's logits are not finite",
+    NO_CANDIDATE: "the request's options bar every token",
+}
 
 
 class Status(Enum):
@@ -26,7 +32,8 @@ class Sequence:
 
     limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
     rounds_in_flight: dispatched rounds not read yet. replay: tokens already delivered that an exact
-    re-run still has to reproduce.
+    re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
+    num_published of them. cached_tokens: prompt tokens found there at the first admission.
     """
 
     request: Request
@@ -38,6 +45,9 @@ class Sequence:
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     prefill_ids: list[int] = field(default_factory=list)
+    page_keys: list[bytes] = field(default_factory=list)
+    num_published: int = 0
+    cached_tokens: int | None = None
     num_prefilled: int = 0
     kv_len: int = 0
     rounds_in_flight: int = 0
@@ -67,9 +77,10 @@ class Sequence:
         if sampling.stop and tokenizer is None:
             raise ValueError("stop strings need a tokenizer")
         stops = set(sampling.stop_token_ids) | set(() if sampling.ignore_eos else eos_token_ids)
-        if len(stops) > MAX_STOP_IDS:
+        if len(stops) > MAX_REQUEST_STOP_IDS:
             raise ValueError(
-                f"at most {MAX_STOP_IDS} ids may end a request, EOS ids included; got {len(stops)}"
+                f"at most {MAX_REQUEST_STOP_IDS} ids may end a request, EOS ids included; "
+                f"got {len(stops)}"
             )
         most = max_model_len if sampling.max_tokens is None else length + sampling.max_tokens
         return cls(
@@ -84,11 +95,25 @@ class Sequence:
     @property
     def stop_ids(self) -> list[int]:
         """Ids that end it: EOS unless ignored, then the request's own."""
-        return sorted(self.eos_token_ids | set(self.request.sampling.stop_token_ids))
+        own = set(self.request.sampling.stop_token_ids) - self.eos_token_ids
+        return [*sorted(self.eos_token_ids), *sorted(own)]
+
+    @property
+    def controlled(self) -> bool:
+        """Whether only the full programs know its options: also many stop ids to hold back."""
+        sampling = self.request.sampling
+        held_back = sampling.min_tokens > 0 and len(self.stop_ids) > MAX_STOP_IDS
+        return held_back or sampling.controls_tokens
 
     def page_row(self, width: int) -> list[int]:
         """Its row of the page table: scratch where it has no page."""
         return [*self.pages, *[SCRATCH_PAGE] * (width - len(self.pages))]
+
+    def tokens_between(self, start: int, end: int) -> list[int]:
+        """Its tokens at positions [start, end), as far as they are known."""
+        length = len(self.request.prompt_ids)
+        answer = self.output_ids[max(start - length, 0) : max(end - length, 0)]
+        return self.request.prompt_ids[start:end] + answer
 
     @property
     def surely_finished(self) -> bool:
@@ -100,6 +125,9 @@ class Sequence:
 
         A stop within the length budget beats the length.
         """
+        if token in FAILURES:
+            self.finish("error", FAILURES[token])
+            return
         if self.replay:
             expected = self.output_ids[-self.replay]
             if token != expected:
@@ -140,6 +168,7 @@ class Sequence:
             accepted,
             len(self.request.prompt_ids),
             self.seed,
+            self.cached_tokens or 0,
         )
 
     def rewind(self, *, exact: bool) -> None:
@@ -148,7 +177,7 @@ class Sequence:
         It will prefill all it has, or, in exact mode, its prompt alone and then generate its answer
         again: the same programs give the same bits, so the tokens already delivered are replayed.
         """
-        self.status, self.slot, self.num_prefilled, self.kv_len = Status.WAITING, -1, 0, 0
+        self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
         answer = [] if exact else self.output_ids
         self.prefill_ids = [*self.request.prompt_ids, *answer]
         self.replay = len(self.output_ids) if exact else 0

@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot. accept_length = 1 + num_accepted_tokens / num_drafts (bonus token included)."""
+    """A snapshot. accept_length = 1 + num_accepted_tokens / num_drafts (bonus token included).
+
+    prefix_cache_queries, prefix_cache_hits: prompt tokens looked up, and those found. free_pages
+    includes pages that are kept only for whoever comes with their contents.
+    """
 
     num_running: int
     num_waiting: int
@@ -19,6 +23,8 @@ class EngineStats:
     generation_tokens: int
     free_pages: int
     total_pages: int
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
 
 
 @dataclass

@@ -35,7 +35,17 @@ class GQAttention(nnx.Module):
         self.k_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
         self.v_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
         self.o_proj = linear((heads * head_dim, hidden_size), ("heads", "embed"))
-        self.head_dim = head_dim
+        self.kv_heads, self.head_dim = kv_heads, head_dim
+
+    @property
+    def pool_rows(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of one position's row in each KV pool: keys, then values."""
+        return ((self.kv_heads, self.head_dim),) * 2
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied with."""
+        return self.head_dim**-0.5
 
     def __call__(
         self,
@@ -46,12 +56,11 @@ class GQAttention(nnx.Module):
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """Attends causally; with pools, writes the rows' keys and values there and reads them."""
         q, k, v = self.project(x, rope)
-        scale = self.head_dim**-0.5
         if not pools or pages is None:
-            heads = causal_attention(q, k, v, scale)
+            heads = causal_attention(q, k, v, self.scale)
         else:
             keys, values = (write_rows(*pair, pages) for pair in zip(pools, (k, v), strict=True))
-            heads = gqa_decode(q, keys, values, pages.page_table, pages.positions, scale=scale)
+            heads = gqa_decode(q, keys, values, pages.page_table, pages.positions, scale=self.scale)
             pools = (keys, values)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 

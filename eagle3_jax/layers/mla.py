@@ -12,18 +12,21 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import PageView, write_rows
-from eagle3_jax.config import TargetConfig
+from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
 from pallas_kernels import mla_decode
 
+LatentPools = tuple[Float[Array, "pages page_size latent"], ...]
+"""The one pool of latents; empty where no cache is used."""
+
 
 class LatentUp(nnx.Module):
     """`kv_b_proj`, kept as its two halves: latent -> key (W_UK) and latent -> value (W_UV)."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: LatentAttentionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         heads, latent = config.num_attention_heads, config.kv_lora_rank
         axes = ("heads", "latent", "head_dim")
         self.key_kernel = normal_param((heads, latent, config.qk_nope_head_dim), axes, rngs, dtype)
@@ -33,44 +36,70 @@ class LatentUp(nnx.Module):
 class MLAttention(nnx.Module):
     """Latent attention with a low-rank (or, with q_lora_rank None, a plain) query projection."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
-        hidden, heads = config.hidden_size, config.num_attention_heads
+    def __init__(self, config: LatentAttentionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        inputs, heads = config.input_size, config.num_attention_heads
         q_width = heads * config.qk_head_dim
 
         def linear(shape: tuple[int, int], axes: tuple[str | None, str | None]) -> Linear:
             return Linear(shape, axes, rngs=rngs, dtype=dtype)
 
         if config.q_lora_rank is None:
-            self.q_proj = linear((hidden, q_width), ("embed", "heads"))
+            self.q_proj = linear((inputs, q_width), ("embed", "heads"))
         else:
-            self.q_a_proj = linear((hidden, config.q_lora_rank), ("embed", None))
+            self.q_a_proj = linear((inputs, config.q_lora_rank), ("embed", None))
             self.q_a_layernorm = RMSNorm(config.q_lora_rank, config.latent_norm_eps, dtype=dtype)
             self.q_b_proj = linear((config.q_lora_rank, q_width), (None, "heads"))
-        self.kv_a_proj_with_mqa = linear((hidden, config.latent_dim), ("embed", None))
+        self.kv_a_proj_with_mqa = linear((inputs, config.latent_dim), ("embed", None))
         self.kv_a_layernorm = RMSNorm(config.kv_lora_rank, config.latent_norm_eps, dtype=dtype)
         self.kv_b_proj = LatentUp(config, rngs=rngs, dtype=dtype)
-        self.o_proj = linear((heads * config.v_head_dim, hidden), ("heads", "embed"))
+        self.o_proj = linear((heads * config.v_head_dim, config.hidden_size), ("heads", "embed"))
         self.config = config
+
+    @property
+    def pool_rows(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of one position's row in each KV pool."""
+        return ((self.config.latent_dim,),)
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied with."""
+        return self.config.softmax_scale
 
     def __call__(
         self,
-        x: Float[Array, "batch q_len hidden"],
+        x: Float[Array, "batch q_len inputs"],
         rope: RopeTables,
-        pool: Float[Array, "pages page_size latent"] | None = None,
+        pools: LatentPools = (),
         pages: PageView | None = None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], Float[Array, "pages page_size latent"] | None]:
+    ) -> tuple[Float[Array, "batch q_len hidden"], LatentPools]:
         """Attends causally; with a pool, writes the rows' latents there and reads from it."""
+        if not pools or pages is None:
+            heads = causal_attention(*self.project(x, rope), self.scale)
+        else:
+            q_nope, q_rope = self._queries(x, rope)
+            row = jnp.concatenate(self._latents(x, rope), axis=-1)
+            pools = (write_rows(pools[0], row, pages),)
+            heads = self._attend_absorbed(q_nope, q_rope, pools[0], pages)
+        return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
+
+    def project(
+        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
+    ) -> tuple[
+        Float[Array, "batch q_len heads qk"],
+        Float[Array, "batch q_len heads qk"],
+        Float[Array, "batch q_len heads v"],
+    ]:
+        """Queries, keys and values of every head: the latent expanded."""
         q_nope, q_rope = self._queries(x, rope)
         latent, key_rope = self._latents(x, rope)
-        if pool is None or pages is None:
-            heads = self._attend_expanded(q_nope, q_rope, latent, key_rope)
-        else:
-            pool = write_rows(pool, jnp.concatenate([latent, key_rope], axis=-1), pages)
-            heads = self._attend_absorbed(q_nope, q_rope, pool, pages)
-        return self.o_proj(heads.reshape(*x.shape[:2], -1)), pool
+        keys = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.key_kernel.get_value())
+        values = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.value_kernel.get_value())
+        key_rope = jnp.broadcast_to(key_rope[:, :, None], (*keys.shape[:3], key_rope.shape[-1]))
+        q = jnp.concatenate([q_nope, q_rope], axis=-1)
+        return q, jnp.concatenate([keys, key_rope], axis=-1), values
 
     def _queries(
-        self, x: Float[Array, "batch q_len hidden"], rope: RopeTables
+        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
     ) -> tuple[Float[Array, "batch q_len heads nope"], Float[Array, "batch q_len heads rope"]]:
         if self.config.q_lora_rank is None:
             q = self.q_proj(x)
@@ -81,26 +110,12 @@ class MLAttention(nnx.Module):
         return q_nope, rotate_interleaved(q_rope, rope)
 
     def _latents(
-        self, x: Float[Array, "batch q_len hidden"], rope: RopeTables
+        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
     ) -> tuple[Float[Array, "batch q_len kv_lora"], Float[Array, "batch q_len rope"]]:
         compressed = self.kv_a_proj_with_mqa(x)
         latent, key_rope = jnp.split(compressed, [self.config.kv_lora_rank], axis=-1)
         key_rope = rotate_interleaved(key_rope[:, :, None], rope)[:, :, 0]
         return self.kv_a_layernorm(latent), key_rope
-
-    def _attend_expanded(
-        self,
-        q_nope: Float[Array, "batch q_len heads nope"],
-        q_rope: Float[Array, "batch q_len heads rope"],
-        latent: Float[Array, "batch q_len kv_lora"],
-        key_rope: Float[Array, "batch q_len rope"],
-    ) -> Float[Array, "batch q_len heads v"]:
-        keys = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.key_kernel.get_value())
-        values = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.value_kernel.get_value())
-        key_rope = jnp.broadcast_to(key_rope[:, :, None], (*keys.shape[:3], key_rope.shape[-1]))
-        q = jnp.concatenate([q_nope, q_rope], axis=-1)
-        k = jnp.concatenate([keys, key_rope], axis=-1)
-        return causal_attention(q, k, values, self.config.softmax_scale)
 
     def _attend_absorbed(
         self,
@@ -112,8 +127,6 @@ class MLAttention(nnx.Module):
         with jax.named_scope("mla_absorb_query"):
             q = jnp.einsum("bqhd,hcd->bqhc", q_nope, self.kv_b_proj.key_kernel.get_value())
         with jax.named_scope("mla_decode"):
-            out = mla_decode(
-                q, q_rope, pool, pages.page_table, pages.positions, scale=self.config.softmax_scale
-            )
+            out = mla_decode(q, q_rope, pool, pages.page_table, pages.positions, scale=self.scale)
         with jax.named_scope("mla_expand_value"):
             return jnp.einsum("bqhc,hcd->bqhd", out, self.kv_b_proj.value_kernel.get_value())

@@ -9,7 +9,11 @@ from jaxtyping import Array, Float, Int
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
+from eagle3_jax.layers.quantized import QuantizedKernel
 from pallas_kernels import grouped_mlp
+
+Stack = nnx.Param | QuantizedKernel
+"""One matrix an expert."""
 
 
 class Router(nnx.Module):
@@ -43,9 +47,9 @@ class Experts(nnx.Module):
         experts, hidden = config.n_routed_experts, config.hidden_size
         wide = (experts, hidden, config.moe_intermediate_size)
         narrow = (experts, config.moe_intermediate_size, hidden)
-        self.gate_proj = normal_param(wide, ("expert", "embed", "expert_mlp"), rngs, dtype)
-        self.up_proj = normal_param(wide, ("expert", "embed", "expert_mlp"), rngs, dtype)
-        self.down_proj = normal_param(narrow, ("expert", "expert_mlp", "embed"), rngs, dtype)
+        self.gate_proj: Stack = normal_param(wide, ("expert", "embed", "expert_mlp"), rngs, dtype)
+        self.up_proj: Stack = normal_param(wide, ("expert", "embed", "expert_mlp"), rngs, dtype)
+        self.down_proj: Stack = normal_param(narrow, ("expert", "expert_mlp", "embed"), rngs, dtype)
 
     def __call__(
         self,

@@ -1,7 +1,7 @@
 """The EAGLE-3 draft (arXiv 2503.01840): one decoder layer on [token embedding, state].
 
 The state is `fc` of the target's aux hidden states where those are known, and the draft's own
-output (before the final norm) where they are not yet.
+output (before the final norm, or after it with EAGLE-3.1's norm_output) where they are not yet.
 """
 
 import jax.numpy as jnp
@@ -9,11 +9,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle3_jax.cache import PageView
+from eagle3_jax.cache import KVPools, PageView
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers.embedding import Embedding
-from eagle3_jax.layers.gqa import GQAttention, KVPools
+from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
@@ -30,17 +31,10 @@ class DraftLayer(nnx.Module):
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
-        self.self_attn = GQAttention(
-            2 * hidden,
-            hidden,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-            rngs=rngs,
-            dtype=dtype,
-        )
+        self.self_attn = _attention(config, rngs=rngs, dtype=dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         self.mlp = MLP(hidden, config.intermediate_size, rngs=rngs, dtype=dtype)
+        self.norm_before_residual = config.norm_before_residual
 
     def __call__(
         self,
@@ -50,18 +44,19 @@ class DraftLayer(nnx.Module):
         pools: KVPools,
         pages: PageView | None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        x = self.attention_input(embedded, state)
+        x, residual = self.enter(embedded, state)
         attended, pools = self.self_attn(x, rope, pools, pages)
-        return self.finish(state + attended), pools
+        return self.finish(residual + attended), pools
 
-    def attention_input(
+    def enter(
         self,
         embedded: Float[Array, "batch q_len hidden"],
         state: Float[Array, "batch q_len hidden"],
-    ) -> Float[Array, "batch q_len twice"]:
-        """Embedding first, then state, each with its own norm."""
-        parts = [self.input_layernorm(embedded), self.hidden_norm(state)]
-        return jnp.concatenate(parts, axis=-1)
+    ) -> tuple[Float[Array, "batch q_len twice"], Float[Array, "batch q_len hidden"]]:
+        """The attention's input (embedding first, then state, each normed) and the residual."""
+        normed = self.hidden_norm(state)
+        x = jnp.concatenate([self.input_layernorm(embedded), normed], axis=-1)
+        return x, normed if self.norm_before_residual else state
 
     def finish(
         self, residual: Float[Array, "batch q_len hidden"]
@@ -87,15 +82,24 @@ class Eagle3Draft(nnx.Module):
         self.embed_tokens = embed_tokens or Embedding(
             config.vocab_size, hidden, rngs=rngs, dtype=dtype
         )
-        fc_shape = (config.num_aux * config.target_hidden_size, hidden)
-        self.fc = Linear(fc_shape, (None, "embed"), rngs=rngs, dtype=dtype)
+        aux, eps = config.target_hidden_size, config.rms_norm_eps
+        if config.norm_before_fc:
+            self.input_norm = RMSNorm(config.num_aux * aux, eps, dtype=dtype)
+        if config.fc_norm:
+            self.fc_norm = nnx.List([RMSNorm(aux, eps, dtype=dtype) for _ in config.aux_layer_ids])
+        self.fc = Linear((config.num_aux * aux, hidden), (None, "embed"), rngs=rngs, dtype=dtype)
         self.midlayer = DraftLayer(config, rngs=rngs, dtype=dtype)
-        self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype=dtype)
+        self.norm = RMSNorm(hidden, eps, dtype=dtype)
         self.lm_head = lm_head or Linear(
             (hidden, draft_vocab), ("embed", "vocab"), rngs=rngs, dtype=dtype
         )
         if draft_vocab < config.vocab_size:
             self.d2t = IdMap(jnp.zeros((draft_vocab,), jnp.int32))
+
+    @property
+    def pool_rows(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of one position's row in each KV pool."""
+        return self.midlayer.self_attn.pool_rows
 
     def __call__(
         self,
@@ -107,18 +111,31 @@ class Eagle3Draft(nnx.Module):
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """One pass of the layer; row i pairs token i+1 with the state of position i.
 
-        Returns the new recurrent state (before the final norm) and the pools.
+        Returns the new recurrent state and the pools.
         """
-        rope = rope_tables(self.config.rope, self.config.head_dim, positions)
-        return self.midlayer(self.embed_tokens(token_ids), state, rope, pools, pages)
+        rope = rope_tables(self.config.rope, self.config.rotary_dim, positions)
+        out, pools = self.midlayer(self.embed_tokens(token_ids), state, rope, pools, pages)
+        return self.recurrent(out), pools
 
     def fuse(self, aux_hidden: Float[Array, "*rows aux"]) -> Float[Array, "*rows hidden"]:
         """The state of a position whose target features are known."""
+        if self.config.norm_before_fc:
+            aux_hidden = self.input_norm(aux_hidden)
+        if self.config.fc_norm:
+            chunks = jnp.split(aux_hidden, self.config.num_aux, axis=-1)
+            normed = [norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)]
+            aux_hidden = jnp.concatenate(normed, axis=-1)
         return self.fc(aux_hidden)
 
+    def recurrent(self, out: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """The state that a layer output leaves to the next step."""
+        return self.norm(out) if self.config.norm_output else out
+
     def logits(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows draft_vocab"]:
-        """Final norm and head, in float32, over the draft's own vocabulary."""
-        return self.lm_head(self.norm(state)).astype(jnp.float32)
+        """Final norm (unless the state has it) and head, in float32, over the draft's own
+        vocabulary."""
+        normed = state if self.config.norm_output else self.norm(state)
+        return self.lm_head(normed).astype(jnp.float32)
 
     @property
     def target_ids(self) -> Int[Array, " draft_vocab"] | None:
@@ -126,3 +143,13 @@ class Eagle3Draft(nnx.Module):
         if self.config.draft_vocab_size == self.config.vocab_size:
             return None
         return jnp.arange(self.config.draft_vocab_size) + self.d2t.get_value()
+
+
+def _attention(
+    config: DraftConfig, *, rngs: nnx.Rngs, dtype: DTypeLike
+) -> GQAttention | MLAttention:
+    if (latent := config.latent_attention) is not None:
+        return MLAttention(latent, rngs=rngs, dtype=dtype)
+    sizes = (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+    hidden = config.hidden_size
+    return GQAttention(2 * hidden, hidden, *sizes, rngs=rngs, dtype=dtype)

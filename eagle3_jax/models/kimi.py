@@ -12,13 +12,11 @@ from eagle3_jax.cache import PageView
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.embedding import Embedding
 from eagle3_jax.layers.linear import Linear
-from eagle3_jax.layers.mla import MLAttention
+from eagle3_jax.layers.mla import LatentPools, MLAttention
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
-
-LatentPool = Float[Array, "pages page_size latent"]
 
 
 class KimiLayer(nnx.Module):
@@ -27,7 +25,7 @@ class KimiLayer(nnx.Module):
     def __init__(self, config: TargetConfig, layer: int, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
-        self.self_attn = MLAttention(config, rngs=rngs, dtype=dtype)
+        self.self_attn = MLAttention(config.latent_attention, rngs=rngs, dtype=dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         if config.is_dense(layer):
             self.mlp = MLP(hidden, config.intermediate_size, rngs=rngs, dtype=dtype)
@@ -38,12 +36,12 @@ class KimiLayer(nnx.Module):
         self,
         x: Float[Array, "batch q_len hidden"],
         rope: RopeTables,
-        pool: LatentPool | None,
-        pages: PageView | None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], LatentPool | None]:
-        attended, pool = self.self_attn(self.input_layernorm(x), rope, pool, pages)
+        pools: LatentPools = (),
+        pages: PageView | None = None,
+    ) -> tuple[Float[Array, "batch q_len hidden"], LatentPools]:
+        attended, pools = self.self_attn(self.input_layernorm(x), rope, pools, pages)
         x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), pool
+        return x + self.mlp(self.post_attention_layernorm(x)), pools
 
 
 class KimiTarget(nnx.Module):
@@ -60,17 +58,22 @@ class KimiTarget(nnx.Module):
         self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype=dtype)
         self.lm_head = Linear((hidden, vocab), ("embed", "vocab"), rngs=rngs, dtype=dtype)
 
+    @property
+    def pool_rows(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of one position's row in each KV pool, layer after layer."""
+        return tuple(row for layer in self.layers for row in layer.self_attn.pool_rows)
+
     def __call__(
         self,
         token_ids: Int[Array, "batch q_len"],
         positions: Int[Array, "batch q_len"],
         aux_layer_ids: Sequence[int],
-        pools: Sequence[LatentPool] | None = None,
+        pools: LatentPools = (),
         pages: PageView | None = None,
     ) -> tuple[
         Float[Array, "batch q_len hidden"],
         Float[Array, "batch q_len aux"],
-        tuple[LatentPool, ...],
+        LatentPools,
     ]:
         """Runs the layers; returns hidden states (before the final norm), aux states and pools.
 
@@ -79,14 +82,15 @@ class KimiTarget(nnx.Module):
         """
         x = self.embed_tokens(token_ids)
         rope = rope_tables(self.config.rope, self.config.qk_rope_head_dim, positions)
-        streams, new_pools = [x], []
+        streams: list[Array] = [x]
+        written: LatentPools = ()
         for i, layer in enumerate(self.layers):
             with jax.named_scope(f"target_layer_{i}"):
-                x, pool = layer(x, rope, None if pools is None else pools[i], pages)
+                x, layer_pools = layer(x, rope, pools[i : i + 1], pages)
             streams.append(x)
-            new_pools.append(pool)
+            written += layer_pools
         aux = [streams[i] for i in aux_layer_ids] or [x[..., :0]]
-        return x, jnp.concatenate(aux, axis=-1), tuple(p for p in new_pools if p is not None)
+        return x, jnp.concatenate(aux, axis=-1), written
 
     def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
         """Final norm and head, in float32."""

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 from eagle3_jax.cache import view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
-from eagle3_jax.sampling import sample
+from eagle3_jax.sampling import sample, spoil_infinite
+from eagle3_jax.speculative.controls import control_logits, open_controls
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.verify import is_stop
 
@@ -44,11 +45,16 @@ def prefill_chunk(
         )
     final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
     position = (chunk.start + chunk.length).reshape(1, 1)
-    token = sample(target.logits(final), position, chunk.options)
+    logits = spoil_infinite(target.logits(final))
+    if chunk.controls is not None:
+        no_drafts = jnp.zeros((1, 0), jnp.int32)
+        logits = control_logits(logits, position, no_drafts, chunk.options, chunk.controls)
+    token = sample(logits, position, chunk.options)
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
     slots = _open_slot(state.slots, chunk, token, feature)
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
-    return DecodeState(target_pools, draft_pools, slots), report
+    controls = open_controls(state.controls, chunk.controls, chunk.slot, token)
+    return DecodeState(target_pools, draft_pools, slots, controls), report
 
 
 def _open_slot(

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle3_jax.cache import view_pages
+from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import sample
-from eagle3_jax.speculative.state import KVPool, SlotRows
+from eagle3_jax.speculative.controls import TokenControls, control_logits
+from eagle3_jax.speculative.state import SlotRows
 
 
 def propose(
@@ -17,6 +18,7 @@ def propose(
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
     num_speculative_tokens: int,
+    controls: TokenControls | None = None,
 ) -> tuple[Int[Array, "batch k"], tuple[KVPool, ...]]:
     """Returns k draft tokens (target ids) a row and the draft's pools.
 
@@ -32,7 +34,7 @@ def propose(
                 pages = view_pages(page_table, positions, active[:, None], pools[0].shape[1])
                 token = drafted[-1][:, None]
                 state, pools = draft(token, state, positions, pools, pages)
-            drafted.append(_sample_draft(draft, state, rows, step))
+            drafted.append(_sample_draft(draft, state, rows, drafted, controls))
     empty = jnp.zeros((batch, 0), jnp.int32)
     return (jnp.stack(drafted, axis=1) if drafted else empty), pools
 
@@ -61,8 +63,22 @@ def _first_pass(
 
 
 def _sample_draft(
-    draft: Eagle3Draft, state: Float[Array, "batch 1 hidden"], rows: SlotRows, step: int
+    draft: Eagle3Draft,
+    state: Float[Array, "batch 1 hidden"],
+    rows: SlotRows,
+    drafted: list[Int[Array, " batch"]],
+    controls: TokenControls | None,
 ) -> Int[Array, " batch"]:
-    """The draft's token with the target's own noise, so that equal laws pick equal tokens."""
-    positions = rows.seq_lens[:, None] + 1 + step
-    return sample(draft.logits(state), positions, rows.options, draft.target_ids)[:, 0]
+    """The draft's token with the target's own noise, so that equal laws pick equal tokens.
+
+    The request's options hold for drafts too: a token the target may not pick is a lost draft.
+    Where the draft can't choose, any token will do.
+    """
+    positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
+    logits = draft.logits(state)
+    if controls is not None:
+        before = (
+            jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(positions), 0), jnp.int32)
+        )
+        logits = control_logits(logits, positions, before, rows.options, controls, ids)
+    return jnp.maximum(sample(logits, positions, rows.options, ids)[:, 0], 0)

@@ -5,16 +5,19 @@ same round with k = 0.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from eagle3_jax.cache import view_pages
+from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling import spoil_infinite
+from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_logits
 from eagle3_jax.speculative.propose import propose
-from eagle3_jax.speculative.state import DecodeState, KVPool, SlotRows
+from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
 
 
@@ -25,15 +28,18 @@ def speculative_round(
     state: DecodeState,
     slot_ids: Int[Array, " batch"],
     page_table: Int[Array, "batch pages_per_seq"],
+    *,
+    full: bool = False,
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """Advances the sequences in `slot_ids` by one verify of width k+1.
+
+    full: reads and keeps the state's controls, which a batch without such options need not pay for.
 
     The width comes from the state (verified_tokens). Returns the new state and the report the host
     reads: [k+1 tokens, number committed (0: the row was finished), drafts verified] a row.
     """
-    rows: SlotRows = jax.tree.map(
-        lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), state.slots
-    )
+    rows: SlotRows = _gather(state.slots, slot_ids)
+    controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
     width = rows.verified_tokens.shape[1]
     active = ~rows.finished
     draft_ids = jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
@@ -41,18 +47,26 @@ def speculative_round(
     if draft is not None:
         with jax.named_scope("propose"):
             draft_ids, draft_pools = propose(
-                draft, rows, draft_pools, page_table, active, width - 1
+                draft, rows, draft_pools, page_table, active, width - 1, controls
             )
     with jax.named_scope("verify"):
         result, aux_hidden, target_pools = _target_rows(
-            target, aux_layer_ids, draft_ids, rows, state.target_pools, page_table, active
+            target, aux_layer_ids, draft_ids, rows, state.target_pools, page_table, active, controls
         )
     with jax.named_scope("commit"):
         slots = _commit(state.slots, slot_ids, rows, result, aux_hidden)
     committed = jnp.where(active, result.num_accepted + 1, 0)
+    all_controls = state.controls
+    if full:
+        all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
     verified = jnp.where(active, num_valid_drafts(rows), 0)
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, draft_pools, slots), report
+    return DecodeState(target_pools, draft_pools, slots, all_controls), report
+
+
+def _gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
+    """The rows of one batch."""
+    return jax.tree.map(lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), slots)
 
 
 def _target_rows(
@@ -63,6 +77,7 @@ def _target_rows(
     pools: tuple[KVPool, ...],
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
+    controls: TokenControls | None = None,
 ) -> tuple[VerifyResult, Array, tuple[KVPool, ...]]:
     """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
 
@@ -75,7 +90,11 @@ def _target_rows(
     writes = (offsets <= valid) & active[:, None]
     pages = view_pages(page_table, positions, writes, pools[0].shape[1])
     hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
-    return verify(target.logits(hidden), draft_ids, rows), aux_hidden, pools
+    logits = spoil_infinite(target.logits(hidden))
+    if controls is not None:
+        places = rows.seq_lens[:, None] + 1 + offsets
+        logits = control_logits(logits, places, draft_ids, rows.options, controls)
+    return verify(logits, draft_ids, rows), aux_hidden, pools
 
 
 def _commit(

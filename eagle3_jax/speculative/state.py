@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle3_jax.cache import KVPool
 from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
-
-KVPool = Float[Array, "pages page_size *row"]
+from eagle3_jax.speculative.controls import TokenControls
 
 
 @jax.tree_util.register_dataclass
@@ -46,12 +46,14 @@ class SlotRows:
 class DecodeState:
     """Everything alive between rounds: KV pools (one array per layer) and slot rows.
 
-    draft_pools is empty without a draft, else its keys and values.
+    draft_pools is empty without a draft, else its keys and values, or its latents. controls: rows
+    of options that only the full programs read.
     """
 
     target_pools: tuple[KVPool, ...]
     draft_pools: tuple[KVPool, ...]
     slots: SlotRows
+    controls: TokenControls
 
 
 @jax.tree_util.register_dataclass
@@ -62,6 +64,7 @@ class PrefillChunk:
     tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
     start: position of the first; length: how many of them are real; last: the prompt ends here.
     slot, max_len, num_drafts, options [1, ...]: the row to open when the prompt is complete.
+    controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
     """
 
     tokens: Int[Array, " chunk_and_next"]
@@ -73,6 +76,7 @@ class PrefillChunk:
     max_len: Int[Array, ""]
     num_drafts: Int[Array, ""]
     options: SamplingRows
+    controls: TokenControls | None = None
 
 
 def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> SlotRows:

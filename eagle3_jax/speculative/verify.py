@@ -50,5 +50,5 @@ def verify(
 
 
 def is_stop(token_ids: Int[Array, "batch rows"], rows: SlotRows) -> Bool[Array, "batch rows"]:
-    """Which tokens end their request."""
-    return (token_ids[..., None] == rows.options.stop_ids[:, None]).any(axis=-1)
+    """Which tokens end their request; where none could be chosen, it ends too."""
+    return (token_ids < 0) | (token_ids[..., None] == rows.options.stop_ids[:, None]).any(axis=-1)

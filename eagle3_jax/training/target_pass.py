@@ -58,14 +58,10 @@ def _attend(
     rope: RopeTables,
     visible: Bool[Array, "rows length length"],
 ) -> Float[Array, "rows length hidden"]:
-    q_nope, q_rope = attention._queries(x, rope)
-    latent, key_rope = attention._latents(x, rope)
-    keys = jnp.einsum("bsc,hcd->bhsd", latent, attention.kv_b_proj.key_kernel.get_value())
-    values = jnp.einsum("bsc,hcd->bhsd", latent, attention.kv_b_proj.value_kernel.get_value())
-    scores = jnp.einsum("bqhd,bhsd->bhqs", q_nope, keys)
-    scores += jnp.einsum("bqhd,bsd->bhqs", q_rope, key_rope)
-    scores = jnp.where(visible[:, None], scores * attention.config.softmax_scale, -1e30)
-    heads = jnp.einsum("bhqs,bhsd->bqhd", jax.nn.softmax(scores, axis=-1), values)
+    q, keys, values = attention.project(x, rope)
+    scores = jnp.einsum("bqhd,bshd->bhqs", q, keys) * attention.scale
+    scores = jnp.where(visible[:, None], scores, -1e30)
+    heads = jnp.einsum("bhqs,bshd->bqhd", jax.nn.softmax(scores, axis=-1), values)
     return attention.o_proj(heads.reshape(*x.shape[:2], -1))
 
 

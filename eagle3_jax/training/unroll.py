@@ -28,27 +28,28 @@ def unroll(
     rows closer than j to the start of their segment mean nothing.
     """
     layer, attention = draft.midlayer, draft.midlayer.self_attn
-    rope = rope_tables(draft.config.rope, draft.config.head_dim, positions)
+    rope = rope_tables(draft.config.rope, draft.config.rotary_dim, positions)
     embedded = draft.embed_tokens(next_ids)
     state = draft.fuse(aux_hidden)
     states, keys, values = [], [], []
     for _ in range(num_steps):
-        q, k, v = attention.project(layer.attention_input(embedded, state), rope)
+        x, residual = layer.enter(embedded, state)
+        q, k, v = attention.project(x, rope)
         keys.append(k)
         values.append(v)
-        heads = _attend(q, keys, values, segments)
-        out = layer.finish(state + attention.o_proj(heads.reshape(*state.shape[:2], -1)))
-        states.append(out)
-        state = jnp.roll(out, 1, axis=1)
+        heads = _attend(q * attention.scale, keys, values, segments)
+        attended = attention.o_proj(heads.reshape(*state.shape[:2], -1))
+        states.append(draft.recurrent(layer.finish(residual + attended)))
+        state = jnp.roll(states[-1], 1, axis=1)
     return states
 
 
 def _attend(
     q: Float[Array, "rows length heads dim"],
     keys: list[Float[Array, "rows length kv_heads dim"]],
-    values: list[Float[Array, "rows length kv_heads dim"]],
+    values: list[Float[Array, "rows length kv_heads v_dim"]],
     segments: Int[Array, "rows length"],
-) -> Float[Array, "rows length heads dim"]:
+) -> Float[Array, "rows length heads v_dim"]:
     """Attention of the latest step over the first step's rows and its own chain's diagonal."""
     step, groups = len(keys) - 1, q.shape[2] // keys[0].shape[2]
     keys, values = ([jnp.repeat(x, groups, axis=2) for x in kv] for kv in (keys, values))
@@ -61,7 +62,7 @@ def _attend(
         k, v = (jnp.roll(x[j], step - j, axis=1) for x in (keys, values))
         scores.append(jnp.einsum("bqhd,bqhd->bhq", q, k)[..., None])
         chain_values.append(v)
-    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1) * q.shape[-1] ** -0.5, axis=-1)
+    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
     length = q.shape[1]
     out = jnp.einsum("bhqs,bshd->bqhd", weights[..., :length], values[0])
     for j, v in enumerate(chain_values):

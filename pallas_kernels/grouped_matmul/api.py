@@ -2,6 +2,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.grouped_matmul import reference, xla
+from pallas_kernels.quantized import QuantizedArray
 
 IMPLEMENTATIONS = {
     "xla": xla.grouped_mlp,
@@ -12,9 +13,9 @@ IMPLEMENTATIONS = {
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Float[Array, "experts gate_in inter"],
-    up: Float[Array, "up_experts up_in up_inter"],
-    down: Float[Array, "down_experts down_in down_out"],
+    gate: Float[Array, "experts gate_in inter"] | QuantizedArray,
+    up: Float[Array, "up_experts up_in up_inter"] | QuantizedArray,
+    down: Float[Array, "down_experts down_in down_out"] | QuantizedArray,
     expert_ids: Int[Array, "id_tokens top_k"],
     expert_weights: Float[Array, "weight_tokens weight_k"],
     *,
@@ -24,6 +25,7 @@ def grouped_mlp(
 
     expert_ids [tokens, top_k] in [0, experts), weights float32. A row's sum runs in the order of
     its choices, so at a fixed number of tokens a row's bits never depend on the other rows.
+    Quantised stacks multiply as `pallas_kernels.matmul` says, down's input included.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     experts, hidden, inter = gate.shape

@@ -4,19 +4,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.quantized import QuantizedArray, matmul
+
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Float[Array, "experts hidden inter"],
-    up: Float[Array, "experts hidden inter"],
-    down: Float[Array, "experts inter hidden"],
+    gate: Float[Array, "experts hidden inter"] | QuantizedArray,
+    up: Float[Array, "experts hidden inter"] | QuantizedArray,
+    down: Float[Array, "experts inter hidden"] | QuantizedArray,
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
     total = jnp.zeros(x.shape, jnp.float32)
     for ids, weight in zip(expert_ids.T, expert_weights.T, strict=True):
-        gated = jax.nn.silu(jnp.einsum("th,thi->ti", x, gate[ids]))
-        inner = gated * jnp.einsum("th,thi->ti", x, up[ids])
-        total += weight[:, None] * jnp.einsum("ti,tih->th", inner, down[ids])
+        inner = jax.nn.silu(_row_times_own(x, gate[ids])) * _row_times_own(x, up[ids])
+        total += weight[:, None] * _row_times_own(inner, down[ids])
     return total.astype(x.dtype)
+
+
+def _row_times_own(
+    x: Float[Array, "tokens inputs"],
+    kernels: Float[Array, "tokens inputs outputs"] | QuantizedArray,
+) -> Float[Array, "tokens outputs"]:
+    """Each row with the kernel chosen for it."""
+    if isinstance(kernels, QuantizedArray):
+        return jax.vmap(lambda row, kernel: matmul(row[None], kernel)[0])(x, kernels)
+    return jnp.einsum("ti,tio->to", x, kernels)

@@ -29,12 +29,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.quantized import QuantizedArray, matmul
+
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Float[Array, "experts hidden inter"],
-    up: Float[Array, "experts hidden inter"],
-    down: Float[Array, "experts inter hidden"],
+    gate: Float[Array, "experts hidden inter"] | QuantizedArray,
+    up: Float[Array, "experts hidden inter"] | QuantizedArray,
+    down: Float[Array, "experts inter hidden"] | QuantizedArray,
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
@@ -46,8 +48,8 @@ def grouped_mlp(
     def run_block(index: Array, out: Array) -> Array:
         expert, first = blocks.expert[index], index * rows
         block = x[lax.dynamic_slice_in_dim(blocks.token, first, rows)]
-        inner = jax.nn.silu(block @ gate[expert]) * (block @ up[expert])
-        return lax.dynamic_update_slice_in_dim(out, inner @ down[expert], first, 0)
+        inner = jax.nn.silu(matmul(block, gate[expert])) * matmul(block, up[expert])
+        return lax.dynamic_update_slice_in_dim(out, matmul(inner, down[expert]), first, 0)
 
     empty = jnp.zeros((blocks.token.size, x.shape[1]), x.dtype)
     outs = lax.fori_loop(0, blocks.used, run_block, empty)[blocks.slot]

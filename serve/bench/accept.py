@@ -76,9 +76,8 @@ def accept_table(
     """Accept length by category at one k, overall last."""
     longest = max(len(prompt.token_ids) for prompt in prompts)
     engine = build_engine(pair, num_speculative_tokens=k, max_model_len=longest + ANSWER_TOKENS)
-    engine.warmup()
     sampling = SamplingParams(temperature=temperature, max_tokens=ANSWER_TOKENS, seed=0)
-    return measure_accept(engine, pair.tokenizer, prompts, sampling)
+    return measure_accept(engine, pair.tokenizer, prompts, sampling)[0]
 
 
 def measure_accept(
@@ -86,9 +85,12 @@ def measure_accept(
     tokenizer: Tokenizer,
     prompts: Sequence[HeldOutPrompt],
     sampling: SamplingParams,
-) -> list[AcceptRow]:
-    """A row for every category, then the overall one. Prompt i uses the sampling's seed + i."""
-    start, rows = engine.stats(), []
+) -> tuple[list[AcceptRow], list[list[int]]]:
+    """A row for every category, then the overall one; and every prompt's answer, as token ids.
+
+    Prompt i uses the sampling's seed + i. The engine must be warm.
+    """
+    start, rows, given = engine.stats(), [], {}
     for category in CATEGORIES:
         chosen = [(i, p) for i, p in enumerate(prompts) if p.category == category]
         before = engine.stats()
@@ -99,8 +101,10 @@ def measure_accept(
             for i, p in chosen
         )
         rows.append(_row(category, len(chosen), before, engine.stats(), right))
+        given |= {i: answers[f"{i}"].token_ids for i, _ in chosen}
     right = sum(round(row.right * row.prompts) for row in rows)
-    return [*rows, _row(OVERALL, len(prompts), start, engine.stats(), right)]
+    overall = _row(OVERALL, len(prompts), start, engine.stats(), right)
+    return [*rows, overall], [given[i] for i in range(len(prompts))]
 
 
 def _seeded(sampling: SamplingParams, index: int) -> SamplingParams:

@@ -4,11 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from serve.bench.conditions import conditions, pin
+from serve.bench.conditions import allowed_cores, conditions, move_host, pin
 from serve.bench.flags import parse_bench_flags
 
 if TYPE_CHECKING:
@@ -22,7 +23,14 @@ FILE_WIDTH = 140
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use."""
     flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
-    commands = {"cpu": _cpu, "accept": _accept, "equal": _equal, "soak": _soak}
+    commands = {
+        "cpu": _cpu,
+        "accept": _accept,
+        "equal": _equal,
+        "drafts": _drafts,
+        "soak": _soak,
+        "convert": _convert,
+    }
     try:
         return commands[flags.command](flags, _console())
     except (ImportError, OSError, ValueError) as error:
@@ -37,16 +45,19 @@ def _console() -> Console:
 
 def _cpu(flags: argparse.Namespace, console: Console) -> int:
     # Before anything runs on JAX or torch: both size their thread pools by the cores they may use.
+    allowed = allowed_cores()
     found = conditions(pin(flags.core))
     from serve.bench import cpu, tables
     from serve.bench.record import write_record
 
     say = Console(stderr=True).print
     plain = cpu.run_plain(flags.repetitions, say) if flags.only != "round" else []
-    rounds = []
+    rounds, host_core = [], found.pinned_core
     if flags.only != "plain":
-        rounds = cpu.run_rounds(_pair(flags), flags.repetitions, flags.prompts, say)
-    record = cpu.CpuRecord(flags.repetitions, plain, rounds)
+        pair = _pair(flags)
+        host_core = move_host(allowed, found.pinned_core)
+        rounds = cpu.run_rounds(pair, flags.repetitions, flags.prompts, say)
+    record = cpu.CpuRecord(flags.repetitions, plain, rounds, host_core)
     tables.print_conditions(console, found, flags.repetitions)
     if plain:
         tables.print_plain(console, plain)
@@ -99,6 +110,25 @@ def _equal(flags: argparse.Namespace, console: Console) -> int:
     return 0 if result.holds else 1
 
 
+def _drafts(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.drafts import compare_drafts
+    from serve.bench.embedded_drafts import embedded_drafts, named
+    from serve.bench.held_out import held_out
+    from serve.bench.record import write_record
+    from serve.notices import say_on_stderr
+
+    found, pair = conditions(), _pair(flags)
+    prompts = held_out(pair.tokenizer, flags.prompts)
+    with TemporaryDirectory(prefix="eagle3-drafts-") as into:
+        drafts = [*embedded_drafts(Path(into), say_on_stderr), *named(flags.others)]
+        result = compare_drafts(pair, drafts, prompts, flags.k)
+    tables.print_drafts(console, result)
+    if flags.json:
+        write_record(flags.json, "drafts", found, result)
+    return 0 if result.holds else 1
+
+
 def _soak(flags: argparse.Namespace, console: Console) -> int:
     from serve.bench import tables
     from serve.bench.held_out import user_prompts
@@ -118,6 +148,20 @@ def _soak(flags: argparse.Namespace, console: Console) -> int:
     return 0 if result.holds else 1
 
 
+def _convert(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.convert import measure_conversion
+    from serve.bench.record import write_record
+
+    found, say = conditions(), Console(stderr=True).print
+    nbytes = int(flags.gib * 2**30)
+    result = measure_conversion(Path(flags.directory), nbytes, flags.repetitions, say)
+    tables.print_convert(console, result)
+    if flags.json:
+        write_record(flags.json, "convert", found, result)
+    return 0 if result.holds else 1
+
+
 def _pair(flags: argparse.Namespace) -> "LoadedPair":
     from serve.demo import demo_draft_dir, demo_target_dir
     from serve.loading import keep_compiled_programs, load_pair
@@ -125,6 +169,6 @@ def _pair(flags: argparse.Namespace) -> "LoadedPair":
     model, draft = flags.model, flags.draft
     if model is None:
         model, draft = demo_target_dir(), demo_draft_dir()
-    pair = load_pair(Path(model), Path(draft))
+    pair = load_pair(Path(model), Path(draft), flags.load)
     keep_compiled_programs()
     return pair

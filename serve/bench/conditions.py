@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -28,21 +29,39 @@ class Conditions:
     versions: dict[str, str]
 
 
+def allowed_cores() -> list[int]:
+    """The cores this process may use; empty where the system can't say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
 def pin(core: int | None) -> int | None:
     """Keeps this process on one core, by default the last it may use; returns the core.
 
     To be called before JAX and torch start their threads: both size their pools by it. Raises
     ValueError for a core that is not this process's. Without effect where the system can't.
     """
-    if not hasattr(os, "sched_setaffinity"):
+    allowed = allowed_cores()
+    if not allowed:
         return None
-    allowed = sorted(os.sched_getaffinity(0))
     chosen = allowed[-1] if core is None else core
     if chosen not in allowed:
         raise ValueError(f"core must be one of {allowed}, got {core}")
     os.sched_setaffinity(0, {chosen})
     os.environ["OMP_NUM_THREADS"] = "1"
     return chosen
+
+
+def move_host(allowed: Sequence[int], device_core: int | None) -> int | None:
+    """Moves the calling thread off the device's core, where it may; returns its core.
+
+    To be called once JAX has started: its threads stay where they are. Then one core computes and
+    one schedules, which is what dispatching ahead is for.
+    """
+    others = [core for core in allowed if core != device_core]
+    if device_core is None or not others:
+        return device_core
+    os.sched_setaffinity(0, {others[-1]})
+    return others[-1]
 
 
 def conditions(pinned_core: int | None = None) -> Conditions:

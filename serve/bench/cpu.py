@@ -20,11 +20,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CpuRecord:
-    """What the command found; a part that was left out is empty."""
+    """What the command found; a part that was left out is empty.
+
+    host_core: where the rounds' Python ran, the device being the pinned core. Plain decoding has
+    one core for everything, on either side.
+    """
 
     repetitions: int
     plain: list[PlainResult] = field(default_factory=list)
     rounds: list[RoundResult] = field(default_factory=list)
+    host_core: int | None = None
 
 
 def run_plain(repetitions: int, say: Say, batches: Sequence[int] = BATCHES) -> list[PlainResult]:

@@ -175,7 +175,6 @@ class _Runner:
         )
         draft = self._draft if case.speculative else None
         engine = Engine(self._target, draft, config, eos_token_ids=self._eos)
-        engine.warmup()
         return engine
 
     def _compare(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from serve.flags import OneLineParser
+from serve.load_flags import DEFAULTS, add_load_flags, read_load_options
 from serve.options import check_num_speculative_tokens
 
 
@@ -14,6 +15,7 @@ def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
     flags = parser.parse_args(argv)
     try:
         _check(flags)
+        flags.load = read_load_options(flags, has_draft=True) if flags.loads else DEFAULTS
     except ValueError as error:
         parser.error(str(error))
     return flags
@@ -26,8 +28,10 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("MODEL needs a draft: --draft DIR")
     if flags.draft and not flags.model:
         raise ValueError("--draft needs the target it was made for: MODEL")
-    if flags.command == "accept" and check_num_speculative_tokens(flags.k) == 0:
+    if flags.command in ("accept", "drafts") and check_num_speculative_tokens(flags.k) == 0:
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
+    if flags.command == "convert" and flags.gib <= 0:
+        raise ValueError(f"--gib must be positive; got {flags.gib}")
     for name in ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages"):
         value = getattr(flags, name, None)
         if value is not None and value < 1:
@@ -40,12 +44,15 @@ def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-bench", description="Measures this engine.", allow_abbrev=False
     )
+    parser.set_defaults(loads=False)
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_cpu(commands.add_parser("cpu", help="all ratios of the CPU engine, one pinned core"))
     _add_accept(commands.add_parser("accept", help="accept length on held-out prompts"))
     _add_equal(commands.add_parser("equal", help="count identical outputs; status 1 if any fails"))
+    _add_drafts(commands.add_parser("drafts", help="BF16, FP8, INT4 and MLA drafts side by side"))
     _add_soak(commands.add_parser("soak", help="random traffic and cancels; status 1 on a leak"))
+    _add_convert(commands.add_parser("convert", help="eagle3-convert: memory, speed, kill -9"))
     return parser
 
 
@@ -61,6 +68,7 @@ def _add_cpu(parser: argparse.ArgumentParser) -> None:
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
+    _add_loading(parser)
     parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
@@ -68,9 +76,26 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
 
 def _add_equal(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
+    _add_loading(parser)
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
     parser.add_argument("--prompts", type=int, metavar="N", help="a category; 40 (quick: 2)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
+
+
+def _add_drafts(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
+    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
+    parser.add_argument(
+        "--draft",
+        dest="others",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="other drafts of the embedded target",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the record there")
 
 
 def _add_soak(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +105,21 @@ def _add_soak(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pages", type=int, default=65, metavar="N", help="few, to preempt")
     parser.add_argument("--prompts", type=int, default=20, metavar="N", help="a category")
     parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.add_argument("--gib", type=float, default=4.0, help="size of the synthetic checkpoint")
+    parser.add_argument(
+        "--directory", metavar="DIR", default=".", help="on the disk to measure; 3.5 times the size"
+    )
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N")
+    parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def _add_loading(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(loads=True)
+    add_load_flags(parser)
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:

@@ -84,6 +84,8 @@ class EngineSide:
             max_model_len=CONTEXT,
             max_num_seqs=batch,
             batch_buckets=(batch,),
+            # The same prompts again and again, and the other side runs them every time.
+            enable_prefix_caching=False,
         )
         self._engine = Engine(target, None, config, eos_token_ids=())
         self._engine.warmup()

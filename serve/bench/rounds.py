@@ -19,12 +19,14 @@ CONTEXT = 512
 class RoundTimes:
     """Seconds of a round of the whole batch.
 
-    propose, verify, fused: chains of bare programs, nothing between them; propose is None for
-    plain decoding. engine: Engine.step() in its steady state.
+    fused: the round's program, bare. phases: propose and verify as two programs that take turns;
+    propose, verify: each in a chain of its own, its weights warm in cache. None for plain decoding.
+    engine: Engine.step() in its steady state.
     """
 
     fused: Spread
     engine: Spread
+    phases: Spread | None = None
     propose: Spread | None = None
     verify: Spread | None = None
 
@@ -38,11 +40,12 @@ class RoundTimes:
 class RoundResult:
     """One k and batch size.
 
-    predicted_speedup: accept_length x decode / (propose + verify), all bare programs.
+    predicted_speedup: accept_length x decode / phases, all bare programs; decode is plain.fused.
     measured_speedup: accept_length x decode / the engine's round, with the same bare decode.
     prediction_share: measured over predicted; 1 when the round adds nothing to its phases.
+    warm_prediction_share: the same with propose + verify, each timed in a chain of its own.
     engine_speedup: tokens a second, the engine's speculative over its own plain decoding.
-    break_even: the accept length from which a round pays: (propose + verify) / decode.
+    break_even: the accept length from which a round pays: phases / decode.
     """
 
     num_speculative_tokens: int
@@ -55,6 +58,7 @@ class RoundResult:
     predicted_speedup: float
     measured_speedup: float
     prediction_share: float
+    warm_prediction_share: float
     engine_speedup: float
     break_even: float
     host_share: float
@@ -112,6 +116,7 @@ class Side:
         self._phases = {"fused": self._chains.time_round}
         if k:
             self._phases |= {
+                "phases": self._chains.time_phases,
                 "propose": self._chains.time_propose,
                 "verify": self._chains.time_verify,
             }
@@ -160,9 +165,9 @@ def round_result(
     k: int, batch: int, rounds: int, times: RoundTimes, plain: RoundTimes, accept: AcceptRow
 ) -> RoundResult:
     """The ratios of medians."""
-    assert times.propose and times.verify, "a speculative round has both phases"
+    assert times.phases and times.propose and times.verify, "a speculative round has phases"
     length, decode = accept.accept_length, plain.fused.median
-    phases = times.propose.median + times.verify.median
+    phases, warm = times.phases.median, times.propose.median + times.verify.median
     predicted, measured = length * decode / phases, length * decode / times.engine.median
     return RoundResult(
         num_speculative_tokens=k,
@@ -175,6 +180,7 @@ def round_result(
         predicted_speedup=predicted,
         measured_speedup=measured,
         prediction_share=measured / predicted,
+        warm_prediction_share=warm / times.engine.median,
         engine_speedup=length * plain.engine.median / times.engine.median,
         break_even=phases / decode,
         host_share=times.host_share,

@@ -25,7 +25,7 @@ def router_scores(
             gate, inputs = layer.mlp.gate, layer.post_attention_layernorm(x + attended)
             logits = inputs @ gate.kernel.get_value()
             scores.append(jax.nn.sigmoid(logits) + gate.e_score_correction_bias.get_value())
-        x, _ = layer(x, rope, None, None)
+        x, _ = layer(x, rope)
     empty = jnp.zeros((0, *token_ids.shape, target.config.n_routed_experts))
     return jnp.stack(scores) if scores else empty
 

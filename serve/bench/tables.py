@@ -7,6 +7,8 @@ from rich.table import Table
 
 from serve.bench.accept import AcceptRow
 from serve.bench.conditions import Conditions
+from serve.bench.convert import ConvertRecord
+from serve.bench.drafts import DraftsRecord
 from serve.bench.equal import CaseResult, EqualResult, describe
 from serve.bench.plain import PlainResult, Side
 from serve.bench.rounds import RoundResult
@@ -81,8 +83,16 @@ def print_floor(console: Console, result: PlainResult) -> None:
 def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
     """Phases, prediction and host share of every k and batch."""
     table = _table("The speculative round of the pair, greedy, ms a round (median)")
-    headings = ("k", "batch", "decode", "draft", "verify", "draft + verify", "round alone")
-    headings += ("engine", "of prediction", "host", "accept length", "break-even", "speedup")
+    headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
+    headings += (
+        "engine",
+        "of prediction",
+        "of alone",
+        "host",
+        "accept length",
+        "break-even",
+        "speedup",
+    )
     for heading in headings:
         table.add_column(heading, justify="right")
     for result in results:
@@ -93,18 +103,18 @@ def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
 
 def _round_cells(result: RoundResult) -> tuple[str, ...]:
     times, plain = result.times, result.plain
-    assert times.propose and times.verify, "a speculative round has both phases"
-    both = times.propose.median + times.verify.median
+    assert times.phases and times.propose and times.verify, "a speculative round has phases"
     return (
         f"{result.num_speculative_tokens}",
         f"{result.batch}",
         f"{plain.fused.median * 1e3:.2f}",
         f"{times.propose.median * 1e3:.2f}",
         f"{times.verify.median * 1e3:.2f}",
-        f"{both * 1e3:.2f}",
+        f"{times.phases.median * 1e3:.2f}",
         f"{times.fused.median * 1e3:.2f}",
         f"{times.engine.median * 1e3:.2f}",
         f"{result.prediction_share:.2f}",
+        f"{result.warm_prediction_share:.2f}",
         f"{result.host_share:.1%}",
         f"{result.accept_length:.2f}",
         f"{result.break_even:.2f}",
@@ -137,6 +147,24 @@ def print_accept(console: Console, rows: Sequence[AcceptRow], title: str) -> Non
         length = f"{row.accept_length:.2f}"
         table.add_row(row.category, *counts, length, *shares, f"{row.right:.0%}")
     console.print(table)
+
+
+def print_drafts(console: Console, result: DraftsRecord) -> None:
+    """Accept length of every draft by category, and whether its answers are plain decoding's."""
+    table = _table(f"Drafts, {result.prompts} held-out prompts, k={result.num_speculative_tokens}")
+    categories = [row.category for row in result.drafts[0].rows]
+    headings = ("draft", "form", "MB", *categories, "identical", "tie", "different")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("draft", "form") else "right")
+    for draft in result.drafts:
+        lengths = (f"{row.accept_length:.2f}" for row in draft.rows)
+        answers = (f"{draft.identical}", f"{draft.ties}", f"{draft.different}")
+        size = f"{draft.nbytes / 1e6:.2f}"
+        table.add_row(draft.name, draft.form, size, *lengths, *answers)
+    console.print(table)
+    for draft in result.drafts:
+        for difference in draft.differences:
+            console.print(f"  {describe(difference)}")
 
 
 def print_case(console: Console, case: CaseResult) -> None:
@@ -183,3 +211,19 @@ def print_soak(console: Console, result: SoakRecord) -> None:
         f"{100 * result.memory_growth:+.1f}% over the settled part"
     )
     console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")
+
+
+def print_convert(console: Console, result: ConvertRecord) -> None:
+    """Speed, memory and what became of the run that was killed."""
+    copy, conversion = (
+        ", ".join(f"{rate:.0f}" for rate in rates)
+        for rates in (result.copy_mib_s, result.convert_mib_s)
+    )
+    console.print(f"{result.source_mib:.0f} MiB of INT4 in {result.items} items")
+    console.print(f"copy {copy} MiB/s, conversion {conversion} MiB/s: ratio {result.ratio:.2f}")
+    peak, largest = max(result.peak_mib), result.largest_item_mib
+    console.print(f"peak memory {peak:.0f} MiB, largest item {largest:.0f} MiB")
+    killed = ", ".join(map(str, result.killed_at))
+    equal = "equal" if result.resumed_equal else "DIFFERENT"
+    read_back = "read back as written" if result.sound else "NOT READ BACK AS WRITTEN"
+    console.print(f"killed with {killed} items on disk: manifests {equal}, {read_back}")

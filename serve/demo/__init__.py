@@ -14,6 +14,11 @@ def demo_draft_dir() -> Path:
     return _pair_member("draft")
 
 
+def demo_latent_draft_dir() -> Path:
+    """Directory of the embedded target's draft with latent attention (MLA), in published form."""
+    return _pair_member("draft_mla")
+
+
 def _pair_member(name: str) -> Path:
     directory = Path(str(files(__name__))) / "pair" / name
     if not (directory / "config.json").is_file():

@@ -43,15 +43,15 @@ def setting(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (without(HEAD), "lm_head.kernel: no tensor in the checkpoint"),
         (
             replaced(EXPERT + "_packed", np.zeros((64, 16), np.int32)),
-            r"quantised: INT4 of compressed-tensors .*weight_packed \(I32\)",
+            r"up_proj.weight_scale: missing; INT4 of compressed-tensors .*beside weight_packed",
         ),
         (
             replaced(EXPERT, np.zeros((64, 64), np.uint8)),
-            r"quantised: MXFP4 of Quark",
+            r"up_proj.weight_scale: missing; MXFP4 of Quark needs it",
         ),
         (
             replaced(EXPERT, np.zeros((64, 128), jnp.float8_e4m3fn)),
-            r"quantised: FP8 per channel",
+            r"up_proj.weight_scale: missing; FP8 per channel",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_draft_tensors_that_do_not_fit(
         ({"hidden_size": 256}, "target of hidden size 256, this target has 128"),
         ({"vocab_size": 577}, "vocabulary of 577, this target has 576"),
         ({"num_key_value_heads": 2}, "num_key_value_heads 2 in config.json"),
-        ({"architectures": ["LlamaForCausalLM"]}, "unknown draft architecture"),
+        ({"architectures": ["MistralForCausalLM"]}, "unknown draft architecture"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope type must be"),
         ({"rope_scaling": {"type": "yarn"}}, "config.json"),
     ],

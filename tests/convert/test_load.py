@@ -114,11 +114,11 @@ def test_the_id_map_is_the_files(target: KimiTarget) -> None:
     assert load_draft(FULL, target).target_ids is None
 
 
-def test_options_that_do_nothing_yet_are_refused(target: KimiTarget) -> None:
-    with pytest.raises(ValueError, match="quantize_activations=False is not supported yet"):
-        load_target(ORACLES / "kimi_bf16", quantize_activations=False)
-    with pytest.raises(ValueError, match="int4_order='awq' is not supported yet"):
-        load_draft(FULL, target, int4_order="awq")
+def test_options_without_a_meaning_are_refused(target: KimiTarget) -> None:
+    with pytest.raises(ValueError, match="quantize_activations must be True, False, int8 or fp8"):
+        load_target(ORACLES / "kimi_bf16", quantize_activations="int4")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="int4_order must be auto, linear or awq, got 'zigzag'"):
+        load_draft(FULL, target, int4_order="zigzag")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype must be a floating type"):
         load_target(ORACLES / "kimi_bf16", dtype="int8")
 

@@ -69,3 +69,12 @@ def test_aux_ids_that_readers_would_misread_are_refused(target: KimiTarget, tmp_
     object.__setattr__(config, "aux_layer_ids", (3, 4, 4))
     with pytest.raises(ValueError, match="look like the default triple of a target with 6 layers"):
         save_hf(draft, tmp_path)
+
+
+def test_quantised_weights_are_not_saved_as_something_else(
+    target: KimiTarget, tmp_path: Path
+) -> None:
+    draft = load_draft(ORACLES / "draft_mha_fp8_ptpc", target)
+    with pytest.raises(ValueError, match="quantised weights can't be saved"):
+        save_hf(draft, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()

@@ -1,7 +1,7 @@
 """The tiny pair, built once: programs are compiled for shapes, so one pair serves all tests."""
 
 import pytest
-from tiny import tiny_draft, tiny_target
+from tiny import latent_draft, tiny_draft, tiny_target
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -12,6 +12,7 @@ def target() -> KimiTarget:
     return tiny_target()
 
 
-@pytest.fixture(scope="session")
-def draft(target: KimiTarget) -> Eagle3Draft:
-    return tiny_draft(target)
+@pytest.fixture(scope="session", params=["grouped"])
+def draft(request: pytest.FixtureRequest, target: KimiTarget) -> Eagle3Draft:
+    """With grouped-query attention, unless a test asks for more kinds by name."""
+    return {"grouped": tiny_draft, "latent": latent_draft}[request.param](target)

@@ -2,7 +2,8 @@
 
 A "model" here is a law: the next token is a hash of seed and history. A cache row remembers the
 history it was written for, so that a page with two owners, a lost page or a wrong table shows as
-soon as the row is read. Programs run at dispatch; reports are read when the engine reads them.
+soon as the row is read. A draft's row at i remembers the history up to i+1, or that a draft step
+made it up. Programs run at dispatch; reports are read when the engine reads them.
 """
 
 import zlib
@@ -39,6 +40,7 @@ class Slot:
     sequence: Sequence
     max_len: int
     finished: bool
+    num_accepted: int = 0
 
     def choose(self, history: list[int]) -> int:
         request = self.sequence.request
@@ -55,8 +57,11 @@ class SimulatedRunner:
 
     def __init__(self, target: object, draft: object, config: EngineConfig):
         self.config = config
+        self.has_draft = draft is not None
         self.drafts = config.num_speculative_tokens if draft else 0
         self.memory: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.draft_memory: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.prefilled = 0
         self.slots: dict[int, Slot] = {}
         self.unread = 0
 
@@ -65,14 +70,19 @@ class SimulatedRunner:
     def prefill(self, chunk: ChunkPlan) -> list[RowReport]:
         sequence, end = chunk.sequence, chunk.start + chunk.length
         assert 0 < chunk.length <= self.config.prefill_chunk
-        self._check(sequence, sequence.prefill_ids[: chunk.start])
+        if self.config.exact:
+            assert chunk.start % self.config.prefill_chunk == 0, "the chunk is off the grid"
+        self.prefilled += chunk.length
+        self._check(sequence, sequence.prefill_ids[: chunk.start], ahead=sequence.prefill_ids)
         self._write(sequence, sequence.prefill_ids[:end], chunk.start)
+        self._write_draft(sequence, sequence.prefill_ids[: end + 1], chunk.start)
         if not chunk.last:
             return []
         self.unread += 1
         slot = Slot(list(sequence.prefill_ids), sequence, sequence.limit, False)
         self.slots[sequence.slot] = slot
         slot.commit(slot.choose(slot.tokens))
+        slot.num_accepted = 0
         return [RowReport(slot.tokens[-1:], 0)]
 
     def round(self, members: Rows[Sequence]) -> list[RowReport]:
@@ -96,26 +106,39 @@ class SimulatedRunner:
             return RowReport([], 0)
         valid = max(0, min(self.drafts, slot.max_len - len(slot.tokens) - 1))
         accepted = min(self.agreeing(slot), valid)
-        self._check(sequence, slot.tokens[:-1])
+        self._write_draft(sequence, slot.tokens, len(slot.tokens) - 2 - slot.num_accepted)
+        self._check(sequence, slot.tokens[:-1], ahead=slot.tokens)
         committed, history = [], list(slot.tokens)
         for _ in range(accepted + 1):
             committed.append(slot.choose(history))
             history.append(committed[-1])
         drafted = [*history[:-1], *[-1] * (valid - accepted)]
         self._write(sequence, drafted, len(slot.tokens) - 1)
+        for position in range(len(slot.tokens) - 1, len(slot.tokens) - 1 + valid - 1):
+            self.draft_memory[self._place(sequence, position)] = (-1,)
+        slot.num_accepted = accepted
         for token in committed:
             slot.commit(token)
         return RowReport(committed, valid)
 
-    def _check(self, sequence: Sequence, history: list[int]) -> None:
-        """Every row below the length holds what was written for this history."""
+    def _check(self, sequence: Sequence, history: list[int], ahead: list[int]) -> None:
+        """Every row below the length holds what was written for this history, the draft's also for
+        the token after it."""
         for position in range(len(history)):
-            held = self.memory.get(self._place(sequence, position))
+            place = self._place(sequence, position)
+            held = self.memory.get(place)
             assert held == tuple(history[: position + 1]), f"row {position} is not its own"
+            held = self.draft_memory.get(place)
+            if self.has_draft:
+                assert held == tuple(ahead[: position + 2]), f"draft row {position} is not its own"
 
     def _write(self, sequence: Sequence, history: list[int], start: int) -> None:
         for position in range(start, len(history)):
             self.memory[self._place(sequence, position)] = tuple(history[: position + 1])
+
+    def _write_draft(self, sequence: Sequence, history: list[int], start: int) -> None:
+        for position in range(start, len(history) - 1):
+            self.draft_memory[self._place(sequence, position)] = tuple(history[: position + 2])
 
     def _place(self, sequence: Sequence, position: int) -> tuple[int, int]:
         page, offset = divmod(position, self.config.page_size)

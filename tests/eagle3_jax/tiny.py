@@ -6,7 +6,7 @@ is the larger part of what the target does: they agree often, but not always.
 
 import math
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.config import DraftConfig, LatentShape, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.layers.gqa import GQAttention
+from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
@@ -56,11 +58,21 @@ DRAFT = DraftConfig(
     rope=RopeConfig(10000.0),
     aux_layer_ids=(0, 1, 2),
 )
+LATENT_DRAFT = replace(
+    DRAFT,
+    num_attention_heads=2,
+    rope=RopeConfig(500.0, YarnConfig(2.0, 64, mscale=1.0, mscale_all_dim=1.0)),
+    latent=LatentShape(
+        q_lora_rank=HIDDEN,
+        kv_lora_rank=HIDDEN,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=6,
+        v_head_dim=HIDDEN // 2,
+    ),
+)
 REDUCED_VOCAB = 40
 REDUCED_IDS = range(1, 2 * REDUCED_VOCAB, 2)
 HEAD_GAIN = 3.0
-
-Model = TypeVar("Model", KimiTarget, Eagle3Draft)
 
 
 def tiny_target(seed: int = 0) -> KimiTarget:
@@ -83,10 +95,32 @@ def tiny_draft(target: KimiTarget, seed: int = 1) -> Eagle3Draft:
 def attentive_draft(target: KimiTarget, seed: int = 3) -> Eagle3Draft:
     """A draft whose choices depend on every row it sees, and on where the row is."""
     draft = tiny_draft(target)
-    rng, attention = np.random.default_rng(seed), draft.midlayer.self_attn
-    for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj):
-        shape = linear.kernel.get_value().shape
-        _set(linear.kernel, 2 * rng.normal(size=shape) / math.sqrt(shape[0]))
+    _fill(draft.midlayer.self_attn, np.random.default_rng(seed), gain=2.0)
+    return draft
+
+
+def latent_draft(target: KimiTarget, seed: int = 4) -> Eagle3Draft:
+    """Like `tiny_draft`, with latent attention."""
+    draft = _filled_draft(LATENT_DRAFT, seed)
+    draft.embed_tokens, draft.lm_head = target.embed_tokens, target.lm_head
+    attention, rng = draft.midlayer.self_attn, np.random.default_rng(seed)
+    assert isinstance(attention, MLAttention)
+    similar = 0.5 * rng.normal(size=(2, HIDDEN, 8))
+    rotated = np.zeros((2, HIDDEN, 6))
+    queries = np.concatenate([similar, rotated], axis=-1).swapaxes(0, 1)
+    _set(attention.q_a_proj.kernel, np.eye(2 * HIDDEN, HIDDEN))
+    _set(attention.q_b_proj.kernel, queries.reshape(HIDDEN, -1))
+    _set(attention.kv_a_proj_with_mqa.kernel, np.eye(2 * HIDDEN, HIDDEN + 6))
+    _set(attention.kv_b_proj.key_kernel, similar)
+    _set(attention.kv_b_proj.value_kernel, np.eye(HIDDEN).reshape(HIDDEN, 2, -1).swapaxes(0, 1))
+    _set(attention.o_proj.kernel, np.eye(HIDDEN))
+    return draft
+
+
+def attentive_latent_draft(target: KimiTarget, seed: int = 5) -> Eagle3Draft:
+    """Like `attentive_draft`, with latent attention."""
+    draft = latent_draft(target)
+    _fill(draft.midlayer.self_attn, np.random.default_rng(seed), gain=2.0)
     return draft
 
 
@@ -95,16 +129,22 @@ def reduced_draft(target: KimiTarget, seed: int = 2) -> Eagle3Draft:
     draft = _copying_draft(replace(DRAFT, draft_vocab_size=REDUCED_VOCAB), seed)
     draft.embed_tokens = target.embed_tokens
     draft.d2t.set_value(jnp.arange(REDUCED_VOCAB, dtype=jnp.int32) + 1)
-    _set(draft.lm_head.kernel, target.lm_head.kernel.get_value()[:, np.array(REDUCED_IDS)])
+    head: Any = target.lm_head.kernel.get_value()
+    _set(draft.lm_head.kernel, head[:, np.array(REDUCED_IDS)])
+    return draft
+
+
+def _filled_draft(config: DraftConfig, seed: int) -> Eagle3Draft:
+    draft = nnx.eval_shape(lambda: Eagle3Draft(config, rngs=nnx.Rngs(0)))
+    _fill(draft, np.random.default_rng(seed), gain=0.3)
+    _set(draft.fc.kernel, 0.1 * np.tile(np.eye(HIDDEN), (config.num_aux, 1)))
     return draft
 
 
 def _copying_draft(config: DraftConfig, seed: int) -> Eagle3Draft:
-    draft = nnx.eval_shape(lambda: Eagle3Draft(config, rngs=nnx.Rngs(0)))
-    rng = np.random.default_rng(seed)
-    _fill(draft, rng, gain=0.3)
-    _set(draft.fc.kernel, 0.1 * np.tile(np.eye(HIDDEN), (config.num_aux, 1)))
+    draft, rng = _filled_draft(config, seed), np.random.default_rng(seed + 100)
     attention = draft.midlayer.self_attn
+    assert isinstance(attention, GQAttention)
     heads, groups = config.num_key_value_heads, config.num_attention_heads // 2
     similar = rng.normal(size=(2 * HIDDEN, heads, config.head_dim)) / 4
     _set(attention.k_proj.kernel, similar.reshape(2 * HIDDEN, -1))
@@ -115,11 +155,11 @@ def _copying_draft(config: DraftConfig, seed: int) -> Eagle3Draft:
     return draft
 
 
-def _set(param: nnx.Variable, value: npt.ArrayLike) -> None:
+def _set(param: Any, value: npt.ArrayLike) -> None:
     param.set_value(jnp.asarray(value, jnp.float32))
 
 
-def _fill(model: Model, rng: np.random.Generator, gain: float) -> None:
+def _fill(model: nnx.Module, rng: np.random.Generator, gain: float) -> None:
     """Norm weights near 1, matrices that keep the scale of their input times `gain`."""
 
     def draw(shape: jax.ShapeDtypeStruct) -> jax.Array:

@@ -1,7 +1,7 @@
 """The golden pair, loaded once."""
 
 import pytest
-from oracle_files import ORACLES
+from oracle_files import ORACLES, QUANTIZED_DRAFTS, WEIGHT_ONLY
 
 from convert import load_draft, load_target
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -15,4 +15,11 @@ def target() -> KimiTarget:
 
 @pytest.fixture(scope="session")
 def draft(request: pytest.FixtureRequest, target: KimiTarget) -> Eagle3Draft:
-    return load_draft(ORACLES / request.param, target, dtype="float32")
+    """The draft whose golden file is the parameter."""
+    name: str = request.param
+    return load_draft(
+        ORACLES / QUANTIZED_DRAFTS.get(name, name),
+        target,
+        dtype="float32",
+        quantize_activations=not name.endswith(WEIGHT_ONLY),
+    )

@@ -1,19 +1,20 @@
-"""The draft against what specforge's own model computed, on both kinds of vocabulary."""
+"""Drafts against what specforge's and TorchSpec's own models computed: both attentions, both kinds
+of vocabulary, and weights that AMD Quark quantised."""
 
 import numpy as np
 import pytest
 from cache_free import draft_chain, padded
-from oracle_files import DRAFTS, PROMPTS, golden_arrays
-from tolerances import FLOAT32_ATOL
+from oracle_files import ALL_DRAFTS, DRAFTS, PROMPTS, golden_arrays
+from tolerances import FED_BACK_ACTIVATIONS_RMS, FLOAT32_ATOL
 
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
 AUX = golden_arrays("draft_mha_bf16")
-GOLDEN = {name: golden_arrays(name) for name in DRAFTS}
-both_drafts = pytest.mark.parametrize(
-    ("draft", "name"), list(zip(DRAFTS, DRAFTS, strict=True)), indirect=["draft"]
+GOLDEN = {name: golden_arrays(name) for name in ALL_DRAFTS}
+each_draft = pytest.mark.parametrize(
+    ("draft", "name"), list(zip(ALL_DRAFTS, ALL_DRAFTS, strict=True)), indirect=["draft"]
 )
 each_prompt = pytest.mark.parametrize("prompt", PROMPTS)
 
@@ -32,8 +33,8 @@ def test_the_target_gives_the_drafts_features(
 
 
 @each_prompt
-@both_drafts
-def test_states_and_logits_are_those_of_specforge(
+@each_draft
+def test_states_and_logits_are_those_of_the_trainers(
     draft: Eagle3Draft, name: str, prompt: int
 ) -> None:
     ids, aux = GOLDEN[name][f"p{prompt}.ids"][1:], AUX[f"p{prompt}.aux"]
@@ -45,7 +46,7 @@ def test_states_and_logits_are_those_of_specforge(
 
 
 @each_prompt
-@both_drafts
+@each_draft
 def test_six_greedy_steps_on_the_drafts_own_state(
     draft: Eagle3Draft, name: str, prompt: int
 ) -> None:
@@ -53,4 +54,8 @@ def test_six_greedy_steps_on_the_drafts_own_state(
     chain = draft_chain(draft, golden[f"p{prompt}.ids"][1:], AUX[f"p{prompt}.aux"], steps=6)
     assert chain.tokens == golden[f"p{prompt}.chain_tokens"].tolist()
     for ours, key in ((chain.logits, "chain_logits"), (chain.states, "chain_hidden")):
-        np.testing.assert_allclose(ours, golden[f"p{prompt}.{key}"], rtol=0, atol=FLOAT32_ATOL)
+        theirs = golden[f"p{prompt}.{key}"]
+        if name.endswith("_actquant"):
+            assert np.sqrt(np.mean((ours - theirs) ** 2)) < FED_BACK_ACTIVATIONS_RMS
+        else:
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=FLOAT32_ATOL)

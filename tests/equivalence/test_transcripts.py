@@ -2,7 +2,7 @@
 
 import pytest
 from cache_free import Round, speculate
-from oracle_files import DRAFTS, golden_json
+from oracle_files import ALL_DRAFTS, golden_json
 from tolerances import CLEAR_MARGIN
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -13,7 +13,7 @@ SETTINGS = {"steps3_topk1_tokens4": 3, "steps6_topk1_tokens7": 6}
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(
-    ("draft", "name"), list(zip(DRAFTS, DRAFTS, strict=True)), indirect=["draft"]
+    ("draft", "name"), list(zip(ALL_DRAFTS, ALL_DRAFTS, strict=True)), indirect=["draft"]
 )
 def test_candidates_and_accepted_counts_are_eagles(
     target: KimiTarget, draft: Eagle3Draft, name: str, setting: str

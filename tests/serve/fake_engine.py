@@ -47,6 +47,7 @@ class FakeEngine:
 
     width: int = 2
     step_s: float = 0.0
+    cached_tokens: int = 0
     fail_at_step: int | None = None
     warm: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
@@ -112,6 +113,7 @@ class FakeEngine:
             accepted=(self.width - 1,),
             prompt_tokens=len(sequence.request.prompt_ids),
             seed=sequence.request.sampling.seed or 0,
+            cached_tokens=self.cached_tokens,
         )
 
     def stats(self) -> EngineStats:
@@ -129,4 +131,6 @@ class FakeEngine:
             generation_tokens=count["g"],
             free_pages=TOTAL_PAGES - len(self.running),
             total_pages=TOTAL_PAGES,
+            prefix_cache_queries=count["p"],
+            prefix_cache_hits=self.cached_tokens,
         )

@@ -36,9 +36,13 @@ BAD_COMPLETIONS = {
     "logprobs": {"logprobs": 0},
     "echo": {"echo": True},
     "suffix": {"suffix": "x"},
-    "logit_bias": {"logit_bias": {"5": 1}},
-    "presence_penalty": {"presence_penalty": 0.5},
-    "repetition_penalty": {"repetition_penalty": 1.1},
+    "logit_bias": {"logit_bias": {"5": 101}},
+    "allowed_token_ids": {"allowed_token_ids": []},
+    "bad_words": {"bad_words": [" "]},
+    "presence_penalty": {"presence_penalty": 2.5},
+    "frequency_penalty": {"frequency_penalty": -2.5},
+    "repetition_penalty": {"repetition_penalty": 0},
+    "speculative": {"speculative": {"num_tokens": -1}},
     "response_format": {"response_format": {"type": "json_object"}},
 }
 BAD_CHATS = {

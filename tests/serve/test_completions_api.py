@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from fake_engine import expected_answer
+from fake_engine import FakeEngine, expected_answer
 from fake_server import Served
 
 
@@ -56,7 +56,12 @@ def test_usage_comes_only_when_asked_for(fake: Served) -> None:
     body["stream_options"] = {"include_usage": True}
     asked = stream_events(fake.http.post("/v1/completions", json=body))
     assert asked[-1]["choices"] == []
-    assert asked[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert asked[-1]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     running = stream_events(fake.http.post("/v1/completions", json=body))
     seen = "".join(event["choices"][0]["text"] for event in running[:1])
@@ -83,7 +88,14 @@ def test_sibling_i_has_seed_plus_i_prompt_by_prompt(fake: Served) -> None:
     wanted = [("ab", 10), ("ab", 11), ("cd", 10), ("cd", 11)]
     assert [c["text"] for c in choices] == [expected_answer(p, seed, 3) for p, seed in wanted]
     assert [c["seed"] for c in choices] == [10, 11, 10, 11]
-    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
+    usage = answer["usage"]
+    assert [usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total")] == [4, 12, 16]
+
+
+def test_cached_tokens_count_once_for_each_prompt(serve) -> None:
+    body = {"prompt": ["abc", "def"], "n": 2, "max_tokens": 3}
+    answer = serve(FakeEngine(cached_tokens=2)).http.post("/v1/completions", json=body).json()
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
 
 
 def test_siblings_interleave_in_a_stream_by_index(fake: Served) -> None:

@@ -58,6 +58,63 @@ def test_streamed_chat_is_the_whole_answer(server: Served) -> None:
     assert events[0]["prompt_token_ids"] == whole["prompt_token_ids"]
 
 
+OPTIONS = {
+    "logit_bias": {"41": 2.5, "50": -100},
+    "bad_words": ["the", "hello there"],
+    "repetition_penalty": 1.2,
+    "presence_penalty": 0.4,
+    "frequency_penalty": 0.3,
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_options_answer_the_same_with_and_without_drafts(
+    server: Served, temperature: float
+) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 40, "seed": 3, "return_token_ids": True, **OPTIONS}
+    body |= {"temperature": temperature, "ignore_eos": True}
+
+    def ask(**more: object) -> dict:
+        return server.http.post("/v1/completions", json=body | more).json()["choices"][0]
+
+    drafted, plain = ask(), ask(speculative={"num_tokens": 0})
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert 50 not in plain["token_ids"] and len(plain["token_ids"]) == 40
+    assert drafted["spec"]["rounds"] <= plain["spec"]["rounds"] == 39
+    assert plain["spec"]["accepted"] == 0
+    neutral = ask(**{name: None for name in OPTIONS})
+    assert neutral["token_ids"] != plain["token_ids"]
+
+
+def test_only_allowed_ids_are_put_out(server: Served) -> None:
+    allowed = [40, 45, 60, 61]
+    body = {"prompt": PROMPT, "max_tokens": 30, "allowed_token_ids": allowed}
+    choice = server.http.post("/v1/completions", json=body | {"return_token_ids": True}).json()
+    assert set(choice["choices"][0]["token_ids"]) <= set(allowed)
+
+
+def test_a_request_without_a_seed_gives_the_same_again_with_the_seed_it_was_told(
+    server: Served,
+) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 20, "return_token_ids": True}
+    first = server.http.post("/v1/completions", json=body).json()
+    again = server.http.post("/v1/completions", json=body | {"seed": first["seed"]}).json()
+    assert again["choices"][0]["token_ids"] == first["choices"][0]["token_ids"]
+
+
+def test_options_that_bar_every_token_are_an_error_of_that_request(server: Served) -> None:
+    token = "a"
+    ids = server.service.tokenizer.encode(token)
+    body = {"prompt": PROMPT, "allowed_token_ids": ids, "bad_words": [token]}
+    answer = server.http.post("/v1/completions", json=body)
+    assert answer.status_code == 500
+    assert "bar every token" in answer.json()["error"]["message"]
+    streamed = server.http.post("/v1/completions", json=body | {"stream": True}).text
+    assert "bar every token" in streamed and streamed.endswith("data: [DONE]\n\n")
+    good = server.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 2})
+    assert good.json()["usage"]["completion_tokens"] == 2
+
+
 def test_hanging_up_returns_every_page(server: Served) -> None:
     body = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True, "n": 4}
     with server.http.stream("POST", "/v1/completions", json=body) as answer:
@@ -74,7 +131,9 @@ def test_hanging_up_returns_every_page(server: Served) -> None:
     [
         ({"prompt": [40] * 256}, "context length"),
         ({"prompt": [40, 576]}, "576"),
-        ({"prompt": PROMPT, "stop_token_ids": list(range(20))}, "at most 8"),
+        ({"prompt": PROMPT, "stop_token_ids": list(range(80))}, "at most 64"),
+        ({"prompt": PROMPT, "logit_bias": {"576": 1}}, "logit_bias"),
+        ({"prompt": PROMPT, "speculative": {"num_tokens": 4}}, "drafts 3"),
         ({"prompt": PROMPT, "temperature": -1}, "temperature"),
     ],
 )

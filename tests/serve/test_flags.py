@@ -61,8 +61,21 @@ def test_loopback_is_the_default() -> None:
 
 
 def test_flags_without_effect_are_listed() -> None:
-    argv = ["m", "--attention-backend", "aiter", "--disable-radix-cache", "-tp", "1"]
-    assert parse_serve_flags(argv)[1] == ["--attention-backend", "--disable-radix-cache"]
+    argv = ["m", "--attention-backend", "aiter", "--enable-torch-compile", "-tp", "1"]
+    assert parse_serve_flags(argv)[1] == ["--attention-backend", "--enable-torch-compile"]
+
+
+@pytest.mark.parametrize(
+    "argv, enabled",
+    [
+        ([], True),
+        (["--enable-prefix-caching"], True),
+        (["--no-enable-prefix-caching"], False),
+        (["--disable_radix_cache"], False),
+    ],
+)
+def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: bool) -> None:
+    assert parse("m", *argv).enable_prefix_caching is enabled
 
 
 @pytest.mark.parametrize(
@@ -75,7 +88,6 @@ def test_flags_without_effect_are_listed() -> None:
         (["m", "--drain-timeout", "-1"], "--drain-timeout"),
         (["m", "--nonsense"], "--nonsense"),
         (["m", "--trust-remote-code"], "never needed"),
-        (["m", "--enable-prefix-caching"], "--enable-prefix-caching"),
         (["m", "--tensor-parallel-size", "4"], "--tensor-parallel-size"),
         (["m", "--tp", "4"], "one device"),
         (["m", "--data-parallel-size", "2"], "--data-parallel-size"),

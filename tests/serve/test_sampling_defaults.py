@@ -23,9 +23,9 @@ def test_known_names_are_taken_and_the_rest_left(
     assert defaults.eos_token_ids == expected
 
 
-def test_an_option_that_is_not_implemented_is_reported(tmp_path: Path) -> None:
+def test_the_authors_repetition_penalty_is_a_default(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"repetition_penalty": 1.1}')
-    assert read_sampling_defaults(tmp_path).ignored == ("repetition_penalty",)
+    assert read_sampling_defaults(tmp_path).options == {"repetition_penalty": 1.1}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"top_p": "much"}', '{"temperature": -1}'])

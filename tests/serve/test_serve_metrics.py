@@ -27,13 +27,15 @@ def scrape(server: Served) -> dict[str, float]:
 
 
 def test_counters_add_up_over_requests(serve) -> None:
-    server = serve(FakeEngine(width=2))
+    server = serve(FakeEngine(width=2, cached_tokens=5))
     for _ in range(2):
         server.http.post("/v1/completions", json=PROMPT | {"n": 2})
     samples = scrape(server)
     # Four answers of six tokens, two a round: twelve rounds, one draft accepted in each.
     assert samples["generation_tokens_total"] == 24
     assert samples["prompt_tokens_total"] == 16
+    assert samples["prefix_cache_queries_total"] == 16
+    assert samples["prefix_cache_hits_total"] == 5
     assert samples["spec_decode_num_drafts_total"] == 12
     assert samples["spec_decode_num_draft_tokens_total"] == 36
     assert samples["spec_decode_num_accepted_tokens_total"] == 12

@@ -35,7 +35,6 @@ def mixed_requests(count: int) -> list[Request]:
 def plain_engine(target: KimiTarget) -> Engine:
     """Plain decoding, one sequence at a time."""
     engine = Engine(target, None, sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,)))
-    engine.warmup()
     return engine
 
 

@@ -12,7 +12,6 @@ from eagle3_jax.models.kimi import KimiTarget
 def exact_plain(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
     """Without a draft, never preempted."""
     engine = Engine(target, None, sizes(3, exact=True))
-    engine.warmup()
     answers: dict[str, Answer] = {}
     for request in requests:
         answers |= drive(engine, [request])
@@ -20,7 +19,12 @@ def exact_plain(target: KimiTarget, requests: list[Request]) -> dict[str, Answer
     return answers
 
 
-@pytest.mark.parametrize("with_draft", [True, False], ids=["draft", "plain"])
+@pytest.mark.parametrize(
+    ("draft", "with_draft"),
+    [("grouped", True), ("latent", True), ("grouped", False)],
+    ids=["grouped", "latent", "plain"],
+    indirect=["draft"],
+)
 @pytest.mark.parametrize("arrival_gap", [0, 2])
 def test_draft_batch_and_preemption_change_no_token(
     target: KimiTarget,
@@ -31,7 +35,6 @@ def test_draft_batch_and_preemption_change_no_token(
     exact_plain: dict[str, Answer],
 ) -> None:
     engine = Engine(target, draft if with_draft else None, sizes(3, exact=True))
-    engine.warmup()
     answers = drive(engine, requests, arrival_gap=arrival_gap)
     for name, answer in answers.items():
         assert answer.token_ids == exact_plain[name].token_ids

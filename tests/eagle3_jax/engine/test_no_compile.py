@@ -67,9 +67,13 @@ def traffic() -> list[Request]:
         {"temperature": 1.0, "min_p": 0.1, "top_k": 20, "min_tokens": 12},
         {"temperature": 0.0, "stop": ["ab", "bab"], "stop_token_ids": [11, 12]},
         {"temperature": 1.3, "seed": 2**63, "ignore_eos": True},
+        {"logit_bias": {5: 3.0}, "repetition_penalty": 1.3, "num_speculative_tokens": 1},
+        {"bad_words_ids": [[3], [4, 5]], "presence_penalty": 0.5, "frequency_penalty": -0.5},
+        {"allowed_token_ids": range(40), "stop_token_ids": range(20, 60), "min_tokens": 5},
     ]
+    prompts = [[2 * (i % 5) + 1] * (1 + 4 * (i % 6)) for i in range(3 * len(options))]
     return [
-        Request(f"{i}", [2 * i + 1] * (1 + 4 * (i % 6)), SamplingParams(max_tokens=36, **chosen))
+        Request(f"{i}", prompts[i], SamplingParams(max_tokens=36, **chosen))
         for i, chosen in enumerate(options * 3)
     ]
 
@@ -96,7 +100,7 @@ def test_mixed_traffic_compiles_nothing_and_moves_no_array_by_itself(
     with jax.transfer_guard("disallow"):
         *_, answers = serve(engine, traffic())
     assert compilations.events == []
-    assert engine.stats().num_preemptions > 0
+    assert engine.stats().num_preemptions > 0 and engine.stats().prefix_cache_hits > 0
     reasons = {answer.finish[0] for answer in answers.values()}
     assert reasons == {"stop", "length", "abort"}
     assert len(answers) == len(traffic())
@@ -135,11 +139,13 @@ def test_the_state_is_donated_and_the_pools_stay_where_they_are(engine: Engine) 
     engine.step()
     for _ in range(3):
         before = engine._runner._state
-        places = [pool.unsafe_buffer_pointer() for pool in before.target_pools]
+        arrays = [*before.target_pools, *jax.tree.leaves(before.controls)]
+        places = [array.unsafe_buffer_pointer() for array in arrays]
         engine.step()
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
         after = engine._runner._state
-        assert [pool.unsafe_buffer_pointer() for pool in after.target_pools] == places
+        arrays = [*after.target_pools, *jax.tree.leaves(after.controls)]
+        assert [array.unsafe_buffer_pointer() for array in arrays] == places
 
 
 def test_warmup_names_every_program_before_it_compiles(
@@ -147,5 +153,6 @@ def test_warmup_names_every_program_before_it_compiles(
 ) -> None:
     seen: list[tuple[str, int, int]] = []
     Engine(target, draft, sizes(K, batch_buckets=(1, 4))).warmup(lambda *step: seen.append(step))
-    names = ["prefill", "round of 1", "round of 4", "ready"]
-    assert seen == [(name, done, 3) for done, name in enumerate(names)]
+    rounds = ["round of 1", "round of 4", "full round of 1", "full round of 4"]
+    names = ["prefill", "full prefill", *rounds, "ready"]
+    assert seen == [(name, done, 6) for done, name in enumerate(names)]

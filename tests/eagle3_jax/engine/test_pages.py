@@ -1,28 +1,85 @@
+"""Holds, keys and eviction of pages against a model that only counts."""
+
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.pages import PagePool
 
+NUM_PAGES = 7
+keys = st.integers(0, 5).map(lambda number: bytes([number]))
 
-@given(st.integers(2, 12), st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=30))
-def test_a_page_has_one_owner_and_scratch_has_none(
-    num_pages: int, actions: list[tuple[bool, int]]
-) -> None:
-    pool, owned = PagePool(num_pages), []
-    for take, count in actions:
-        if take:
-            free = pool.free
-            pages = pool.take(count)
-            assert (pages is None) == (count > free)
-            owned.extend([pages] if pages else [])
-        elif owned:
-            pool.give_back(owned.pop(count % len(owned)))
-        held = [page for pages in owned for page in pages]
-        assert len(set(held)) == len(held)
-        assert set(held) <= set(range(num_pages)) - {SCRATCH_PAGE}
-        assert pool.free == pool.total - len(held)
+
+class PageTraffic(RuleBasedStateMachine):
+    """Owners take, share, publish and give back pages in any order.
+
+    contents: the key of each page that still has one. idle: those of them that nobody holds, in the
+    order in which they were given back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(NUM_PAGES)
+        self.owned: list[list[int]] = []
+        self.contents: dict[int, bytes] = {}
+        self.idle: list[int] = []
+
+    @property
+    def held(self) -> list[int]:
+        return [page for pages in self.owned for page in pages]
+
+    @rule(count=st.integers(0, 5))
+    def take(self, count: int) -> None:
+        free = NUM_PAGES - 1 - len(set(self.held))
+        lost = self.idle[: max(0, count - (free - len(self.idle)))]
+        pages = self.pool.take(count)
+        assert (pages is None) == (count > free)
+        if pages is None:
+            return
+        assert len(set(pages)) == count and not set(pages) & set(self.held)
+        assert set(pages) & set(self.contents) == set(lost), "the oldest idle pages go, no others"
+        for page in lost:
+            self.idle.remove(page)
+            del self.contents[page]
+        self.owned.append(pages)
+
+    @precondition(lambda self: self.owned)
+    @rule(index=st.integers(0, 50))
+    def give_back(self, index: int) -> None:
+        pages = self.owned.pop(index % len(self.owned))
+        self.pool.give_back(pages)
+        gone = [page for page in reversed(pages) if page not in self.held]
+        self.idle += [page for page in gone if page in self.contents]
+
+    @precondition(lambda self: self.held)
+    @rule(index=st.integers(0, 50), key=keys)
+    def publish(self, index: int, key: bytes) -> None:
+        page = self.held[index % len(self.held)]
+        if page not in self.contents:
+            self.pool.publish(page, key)
+            if key not in self.contents.values():
+                self.contents[page] = key
+
+    @rule(wanted=st.lists(keys, max_size=4, unique=True))
+    def share(self, wanted: list[bytes]) -> None:
+        page_of = {key: page for page, key in self.contents.items()}
+        known = next((i for i, key in enumerate(wanted) if key not in page_of), len(wanted))
+        assert self.pool.count_known(wanted) == known
+        pages = self.pool.share(wanted[:known])
+        assert pages == [page_of[key] for key in wanted[:known]]
+        self.idle = [page for page in self.idle if page not in pages]
+        self.owned.append(pages)
+
+    @invariant()
+    def no_page_is_lost_and_scratch_is_nobodys(self) -> None:
+        assert self.pool.free == NUM_PAGES - 1 - len(set(self.held))
+        assert SCRATCH_PAGE not in self.held
+
+
+TestPageTraffic = PageTraffic.TestCase
+TestPageTraffic.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
 
 
 def test_returning_a_page_twice_is_noticed() -> None:
@@ -32,3 +89,15 @@ def test_returning_a_page_twice_is_noticed() -> None:
     pool.give_back(pages)
     with pytest.raises(AssertionError, match="twice"):
         pool.give_back(pages)
+
+
+def test_a_chain_is_evicted_from_its_end() -> None:
+    pool, chain = PagePool(4), [b"a", b"b", b"c"]
+    pages = pool.take(3)
+    assert pages is not None
+    for page, key in zip(pages, chain, strict=True):
+        pool.publish(page, key)
+    pool.give_back(pages)
+    for left in (3, 2, 1, 0):
+        assert pool.count_known(chain) == left
+        pool.take(1)

@@ -19,6 +19,7 @@ def scheduler(num_pages: int, max_num_seqs: int = 3, page_size: int = 4) -> Sche
             page_size=page_size,
             num_pages=num_pages,
             prefill_chunk=8,
+            enable_prefix_caching=False,
         )
     )
 

@@ -47,7 +47,8 @@ def test_a_round_without_room_for_drafts_is_no_draft(monkeypatch: pytest.MonkeyP
 def test_load_is_what_is_held_now(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_accepting(monkeypatch, [0] * 100)
     for name in "abc":
-        engine.add(Request(name, [1] * 5, SamplingParams(max_tokens=20)))
+        engine.add(Request(name, [ord(name) % 17] * 5, SamplingParams(max_tokens=20)))
+    engine.step()
     engine.step()
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting) == (2, 1)

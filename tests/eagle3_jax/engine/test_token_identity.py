@@ -2,7 +2,7 @@
 
 import pytest
 from driving import Answer, drive, sizes
-from tiny import REDUCED_IDS, reduced_draft
+from tiny import REDUCED_IDS, latent_draft, reduced_draft
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -19,7 +19,6 @@ each_size = pytest.mark.parametrize("config", SIZES.values(), ids=SIZES)
 
 def ready(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
     engine = Engine(target, draft, config)
-    engine.warmup()
     return engine
 
 
@@ -101,6 +100,19 @@ def test_a_draft_of_fewer_tokens_changes_nothing_and_is_still_accepted(
         for accepted in answer.accepted:
             assert set(answer.token_ids[first : first + accepted]) <= set(REDUCED_IDS)
             first += accepted + 1
+
+
+@pytest.mark.parametrize("k", [0, 3, 8])
+def test_a_draft_with_latent_attention_changes_nothing_and_is_still_accepted(
+    target: KimiTarget, requests: list[Request], plain: dict[str, Answer], k: int
+) -> None:
+    """Its cache is one more layer of latents, under the same pages and preemptions."""
+    engine = ready(target, latent_draft(target), sizes(k))
+    assert_same(drive(engine, requests), plain)
+    stats = engine.stats()
+    assert stats.free_pages == stats.total_pages
+    assert stats.num_preemptions > 0
+    assert not k or 0.3 < stats.num_accepted_tokens / stats.num_drafts
 
 
 def test_a_reused_slot_remembers_nothing(

@@ -33,13 +33,13 @@ def amplified(layer: nnx.Module) -> nnx.Module:
     return layer
 
 
-def paged(layer: Any, x: jax.Array, rope_dim: int, rows: list[tuple[int, ...]], page_size: int):
+def paged(layer: Any, x: jax.Array, rope_dim: int, page_size: int) -> jax.Array:
     """Runs the layer over pools of NaN, page order shuffled, in calls of SPLITS rows."""
     width = -(-LENGTH // page_size)
     order = np.random.default_rng(1).permutation(BATCH * width) + 1
     table = jnp.asarray(order.reshape(BATCH, width))
-    pools: Any = tuple(jnp.full((BATCH * width + 1, page_size, *row), jnp.nan) for row in rows)
-    pools = pools if len(rows) > 1 else pools[0]
+    shape = (BATCH * width + 1, page_size)
+    pools = tuple(jnp.full((*shape, *row), jnp.nan) for row in layer.pool_rows)
 
     @jax.jit
     def call(x: jax.Array, positions: jax.Array, pools: Any) -> Any:
@@ -60,14 +60,20 @@ def whole(layer: Any, x: jax.Array, rope_dim: int) -> jax.Array:
     return jax.jit(lambda x: layer(x, rope_tables(ROPE, rope_dim, positions))[0])(x)
 
 
-@pytest.mark.parametrize(("page_size", "q_lora_rank"), [(1, 16), (4, 16), (16, None)])
-def test_absorbed_latent_attention_equals_expanded(page_size: int, q_lora_rank: int | None) -> None:
-    config = replace(TARGET, q_lora_rank=q_lora_rank)
+@pytest.mark.parametrize(
+    ("page_size", "q_lora_rank", "inputs_of"), [(1, 16, 1), (4, 16, 2), (16, None, 1)]
+)
+def test_absorbed_latent_attention_equals_expanded(
+    page_size: int, q_lora_rank: int | None, inputs_of: int
+) -> None:
+    """Of the target, and of a draft, which reads [embedding, state]."""
+    target = replace(TARGET, q_lora_rank=q_lora_rank).latent_attention
+    config = replace(target, input_size=inputs_of * HIDDEN)
     layer = amplified(MLAttention(config, rngs=nnx.Rngs(3), dtype=jnp.float32))
-    x, dim = inputs(HIDDEN), config.qk_rope_head_dim
+    x, dim = inputs(config.input_size), config.qk_rope_head_dim
     expected = whole(layer, x, dim)
     assert float(jnp.abs(expected).max()) > 1
-    absorbed = paged(layer, x, dim, [(config.latent_dim,)], page_size)
+    absorbed = paged(layer, x, dim, page_size)
     np.testing.assert_allclose(absorbed, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -77,5 +83,5 @@ def test_grouped_query_attention_through_pages_equals_one_pass(page_size: int) -
     x = inputs(24)
     expected = whole(amplified(layer), x, 8)
     assert float(jnp.abs(expected).max()) > 1
-    through_pages = paged(layer, x, 8, [(2, 8), (2, 8)], page_size)
+    through_pages = paged(layer, x, 8, page_size)
     np.testing.assert_allclose(through_pages, expected, rtol=1e-4, atol=1e-4)

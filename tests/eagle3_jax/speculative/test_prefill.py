@@ -16,22 +16,23 @@ from eagle3_jax.models.kimi import KimiTarget
 PROMPT = [(11 * i + 5) % VOCAB for i in range(19)]
 SPLITS = [(8, 8, 3), (1, 8, 2, 8), (7, 7, 5), (8, 8, 2, 1)]
 
+both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
+
 
 @pytest.fixture(scope="module")
 def one_pass(target: KimiTarget, draft: Eagle3Draft) -> dict[str, np.ndarray]:
-    """Logits and aux features without a cache; draft keys and values written in one pass."""
+    """Logits and aux features without a cache; the draft's pools written in one pass."""
     ids = jnp.asarray([PROMPT])
     out = forward(target, ids, aux_layer_ids=draft.config.aux_layer_ids)
     rows = len(PROMPT) - 1
-    shape = (1, rows, draft.config.num_key_value_heads, draft.config.head_dim)
 
     @jax.jit
     def draft_kv(aux: jax.Array, tokens: jax.Array) -> jax.Array:
         positions = jnp.arange(rows)[None]
         pages = view_pages(jnp.zeros((1, 1), jnp.int32), positions, positions >= 0, rows)
-        pools = (jnp.zeros(shape), jnp.zeros(shape))
+        pools = tuple(jnp.zeros((1, rows, *row)) for row in draft.pool_rows)
         _, pools = draft(tokens, draft.fuse(aux), positions, pools, pages)
-        return jnp.concatenate(pools or ())
+        return jnp.concatenate(pools)
 
     return {
         "token": np.asarray(out.logits[0, -1].argmax()),
@@ -40,6 +41,7 @@ def one_pass(target: KimiTarget, draft: Eagle3Draft) -> dict[str, np.ndarray]:
     }
 
 
+@both_attentions
 @pytest.mark.parametrize("chunks", SPLITS, ids=str)
 def test_any_split_gives_what_one_pass_gives(
     target: KimiTarget, draft: Eagle3Draft, one_pass: dict[str, np.ndarray], chunks: tuple[int, ...]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from driving import sizes
 from lab import PAGES, Lab, one_row
-from tiny import VOCAB, attentive_draft, reduced_draft
+from tiny import VOCAB, attentive_draft, attentive_latent_draft, reduced_draft
 
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -62,13 +62,15 @@ def cache_free_chain(draft: Eagle3Draft, target: KimiTarget) -> Chain:
     return chain
 
 
-@pytest.mark.parametrize("reduced", [False, True], ids=["full", "d2t"])
+@pytest.mark.parametrize(
+    "make_draft", [attentive_draft, attentive_latent_draft, reduced_draft], ids=lambda f: f.__name__
+)
 def test_drafts_in_a_round_are_those_of_cache_free_passes(
-    target: KimiTarget, reduced: bool
+    target: KimiTarget, make_draft: Callable[[KimiTarget], Eagle3Draft]
 ) -> None:
     """Greedy and sampled, after prefill and after rounds that accepted and rejected drafts."""
-    draft = reduced_draft(target) if reduced else attentive_draft(target)
-    config = sizes(K, num_pages=None) if reduced else sizes(K)
+    draft = make_draft(target)
+    config = sizes(K, num_pages=None) if make_draft is reduced_draft else sizes(K)
     chain = cache_free_chain(draft, target)
 
     @jax.jit

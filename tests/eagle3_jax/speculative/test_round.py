@@ -18,6 +18,7 @@ from eagle3_jax.speculative.state import DecodeState
 K = 3
 PROMPTS = [[(17 * slot + 7 * i + 1) % VOCAB for i in range(3 + 2 * slot)] for slot in range(4)]
 OPTIONS = [one_row(), one_row(0.6, seed=1), one_row(1.0, seed=2), one_row(1.0, seed=3)]
+both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def run(
     return tokens, accepted
 
 
+@both_attentions
 def test_after_rounds_both_caches_hold_true_rows(lab: Lab) -> None:
     """Draft rows of accepted positions come from the target's features, not from draft steps.
 
@@ -68,6 +70,7 @@ def test_after_rounds_both_caches_hold_true_rows(lab: Lab) -> None:
         )
 
 
+@both_attentions
 def test_nothing_stale_matters(lab: Lab, target: KimiTarget, draft: Eagle3Draft) -> None:
     """NaN in every row past the settled ones, in other pages, on scratch and in features of
     rejected rows; wrong ids in rejected rows."""
@@ -79,10 +82,11 @@ def test_nothing_stale_matters(lab: Lab, target: KimiTarget, draft: Eagle3Draft)
         known = {slot: int(lengths[slot]) for slot in range(4)}
         settled = {slot: int(lengths[slot] - accepted[slot] - 1) for slot in range(4)}
         stale = jnp.arange(K + 1) > slots.num_accepted[:, None]
-        return DecodeState(
-            tuple(spoil(pool, known) for pool in state.target_pools),
-            tuple(spoil(pool, settled) for pool in state.draft_pools),
-            replace(
+        return replace(
+            state,
+            target_pools=tuple(spoil(pool, known) for pool in state.target_pools),
+            draft_pools=tuple(spoil(pool, settled) for pool in state.draft_pools),
+            slots=replace(
                 slots,
                 verified_tokens=jnp.where(stale, VOCAB - 1, slots.verified_tokens),
                 aux_hidden=jnp.where(stale[..., None], jnp.nan, slots.aux_hidden),
@@ -107,6 +111,7 @@ def test_a_slots_bits_do_not_depend_on_its_neighbours(
     np.testing.assert_array_equal(lab.target_rows(1, length), alone.target_rows(1, length))
 
 
+@both_attentions
 def test_a_round_touches_its_own_pages_and_scratch_alone(lab: Lab) -> None:
     before = lab.snapshot()
     lab.round([0, 3])

@@ -5,10 +5,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
-from tiny_pair import louder, random_batch, tiny_draft, tiny_target
+from tiny_pair import LATENT_DRAFT, louder, random_batch, tiny_draft, tiny_target
 
 from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.training.draft import draft_step, draft_vocabulary, lesson, split_draft
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
@@ -18,29 +20,32 @@ STEPS = 4
 TARGET = tiny_target()
 louder(TARGET.lm_head, 5.0)  # a decided teacher
 DRAFT = tiny_draft(TARGET)
+LATENT = tiny_draft(TARGET, config=LATENT_DRAFT)
 louder(DRAFT.midlayer, 6.0)
+louder(LATENT.midlayer, 6.0)
 run_unroll = nnx.jit(partial(unroll, num_steps=STEPS))
 
 
-def test_step_j_equals_the_chain_inference_would_run() -> None:
+@pytest.mark.parametrize("draft", [DRAFT, LATENT], ids=["grouped", "latent"])
+def test_step_j_equals_the_chain_inference_would_run(draft: Eagle3Draft) -> None:
     """For one segment and each starting row r: features up to r, then the draft's own states."""
     length = 12
     token_ids = jax.random.randint(jax.random.key(0), (1, length + 1), 0, 40)
-    aux = forward(TARGET, token_ids, aux_layer_ids=DRAFT.config.aux_layer_ids).aux_hidden[:, :-1]
+    aux = forward(TARGET, token_ids, aux_layer_ids=draft.config.aux_layer_ids).aux_hidden[:, :-1]
     next_ids, positions = token_ids[:, 1:], jnp.arange(length)[None]
-    states = run_unroll(DRAFT, next_ids, aux, positions, jnp.ones((1, length), jnp.int32))
-    np.testing.assert_allclose(states[0], draft_forward(DRAFT, next_ids, aux)[1], atol=1e-5)
+    states = run_unroll(draft, next_ids, aux, positions, jnp.ones((1, length), jnp.int32))
+    np.testing.assert_allclose(states[0], draft_forward(draft, next_ids, aux)[1], atol=1e-5)
 
     @nnx.jit
     def one_pass(draft, inputs):
         return draft(next_ids, inputs, positions)[0]
 
-    fused = DRAFT.fuse(aux)
+    fused = draft.fuse(aux)
     for start in (0, 1, 4, length - STEPS):
         inputs = fused  # rows after the last one of the chain are not seen: attention is causal
         for step in range(STEPS):
             row = start + step
-            out = one_pass(DRAFT, inputs)[0, row]
+            out = one_pass(draft, inputs)[0, row]
             np.testing.assert_allclose(states[step][0, row], out, atol=2e-5)
             inputs = inputs.at[0, (row + 1) % length].set(out)
 

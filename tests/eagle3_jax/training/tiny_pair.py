@@ -1,11 +1,13 @@
 """A tiny target and draft, and a packed batch of random tokens, for the training tests."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.config import DraftConfig, LatentShape, RopeConfig, TargetConfig, YarnConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.training.packing import Batch, Sample, pack
@@ -47,6 +49,14 @@ DRAFT = DraftConfig(
     rope=RopeConfig(10000.0),
     aux_layer_ids=(0, 1, 3),
 )
+LATENT_DRAFT = replace(
+    DRAFT,
+    rope=TARGET.rope,
+    latent=LatentShape(12, 16, 8, 4, 6),
+    norm_before_residual=True,
+    norm_output=True,
+)
+"""With other widths for values than for keys, and the norms that a chain passes through."""
 
 
 def louder(model: nnx.Module, factor: float) -> None:
@@ -61,8 +71,8 @@ def tiny_target(seed: int = 0) -> KimiTarget:
     return target
 
 
-def tiny_draft(target: KimiTarget, seed: int = 1) -> Eagle3Draft:
-    draft = Eagle3Draft(DRAFT, rngs=nnx.Rngs(seed), embed_tokens=target.embed_tokens)
+def tiny_draft(target: KimiTarget, seed: int = 1, config: DraftConfig = DRAFT) -> Eagle3Draft:
+    draft = Eagle3Draft(config, rngs=nnx.Rngs(seed), embed_tokens=target.embed_tokens)
     draft.d2t.set_value(jnp.arange(24, dtype=jnp.int32) // 2)
     return draft
 

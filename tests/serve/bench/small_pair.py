@@ -5,6 +5,7 @@ With so few words to say, the draft is right now and then.
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from flax import nnx
 from oracle_files import ORACLES
@@ -53,9 +54,10 @@ PROMPTS = [[9, 1, 7, 5, 10, 3], [3, 2, 8, 4], [7, 7, 9, 2, 3, 0, 11], [8, 3, 1]]
 def small_pair() -> LoadedPair:
     target = random_target(TARGET)
     # As drawn, the logits are all but equal and every choice close to a tie.
-    for weights in (target.embed_tokens.embedding, target.lm_head.kernel):
+    head: Any = target.lm_head.kernel
+    for weights in (target.embed_tokens.embedding, head):
         weights.set_value(50 * weights.get_value())
     draft = Eagle3Draft(DRAFT, rngs=nnx.Rngs(1), embed_tokens=target.embed_tokens)
-    draft.lm_head.kernel.set_value(target.lm_head.kernel.get_value())
+    draft.lm_head.kernel = nnx.Param(head.get_value())
     tokenizer = load_tokenizer(ORACLES / "tokenizer")
-    return LoadedPair(target, draft, tokenizer, SamplingDefaults({}, (), ()))
+    return LoadedPair(target, draft, tokenizer, SamplingDefaults({}, ()))

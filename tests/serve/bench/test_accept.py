@@ -99,7 +99,9 @@ def test_categories_are_counted_apart_and_together_and_answers_are_checked() -> 
     answers[1] = answers[0]
     accepted = [2, 0, 1, 1, 2]
     sampling = SamplingParams(temperature=0, max_tokens=200, seed=0)
-    *rows, overall = measure_accept(Answering(answers, accepted), tokenizer, prompts, sampling)
+    engine = Answering(answers, accepted)
+    (*rows, overall), given = measure_accept(engine, tokenizer, prompts, sampling)
+    assert given == answers
     assert [row.category for row in rows] == list(CATEGORIES)
     assert [row.accept_length for row in rows] == [1 + a for a in accepted]
     assert [row.right for row in rows] == [1, 0, 1, 1, 1]

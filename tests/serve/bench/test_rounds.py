@@ -22,13 +22,18 @@ def seconds(value: float) -> Spread:
 
 def test_ratios_are_those_of_the_definition() -> None:
     times = RoundTimes(
-        fused=seconds(3.9), engine=seconds(4.0), propose=seconds(1.0), verify=seconds(2.8)
+        fused=seconds(3.9),
+        engine=seconds(4.0),
+        phases=seconds(3.8),
+        propose=seconds(0.9),
+        verify=seconds(2.7),
     )
     plain = RoundTimes(fused=seconds(1.9), engine=seconds(2.0))
     result = round_result(3, 8, 24, times, plain, ACCEPT)
     assert result.predicted_speedup == pytest.approx(2.5 * 1.9 / 3.8)
     assert result.measured_speedup == pytest.approx(2.5 * 1.9 / 4.0)
     assert result.prediction_share == pytest.approx(3.8 / 4.0)
+    assert result.warm_prediction_share == pytest.approx(3.6 / 4.0)
     assert result.engine_speedup == pytest.approx(2.5 * 2.0 / 4.0)
     assert result.break_even == pytest.approx(3.8 / 1.9)
     assert result.host_share == pytest.approx(0.025)
@@ -60,8 +65,9 @@ def test_rounds_that_would_run_out_of_context_are_refused() -> None:
 def test_everything_is_timed_in_both_the_chains_and_the_engine() -> None:
     result = compare_rounds(small_pair(), PROMPTS[:2], {1: ACCEPT}, repetitions=2, rounds=3)[0]
     times = result.times
-    assert times.propose and times.verify
-    parts = (times.fused, times.engine, times.propose, times.verify, result.plain.engine)
+    assert times.phases and times.propose and times.verify
+    phases = (times.phases, times.propose, times.verify)
+    parts = (times.fused, times.engine, *phases, result.plain.engine)
     assert all(part.count == 2 and part.best > 0 for part in parts)
     assert result.batch == 2
     assert np.isfinite(result.engine_speedup)

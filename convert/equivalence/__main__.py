@@ -1,0 +1,64 @@
+"""The command `python -m convert.equivalence`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convert.equivalence import __doc__ as description
+from convert.equivalence.compare import RELATIVE_RMS, compare_layers
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 when a layer differs, 2 for flags and files of no use."""
+    flags = _parser().parse_args(argv)
+    try:
+        ids = _token_ids(flags.tokens, flags.seed, flags.vocabulary)
+        failed = []
+        for found in compare_layers(
+            flags.published, flags.converted or flags.published, flags.layers, ids
+        ):
+            verdict = "equal" if found.acceptable else "DIFFERENT"
+            print(
+                f"{found.stage:>12}  largest {found.largest:.2e}  "
+                f"relative rms {found.relative_rms:.2e}  {verdict}",
+                flush=True,
+            )
+            failed += [] if found.acceptable else [found.stage]
+    except (ImportError, OSError, ValueError) as error:
+        print(f"convert.equivalence: error: {error}", file=sys.stderr)
+        return 2
+    if failed:
+        print(f"different beyond relative rms {RELATIVE_RMS:g}: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _token_ids(count: int, seed: int, vocabulary: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocabulary, count).tolist()
+
+
+def _layers(text: str) -> list[int]:
+    """`0,5-7` -> [0, 5, 6, 7]"""
+    spans = (part.partition("-") for part in text.split(","))
+    return [i for first, _, last in spans for i in range(int(first), int(last or first) + 1)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m convert.equivalence",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("published", type=Path, help="directory that transformers' side reads")
+    parser.add_argument("converted", type=Path, nargs="?", help="our side (default: the same)")
+    parser.add_argument("--layers", type=_layers, help="such as 0,1,30-32 (default: all)")
+    parser.add_argument("--tokens", type=int, default=16, help="random tokens (default 16)")
+    parser.add_argument("--vocabulary", type=int, default=256, help="ids are below this")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The walk through both models, and how far apart they are."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+RELATIVE_RMS = 1e-4
+"""Largest acceptable difference: float32 sums of thousands of terms differ by 1e-6 of their size,
+a wrong scale, order or norm by far more."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One stage: largest absolute difference, and root mean square over that of the output."""
+
+    stage: str
+    largest: float
+    relative_rms: float
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether rounding can explain it; not a number never is."""
+        return self.relative_rms <= RELATIVE_RMS
+
+
+def compare_layers(
+    published: Path, ours: Path, layers: Sequence[int] | None, token_ids: list[int]
+) -> Iterator[Difference]:
+    """Embedding, the chosen layers (None: all) and the logits, as they are compared.
+
+    A layer that is not compared passes its input on. Raises ImportError without torch, ValueError
+    for a layer that the model has not, and whatever loading either side raises.
+    """
+    from convert.equivalence.our_model import OurModel
+    from convert.equivalence.torch_model import TorchModel
+
+    with ExitStack() as stack:
+        mine, theirs = OurModel(ours), TorchModel(published, stack)
+        chosen = range(mine.config.num_hidden_layers) if layers is None else layers
+        outside = [i for i in chosen if not 0 <= i < mine.config.num_hidden_layers]
+        if outside:
+            raise ValueError(f"layers must be in 0..{mine.config.num_hidden_layers - 1}: {outside}")
+        x = theirs.embed(token_ids)
+        yield _difference("embedding", mine.embed(token_ids), x.numpy())
+        for i in chosen:
+            expected = theirs.layer(i, x)
+            yield _difference(f"layer {i}", mine.layer(i, x.numpy()), expected.numpy())
+            x = expected
+        yield _difference("logits", mine.logits(x.numpy()), theirs.logits(x).numpy())
+
+
+def _difference(stage: str, ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    apart = ours.astype(np.float64) - theirs.astype(np.float64)
+    size = np.sqrt(np.mean(np.square(theirs, dtype=np.float64)))
+    rms = np.sqrt(np.mean(np.square(apart)))
+    return Difference(stage, float(np.abs(apart).max()), float(rms / size))

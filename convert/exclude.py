@@ -1,0 +1,96 @@
+"""Patterns that name modules: plain names, shell patterns, or `re:` and a regular expression.
+
+A pattern holds for a module when it matches the checkpoint's name, that name without its
+`language_model.` and `model.` prefixes, or its last component; a regular expression is anchored at
+the start only, a plain name is compared whole. Peers match regular expressions against names of
+their own, such as `model.fc`, so `as_regexes` writes them for any prefix.
+"""
+
+import fnmatch
+import functools
+import re
+import warnings
+from collections.abc import Collection, Iterable
+
+from eagle3_jax.config.brief import brief
+
+REGEX = "re:"
+_PREFIX = re.compile(r"(language_model\.)?(model\.)?")
+_WILDCARDS = "*?["
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises ValueError for a regular expression that does not compile, or only with a warning."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(pattern.removeprefix(REGEX) if pattern.startswith(REGEX) else "")
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        raise ValueError(
+            f"exclude pattern {brief(pattern)} is no regular expression: {error}"
+        ) from None
+
+
+def matches(pattern: str, module: str) -> bool:
+    """Whether a pattern holds for a module's checkpoint name (without `.weight`)."""
+    names = {module, unprefixed(module), module.rpartition(".")[2]}
+    if pattern.startswith(REGEX):
+        return any(re.match(pattern.removeprefix(REGEX), name) for name in names)
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+def unprefixed(module: str) -> str:
+    """`language_model.model.norm` -> `norm`"""
+    return _PREFIX.sub("", module, count=1)
+
+
+def excluded(module: str, patterns: Iterable[str]) -> bool:
+    """Whether any pattern holds for the module."""
+    plain, others = _sorted_out(tuple(patterns))
+    return not plain.isdisjoint(_names(module)) or any(matches(p, module) for p in others)
+
+
+@functools.cache
+def _sorted_out(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Plain names, and the rest: released lists name 530 modules of 70,000."""
+    special = [p for p in patterns if p.startswith(REGEX) or any(c in p for c in _WILDCARDS)]
+    return frozenset(patterns) - frozenset(special), tuple(special)
+
+
+def _names(module: str) -> tuple[str, str, str]:
+    """The names a pattern may mean."""
+    return module, _PREFIX.sub("", module, count=1), module.rpartition(".")[2]
+
+
+def as_regexes(pattern: str, modules: Collection[str]) -> list[str]:
+    """The `re:` patterns which choose the same of `modules`, by their full names alone.
+
+    The widest form that adds no module is taken: it also holds under another prefix.
+    """
+    wanted = {module for module in modules if matches(pattern, module)}
+    for expression in _candidates(pattern):
+        if {module for module in modules if re.match(expression, module)} == wanted:
+            return [REGEX + expression]
+    return [f"{REGEX}(.*\\.)?{re.escape(module)}$" for module in sorted(wanted)]
+
+
+def _candidates(pattern: str) -> list[str]:
+    if pattern.startswith(REGEX):
+        expression = pattern.removeprefix(REGEX)
+        return [expression, rf"(.*\.)?(?:{expression})"]
+    if any(character in pattern for character in _WILDCARDS):
+        expression = _from_wildcards(pattern)
+        return [expression + "$", rf"(.*\.)?{expression}$"]
+    return [f".*{re.escape(pattern)}.*", rf"(.*\.)?{re.escape(pattern)}$"]
+
+
+def _from_wildcards(pattern: str) -> str:
+    """`*self_attn*` -> `.*self_attn.*`"""
+
+    def translated(found: re.Match[str]) -> str:
+        token = found[0]
+        if len(token) > 1:
+            return token.replace("[!", "[^", 1)
+        return {"*": ".*", "?": "."}.get(token, re.escape(token))
+
+    return re.sub(r"\[!?\]?[^\]]*\]|.", translated, pattern)

@@ -1,0 +1,51 @@
+"""JSON objects of files that may be damaged or hostile."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from eagle3_jax.config.brief import brief
+
+_DEEPEST = 100
+"""Levels of nesting; published files have six."""
+
+
+def parse_object(raw: bytes, *, unique_names: bool = False) -> dict[str, Any]:
+    """Parses a JSON object in UTF-8.
+
+    Raises ValueError for anything else, for nesting deeper than any published file has and, with
+    `unique_names`, for an object that has a name twice.
+    """
+    hook = _unique if unique_names else None
+    try:
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=hook)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it must be an object, got {brief(value)}")
+    if _deeper_than(_DEEPEST, value):
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = [name for name, count in counts.items() if count > 1]
+        raise ValueError(f"duplicate names {brief(twice)}")
+    return entries
+
+
+def _deeper_than(depth: int, value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(depth):
+        level = [inner for outer in level for inner in _children(outer)]
+    return bool(level)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

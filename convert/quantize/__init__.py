@@ -1,0 +1,1 @@
+"""Quantise published checkpoints file to file, as AMD Quark and its peers write them."""

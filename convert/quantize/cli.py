@@ -1,0 +1,81 @@
+"""The command eagle3-quantize."""
+
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from convert.quantize.accept_change import accept_change
+from convert.quantize.compare import compare
+from convert.quantize.flags import PROG, parse_quantize_flags
+from convert.quantize.report import accept_text, comparison_json, comparison_text, plan_text
+from convert.quantize.run import Job, prepare, write
+from convert.quantize.schemes import scheme_of
+from convert.safetensors_files import open_checkpoint
+from convert.store.progress import ByteProgress
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0; 2 for flags and files that can't be used; 130 on Ctrl-C."""
+    options = parse_quantize_flags(sys.argv[1:] if argv is None else argv)
+    # A job that a scheduler ends should leave as little behind as one ended by hand.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        (_compare if options.compare else _quantize)(options)
+    except KeyboardInterrupt:
+        print(f"{PROG}: stopped, nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except (OSError, ValueError) as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _quantize(options: Namespace) -> None:
+    job = prepare(
+        options.source,
+        options.destination,
+        scheme_of(options.scheme, options.group_size),
+        exclude=options.exclude,
+        exclude_style=options.exclude_style,
+        vision=options.vision,
+    )
+    print(plan_text(job), flush=True)
+    if not options.dry_run:
+        _write(job)
+
+
+def _write(job: Job) -> None:
+    with ByteProgress(Console(stderr=True), "quantising", job.plan.bytes_read) as progress:
+        write(job, progress.advance)
+
+
+def _compare(options: Namespace) -> None:
+    first, second = options.source, options.destination
+    comparison = compare(open_checkpoint(first), open_checkpoint(second))
+    change = None
+    if options.target:
+        change = accept_change(
+            options.target,
+            first,
+            second,
+            options.prompts,
+            max_tokens=options.max_tokens,
+            num_speculative_tokens=options.num_speculative_tokens,
+        )
+    if options.json:
+        print(comparison_json(comparison, change))
+        return
+    print(comparison_text(comparison, options.limit))
+    if change is not None:
+        print(accept_text(change))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""How far the weights of two checkpoints lie apart, tensor by tensor; either may be quantised."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from convert.quantize.decode import dequantize
+from convert.quantize.fp8_block import BLOCK
+from convert.safetensors_files import Checkpoint, TensorInfo
+from convert.slabs import read_rows, row_slabs
+
+Parts = Mapping[str, TensorInfo]
+PARTS = (
+    "weight_packed",
+    "weight_scale",
+    "weight_scale_2",
+    "weight_scale_inv",
+    "weight_shape",
+    "weight_zero_point",
+)
+WHOLE = ("weight_shape", "weight_zero_point")
+VALUES_PER_ELEMENT = {"I32": 8, "U8": 2}
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """One weight of A against B's.
+
+    relative: |A - B| / |B| in the Euclidean norm; largest: greatest |A - B| of one element. Both
+    are infinite where either holds NaN.
+    """
+
+    name: str
+    relative: float
+    largest: float
+    elements: int
+    form: str
+    reference_form: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All tensors of both, worst first, and what only one of them holds.
+
+    relative: of all weights as if they were one vector; tables of integers, such as d2t, are none.
+    """
+
+    tensors: list[TensorError]
+    relative: float
+    only_in_first: list[str]
+    only_in_second: list[str]
+
+
+def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
+    """Compares dequantised weights. Raises ValueError for shapes that differ."""
+    ours, theirs = logical_tensors(first), logical_tensors(second)
+    squares, reference, errors = 0.0, 0.0, []
+    for name in sorted(ours.keys() & theirs.keys()):
+        error, difference_square, reference_square = _compare_one(name, ours[name], theirs[name])
+        errors.append(error)
+        if not _is_table(theirs[name]):
+            squares += difference_square
+            reference += reference_square
+    return Comparison(
+        sorted(errors, key=lambda error: -error.relative),
+        _ratio(squares, reference),
+        sorted(ours.keys() - theirs.keys()),
+        sorted(theirs.keys() - ours.keys()),
+    )
+
+
+def logical_tensors(checkpoint: Checkpoint) -> dict[str, Parts]:
+    """Groups the tensors of one weight under `X.weight`; every other tensor is its own group."""
+    groups: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
+    for name, info in checkpoint.tensors.items():
+        module, _, part = name.rpartition(".")
+        groups[f"{module}.weight" if part in PARTS else name][part] = info
+    return dict(groups)
+
+
+def _compare_one(name: str, ours: Parts, theirs: Parts) -> tuple[TensorError, float, float]:
+    squares, reference, largest, elements = 0.0, 0.0, 0.0, 0
+    rows, their_rows = _rows(ours), _rows(theirs)
+    if rows != their_rows:
+        raise ValueError(f"{name}: {rows} rows in one checkpoint, {their_rows} in the other")
+    for slab in row_slabs(rows, _row_elements(ours), BLOCK):
+        value, expected = _dequantized(ours, slab), _dequantized(theirs, slab)
+        if value.shape != expected.shape:
+            raise ValueError(f"{name}: shapes {value.shape} and {expected.shape} of the same rows")
+        difference = _difference(value, expected)
+        squares += float(np.square(difference).sum())
+        reference += float(np.square(expected, dtype=np.float64).sum())
+        largest = max(largest, float(np.abs(difference).max(initial=0)))
+        elements += value.size
+    error = TensorError(
+        name, _ratio(squares, reference), largest, elements, _form(ours), _form(theirs)
+    )
+    return error, squares, reference
+
+
+def _difference(value: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(value - expected, nan=np.inf, posinf=np.inf).astype(np.float64)
+
+
+def _dequantized(parts: Parts, rows: slice) -> np.ndarray:
+    return dequantize({part: _read(part, info, rows) for part, info in parts.items()})
+
+
+def _read(part: str, info: TensorInfo, rows: slice) -> np.ndarray:
+    """A part's share of a slab: nothing but values and scales have the weight's rows."""
+    if part in WHOLE or info.shape in ((), (1,)):
+        return read_rows(info, slice(0, info.shape[0] if info.shape else 1))
+    if part == "weight_scale_inv":
+        return read_rows(info, slice(rows.start // BLOCK, -(-rows.stop // BLOCK)))
+    return read_rows(info, rows)
+
+
+def _values(parts: Parts) -> TensorInfo:
+    return parts.get("weight_packed") or parts.get("weight") or next(iter(parts.values()))
+
+
+def _rows(parts: Parts) -> int:
+    shape = _values(parts).shape
+    return shape[0] if shape else 1
+
+
+def _row_elements(parts: Parts) -> int:
+    values = _values(parts)
+    packed = len(parts) > 1 and values.dtype in VALUES_PER_ELEMENT
+    per_element = VALUES_PER_ELEMENT[values.dtype] if packed else 1
+    return math.prod(values.shape[1:]) * per_element
+
+
+def _is_table(parts: Parts) -> bool:
+    return len(parts) == 1 and not _values(parts).dtype.startswith(("F", "BF"))
+
+
+def _form(parts: Parts) -> str:
+    return "+".join(info.dtype for info in parts.values())
+
+
+def _ratio(squares: float, reference: float) -> float:
+    if squares == 0:
+        return 0.0
+    return math.sqrt(squares / reference) if reference and math.isfinite(squares) else math.inf

@@ -1,0 +1,66 @@
+"""Quantised weights back to float32, in NumPy: enough to compare checkpoints."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from convert.nibbles import flip_offset_binary, signed, unpack_pairs, words_to_pairs
+from convert.quantize.fp8_block import spread
+from convert.quantize.mxfp4 import BIAS
+
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def dequantize(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Tensors of one weight by their names' last component -> f32, [out, in] if quantised.
+
+    The form is told from names and dtypes; a lone tensor is only cast. Rows may be a slab of the
+    whole that starts at a multiple of 128. Raises ValueError for a form unknown here.
+    """
+    names = frozenset(parts) - {"weight_shape", "weight_zero_point"}
+    if "weight_zero_point" in parts and parts["weight_zero_point"].any():
+        raise ValueError("INT4 zero points other than zero can't be decoded")
+    if len(names) == 1:
+        return next(iter(parts.values())).astype(np.float32)
+    if names == {"weight_packed", "weight_scale"}:
+        pairs = flip_offset_binary(words_to_pairs(parts["weight_packed"], "linear"))
+        scale = parts["weight_scale"]
+        # compressed-tensors multiplies in the scale's dtype, and so do those who read it.
+        return _in_groups(_int4(pairs), scale).astype(scale.dtype).astype(np.float32)
+    if names == {"weight", "weight_scale_inv"}:
+        weight = parts["weight"].astype(np.float32)
+        return weight * spread(parts["weight_scale_inv"], weight.shape)
+    weight, scale = parts.get("weight"), parts.get("weight_scale")
+    if weight is None or scale is None or names - {"weight", "weight_scale", "weight_scale_2"}:
+        raise ValueError(f"no known form of a quantised weight has the tensors {sorted(parts)}")
+    if "weight_scale_2" in names:
+        progressive = _int4(words_to_pairs(weight, "awq")) * _column(parts["weight_scale_2"])
+        return progressive * _column(scale)
+    return _with_one_scale(weight, scale, awq="weight_zero_point" in parts)
+
+
+def _with_one_scale(weight: np.ndarray, scale: np.ndarray, awq: bool) -> np.ndarray:
+    match weight.dtype.name:
+        case "uint8":
+            exponents = scale.view(np.uint8).astype(np.int32) - BIAS
+            return _in_groups(_E2M1[unpack_pairs(weight)], np.ldexp(np.float32(1), exponents))
+        case "int32":
+            # Only exports with zero points are in AWQ order, whatever the configuration says.
+            return _int4(words_to_pairs(weight, "awq" if awq else "linear")) * _column(scale)
+        case "float8_e4m3fn":
+            return weight.astype(np.float32) * _column(scale)
+    raise ValueError(f"no known form of a quantised weight holds {weight.dtype}")
+
+
+def _int4(pairs: np.ndarray) -> np.ndarray:
+    return signed(unpack_pairs(pairs)).astype(np.float32)
+
+
+def _column(scale: np.ndarray) -> np.ndarray:
+    return scale.astype(np.float32).reshape(-1, 1)
+
+
+def _in_groups(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    groups = values.reshape(*scale.shape, -1) * scale.astype(np.float32)[..., None]
+    return groups.reshape(values.shape)

@@ -1,0 +1,121 @@
+"""The flags of eagle3-quantize."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from convert.quantize.schemes import SCHEME_NAMES
+from convert.quantize.select import DRAFT_EXCLUDES, TARGET_EXCLUDES
+from convert.store.flags import OneLineParser
+
+PROG = "eagle3-quantize"
+
+
+def parse_quantize_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    parser = _build_parser()
+    options = parser.parse_args(argv)
+    _check(parser, options)
+    return options
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.compare and options.scheme:
+        parser.error("--compare compares two existing checkpoints; drop --scheme")
+    if not options.compare and not options.scheme:
+        parser.error(f"--scheme is missing, one of {', '.join(SCHEME_NAMES)}")
+    if bool(options.target) != bool(options.prompts):
+        parser.error("--target and --prompts belong together")
+    if not options.compare and (options.target or options.json):
+        parser.error("--target, --prompts and --json belong to --compare")
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    targets = "; ".join(
+        f"{name}: {' '.join(patterns)}" for name, patterns in TARGET_EXCLUDES.items()
+    )
+    parser = OneLineParser(
+        prog=PROG,
+        description="Quantise a published checkpoint, file to file and without calibration, "
+        "or compare two checkpoints.",
+        epilog=f"Kept by default in drafts: {' '.join(DRAFT_EXCLUDES)}. In targets: {targets}. "
+        "Embeddings, norms and routers are always kept.",
+    )
+    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    parser.add_argument(
+        "source", metavar="SRC", type=Path, help="checkpoint directory (--compare: A)"
+    )
+    parser.add_argument(
+        "destination", metavar="DST", type=Path, help="new directory (--compare: B, the reference)"
+    )
+    _add_quantize_flags(parser)
+    _add_compare_flags(parser)
+    return parser
+
+
+def _add_quantize_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("quantising")
+    group.add_argument(
+        "--scheme",
+        choices=SCHEME_NAMES,
+        help="as AMD Quark writes it; fp8_block as transformers does",
+    )
+    group.add_argument(
+        "--group-size",
+        type=int,
+        metavar="32",
+        help="with int4: a scale for 32 inputs, in the compressed-tensors form of Kimi-K2.5 "
+        "(default: one for each output, in Quark's)",
+    )
+    group.add_argument(
+        "--exclude",
+        nargs="*",
+        metavar="PATTERN",
+        help="modules to keep, instead of the defaults below: a name, a shell pattern such as "
+        "'*self_attn*', or re: and a regular expression; matched against the whole name, the name "
+        "without language_model.model. and its last component",
+    )
+    group.add_argument(
+        "--exclude-style",
+        choices=("regex", "exact"),
+        default="regex",
+        help="how config.json names the kept modules: re: patterns, which vLLM needs since it "
+        "calls fc model.fc (default), or every name as Quark does; fp8_block always writes names",
+    )
+    group.add_argument(
+        "--vision", action="store_true", help="quantise vision tower and projector too"
+    )
+    group.add_argument("--dry-run", action="store_true", help="print the plan only")
+
+
+def _add_compare_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("comparing")
+    group.add_argument(
+        "--compare",
+        action="store_true",
+        help="print the error of A's dequantised weights relative to B's, worst first",
+    )
+    group.add_argument("--limit", type=_positive, default=40, help="rows shown (default 40)")
+    group.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    group.add_argument(
+        "--target", type=Path, help="A and B are drafts for it: also print their accept lengths"
+    )
+    group.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help='JSON lines for --target: a list of token ids, a string, or {"token_ids": [...]} or '
+        '{"prompt": "..."}',
+    )
+    group.add_argument("--max-tokens", type=_positive, default=64, help="per prompt (default 64)")
+    group.add_argument(
+        "--num-speculative-tokens", type=_positive, default=3, metavar="K", help="default 3"
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number

@@ -1,0 +1,66 @@
+"""What will be written, known from headers alone."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from convert.quantize.scheme import Part, Scheme
+from convert.quantize.select import Selection
+from convert.quantize.shard_file import part_bytes
+from convert.safetensors_files import Checkpoint, TensorInfo
+
+WEIGHT = "weight"
+LISTED = 20
+"""Weights that an error names at most."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The output's tensors, file by file; each tensor of the source stays in its file."""
+
+    source: Checkpoint = field(repr=False)
+    scheme: Scheme
+    selection: Selection
+    files: dict[str, dict[str, Part]] = field(repr=False)
+
+    @cached_property
+    def quantized(self) -> frozenset[str]:
+        """Names of the weights that are quantised."""
+        return frozenset(f"{module}.{WEIGHT}" for module in self.selection.quantized)
+
+    @property
+    def bytes_read(self) -> int:
+        """Size of the source's tensors."""
+        return sum(info.nbytes for info in self.source.tensors.values())
+
+    @property
+    def bytes_written(self) -> int:
+        """Size of the output's tensors."""
+        return sum(part_bytes(part) for parts in self.files.values() for part in parts.values())
+
+
+def make_plan(source: Checkpoint, scheme: Scheme, selection: Selection) -> Plan:
+    """Lays out every file. Raises one ValueError listing the weights the scheme can't take."""
+    chosen = {f"{module}.{WEIGHT}" for module in selection.quantized}
+    files: defaultdict[str, dict[str, Part]] = defaultdict(dict)
+    misfits = []
+    for name, info in source.tensors.items():
+        try:
+            written = parts_of(info, scheme if name in chosen else None)
+        except ValueError as error:
+            misfits.append(f"{name} {list(info.shape)}: {error}")
+            continue
+        files[info.file.name] |= written
+    if misfits:
+        more = [f"and {len(misfits) - LISTED} more"] if len(misfits) > LISTED else []
+        listed = "\n  ".join([*misfits[:LISTED], *more])
+        raise ValueError(f"{scheme.name} can't hold these weights; exclude them:\n  {listed}")
+    return Plan(source, scheme, selection, dict(files))
+
+
+def parts_of(info: TensorInfo, scheme: Scheme | None) -> dict[str, Part]:
+    """The tensors that one of the source becomes, by full name; without a scheme, itself."""
+    if scheme is None:
+        return {info.name: Part(info.dtype, info.shape)}
+    module = info.name.removesuffix(WEIGHT)
+    return {module + part: written for part, written in scheme.parts(info.shape).items()}

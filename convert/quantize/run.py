@@ -1,0 +1,121 @@
+"""Quantise one directory into another that appears complete or not at all."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.quantize.metadata import with_quantization, written_excludes
+from convert.quantize.plan import Plan, make_plan
+from convert.quantize.scheme import Scheme
+from convert.quantize.select import ExcludeStyle, select
+from convert.quantize.stream import Advance, write_files
+from convert.safetensors_files import INDEX_FILE, open_checkpoint, read_json
+
+CONFIG_FILE = "config.json"
+LARGEST_COPY = 1 << 28
+"""Tokenizers and remote code are smaller; what is larger holds weights in another format."""
+WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One quantisation, checked and ready to be written."""
+
+    plan: Plan
+    config: dict[str, Any]
+    excludes: tuple[str, ...]
+    destination: Path
+    copied: tuple[Path, ...]
+
+
+def prepare(
+    source: Path,
+    destination: Path,
+    scheme: Scheme,
+    *,
+    exclude: Sequence[str] | None = None,
+    exclude_style: ExcludeStyle = "regex",
+    vision: bool = False,
+) -> Job:
+    """Reads headers and config.json and decides everything; writes nothing.
+
+    exclude: patterns of modules to keep (None: the scheme's own); see `convert.exclude`.
+    Raises FileNotFoundError, FileExistsError or ValueError for all that can be known by now.
+    """
+    refuse_occupied(destination)
+    checkpoint = open_checkpoint(source)
+    selection = select(checkpoint, scheme.name, exclude, vision=vision)
+    plan = make_plan(checkpoint, scheme, selection)
+    excludes = written_excludes(scheme, selection, exclude_style)
+    try:
+        config = with_quantization(read_json(source / CONFIG_FILE), scheme, excludes)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return Job(plan, config, excludes, destination, tuple(_small_files(source)))
+
+
+def write(job: Job, advance: Advance = lambda _: None) -> None:
+    """Writes the directory under a temporary name beside it, then renames it.
+
+    `advance` is told the source's bytes as they are dealt with. Whatever interrupts it, the
+    temporary directory is removed. Raises ValueError for weights that are not finite.
+    """
+    destination = job.destination.resolve()
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    _require_space(destination.parent, job.plan.bytes_written)
+    directory = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
+    try:
+        directory.mkdir()
+        _write_into(directory, job, advance)
+        os.rename(directory, destination)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _write_into(directory: Path, job: Job, advance: Advance) -> None:
+    write_files(job.plan, directory, advance)
+    for path in job.copied:
+        shutil.copyfile(path, directory / path.name)
+    if (job.plan.source.directory / INDEX_FILE).is_file():
+        _write_json(directory / INDEX_FILE, _index(job.plan))
+    _write_json(directory / CONFIG_FILE, job.config)
+
+
+def refuse_occupied(destination: Path) -> None:
+    """Raises FileExistsError unless the path is free or an empty directory."""
+    if destination.is_dir():
+        if any(destination.iterdir()):
+            raise FileExistsError(f"{destination} is not empty; choose a new directory")
+        if destination.is_mount():
+            raise FileExistsError(f"{destination} is a mount point; name a directory inside it")
+    elif destination.exists() or destination.is_symlink():
+        raise FileExistsError(f"{destination} exists and is no directory")
+
+
+def _require_space(directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise OSError(f"{directory} has {free} bytes free, the output needs {needed}")
+
+
+def _small_files(source: Path) -> Iterator[Path]:
+    for path in sorted(source.iterdir()):
+        ours = path.name in (CONFIG_FILE, INDEX_FILE) or path.suffix in WEIGHT_FILES
+        if path.is_file() and not ours and path.stat().st_size <= LARGEST_COPY:
+            yield path
+
+
+def _index(plan: Plan) -> dict[str, Any]:
+    weight_map = {name: file for file, parts in plan.files.items() for name in parts}
+    metadata = {"total_size": plan.bytes_written}
+    return {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

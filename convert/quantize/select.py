@@ -1,0 +1,102 @@
+"""Which weights of a checkpoint are quantised, and which patterns say so to others."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from convert.exclude import as_regexes, check_pattern, excluded, matches, unprefixed
+from convert.safetensors_files import Checkpoint, TensorInfo
+
+ExcludeStyle = Literal["regex", "exact"]
+FLOATS = ("F64", "F32", "BF16", "F16")
+QUANTIZED_PARTS = ("weight_packed", "weight_scale", "weight_scale_2", "weight_scale_inv")
+
+DRAFT_EXCLUDES = ("fc", "lm_head")
+_HEAD, _ATTENTION = "re:.*lm_head.*", "re:.*self_attn.*"
+_NOT_ROUTED = ("re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*")
+TARGET_EXCLUDES = {
+    "ptpc_fp8": (_HEAD,),
+    "int4": (_HEAD, _ATTENTION, *_NOT_ROUTED),
+    "mxfp4": (_HEAD, _ATTENTION),
+    "fp8_block": (_HEAD,),
+}
+"""What the published recipes leave out, where there is one."""
+ROUTER = r"re:.*\.gate$"
+VISION = ("re:.*vision_tower.*", "re:.*mm_projector.*")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Modules with a linear weight: those to quantise, those to keep, and the patterns for them."""
+
+    quantized: tuple[str, ...]
+    kept: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+    def regexes(self) -> tuple[str, ...]:
+        """The patterns as `re:` patterns that hold for full names and choose the same modules."""
+        modules = (*self.quantized, *self.kept)
+        written = [regex for pattern in self.patterns for regex in as_regexes(pattern, modules)]
+        return tuple(dict.fromkeys(written))
+
+
+def select(
+    checkpoint: Checkpoint,
+    scheme: str,
+    exclude: Sequence[str] | None = None,
+    *,
+    vision: bool = False,
+) -> Selection:
+    """Chooses from headers; `exclude` replaces the scheme's own list (None: keep that list).
+
+    Routers are always kept, vision and projector unless `vision`. Raises ValueError for a
+    quantised checkpoint, for a pattern that matches nothing, and when nothing is left.
+    """
+    refuse_quantized(checkpoint.tensors.values())
+    modules = tuple(sorted(linear_modules(checkpoint.tensors.values())))
+    given = default_excludes(modules, scheme) if exclude is None else tuple(exclude)
+    if exclude is not None:
+        _refuse_idle(given, modules)
+    implied = (ROUTER,) if vision else (ROUTER, *VISION)
+    patterns = tuple(p for p in (*given, *implied) if any(matches(p, m) for m in modules))
+    kept = tuple(module for module in modules if excluded(module, patterns))
+    quantized = tuple(sorted(set(modules) - set(kept)))
+    if not quantized:
+        raise ValueError(f"{checkpoint.directory}: no linear weight is left to quantise")
+    return Selection(quantized, kept, patterns)
+
+
+def default_excludes(modules: Collection[str], scheme: str) -> tuple[str, ...]:
+    """The published recipe's list: a draft is known by its `fc`."""
+    draft = any(unprefixed(module) == "fc" for module in modules)
+    return DRAFT_EXCLUDES if draft else TARGET_EXCLUDES[scheme]
+
+
+def linear_modules(tensors: Iterable[TensorInfo]) -> Iterable[str]:
+    """Modules with a two-dimensional weight which is neither an embedding nor a norm."""
+    for info in tensors:
+        module, _, part = info.name.rpartition(".")
+        is_matrix = part == "weight" and len(info.shape) == 2
+        if is_matrix and "embed" not in module and not module.endswith("norm"):
+            yield module
+
+
+def refuse_quantized(tensors: Iterable[TensorInfo]) -> None:
+    """Raises ValueError naming the first tensor of a quantised weight."""
+    for info in tensors:
+        part = info.name.rpartition(".")[2]
+        if part in QUANTIZED_PARTS or (part == "weight" and info.dtype not in FLOATS):
+            raise ValueError(
+                f"{info.file.parent} is quantised already, as {info.name} ({info.dtype}) shows; "
+                f"weights must be {', '.join(FLOATS)}"
+            )
+
+
+def _refuse_idle(patterns: Iterable[str], modules: Collection[str]) -> None:
+    for pattern in patterns:
+        check_pattern(pattern)
+        if not any(matches(pattern, module) for module in modules):
+            raise ValueError(
+                f"exclude pattern {pattern!r} matches no linear weight; patterns name modules, "
+                "such as lm_head, *self_attn* or re:.*shared_experts.*"
+            )

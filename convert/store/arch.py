@@ -1,0 +1,71 @@
+"""Number formats of an accelerator: gfx942 knows another 8-bit float than checkpoints are in.
+
+e4m3fn (published, gfx950) and e4m3fnuz (gfx942) give one byte two values, the second half the
+first, so the bytes stay and the scale doubles. Only 0x80 differs: minus zero against NaN.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from convert.store.parameter import Parameter
+
+ARCHS = ("gfx950", "gfx942")
+E4M3FN = np.dtype(jnp.float8_e4m3fn)
+E4M3FNUZ = np.dtype(jnp.float8_e4m3fnuz)
+_MINUS_ZERO = 0x80
+_NAN_BITS = 0x7F
+_BLOCK = 2**24
+
+
+def for_arch(parameters: Sequence[Parameter], arch: str) -> tuple[Parameter, ...]:
+    """The parameters in the number formats of `arch`: X.values in fp8 and its X.scale change."""
+    if arch not in ARCHS:
+        raise ValueError(f"arch must be one of {', '.join(ARCHS)}, got {arch!r}")
+    if arch == "gfx950":
+        return tuple(parameters)
+    scaled = {
+        parameter.path.removesuffix("values") + "scale"
+        for parameter in parameters
+        if parameter.dtype == E4M3FN and parameter.path.endswith(".values")
+    }
+    return tuple(_converted(parameter, scaled) for parameter in parameters)
+
+
+def fnuz_values(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """float8_e4m3fn -> float8_e4m3fnuz of half the value; ValueError for NaN.
+
+    `out` may be memory of the same bytes, that of `values` itself included.
+    """
+    out = np.empty(values.shape, E4M3FNUZ) if out is None else out.view(E4M3FNUZ)
+    codes, converted = (array.reshape(-1).view(np.uint8) for array in (values, out))
+    # In blocks: a stack of experts is large, and so would be the masks over it.
+    for start in range(0, codes.size, _BLOCK):
+        block = codes[start : start + _BLOCK]
+        if ((block & _NAN_BITS) == _NAN_BITS).any():
+            raise ValueError("fp8 values hold NaN (0x7F or 0xFF)")
+        converted[start : start + _BLOCK] = np.where(block == _MINUS_ZERO, 0, block)
+    return out
+
+
+def fnuz_scale(scale: np.ndarray) -> np.ndarray:
+    """The scale that goes with `fnuz_values`, of the same dtype."""
+    return scale * scale.dtype.type(2)
+
+
+def _converted(parameter: Parameter, scaled: set[str]) -> Parameter:
+    if parameter.path in scaled:
+        return replace(parameter, read=lambda: fnuz_scale(parameter.read()))
+    if parameter.path.removesuffix("values") + "scale" in scaled:
+        return replace(parameter, dtype=E4M3FNUZ, read=lambda: _read_fnuz(parameter))
+    return parameter
+
+
+def _read_fnuz(parameter: Parameter) -> np.ndarray:
+    values = parameter.read()
+    try:
+        return fnuz_values(values, out=values)
+    except ValueError as error:
+        raise ValueError(f"{parameter.path}: {error}") from error

@@ -1,0 +1,131 @@
+"""The plan of a conversion in print: every tensor, then the totals."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import IO
+
+from rich.console import Console
+from rich.table import Table
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class PlanLine:
+    """What becomes of one tensor of the source.
+
+    name, format, nbytes: the tensor's. rule: the line of the table it matched. path, shape: the
+    parameter it fills, None when it is skipped. axes: mesh axis of each of the parameter's
+    dimensions, None for a dimension every device holds whole.
+    """
+
+    name: str
+    rule: str
+    format: str
+    nbytes: int
+    path: str | None = None
+    shape: tuple[int, ...] | None = None
+    axes: tuple[str | None, ...] = ()
+    skipped_reason: str | None = None
+
+    def device_bytes(self, mesh: Mapping[str, int]) -> int:
+        """The tensor's bytes on each device of a mesh; 0 when it is skipped."""
+        if self.shape is None:
+            return 0
+        sizes = [mesh.get(axis, 1) if axis else 1 for axis in self.axes]
+        pairs = zip(self.shape, sizes, strict=False)
+        return self.nbytes // math.prod(size for dim, size in pairs if dim % size == 0)
+
+
+@dataclass
+class Totals:
+    """Sums over tensors, in bytes."""
+
+    tensors: int = 0
+    nbytes: int = 0
+    device_nbytes: int = 0
+
+    def add(self, nbytes: int, device_nbytes: int) -> None:
+        """Counts one tensor."""
+        self.tensors += 1
+        self.nbytes += nbytes
+        self.device_nbytes += device_nbytes
+
+
+@dataclass
+class Summary:
+    """Totals of a plan by format of the tensors kept, and by reason of those skipped."""
+
+    everything: Totals = field(default_factory=Totals)
+    by_format: dict[str, Totals] = field(default_factory=dict)
+    skipped: dict[str, Totals] = field(default_factory=dict)
+
+    def add(self, line: PlanLine, device_nbytes: int) -> None:
+        """Counts one line."""
+        if line.skipped_reason is None:
+            group = self.by_format.setdefault(line.format, Totals())
+        else:
+            group = self.skipped.setdefault(line.skipped_reason, Totals())
+        for totals in (self.everything, group):
+            totals.add(line.nbytes, device_nbytes)
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """`tensor=8,expert=4` -> sizes by axis; ValueError for anything else."""
+    mesh = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if not axis.isidentifier() or not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"mesh must look like tensor=8 or tensor=4,expert=2; got {text!r}")
+        mesh[axis] = int(size)
+    # Experts are spread over the same devices unless the mesh says otherwise.
+    return {"expert": mesh["tensor"], **mesh} if "tensor" in mesh else mesh
+
+
+def print_plan(
+    lines: Iterable[PlanLine], mesh: Mapping[str, int], out: IO[str], *, as_json: bool = False
+) -> Summary:
+    """Writes every line as it comes, as text or as one JSON object each; returns the totals."""
+    summary = Summary()
+    for line in lines:
+        device_nbytes = line.device_bytes(mesh)
+        summary.add(line, device_nbytes)
+        out.write(_json(line, device_nbytes) if as_json else _text(line, device_nbytes))
+    if as_json:
+        out.write(json.dumps({"totals": asdict(summary)}) + "\n")
+    return summary
+
+
+def print_summary(console: Console, summary: Summary, mesh: Mapping[str, int]) -> None:
+    """One table: formats, then what is skipped, then the sum."""
+    devices = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
+    table = Table(title="Plan")
+    for heading in ("", "tensors", "bytes", "GiB", f"GiB a device ({devices})"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, totals in summary.by_format.items():
+        table.add_row(name, *_cells(totals))
+    for reason, totals in summary.skipped.items():
+        table.add_row(f"skipped: {reason}", *_cells(totals))
+    table.add_section()
+    table.add_row("total", *_cells(summary.everything))
+    console.print(table)
+
+
+def _cells(totals: Totals) -> tuple[str, ...]:
+    gib, device_gib = totals.nbytes / GIB, totals.device_nbytes / GIB
+    return f"{totals.tensors:,}", f"{totals.nbytes:,}", f"{gib:.2f}", f"{device_gib:.2f}"
+
+
+def _text(line: PlanLine, device_nbytes: int) -> str:
+    if line.skipped_reason is not None:
+        return f"{line.name}  {line.nbytes} B  skipped: {line.skipped_reason}\n"
+    return (
+        f"{line.name}  {line.nbytes} B  {line.format}  by {line.rule}  -> {line.path} "
+        f"{list(line.shape or ())}  {device_nbytes} B a device\n"
+    )
+
+
+def _json(line: PlanLine, device_nbytes: int) -> str:
+    return json.dumps({**asdict(line), "device_nbytes": device_nbytes}) + "\n"

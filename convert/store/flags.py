@@ -1,0 +1,75 @@
+"""The flags of eagle3-convert."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from convert.store.arch import ARCHS
+from convert.store.dry_run import parse_mesh
+from convert.store.groups import ITEM_BYTES
+
+MIB = 2**20
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a mistake in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def parse_convert_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    parser = _build_parser()
+    flags = parser.parse_args(argv)
+    try:
+        _check(flags)
+        flags.mesh = parse_mesh(flags.mesh)
+    except ValueError as error:
+        parser.error(str(error))
+    return flags
+
+
+def _check(flags: argparse.Namespace) -> None:
+    if flags.verify is not None:
+        if flags.source or flags.destination or flags.dry_run:
+            raise ValueError("--verify DST stands alone; leave SRC, DST and --dry-run out")
+        return
+    if flags.source is None:
+        raise ValueError("SRC is missing: the directory of a published checkpoint")
+    if flags.destination is None and not flags.dry_run:
+        raise ValueError("DST is missing: the directory to make")
+    if flags.json and not flags.dry_run:
+        raise ValueError("--json belongs to --dry-run")
+    if flags.item_mib < 1:
+        raise ValueError(f"--item-mib must be at least 1; got {flags.item_mib}")
+
+
+def _build_parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="eagle3-convert",
+        description="Converts a published checkpoint into one that loads onto any mesh.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    parser.add_argument("source", metavar="SRC", nargs="?", type=Path, help="published checkpoint")
+    parser.add_argument("destination", metavar="DST", nargs="?", type=Path, help="new directory")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--json", action="store_true", help="the plan as one JSON object a line")
+    parser.add_argument("--mesh", default="tensor=8", help="for the plan's bytes a device")
+    parser.add_argument("--arch", choices=ARCHS, default="gfx950", help="its 8-bit floats")
+    parser.add_argument("--int4-order", choices=("auto", "linear", "awq"), default="auto")
+    parser.add_argument(
+        "--item-mib",
+        type=int,
+        default=ITEM_BYTES // MIB,
+        metavar="N",
+        help="modules up to this size are written together",
+    )
+    parser.add_argument(
+        "--verify", metavar="DST", type=Path, help="read a converted checkpoint back and compare"
+    )
+    return parser

@@ -1,0 +1,15 @@
+"""Frozen model configurations, read from the published `config.json` with its own field names.
+
+A field that changes the arithmetic and that this engine does not implement is an error here, never
+ignored: a checkpoint either runs as its authors meant it or does not load.
+"""
+
+from eagle3_jax.config.aux_layers import AuxIdConvention as AuxIdConvention
+from eagle3_jax.config.aux_layers import canonical_aux_layer_ids as canonical_aux_layer_ids
+from eagle3_jax.config.aux_layers import default_aux_layer_ids as default_aux_layer_ids
+from eagle3_jax.config.draft import DraftConfig as DraftConfig
+from eagle3_jax.config.latent import LatentAttentionConfig as LatentAttentionConfig
+from eagle3_jax.config.latent import LatentShape as LatentShape
+from eagle3_jax.config.rope import RopeConfig as RopeConfig
+from eagle3_jax.config.rope import YarnConfig as YarnConfig
+from eagle3_jax.config.target import TargetConfig as TargetConfig

@@ -1,0 +1,36 @@
+"""Which target layers a draft reads: published ids in their two conventions, and ours."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from eagle3_jax.config.brief import brief
+
+AuxIdConvention = Literal["auto", "before", "after"]
+
+
+def default_aux_layer_ids(num_layers: int) -> tuple[int, ...]:
+    """The triple every engine assumes when a draft names none: before layers 2, N//2, N-3."""
+    return (2, num_layers // 2, num_layers - 3)
+
+
+def canonical_aux_layer_ids(
+    ids: Iterable[int] | None, num_layers: int, convention: AuxIdConvention = "auto"
+) -> tuple[int, ...]:
+    """Turns published aux ids into "before layer k" numbers.
+
+    Explicit ids are layer outputs ("after k"), unless they equal the default triple, which is
+    vLLM's "before" form; `convention` overrides that reading. Raises ValueError out of range.
+    """
+    if convention not in ("auto", "before", "after"):
+        raise ValueError(f"aux_id_convention must be auto, before or after, got {convention!r}")
+    default = default_aux_layer_ids(num_layers)
+    given = default if ids is None else tuple(ids)
+    before = ids is None or convention == "before" or (convention == "auto" and given == default)
+    canonical = given if before else tuple(i + 1 for i in given)
+    if not canonical or not all(0 <= i <= num_layers for i in canonical):
+        raise ValueError(
+            f"aux layer ids must name layers of the target (it has {num_layers}), got "
+            f"{brief(given)} read as {'before' if before else 'after'} layer k; "
+            "see aux_id_convention"
+        )
+    return canonical

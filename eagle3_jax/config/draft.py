@@ -1,0 +1,146 @@
+"""A draft's configuration: EAGLE-3, with grouped-query or latent attention."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from eagle3_jax.config.aux_layers import AuxIdConvention, canonical_aux_layer_ids
+from eagle3_jax.config.brief import brief
+from eagle3_jax.config.draft_dialects import draft_kind, flat_draft_config
+from eagle3_jax.config.latent import LatentAttentionConfig, LatentShape
+from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
+from eagle3_jax.config.rope import RopeConfig
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """An EAGLE-3 draft (arXiv 2503.01840), with the norms that EAGLE-3.1 added.
+
+    num_key_value_heads and head_dim describe grouped-query attention; a draft with `latent` has
+    latent attention instead, of its widths, and the rotated width as head_dim, as in transformers.
+    """
+
+    vocab_size: int
+    draft_vocab_size: int
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope: RopeConfig
+    aux_layer_ids: tuple[int, ...]
+    """Target layers whose inputs feed `fc`: canonical "before layer k" numbers."""
+    latent: LatentShape | None = None
+    norm_before_fc: bool = False
+    """One norm over all aux features before `fc`."""
+    fc_norm: bool = False
+    """One norm for each aux layer's features before `fc`."""
+    norm_before_residual: bool = False
+    """The residual stream starts from the normed state, not from the state."""
+    norm_output: bool = False
+    """The recurrent state is the layer's output after the final norm, not before."""
+
+    @classmethod
+    def from_hf(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        num_target_layers: int,
+        aux_id_convention: AuxIdConvention = "auto",
+    ) -> "DraftConfig":
+        """Reads a published draft's config.json: plain, SafeAILab's or speculators'.
+
+        Raises ValueError for another architecture and for options that change the arithmetic.
+        """
+        flat = flat_draft_config(config)
+        kind = draft_kind(flat)
+        require_values(flat, _REQUIREMENTS)
+        rope = RopeConfig.from_hf(flat)
+        latent = LatentShape.from_hf(flat) if kind == "latent" else None
+        rotated = {"head_dim": latent.qk_rope_head_dim} if latent else {}
+        published_ids = read_ids(flat, "eagle_aux_hidden_state_layer_ids")
+        ids = canonical_aux_layer_ids(published_ids, num_target_layers, aux_id_convention)
+        if (num_aux := flat.get("num_aux_hidden_states")) not in (None, len(ids)):
+            raise ValueError(
+                f"num_aux_hidden_states is {brief(num_aux)}, but the aux layers are {brief(ids)}"
+            )
+        return cls(
+            **{**_sizes(flat, rope), **rotated},
+            rms_norm_eps=read_number(flat, "rms_norm_eps", 1e-6),
+            rope=rope,
+            aux_layer_ids=ids,
+            latent=latent,
+            **{name: bool(flat.get(name)) for name in NORM_OPTIONS},
+        )
+
+    def with_rope(
+        self, *, theta: float | None = None, yarn_factor: float | None = None
+    ) -> "DraftConfig":
+        """The same draft with another rotary base or YaRN factor, its softmax scale included.
+
+        Raises ValueError for a factor where there is no YaRN.
+        """
+        return replace(self, rope=self.rope.overridden(theta=theta, yarn_factor=yarn_factor))
+
+    @property
+    def num_aux(self) -> int:
+        """How many target layers the draft reads."""
+        return len(self.aux_layer_ids)
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many numbers of a query or key head are rotated."""
+        return self.latent.qk_rope_head_dim if self.latent else self.head_dim
+
+    @property
+    def latent_attention(self) -> LatentAttentionConfig | None:
+        """Its attention over [embedding, state], or None where that is grouped-query attention."""
+        if self.latent is None:
+            return None
+        return LatentAttentionConfig(
+            **asdict(self.latent),
+            input_size=2 * self.hidden_size,
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.num_attention_heads,
+            latent_norm_eps=self.rms_norm_eps,
+            rope=self.rope,
+        )
+
+
+NORM_OPTIONS = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads")
+_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "num_hidden_layers": (1,),
+    "tie_word_embeddings": (False,),
+    "use_sliding_window": (False,),
+    "layer_types": (None, ["full_attention"]),
+    "rope_interleave": (True,),
+    **{name: (True, False, None) for name in NORM_OPTIONS},
+    "use_aux_hidden_state": (True,),
+    "use_input_layernorm_in_first_layer": (True,),
+    "use_last_layernorm": (True,),
+    "use_mtp_layernorm": (False,),
+}
+
+
+def _sizes(flat: Mapping[str, Any], rope: RopeConfig) -> dict[str, int]:
+    """Required sizes, and those a draft may leave out or null."""
+    sizes = read_sizes(flat, _SIZES)
+    heads, yarn = sizes["num_attention_heads"], rope.yarn
+    defaults = {
+        "draft_vocab_size": sizes["vocab_size"],
+        "target_hidden_size": sizes["hidden_size"],
+        "num_key_value_heads": heads,
+        "head_dim": sizes["hidden_size"] // heads,
+        "max_position_embeddings": round(yarn.factor * yarn.original_max_position_embeddings)
+        if yarn
+        else 2048,
+    }
+    given = {name: flat[name] for name in defaults if flat.get(name) is not None}
+    return sizes | read_sizes({**defaults, **given}, defaults)

@@ -1,0 +1,65 @@
+"""The dialects in which EAGLE-3 drafts publish their configuration, turned into one."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import read_mapping, require_values
+
+DraftKind = Literal["grouped", "latent"]
+
+_KINDS: dict[str, DraftKind] = {
+    "LlamaForCausalLMEagle3": "grouped",
+    "Eagle3LlamaForCausalLM": "grouped",
+    "LlamaEagle3ForCausalLM": "grouped",
+    "Eagle3DeepseekV2ForCausalLM": "latent",
+    "Eagle3DeepseekV3ForCausalLM": "latent",
+}
+
+
+def flat_draft_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All fields on one level, the nested `eagle_config` or `transformer_layer_config` included.
+
+    Raises ValueError where two levels contradict each other.
+    """
+    if "speculators_model_type" in config:
+        return _flat_speculators(config)
+    nested = read_mapping(config, "eagle_config")
+    for name in nested:
+        if config.get(name) is not None and config[name] != nested[name]:
+            raise ValueError(
+                f"{name} is {brief(config[name])}, but {brief(nested[name])} inside eagle_config"
+            )
+    return {**config, **nested}
+
+
+def draft_kind(flat: Mapping[str, Any]) -> DraftKind:
+    """Which attention a draft has, by its architecture; ValueError for an unknown one."""
+    architectures = flat.get("architectures")
+    if not isinstance(architectures, list | tuple):
+        architectures = []
+    kinds: set[DraftKind] = {_KINDS[name] for name in _KINDS if name in architectures}
+    if not kinds and "LlamaForCausalLM" in architectures and "draft_vocab_size" in flat:
+        return "grouped"  # SafeAILab keeps the name of a plain Llama
+    if len(kinds) != 1:
+        raise ValueError(
+            f"unknown draft architecture: expected one of {tuple(_KINDS)}, "
+            f"got {brief(flat.get('architectures'))}"
+        )
+    return kinds.pop()
+
+
+def _flat_speculators(config: Mapping[str, Any]) -> dict[str, Any]:
+    """speculators nests the layer's fields; what it leaves out is read as vLLM reads it."""
+    require_values(config, {"speculators_model_type": ("eagle3",)})
+    layer = read_mapping(config, "transformer_layer_config")
+    if not layer:
+        raise ValueError("a speculators config.json must have a transformer_layer_config")
+    require_values(layer, {"model_type": ("llama",)})
+    top = {name: value for name, value in config.items() if value is not None}
+    return {
+        "norm_before_residual": True,
+        **layer,
+        **top,
+        "architectures": ["LlamaForCausalLMEagle3"],
+    }

@@ -1,0 +1,66 @@
+"""Checks shared by all readers of a published config.json."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from eagle3_jax.config.brief import brief
+
+_LARGEST = 2**31 - 1
+
+
+def require_values(config: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises ValueError naming every field whose value is none of those that are implemented."""
+    wrong = [
+        f"{name} must be {' or '.join(map(repr, values))}, got {brief(config[name])}"
+        for name, values in allowed.items()
+        if name in config and config[name] not in values
+    ]
+    if wrong:
+        raise ValueError("this configuration is not supported: " + "; ".join(wrong))
+
+
+def require_keys(config: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raises ValueError naming every field that is missing."""
+    missing = [name for name in names if name not in config]
+    if missing:
+        raise ValueError(f"config.json lacks {', '.join(missing)}")
+
+
+def read_sizes(
+    config: Mapping[str, Any], names: Iterable[str], *, least: int = 1
+) -> dict[str, int]:
+    """Fields that must be there and be integers of at least `least`; ValueError otherwise."""
+    names = tuple(names)
+    require_keys(config, names)
+    for name in names:
+        value = config[name]
+        if type(value) is not int or not least <= value <= _LARGEST:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {brief(value)}")
+    return {name: config[name] for name in names}
+
+
+def read_mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A nested object, empty where it is absent or null; ValueError for anything else."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, got {brief(value)}")
+    return value or {}
+
+
+def read_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    """A list of integers or a single one, None where it is absent or null; ValueError otherwise."""
+    value = config.get(name)
+    if value is None:
+        return None
+    ids = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(type(i) is int and abs(i) <= _LARGEST for i in ids):
+        raise ValueError(f"{name} must be a list of integers, got {brief(value)}")
+    return ids
+
+
+def read_number(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A field that must be a finite number, not negative; ValueError otherwise."""
+    value = config.get(name, default)
+    if type(value) not in (int, float) or not 0 <= value <= 1e30:
+        raise ValueError(f"{name} must be a number of at least 0, got {brief(value)}")
+    return float(value)

@@ -1,0 +1,83 @@
+"""Rotary position embeddings: their base and their YaRN extension."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import read_mapping, read_number, read_sizes
+
+
+@dataclass(frozen=True)
+class YarnConfig:
+    """YaRN context extension (Peng et al., arXiv 2309.00071) as DeepSeek-V3 publishes it."""
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+
+    @classmethod
+    def from_hf(cls, scaling: Mapping[str, Any]) -> "YarnConfig":
+        """Reads the inside of `rope_scaling`; ValueError for what is missing or no number."""
+        optional = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+        given = {n: read_number(scaling, n) for n in optional if scaling.get(n) is not None}
+        length = "original_max_position_embeddings"
+        return cls(read_number(scaling, "factor"), read_sizes(scaling, [length])[length], **given)
+
+    def __post_init__(self) -> None:
+        if min(self.factor, self.beta_fast, self.beta_slow) <= 0:
+            raise ValueError(f"YaRN's factor and betas must be greater than 0, got {self}")
+
+    def magnitude(self, mscale: float) -> float:
+        """YaRN's attention magnitude: 0.1 * mscale * ln(factor) + 1, or 1 without extension."""
+        return 0.1 * mscale * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+    @property
+    def cos_sin_scale(self) -> float:
+        """Factor on cos and sin; 1 when mscale equals mscale_all_dim, as all Kimi files say."""
+        if self.mscale and self.mscale_all_dim:
+            return self.magnitude(self.mscale) / self.magnitude(self.mscale_all_dim)
+        return self.magnitude(1.0)
+
+    @property
+    def latent_score_scale(self) -> float:
+        """Factor on the scores of latent attention: the magnitude squared, if it has a mscale."""
+        return self.magnitude(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding: base and, optionally, its YaRN extension."""
+
+    theta: float
+    yarn: YarnConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.theta <= 1:
+            raise ValueError(f"rope_theta must be greater than 1, got {self.theta}")
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> "RopeConfig":
+        """Reads `rope_theta` + `rope_scaling` or the newer `rope_parameters`."""
+        nested = ("rope_scaling", "rope_parameters")
+        parameters = {k: v for name in nested for k, v in read_mapping(config, name).items()}
+        theta = read_number({**config, **parameters}, "rope_theta", 10000.0)
+        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        if kind not in ("default", "yarn"):
+            raise ValueError(f"rope type must be 'default' or 'yarn', got {brief(kind)}")
+        return cls(theta, YarnConfig.from_hf(parameters) if kind == "yarn" else None)
+
+    def overridden(
+        self, *, theta: float | None = None, yarn_factor: float | None = None
+    ) -> "RopeConfig":
+        """The same with another base or YaRN factor; ValueError for a factor without YaRN."""
+        rope = self if theta is None else replace(self, theta=float(theta))
+        if yarn_factor is None:
+            return rope
+        if rope.yarn is None:
+            raise ValueError("yarn_factor was given, but config.json has no YaRN rope_scaling")
+        return replace(rope, yarn=replace(rope.yarn, factor=float(yarn_factor)))

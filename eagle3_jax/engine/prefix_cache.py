@@ -1,0 +1,83 @@
+"""Prefixes that sequences share: full pages found again by what was run to fill them.
+
+A page's key covers every token up to its end and the one after it, because draft KV at position i
+comes from token i+1. So a page has a key only once its next token is known, and a prompt's last
+token is never in a page found for it: running it gives the hidden state and the features from
+which rounds go on. Without a draft the rule is the same.
+"""
+
+import math
+from array import array
+from hashlib import blake2b
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.pages import PagePool
+from eagle3_jax.engine.sequence import Sequence
+
+KEY_BYTES = 32
+"""Prompts come from strangers: nobody shall find two that share a key."""
+
+
+class PrefixCache:
+    """Finds the pages a prompt begins with, and publishes the pages a sequence has filled.
+
+    In exact mode only whole prefill chunks of prompts are shared, so that every row a sequence
+    reads was written by the program, and at the place in the chunk, that would have written it.
+    num_queries, num_hits: tokens of the sequences admitted so far, and those of them found.
+    """
+
+    def __init__(self, pages: PagePool, config: EngineConfig):
+        self.num_queries = 0
+        self.num_hits = 0
+        self._pages = pages
+        self._enabled = config.enable_prefix_caching
+        self._exact = config.exact
+        self._page_size = config.page_size
+        rows = math.lcm(config.page_size, config.prefill_chunk if config.exact else 1)
+        self._unit = rows // config.page_size
+
+    def reuse(self, sequence: Sequence) -> None:
+        """Gives a sequence that has no pages those its prompt begins with, and skips their rows."""
+        if not self._enabled:
+            return
+        keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_size)
+        count = self._whole(self._pages.count_known(keys))
+        sequence.pages = self._pages.share(keys[:count])
+        sequence.num_published = count
+        sequence.num_prefilled = count * self._page_size
+
+    def count(self, sequence: Sequence) -> None:
+        """Notes what an admitted sequence found; only its first admission counts."""
+        if self._enabled and sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.num_prefilled
+            self.num_queries += len(sequence.prefill_ids)
+            self.num_hits += sequence.num_prefilled
+
+    def publish(self, sequence: Sequence, num_final: int) -> None:
+        """Shares the pages within the first `num_final` rows.
+
+        Their target and draft KV must be final in every program dispatched from now on, and the
+        token at position num_final known.
+        """
+        if not self._enabled:
+            return
+        if self._exact:
+            num_final = min(num_final, len(sequence.prefill_ids) - 1)
+        count, first = self._whole(num_final // self._page_size), sequence.num_published
+        if count > first:
+            keys = self._keys(sequence, count)
+            for page, key in zip(sequence.pages[first:count], keys[first:], strict=True):
+                self._pages.publish(page, key)
+            sequence.num_published = count
+
+    def _whole(self, count: int) -> int:
+        return count - count % self._unit
+
+    def _keys(self, sequence: Sequence, count: int) -> list[bytes]:
+        """The keys of a sequence's first pages; it keeps them."""
+        keys = sequence.page_keys
+        for start in range(len(keys) * self._page_size, count * self._page_size, self._page_size):
+            tokens = sequence.tokens_between(start, start + self._page_size + 1)
+            text = (keys[-1] if keys else b"") + array("q", tokens).tobytes()
+            keys.append(blake2b(text, digest_size=KEY_BYTES).digest())
+        return keys[:count]

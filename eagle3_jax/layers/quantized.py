@@ -1,0 +1,65 @@
+"""A quantised kernel in the place of a linear layer's or the experts' parameter."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from pallas_kernels import QuantFormat, QuantizedArray
+
+VALUE_DTYPES = {
+    "fp8_channel": jnp.float8_e4m3fn,
+    "fp8_block": jnp.float8_e4m3fn,
+    "int4_channel": jnp.uint8,
+    "int4_group": jnp.uint8,
+    "mxfp4": jnp.uint8,
+}
+SCALE_DTYPES = {"int4_group": jnp.bfloat16, "mxfp4": jnp.uint8}
+"""float32 where none is named."""
+
+
+class Frozen(nnx.Variable):
+    """Part of a quantised kernel: loaded with the weights and never trained."""
+
+
+class QuantizedKernel(nnx.Module):
+    """Values and scales of a kernel of shape [*stack, in, out]; axis names follow the values."""
+
+    def __init__(self, shape: tuple[int, ...], axes: tuple, format: QuantFormat):
+        *stack, inputs, outputs = shape
+        values = (*stack, outputs, inputs // format.values_per_byte)
+        scale = (*stack, *format.scale_shape(outputs, inputs))
+        swapped = (*axes[:-2], axes[-1], axes[-2])
+        self.values = Frozen(
+            jax.ShapeDtypeStruct(values, VALUE_DTYPES[format.weights]), axes=swapped
+        )
+        self.scale = Frozen(
+            jax.ShapeDtypeStruct(scale, SCALE_DTYPES.get(format.weights, jnp.float32)),
+            axes=swapped[: len(scale)],
+        )
+        self.format = format
+
+    def get_value(self) -> QuantizedArray:
+        """What `pallas_kernels.matmul` and `grouped_mlp` take."""
+        return QuantizedArray(self.values.get_value(), self.scale.get_value(), self.format)
+
+
+def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) -> None:
+    """Puts an empty quantised kernel in the place of each named parameter of an abstract model.
+
+    formats: dotted path of the parameter (`layers.1.mlp.experts.gate_proj`) to its format. Raises
+    ValueError for one that the model has not.
+    """
+    for path, format in formats.items():
+        *parents, name = path.split(".")
+        module: Any = model
+        try:
+            for part in parents:
+                module = module[int(part)] if part.isdigit() else getattr(module, part)
+            parameter = getattr(module, name)
+        except (AttributeError, IndexError) as error:
+            raise ValueError(f"the model has no parameter {path} to keep quantised") from error
+        axes = parameter.get_metadata()["axes"]
+        setattr(module, name, QuantizedKernel(parameter.get_value().shape, axes, format))

@@ -1,0 +1,49 @@
+"""y = x @ kernel for plain and for quantised kernels: the contract of every faster form."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.quantized.activations import (
+    fp8_per_group,
+    fp8_per_token,
+    int8_per_token,
+    mxfp4_round_trip,
+)
+from pallas_kernels.quantized.array import QuantizedArray
+from pallas_kernels.quantized.dequantize import dequantize, integer_or_fp8_values
+
+Kernel = Float[Array, "*stack inputs outputs"] | QuantizedArray
+"""What a linear layer multiplies with: [in, out], or its quantised form."""
+
+
+def matmul(x: Float[Array, "*rows inputs"], kernel: Kernel) -> Float[Array, "*rows outputs"]:
+    """x @ kernel in x's dtype.
+
+    A quantised kernel multiplies what its format makes of x: products of quantised activations are
+    summed in float32 (int8: in int32) and scaled afterwards; weight-only formats are dequantised
+    to x's dtype first. One row's result never depends on the others.
+    """
+    if not isinstance(kernel, QuantizedArray):
+        return x @ kernel
+    activations = kernel.format.activations
+    if activations == "fp8_token":
+        values, scale = fp8_per_token(x)
+        product = _rows_times(values, integer_or_fp8_values(kernel))
+        return (product * scale * kernel.scale).astype(x.dtype)
+    if activations == "int8_token":
+        values, scale = int8_per_token(x)
+        weights = integer_or_fp8_values(kernel).astype(jnp.int8)
+        product = jnp.matmul(values, weights.T, preferred_element_type=jnp.int32)
+        return (product.astype(jnp.float32) * scale * kernel.scale).astype(x.dtype)
+    weights = dequantize(kernel)
+    if activations == "fp8_group":
+        return _rows_times(fp8_per_group(x), weights).astype(x.dtype)
+    if activations == "mxfp4":
+        return _rows_times(mxfp4_round_trip(x), weights).astype(x.dtype)
+    return x @ weights.astype(x.dtype).T
+
+
+def _rows_times(
+    x: Float[Array, "*rows inputs"], weights: Float[Array, "outputs inputs"]
+) -> Float[Array, "*rows outputs"]:
+    return jnp.matmul(x, weights.T, preferred_element_type=jnp.float32)

@@ -1,0 +1,30 @@
+"""Options of the whole suite, and room for all the programs it compiles."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from eagle3_jax.engine.programs import compile_program
+
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 30_000
+"""Compiled programs are memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="run the proofs in tests/proofs at full length"
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """Forgets compiled programs between modules when they have become too many."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        compile_program.cache_clear()
+        jax.clear_caches()
+        gc.collect()

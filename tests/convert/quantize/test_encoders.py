@@ -1,0 +1,194 @@
+"""Encoders against published vectors, transformers' own code and the laws of rounding."""
+
+import warnings
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle_files import ORACLES
+from quantizing import weights
+
+from convert.nibbles import (
+    flip_offset_binary,
+    pack_pairs,
+    pairs_to_words,
+    signed,
+    unpack_pairs,
+    words_to_pairs,
+)
+from convert.quantize.decode import dequantize
+from convert.quantize.e4m3 import to_e4m3
+from convert.quantize.fp8_block import Fp8Block
+from convert.quantize.mxfp4 import Mxfp4, e2m1_codes
+from convert.quantize.ptpc_fp8 import PtpcFp8
+from convert.quantize.scheme import Scheme
+from convert.quantize.schemes import SCHEME_NAMES, scheme_of
+from convert.safetensors_files import DTYPES as DTYPE_OF
+from convert.safetensors_files import read_json
+
+VECTORS = read_json(ORACLES / "published/test_vectors.json")
+SCHEMES = {name: scheme_of(name) for name in SCHEME_NAMES} | {"int4 grouped": scheme_of("int4", 32)}
+DTYPES = [np.float32, np.float16, jnp.bfloat16]
+all_schemes = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+all_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+
+
+def test_vectors_of_compressed_tensors_packing() -> None:
+    vector = VECTORS["compressed_tensors_pack"]
+    words = pairs_to_words(flip_offset_binary(pack_pairs(np.array(vector["values"]))), "linear")
+    assert words.tolist() == vector["int32"]
+    values = signed(unpack_pairs(flip_offset_binary(words_to_pairs(words, "linear"))))
+    assert values.tolist() == vector["roundtrip"]
+
+
+@pytest.mark.parametrize(("reorder", "order"), [("False", "linear"), ("True", "awq")])
+def test_vectors_of_quark_int4_packing(reorder: str, order: Any) -> None:
+    vector = VECTORS[f"quark_int4_pack_reorder_{reorder}"]
+    words = pairs_to_words(pack_pairs(np.array(vector["values"])), order)
+    assert words.reshape(-1).tolist() == vector["int32"]
+    assert signed(unpack_pairs(words_to_pairs(words, order))).tolist() == vector["values"]
+
+
+def test_vectors_of_quark_mxfp4() -> None:
+    vector = VECTORS["quark_mxfp4"]
+    parts = Mxfp4().encode(np.array(vector["w"], jnp.bfloat16))
+    assert parts["weight"].tolist() == vector["packed_u8"]
+    assert parts["weight_scale"].tolist() == vector["scale_e8m0_u8"]
+
+
+def test_vectors_of_quark_fp8() -> None:
+    vector = VECTORS["quark_ptpc_fp8_weight"]
+    parts = PtpcFp8().encode(np.array(vector["w_f16"], np.float16))
+    assert parts["weight"].view(np.uint8).tolist() == vector["bytes"]
+    assert parts["weight_scale"].tolist() == vector["scale_f32"]
+
+
+@all_dtypes
+def test_fp8_blocks_are_those_of_transformers(dtype: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from transformers import FineGrainedFP8Config
+    from transformers.integrations.finegrained_fp8 import Fp8Quantize
+
+    class Quantizer:
+        quantization_config = FineGrainedFP8Config()
+
+    weight = weights(256, 384, dtype)
+    weight[:128, 128:256] = 0
+    name = {"float32": "float32", "float16": "float16"}.get(weight.dtype.name, "bfloat16")
+    given_weight = torch.from_numpy(weight.astype(np.float32)).to(getattr(torch, name))
+    theirs = cast(Any, Fp8Quantize)(Quantizer()).convert({"x.weight": given_weight})
+    ours = Fp8Block().encode(weight)
+    expected = theirs["x.weight"].view(torch.uint8).numpy()
+    np.testing.assert_array_equal(ours["weight"].view(np.uint8), expected)
+    scale = theirs["x.weight_scale_inv"].numpy()
+    np.testing.assert_array_equal(ours["weight_scale_inv"], scale)
+
+
+def test_fp8_blocks_at_the_edges_are_smaller() -> None:
+    weight = weights(200, 300, np.float32)
+    parts = Fp8Block().encode(weight)
+    assert parts["weight_scale_inv"].shape == (2, 3)
+    corner = Fp8Block().encode(weight[128:, 256:])
+    assert parts["weight_scale_inv"][1, 2] == corner["weight_scale_inv"]
+    np.testing.assert_array_equal(parts["weight"][128:, 256:], corner["weight"])
+
+
+# Half a step of the format relative to the largest value that shares a scale.
+HALF_STEP = {"ptpc_fp8": 1 / 14, "fp8_block": 1 / 14, "int4": 0.55 / 7.5, "mxfp4": 1 / 3}
+SHARING = {"ptpc_fp8": None, "fp8_block": None, "int4": None, "int4 grouped": 32, "mxfp4": 32}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@all_dtypes
+def test_decoding_is_the_inverse_within_half_a_step(name: str, dtype: Any) -> None:
+    weight = weights(256, 384, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoded = dequantize(SCHEMES[name].encode(weight))
+    exact = weight.astype(np.float32)
+    sharing = exact.reshape(256, -1, SHARING[name] or 384)
+    largest = np.abs(sharing).max(-1, keepdims=True)
+    if name == "fp8_block":
+        largest = np.abs(exact).max()
+    error = np.abs(decoded.reshape(sharing.shape) - sharing)
+    assert (error <= HALF_STEP[name.split()[0]] * largest).all()
+    assert not decoded[0].any()
+
+
+@all_schemes
+@all_dtypes
+def test_rows_may_be_encoded_a_slab_at_a_time(scheme: Scheme, dtype: Any) -> None:
+    weight = weights(256, 128, dtype)
+    whole = scheme.encode(weight)
+    halves = [scheme.encode(half) for half in (weight[:128], weight[128:])]
+    for part, values in whole.items():
+        together = np.concatenate([half[part] for half in halves])
+        assert together.tobytes() == values.tobytes()
+
+
+@all_schemes
+def test_parts_are_as_announced(scheme: Scheme) -> None:
+    parts = scheme.encode(weights(256, 384, np.float16))
+    announced = scheme.parts((256, 384))
+    assert set(announced) - {"weight_shape"} == set(parts)
+    for part, values in parts.items():
+        assert (values.dtype, values.shape) == (
+            DTYPE_OF[announced[part].dtype],
+            announced[part].shape,
+        )
+
+
+@pytest.mark.parametrize(
+    ("scheme", "group_size", "message"),
+    [("int4", None, "eight INT4"), ("int4", 32, "32 inputs"), ("mxfp4", None, "32 inputs")],
+)
+def test_inputs_that_do_not_divide_are_refused(
+    scheme: str, group_size: int | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{message}.*12 inputs should be a multiple"):
+        scheme_of(scheme, group_size).parts((4, 12))
+
+
+@pytest.mark.parametrize(("name", "size"), [("mxfp4", 32), ("int4", 16)])
+def test_a_group_size_that_no_checkpoint_uses_is_refused(name: str, size: int) -> None:
+    with pytest.raises(ValueError, match="--group-size"):
+        scheme_of(name, size)
+
+
+@given(st.floats(-8, 8, width=32))
+def test_e2m1_takes_the_nearest_value_and_the_even_code_of_two(value: float) -> None:
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    code = int(e2m1_codes(np.array([value], np.float32))[0])
+    distance = np.abs(table - min(abs(value), 6))
+    nearest = np.flatnonzero(distance == distance.min())
+    assert code & 7 == (nearest[0] if len(nearest) == 1 else nearest[nearest % 2 == 0][0])
+    assert code >> 3 == (value < 0 and code & 7 != 0)
+
+
+def test_e4m3_rounds_as_a_cast_does_for_every_half_and_around_every_tie() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    finite = halves[np.abs(halves) <= 448]
+    beside = [np.nextafter(finite, np.float32(side)) for side in (-448, 448)]
+    values = np.concatenate([finite, *beside])
+    expected = values.astype(jnp.float8_e4m3fn).view(np.uint8)
+    np.testing.assert_array_equal(to_e4m3(values).view(np.uint8), expected)
+    assert to_e4m3(np.array([1e9, -1e9], np.float32)).astype(np.float32).tolist() == [448, -448]
+
+
+@given(st.lists(st.integers(-8, 7), min_size=8, max_size=64).filter(lambda v: len(v) % 8 == 0))
+def test_every_int4_value_survives_both_forms(values: list[int]) -> None:
+    column = np.ones((1, 1), np.float32)
+    pairs = pack_pairs(np.array([values]))
+    packed = pairs_to_words(flip_offset_binary(pairs), "linear")
+    grouped = {"weight_packed": packed, "weight_scale": column.astype(jnp.bfloat16)}
+    channel = {"weight": pairs_to_words(pairs, "linear"), "weight_scale": column[0]}
+    progressive = {
+        "weight": pairs_to_words(pairs, "awq"),
+        "weight_scale": np.float32(1).reshape(()),
+        "weight_scale_2": column[0],
+    }
+    for parts in (grouped, channel, progressive):
+        assert dequantize(parts).tolist() == [values]

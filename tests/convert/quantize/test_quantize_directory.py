@@ -1,0 +1,213 @@
+"""The output directory appears complete or not at all, whatever goes wrong on the way."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from edited import Tensors, copy_edited
+from oracle_files import ORACLES
+from quantizing import contents, quantized, weights
+
+from convert import slabs
+from convert.quantize import stream
+from convert.quantize.run import prepare, write
+from convert.quantize.schemes import scheme_of
+from convert.safetensors_files import open_checkpoint, read_json
+from convert.save import write_safetensors
+
+DRAFT, KIMI = ORACLES / "quantizer/source", ORACLES / "kimi_bf16"
+QUERY = "midlayer.self_attn.q_proj.weight"
+FP8 = scheme_of("ptpc_fp8")
+
+
+def one_matrix(directory: Path, rows: int, columns: int) -> Path:
+    directory.mkdir()
+    tensors = {
+        "a.weight": weights(rows, columns, np.float16),
+        "embed.weight": np.ones((rows, 64), np.float32),
+    }
+    write_safetensors(directory / "model.safetensors", tensors)
+    (directory / "config.json").write_text("{}", encoding="utf-8")
+    return directory
+
+
+def test_shards_and_index_follow_the_source(tmp_path: Path) -> None:
+    quantized(KIMI, tmp_path / "out", "mxfp4")
+    index = read_json(tmp_path / "out/model.safetensors.index.json")
+    theirs = read_json(KIMI / "model.safetensors.index.json")["weight_map"]
+    assert {index["weight_map"][name] for name in theirs} == set(theirs.values())
+    assert all(index["weight_map"][name] == file for name, file in theirs.items())
+    tensors = open_checkpoint(tmp_path / "out").tensors.values()
+    assert index["metadata"]["total_size"] == sum(info.nbytes for info in tensors)
+
+
+def test_safetensors_itself_reads_the_files_and_finds_them_aligned(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    source = one_matrix(tmp_path / "source", 301, 32)
+    ours = quantized(source, tmp_path / "out", "mxfp4")
+    theirs = load_file(tmp_path / "out/model.safetensors")
+    assert {name: array.tobytes() for name, array in theirs.items()} == {
+        name: ours.read(name).tobytes() for name in ours.tensors
+    }
+    for name, info in ours.tensors.items():
+        assert info.start % theirs[name].itemsize == 0, name
+
+
+def test_small_files_travel_and_other_weights_do_not(tmp_path: Path) -> None:
+    source = copy_edited(DRAFT, tmp_path / "source")
+    for name in ("tiktoken.model", "generation_config.json", "modeling.py", "pytorch_model.bin"):
+        (source / name).write_text(name, encoding="utf-8")
+    (source / "linked.jinja").symlink_to(source / "modeling.py")
+    quantized(source, tmp_path / "out", "ptpc_fp8")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "tiktoken.model",
+        "generation_config.json",
+        "modeling.py",
+        "linked.jinja",
+    }
+    assert not (tmp_path / "out/linked.jinja").is_symlink()
+
+
+def test_everything_else_in_config_json_stays(tmp_path: Path) -> None:
+    quantized(DRAFT, tmp_path / "out", "ptpc_fp8")
+    config = json.loads((tmp_path / "out/config.json").read_text(encoding="utf-8"))
+    del config["quantization_config"]
+    original = (DRAFT / "config.json").read_text(encoding="utf-8")
+    assert list(config.items()) == list(json.loads(original).items())
+
+
+@pytest.mark.parametrize("scheme", ["ptpc_fp8", "int4", "mxfp4", "fp8_block"])
+def test_the_slab_size_changes_no_bit(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = one_matrix(tmp_path / "source", 300, 96)
+    whole = contents(quantized(source, tmp_path / "whole", scheme))
+    monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1 << 9)
+    monkeypatch.setattr(stream, "COPY_BYTES", 1000)
+    assert contents(quantized(source, tmp_path / "slabs", scheme)) == whole
+
+
+def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = one_matrix(tmp_path / "source", 16384, 256)
+    monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(stream, "COPY_BYTES", 1 << 16)
+    job = prepare(source, tmp_path / "out", FP8)
+    tracemalloc.start()
+    write(job)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20 < job.plan.bytes_read // 8
+
+
+def test_progress_counts_every_byte_of_the_source(tmp_path: Path) -> None:
+    job, counted = prepare(KIMI, tmp_path / "out", scheme_of("int4", 32)), []
+    write(job, counted.append)
+    assert sum(counted) == job.plan.bytes_read
+    written = open_checkpoint(tmp_path / "out").tensors.values()
+    assert job.plan.bytes_written == sum(info.nbytes for info in written)
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
+def test_an_interruption_leaves_nothing_behind(
+    interruption: type[BaseException], tmp_path: Path
+) -> None:
+    def interrupt(_: int) -> None:
+        assert len(list(tmp_path.iterdir())) == 1
+        raise interruption
+
+    with pytest.raises(interruption):
+        write(prepare(DRAFT, tmp_path / "out", FP8), interrupt)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_named(value: float, tmp_path: Path) -> None:
+    def spoil(tensors: Tensors) -> Tensors:
+        spoiled = tensors[QUERY].copy()
+        spoiled[3, 5] = value
+        return {**tensors, QUERY: spoiled}
+
+    source = copy_edited(DRAFT, tmp_path / "source", tensors=spoil)
+    with pytest.raises(ValueError, match=rf"q_proj.weight .* holds {value} at \[3, 5\]"):
+        quantized(source, tmp_path / "out", "ptpc_fp8")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_an_existing_directory_is_refused_unless_empty(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    quantized(DRAFT, out, "ptpc_fp8")
+    with pytest.raises(FileExistsError, match="is not empty"):
+        prepare(DRAFT, out, FP8)
+    with pytest.raises(FileExistsError, match="is no directory"):
+        prepare(DRAFT, out / "config.json", FP8)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark", "draft_mha_fp8_ptpc"],
+)
+def test_a_quantised_source_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"{name} is quantised already, as \S*weight"):
+        prepare(ORACLES / name, tmp_path / "out", FP8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"quantization_config": {}}, "has a quantization_config, but no weight is quantised"),
+        ({"text_config": {"quantization_config": {}}}, "has a quantization_config, but no weight"),
+        ({"text_config": []}, "text_config must be an object, got list"),
+    ],
+)
+def test_a_configuration_that_cannot_be_extended_is_refused(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    source = copy_edited(DRAFT, tmp_path / "source", config=lambda c: {**c, **fields})
+    with pytest.raises(ValueError, match=message):
+        prepare(source, tmp_path / "out", scheme_of("int4", 32))
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        (["fc", "lm_heat"], "'lm_heat' matches no linear weight"),
+        (["re:("], "is no regular expression"),
+        (["*"], "no linear weight is left"),
+    ],
+)
+def test_patterns_that_can_only_be_mistakes_are_refused(
+    exclude: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare(DRAFT, tmp_path / "out", FP8, exclude=exclude)
+
+
+def test_every_weight_that_does_not_divide_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"mxfp4 can't hold") as raised:
+        prepare(ORACLES / "draft_mla_bf16", tmp_path / "out", scheme_of("mxfp4"))
+    assert "q_b_proj.weight [96, 48]: 32 inputs share a scale" in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_excluding_nothing_quantises_head_and_fusion_too(tmp_path: Path) -> None:
+    ours = quantized(DRAFT, tmp_path / "out", "ptpc_fp8", exclude=[]).tensors
+    assert ours["fc.weight"].dtype == ours["lm_head.weight"].dtype == "F8_E4M3"
+    assert ours["embed_tokens.weight"].dtype == "BF16"
+    assert ours["norm.weight"].dtype == "F16"
+
+
+def test_vision_is_quantised_only_when_asked_and_the_router_never(tmp_path: Path) -> None:
+    for vision in (False, True):
+        job = prepare(KIMI, tmp_path / "out", FP8, exclude=[], vision=vision)
+        chosen = job.plan.selection.quantized
+        assert any(name.startswith("vision_tower") for name in chosen) == vision
+        assert any(name.startswith("mm_projector") for name in chosen) == vision
+        assert not [name for name in chosen if name.endswith("mlp.gate")]
+        assert "language_model.lm_head" in chosen

@@ -1,0 +1,128 @@
+"""What the quantiser writes loads back, and means what was written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from edited import Tensors, copy_edited
+from oracle_files import ORACLES, golden_json
+from quantizing import quantized
+from tolerances import FLOAT32_ATOL
+
+from convert import load_draft, load_target
+from convert.quantize import accept_change
+from convert.quantize.accept_change import accept_length, read_prompts
+from convert.quantize.compare import logical_tensors
+from convert.quantize.decode import dequantize
+from convert.safetensors_files import Checkpoint
+from eagle3_jax import draft_forward, forward
+from eagle3_jax.generate import Generation, generate
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+from pallas_kernels import QuantizedArray
+
+DRAFT, KIMI = ORACLES / "quantizer/source", ORACLES / "kimi_bf16"
+TOKENS = np.array([[5, 9, 70, 33, 8]])
+
+
+def dequantized_copy(source: Path, checkpoint: Checkpoint, into: Path) -> Path:
+    """The source with the weights that `checkpoint` stands for, in float32."""
+
+    def widen(_: Tensors) -> Tensors:
+        return {
+            name: dequantize({part: checkpoint.read(info.name) for part, info in parts.items()})
+            for name, parts in logical_tensors(checkpoint).items()
+        }
+
+    return copy_edited(source, into, tensors=widen)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "group_size"),
+    [("ptpc_fp8", None), ("int4", None), ("int4", 32), ("mxfp4", None), ("fp8_block", None)],
+)
+def test_a_quantised_draft_computes_with_the_weights_that_were_written(
+    scheme: str, group_size: int | None, target: KimiTarget, tmp_path: Path
+) -> None:
+    written = quantized(DRAFT, tmp_path / "out", scheme, group_size)
+    plain = load_draft(dequantized_copy(DRAFT, written, tmp_path / "plain"), target)
+    draft = load_draft(tmp_path / "out", target, quantize_activations=False)
+    size = draft.config.target_hidden_size * len(draft.config.aux_layer_ids)
+    aux = np.random.default_rng(0).normal(size=(1, TOKENS.shape[1], size)).astype(np.float32)
+    ours, expected = draft_forward(draft, TOKENS, aux), draft_forward(plain, TOKENS, aux)
+    np.testing.assert_allclose(ours[0], expected[0], atol=FLOAT32_ATOL)
+
+
+@pytest.mark.parametrize("scheme", ["mxfp4", "fp8_block"])
+def test_a_quantised_target_computes_with_the_weights_that_were_written(
+    scheme: str, tmp_path: Path
+) -> None:
+    written = quantized(KIMI, tmp_path / "out", scheme)
+    plain = load_target(dequantized_copy(KIMI, written, tmp_path / "plain"), dtype=jnp.float32)
+    target = load_target(tmp_path / "out", dtype=jnp.float32, quantize_activations=False)
+    ours, expected = forward(target, TOKENS), forward(plain, TOKENS)
+    np.testing.assert_allclose(ours.logits, expected.logits, atol=FLOAT32_ATOL)
+
+
+def test_a_quantised_draft_serves_without_changing_the_output(
+    target: KimiTarget, tmp_path: Path
+) -> None:
+    quantized(DRAFT, tmp_path / "out", "ptpc_fp8")
+    draft = load_draft(tmp_path / "out", target)
+    golden = golden_json("kimi_bf16_f32")["prompts"][1]
+    prompt, expected = golden["prompt"], golden["greedy"]
+    greedy = SamplingParams(temperature=0, max_tokens=len(expected))
+    (served,) = generate(target, draft, [prompt], greedy, num_speculative_tokens=2)
+    assert served.token_ids == expected
+    assert accept_length([served])[0] > 1
+
+
+def test_accept_change_runs_both_drafts_on_every_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantized(DRAFT, tmp_path / "out", "ptpc_fp8")
+    (tmp_path / "prompts.jsonl").write_text("[5, 9]\n[1, 2, 3]\n", encoding="utf-8")
+    seen = []
+
+    def pretend(target: Any, draft: Any, prompts: Any, sampling: Any, **options: Any) -> Any:
+        seen.append((draft, prompts, sampling.temperature, sampling.max_tokens, options))
+        return [Generation([1], "length", [len(seen)], 0)]
+
+    monkeypatch.setattr(accept_change, "generate", pretend)
+    change = accept_change.accept_change(
+        KIMI, tmp_path / "out", DRAFT, tmp_path / "prompts.jsonl", num_speculative_tokens=2
+    )
+    assert (change.first, change.second, change.prompts) == (2, 3, 2)
+    (quantised, *called), (plain, *same) = seen
+    assert called == same == [[[5, 9], [1, 2, 3]], 0, 64, {"num_speculative_tokens": 2}]
+    kernels = [draft.midlayer.self_attn.q_proj.kernel.get_value() for draft in (quantised, plain)]
+    assert isinstance(kernels[0], QuantizedArray) and not isinstance(kernels[1], QuantizedArray)
+
+
+def test_accept_length_counts_the_bonus_token() -> None:
+    answers = [Generation([1] * 7, "length", [3, 0, 1], 0), Generation([1], "length", [], 0)]
+    assert accept_length(answers) == (1 + 4 / 3, 3)
+    assert accept_length(answers[1:]) == (1, 0)
+
+
+def test_prompts_are_ids_or_text(tmp_path: Path) -> None:
+    lines: list[Any] = [[1, 2], {"token_ids": [3]}, "Hello", {"prompt": "Hello"}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    first, second, text, same = read_prompts(path, ORACLES / "tokenizer")
+    assert (first, second) == ([1, 2], [3])
+    assert text == same and len(text) > 0
+
+
+@pytest.mark.parametrize("line", ["Hello", "[]", "[1.5]", '{"text": "Hello"}', "[true]", "3"])
+def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f"[1]\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 2 is n"):
+        read_prompts(path, ORACLES / "tokenizer")
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="holds no prompts"):
+        read_prompts(path, ORACLES / "tokenizer")

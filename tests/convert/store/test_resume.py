@@ -1,0 +1,129 @@
+"""A conversion may be killed anywhere: the next run goes on, and the store is the same."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from killed_run import POINTS
+from small_stores import ITEM_BYTES, ORIGIN, arrays, parameters, source_directory
+
+from convert.store import Parameter, open_store
+from convert.store.journal import Journal
+from convert.store.verify import verify_store
+from convert.store.writer import partial_directory, write_store
+
+KILLED = -9
+WHOLE_STORE = 7
+
+
+def resume(destination: Path, values: list[Parameter], **origin: object) -> list[int]:
+    """Writes in this process; returns what progress was told."""
+    told: list[int] = []
+    write_store(
+        destination,
+        values,
+        replace(ORIGIN, **origin),
+        side_files=destination.parent / "source",
+        item_bytes=ITEM_BYTES,
+        on_bytes=told.append,
+    )
+    return told
+
+
+def files_of(directory: Path) -> dict[str, tuple[int, int]]:
+    """Every file below a directory, with its inode and time of change."""
+    found = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(p.relative_to(directory)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if point != "never"])
+def test_a_killed_run_is_resumed_without_rewriting(tmp_path: Path, point: str) -> None:
+    side_files, destination = source_directory(tmp_path), tmp_path / "made"
+    script = Path(__file__).with_name("killed_run.py")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(script), point, str(destination), str(side_files)]
+    assert subprocess.run(command, env=environment, check=False).returncode == KILLED
+    partial = partial_directory(destination)
+    lines = (partial / "journal.jsonl").read_text().splitlines()[1:]
+    finished = [json.loads(line)["item"] for line in lines]
+    # The third item is read while the second one is written.
+    assert len(finished) in ((WHOLE_STORE,) if point == "before the rename" else (1, 2))
+    before = {item: files_of(partial / "items" / item) for item in finished}
+
+    told = resume(destination, parameters(arrays()))
+
+    assert len(told) == WHOLE_STORE - len(finished)
+    assert not partial.exists()
+    assert before == {item: files_of(destination / "items" / item) for item in finished}
+    assert verify_store(destination).damage == ()
+    store = open_store(destination)
+    assert all(store.read(p).tobytes() == v.tobytes() for p, v in arrays().items())
+
+
+def interrupted(destination: Path) -> None:
+    """Leaves a partial store of one item: reading the second one is interrupted."""
+    values = parameters(arrays())
+
+    def stop() -> np.ndarray:
+        raise KeyboardInterrupt
+
+    last = replace(values[-1], read=stop)
+    with pytest.raises(KeyboardInterrupt):
+        resume(destination, [*values[:-1], last])
+
+
+def test_a_torn_last_line_of_the_journal_is_written_again(tmp_path: Path) -> None:
+    source_directory(tmp_path)
+    destination = tmp_path / "made"
+    interrupted(destination)
+    journal = partial_directory(destination) / "journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-20])
+    resume(destination, parameters(arrays()))
+    assert verify_store(destination).damage == ()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"arch": "gfx942"}, {"options": {"int4_order": "awq"}}, {"source": ()}]
+)
+def test_another_source_or_option_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    source_directory(tmp_path)
+    interrupted(tmp_path / "made")
+    before = files_of(tmp_path)
+    message = f"begun with another {next(iter(changed))}; delete it"
+    with pytest.raises(ValueError, match=message):
+        resume(tmp_path / "made", parameters(arrays()), **changed)
+    assert files_of(tmp_path) == before
+
+
+def test_an_existing_destination_is_refused(tmp_path: Path) -> None:
+    source_directory(tmp_path)
+    (tmp_path / "made").mkdir()
+    with pytest.raises(ValueError, match="exists"):
+        resume(tmp_path / "made", parameters(arrays()))
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "source"}
+
+
+def test_two_runs_do_not_write_the_same_store(tmp_path: Path) -> None:
+    first = Journal.open(tmp_path, {})
+    with pytest.raises(ValueError, match="another process"):
+        Journal.open(tmp_path, {})
+    first.close()
+    Journal.open(tmp_path, {}).close()
+
+
+def test_bad_values_leave_nothing(tmp_path: Path) -> None:
+    source_directory(tmp_path)
+    values = parameters(arrays())
+
+    def bad() -> np.ndarray:
+        raise ValueError("scales hold NaN")
+
+    with pytest.raises(ValueError, match="scales hold NaN"):
+        resume(tmp_path / "made", [*values[:-1], replace(values[-1], read=bad)])
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}

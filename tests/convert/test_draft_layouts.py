@@ -1,0 +1,242 @@
+"""Drafts as other projects lay them out, and what is written back: load, save, load."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from edited import Tensors, copy_edited
+from oracle_files import DRAFTS, LATENT_DRAFT, ORACLES
+
+from convert import load_draft, save_hf
+from convert.fill import named_variables
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+GROUPED, REDUCED, LATENT = (ORACLES / name for name in (*DRAFTS, LATENT_DRAFT))
+HIDDEN = 128
+LAYER_FIELDS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "rms_norm_eps", "num_hidden_layers", "rope_theta"),
+    *("rope_scaling", "rope_parameters", "hidden_act", "max_position_embeddings"),
+)
+NORM_TENSORS = {
+    "norm_before_fc": {"input_norm": 3 * HIDDEN},
+    "fc_norm": {f"fc_norm.{i}": HIDDEN for i in range(3)},
+    "norm_before_residual": {},
+    "norm_output": {},
+}
+
+
+def assert_same(ours: Eagle3Draft, theirs: Eagle3Draft) -> None:
+    assert ours.config == theirs.config
+    weights, expected = named_variables(ours), named_variables(theirs)
+    assert set(weights) == set(expected)
+    for name, variable in weights.items():
+        np.testing.assert_array_equal(
+            np.asarray(variable.get_value()), np.asarray(expected[name].get_value()), err_msg=name
+        )
+
+
+def with_norms(*options: str) -> Callable[[Tensors], None]:
+    """Adds the norms that these options ask for, all different."""
+
+    def add(tensors: Tensors) -> None:
+        like = tensors["norm.weight"].dtype
+        for option in options:
+            for number, (name, size) in enumerate(NORM_TENSORS[option].items()):
+                values = 1 + (np.arange(size) % 16 + number) / 16
+                tensors[f"{name}.weight"] = values.astype(like)
+
+    return add
+
+
+def speculators(published: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.3.0",
+        "draft_vocab_size": published["draft_vocab_size"],
+        "norm_before_residual": False,
+        "target_hidden_size": None,
+        "tie_word_embeddings": False,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+        "transformer_layer_config": {
+            "model_type": "llama",
+            **{name: published[name] for name in LAYER_FIELDS if name in published},
+        },
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "kimi"}},
+    }
+
+
+def test_a_speculators_draft_is_the_same_draft(target: KimiTarget, tmp_path: Path) -> None:
+    """Names begin with layers.0; the verifier's embedding is not in the file."""
+
+    def rename(tensors: Tensors) -> Tensors:
+        named = {k.replace("midlayer.", "layers.0."): v for k, v in tensors.items()}
+        del named["embed_tokens.weight"]
+        return named
+
+    theirs = copy_edited(REDUCED, tmp_path / "draft", tensors=rename, config=speculators)
+    loaded, plain = load_draft(theirs, target), load_draft(REDUCED, target)
+    assert loaded.embed_tokens is target.embed_tokens
+    plain.embed_tokens = target.embed_tokens
+    assert_same(loaded, plain)
+
+
+def test_a_safeailab_draft_is_the_same_draft(target: KimiTarget, tmp_path: Path) -> None:
+    """It is named like a plain Llama."""
+
+    def theirs(published: dict[str, Any]) -> None:
+        published["architectures"] = ["LlamaForCausalLM"]
+
+    loaded = load_draft(copy_edited(REDUCED, tmp_path / "draft", config=theirs), target)
+    assert_same(loaded, load_draft(REDUCED, target))
+
+
+def test_a_latent_draft_may_be_named_as_vllm_exports_it(target: KimiTarget, tmp_path: Path) -> None:
+    """Prefix layers.0, no max_position_embeddings."""
+
+    def rename(tensors: Tensors) -> Tensors:
+        return {k.replace("midlayer.", "layers.0."): v for k, v in tensors.items()}
+
+    def shorten(published: dict[str, Any]) -> None:
+        del published["max_position_embeddings"]
+
+    exported = copy_edited(LATENT, tmp_path / "draft", tensors=rename, config=shorten)
+    assert_same(load_draft(exported, target), load_draft(LATENT, target))
+
+
+def test_a_latent_draft_survives_the_round_trip(target: KimiTarget, tmp_path: Path) -> None:
+    draft = load_draft(LATENT, target)
+    save_hf(draft, tmp_path)
+    assert_same(load_draft(tmp_path, target), draft)
+    ours, theirs = (
+        json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        for directory in (tmp_path, LATENT)
+    )
+    assert "head_dim" not in ours
+    for name in set(ours) & set(theirs) - {"rope_scaling", "eagle_config"}:
+        assert ours[name] == theirs[name], name
+    for name in ("rope_scaling", "eagle_config"):
+        assert ours[name].items() <= theirs[name].items()
+
+
+def test_a_latent_draft_with_full_rank_queries(target: KimiTarget, tmp_path: Path) -> None:
+    def widen(tensors: Tensors) -> None:
+        for part in ("q_a_proj", "q_a_layernorm", "q_b_proj"):
+            old = tensors.pop(f"midlayer.self_attn.{part}.weight")
+        tensors["midlayer.self_attn.q_proj.weight"] = np.ones((96, 2 * HIDDEN), old.dtype)
+
+    def unrank(published: dict[str, Any]) -> None:
+        published["q_lora_rank"] = None
+
+    source = copy_edited(LATENT, tmp_path / "draft", tensors=widen, config=unrank)
+    draft = load_draft(source, target)
+    save_hf(draft, tmp_path / "saved")
+    assert_same(load_draft(tmp_path / "saved", target), draft)
+    assert draft.midlayer.self_attn.q_proj.kernel.get_value().shape == (2 * HIDDEN, 96)
+
+
+@pytest.mark.parametrize("options", [*((name,) for name in NORM_TENSORS), tuple(NORM_TENSORS)])
+@pytest.mark.parametrize("source", [GROUPED, LATENT], ids=lambda path: path.name)
+def test_eagle_31_norms_survive_the_round_trip(
+    target: KimiTarget, source: Path, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    newer = copy_edited(
+        source,
+        tmp_path / "draft",
+        tensors=with_norms(*options),
+        config=lambda published: {**published, **dict.fromkeys(options, True)},
+    )
+    draft = load_draft(newer, target)
+    assert all(getattr(draft.config, name) for name in options)
+    save_hf(draft, tmp_path / "saved")
+    assert_same(load_draft(tmp_path / "saved", target), draft)
+
+
+def test_norms_of_three_layers_have_legacy_names(target: KimiTarget, tmp_path: Path) -> None:
+    def legacy(tensors: Tensors) -> None:
+        with_norms("fc_norm")(tensors)
+        for number, name in enumerate(("low", "mid", "high")):
+            tensors[f"aux_norm_{name}.weight"] = tensors.pop(f"fc_norm.{number}.weight")
+
+    on = {"fc_norm": True}
+    pair = [
+        copy_edited(GROUPED, tmp_path / name, tensors=add, config=lambda c: {**c, **on})
+        for name, add in (("legacy", legacy), ("newer", with_norms("fc_norm")))
+    ]
+    assert_same(*(load_draft(directory, target) for directory in pair))
+
+
+def test_a_single_aux_layer_survives_the_round_trip(target: KimiTarget, tmp_path: Path) -> None:
+    def narrow(tensors: Tensors) -> None:
+        tensors["fc.weight"] = np.ascontiguousarray(tensors["fc.weight"][:, :HIDDEN])
+
+    def first_layer(published: dict[str, Any]) -> None:
+        published["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [1]}
+        published["num_aux_hidden_states"] = 1
+
+    draft = load_draft(
+        copy_edited(GROUPED, tmp_path / "draft", tensors=narrow, config=first_layer), target
+    )
+    assert draft.config.aux_layer_ids == (2,)
+    save_hf(draft, tmp_path / "saved")
+    assert_same(load_draft(tmp_path / "saved", target), draft)
+
+
+@pytest.mark.parametrize(
+    ("options", "tensors", "message"),
+    [
+        ({}, with_norms("fc_norm"), r"fc_norm\.0\.weight: matched by 0 rules"),
+        ({}, with_norms("norm_before_fc"), r"input_norm\.weight: matched by 0 rules"),
+        ({"fc_norm": True}, None, r"fc_norm\.0\.weight: no tensor in the checkpoint"),
+        ({"norm_before_fc": True}, None, r"input_norm\.weight: no tensor in the checkpoint"),
+        (
+            {"norm_before_fc": True},
+            lambda t: t.update({"input_norm.weight": np.ones(HIDDEN, np.float32)}),
+            r"input_norm\.weight: expected shape \(384,\), got \(128,\)",
+        ),
+        ({"num_aux_hidden_states": 4}, None, "num_aux_hidden_states is 4"),
+    ],
+)
+def test_norms_that_do_not_fit_the_configuration(
+    target: KimiTarget,
+    options: dict[str, Any],
+    tensors: Callable[[Tensors], None] | None,
+    message: str,
+    tmp_path: Path,
+) -> None:
+    edited = copy_edited(
+        GROUPED, tmp_path / "draft", tensors=tensors, config=lambda c: {**c, **options}
+    )
+    with pytest.raises(ValueError, match=message):
+        load_draft(edited, target)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kv_lora_rank": 24}, r"kv_a_proj_with_mqa\.weight: expected shape \(32, 256\)"),
+        ({"v_head_dim": 12}, r"o_proj\.weight: expected shape \(128, 48\)"),
+        ({"q_lora_rank": None}, r"q_a_proj\.weight: matched by 0 rules"),
+        ({"kv_lora_rank": None}, "kv_lora_rank must be an integer"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "kv_b_proj.weight: matched by 0 rules"),
+    ],
+)
+def test_latent_widths_that_do_not_fit_the_tensors(
+    target: KimiTarget, fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    edited = copy_edited(LATENT, tmp_path / "draft", config=lambda c: {**c, **fields})
+    with pytest.raises(ValueError, match=message):
+        load_draft(edited, target)
+
+
+def test_rope_of_a_latent_draft_can_be_overridden(target: KimiTarget) -> None:
+    draft = load_draft(LATENT, target, rope_theta=10000, yarn_factor=32)
+    yarn = draft.config.rope.yarn
+    assert yarn is not None
+    assert (draft.config.rope.theta, yarn.factor) == (10000.0, 32.0)
+    assert draft.midlayer.self_attn.scale == pytest.approx(24**-0.5 * 1.3465736**2)

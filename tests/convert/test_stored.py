@@ -1,0 +1,89 @@
+"""A converted checkpoint is the published one: the same model, bit for bit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+from oracle_files import ORACLES
+
+from convert import load_draft, load_target
+from convert.fill import named_variables
+from convert.store.cli import main
+from eagle3_jax.models.kimi import KimiTarget
+
+TARGETS = ("kimi_bf16", "kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark")
+DRAFTS = (
+    "draft_mha_d2t_bf16",
+    "draft_mha_fp8_ptpc",
+    "draft_mha_int4_pc_awq",
+    "draft_mla_bf16",
+)
+
+
+def converted(name: str, into: Path, *flags: str) -> Path:
+    assert main([str(ORACLES / name), str(into / name), *flags]) == 0
+    return into / name
+
+
+def assert_same_model(ours: nnx.Module, theirs: nnx.Module) -> None:
+    assert str(nnx.graphdef(ours)) == str(nnx.graphdef(theirs))
+    expected = named_variables(theirs)
+    assert set(named_variables(ours)) == set(expected)
+    for path, variable in named_variables(ours).items():
+        got, wanted = np.asarray(variable.get_value()), np.asarray(expected[path].get_value())
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted, err_msg=path)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_converted_target_is_the_published_one(name: str, tmp_path: Path) -> None:
+    stored = converted(name, tmp_path)
+    for activations in (True, False):
+        assert_same_model(
+            load_target(stored, quantize_activations=activations),
+            load_target(ORACLES / name, quantize_activations=activations),
+        )
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_a_converted_draft_is_the_published_one(
+    name: str, target: KimiTarget, tmp_path: Path
+) -> None:
+    stored = converted(name, tmp_path)
+    assert_same_model(load_draft(stored, target), load_draft(ORACLES / name, target))
+
+
+def test_a_converted_draft_without_a_head_shares_the_targets(
+    target: KimiTarget, tmp_path: Path
+) -> None:
+    stored = converted("draft_mha_bf16", tmp_path)
+    assert load_draft(stored, target, lm_head="target").lm_head is target.lm_head
+
+
+def test_the_order_of_int4_was_decided_by_the_conversion(
+    target: KimiTarget, tmp_path: Path
+) -> None:
+    linear = converted("draft_mha_int4_pc", tmp_path, "--int4-order", "awq")
+    wrong = load_draft(linear, target)
+    expected = load_draft(ORACLES / "draft_mha_int4_pc", target, int4_order="awq")
+    assert_same_model(wrong, expected)
+    with pytest.raises(ValueError, match="int4_order was decided when"):
+        load_draft(linear, target, int4_order="linear")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("kimi_int4_ct", "no parameter layers.1.mlp.experts.* to keep quantised"),
+        ("kimi_bf16", r"parameters missing \['layers.1.mlp.down_proj.kernel"),
+    ],
+)
+def test_a_store_beside_another_config_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    stored = converted(name, tmp_path)
+    config = json.loads((stored / "config.json").read_text(encoding="utf-8"))
+    config["text_config"]["first_k_dense_replace"] = 2
+    (stored / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_target(stored)

@@ -1,0 +1,172 @@
+"""A draft's configuration, and every option of it that is refused."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from published_configs import read_draft, read_latent
+
+from eagle3_jax.config import (
+    DraftConfig,
+    LatentShape,
+    RopeConfig,
+    YarnConfig,
+)
+
+
+def test_the_published_draft() -> None:
+    config = read_draft()
+    assert config == DraftConfig(
+        vocab_size=163840,
+        draft_vocab_size=163840,
+        hidden_size=7168,
+        target_hidden_size=7168,
+        intermediate_size=12288,
+        num_attention_heads=64,
+        num_key_value_heads=64,
+        head_dim=128,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=262144,
+        rope=RopeConfig(1000000.0),
+        aux_layer_ids=(2, 30, 58),
+    )
+    assert config.num_aux == 3
+
+
+def test_fields_a_draft_may_leave_out() -> None:
+    left_out = ("draft_vocab_size", "head_dim", "num_key_value_heads")
+    config = read_draft(**dict.fromkeys(left_out))
+    assert (config.draft_vocab_size, config.head_dim, config.num_key_value_heads) == (
+        163840,
+        112,
+        64,
+    )
+    assert read_draft(target_hidden_size=4096).target_hidden_size == 4096
+
+
+def test_newer_transformers_write_rope_parameters() -> None:
+    parameters = {"rope_theta": 5e4, "rope_type": "yarn", "factor": 64.0}
+    parameters["original_max_position_embeddings"] = 4096
+    config = read_draft(rope_theta=None, rope_parameters=parameters)
+    assert config.rope == RopeConfig(5e4, YarnConfig(64.0, 4096))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("architectures", ["MistralForCausalLM"]),
+        ("architectures", ["LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"]),
+        ("architectures", None),
+        ("hidden_act", "gelu"),
+        ("attention_bias", True),
+        ("mlp_bias", True),
+        ("num_hidden_layers", 2),
+        ("tie_word_embeddings", True),
+        ("fc_norm", "yes"),
+        ("norm_before_fc", "yes"),
+        ("norm_output", "yes"),
+        ("norm_before_residual", "yes"),
+        ("use_sliding_window", True),
+        ("layer_types", ["sliding_attention"]),
+        ("use_aux_hidden_state", False),
+        ("use_input_layernorm_in_first_layer", False),
+        ("use_last_layernorm", False),
+        ("use_mtp_layernorm", True),
+        ("num_aux_hidden_states", 2),
+        ("rope_interleave", False),
+    ],
+)
+def test_draft_options_that_would_change_the_arithmetic_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="architecture" if name == "architectures" else name):
+        read_draft(**{name: value})
+    if name != "architectures":
+        with pytest.raises(ValueError, match=name):
+            read_draft(eagle_config={name: value})
+
+
+def test_a_published_draft_with_latent_attention() -> None:
+    """Its latent norms use its own epsilon; YaRN's magnitude squared is in its scale."""
+    config = read_latent()
+    shape = LatentShape(1536, 512, 128, 64, 128)
+    assert config.latent == shape
+    assert config.aux_layer_ids == (2, 30, 58)
+    assert config.max_position_embeddings == 64 * 4096
+    attention = config.latent_attention
+    assert attention is not None
+    assert (attention.input_size, attention.hidden_size) == (2 * 7168, 7168)
+    assert (attention.latent_norm_eps, attention.latent_dim, config.rotary_dim) == (1e-5, 576, 64)
+    assert attention.softmax_scale == pytest.approx(0.1446796258, abs=5e-11)
+    native = read_latent(eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 29, 57]})
+    assert native == config
+    assert read_latent(head_dim=128) == config
+    full_rank = read_latent(q_lora_rank=None)
+    assert full_rank.latent == replace(shape, q_lora_rank=None)
+    assert read_draft().latent_attention is None
+
+
+def test_rope_can_be_overridden_with_the_scale_that_follows_from_it() -> None:
+    config = read_latent().with_rope(theta=10000, yarn_factor=32)
+    yarn = YarnConfig(32.0, 4096, 1.0, 1.0, 1.0, 1.0)
+    assert config == replace(read_latent(), rope=RopeConfig(10000.0, yarn))
+    attention = config.latent_attention
+    assert attention is not None
+    assert attention.softmax_scale == pytest.approx(192**-0.5 * (1 + 0.1 * math.log(32)) ** 2)
+    assert read_latent().with_rope() == read_latent()
+    with pytest.raises(ValueError, match=r"yarn_factor.*no YaRN"):
+        read_draft().with_rope(yarn_factor=32)
+    with pytest.raises(ValueError, match="rope_theta must be greater than 1"):
+        read_draft().with_rope(theta=0)
+
+
+NORMS = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_eagle_31_are_off_unless_asked_for_at_either_level(name: str) -> None:
+    plain = read_draft()
+    assert not getattr(plain, name)
+    on: dict[str, Any] = {name: True}
+    off: dict[str, Any] = {name: False}
+    unset: dict[str, Any] = {name: None}
+    assert read_draft(**unset) == read_draft(**off) == plain
+    assert read_draft(**on) == read_draft(eagle_config=on) == replace(plain, **on)
+    with pytest.raises(ValueError, match=f"{name} is False, but True inside eagle_config"):
+        read_draft(**off, eagle_config=on)
+
+
+def test_the_number_of_aux_states_must_be_that_of_the_layers() -> None:
+    ids: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [7, 40]}
+    assert read_draft(**ids, num_aux_hidden_states=2).num_aux == 2
+    with pytest.raises(ValueError, match="num_aux_hidden_states is 4"):
+        read_draft(num_aux_hidden_states=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("eagle_config", True),
+        ("rope_scaling", "yarn"),
+        ("rope_parameters", [1]),
+        ("architectures", 3),
+        ("eagle_aux_hidden_state_layer_ids", [2, 30.0, 58]),
+    ],
+)
+def test_fields_of_another_type_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="architecture" if name == "architectures" else name):
+        read_draft(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden_size", 7168.5),
+        ("num_attention_heads", True),
+        ("qk_rope_head_dim", 2**40),
+        ("v_head_dim", None),
+        ("rms_norm_eps", "small"),
+    ],
+)
+def test_numbers_of_a_draft_that_make_no_sense_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        read_latent(**{name: value})

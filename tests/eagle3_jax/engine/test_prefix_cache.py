@@ -1,0 +1,168 @@
+"""Reused pages hold what a prefill would write, so no token and no acceptance depends on them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from driving import Answer, drive, sizes
+from tiny import VOCAB
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+
+STEM = [(11 * i * i + 5) % VOCAB for i in range(18)]
+KINDS = (
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.7, top_p=0.9),
+    SamplingParams(temperature=1.0, top_k=12),
+)
+ATOL = 1e-5
+both_drafts = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
+
+
+def ready(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
+    engine = Engine(target, draft, config)
+    return engine
+
+
+def alike(count: int, answer: int = 24) -> list[Request]:
+    """Greedy and sampled requests behind one stem: all of it, or its beginning."""
+    return [
+        Request(
+            f"{i}",
+            [*STEM[: 18 - 5 * (i % 3)], *[(i * 7 + j) % VOCAB for j in range(i % 4)]],
+            replace(KINDS[i % len(KINDS)], seed=i, max_tokens=answer + 3 * (i % 4)),
+        )
+        for i in range(count)
+    ]
+
+
+def one_by_one(engine: Engine, requests: list[Request]) -> dict[str, Answer]:
+    """Each alone: nobody is preempted."""
+    answers: dict[str, Answer] = {}
+    for request in requests:
+        answers |= drive(engine, [request])
+    assert engine.stats().num_preemptions == 0
+    return answers
+
+
+def assert_same(answers: dict[str, Answer], others: dict[str, Answer]) -> None:
+    for name, answer in answers.items():
+        assert answer.token_ids == others[name].token_ids, name
+        assert answer.finish == others[name].finish
+
+
+def rows(engine: Engine, request: Request, length: int) -> list[np.ndarray]:
+    """The rows of a request's first positions in every pool, target's pools first, read while the
+    request runs; then it is cancelled."""
+    engine.add(request)
+    while not engine.step():
+        pass
+    pages = engine._sequences[request.request_id].pages
+    state = engine._runner._state
+    pools = [np.array(pool)[pages] for pool in (*state.target_pools, *state.draft_pools)]
+    engine.cancel(request.request_id)
+    while engine.has_work:
+        engine.step()
+    return [pool.reshape(-1, *pool.shape[2:])[:length] for pool in pools]
+
+
+@both_drafts
+@pytest.mark.parametrize("k", [0, 3])
+def test_hits_change_neither_tokens_nor_acceptance(
+    target: KimiTarget, draft: Eagle3Draft, k: int
+) -> None:
+    """Everybody asks twice, the second time with the answers' pages there too."""
+    cold = ready(target, draft, sizes(k, enable_prefix_caching=False))
+    warm = ready(target, draft, sizes(k))
+    expected = drive(cold, alike(9, answer=6), arrival_gap=6)
+    for _ in range(2):
+        answers = drive(warm, alike(9, answer=6), arrival_gap=6)
+        assert_same(answers, expected)
+        assert [a.accepted for a in answers.values()] == [a.accepted for a in expected.values()]
+    stats = warm.stats()
+    assert stats.prefix_cache_hits > stats.prefix_cache_queries / 2
+    assert stats.free_pages == stats.total_pages and stats.num_preemptions == 0
+    assert cold.stats().prefix_cache_hits == cold.stats().num_preemptions == 0
+
+
+@pytest.mark.parametrize("k", [0, 3])
+@pytest.mark.parametrize("arrival_gap", [0, 4])
+def test_preemption_and_eviction_change_no_token(
+    target: KimiTarget, draft: Eagle3Draft, k: int, arrival_gap: int
+) -> None:
+    """27 pages: little more than two requests at their ends."""
+    cold = ready(target, draft, sizes(k, enable_prefix_caching=False))
+    warm = ready(target, draft, sizes(k))
+    expected = one_by_one(cold, alike(9))
+    for _ in range(2):
+        assert_same(drive(warm, alike(9), arrival_gap=arrival_gap), expected)
+    stats = warm.stats()
+    assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 0
+    assert stats.free_pages == stats.total_pages
+
+
+@both_drafts
+def test_reused_rows_are_those_that_a_prefill_writes(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    """In the pools of target and draft: of a prompt, and of an answer, which rounds wrote."""
+    warm = ready(target, draft, sizes(3))
+    cold = ready(target, draft, sizes(3, enable_prefix_caching=False))
+    greedy = replace(KINDS[0], max_tokens=20)
+    answer = drive(warm, [Request("a", STEM, greedy)])["a"]
+    talk = Request("b", [*STEM, *answer.token_ids, 1], greedy)
+    length = len(talk.prompt_ids) - 1
+    reused, fresh = (rows(engine, talk, length) for engine in (warm, cold))
+    assert warm.stats().prefix_cache_hits > len(STEM)
+    for one, other in zip(reused, fresh, strict=True):
+        np.testing.assert_allclose(one, other, atol=ATOL)
+
+
+def test_prompts_that_part_at_a_pages_end_do_not_share_its_draft_row(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    """The first 16 tokens are the same, and so is the target's KV; the draft's row 15 is not."""
+    warm = ready(target, draft, sizes(3))
+    cold = ready(target, draft, sizes(3, enable_prefix_caching=False))
+    drive(warm, [Request("a", STEM, KINDS[0])])
+    parted = Request("b", [*STEM[:16], (STEM[16] + 1) % VOCAB, 4], KINDS[0])
+    reused, fresh = (rows(engine, parted, 17) for engine in (warm, cold))
+    assert warm.stats().prefix_cache_hits == 12
+    for one, other in zip(reused, fresh, strict=True):
+        np.testing.assert_allclose(one, other, atol=ATOL)
+    other_draft = rows(cold, Request("c", STEM, KINDS[0]), 16)[-1]
+    assert np.abs(fresh[-1][15] - other_draft[15]).max() > 100 * ATOL
+
+
+def test_exact_mode_reads_the_bits_it_would_have_written(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    """Rows, tokens and acceptance; a conversation reuses its prompt, not what rounds wrote."""
+    exact = sizes(3, exact=True)
+    warm = ready(target, draft, exact)
+    cold = ready(target, draft, replace(exact, enable_prefix_caching=False))
+    expected = one_by_one(cold, alike(6))
+    for _ in range(2):
+        answers = drive(warm, alike(6), arrival_gap=2)
+        assert_same(answers, expected)
+        assert [a.accepted for a in answers.values()] == [a.accepted for a in expected.values()]
+    talk = Request("talk", [*STEM, *expected["0"].token_ids, 1], KINDS[0])
+    length, known = len(talk.prompt_ids) - 1, warm.stats().prefix_cache_hits
+    for one, other in zip(rows(warm, talk, length), rows(cold, talk, length), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert warm.stats().prefix_cache_hits - known == 16, "two chunks of the first prompt"
+
+
+def test_exact_mode_repeats_its_bits_after_preemption_from_shared_pages(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    """The engine itself raises when a replayed token differs."""
+    exact = sizes(3, exact=True)
+    cold = ready(target, None, replace(exact, enable_prefix_caching=False))
+    warm = ready(target, draft, exact)
+    assert_same(drive(warm, alike(9)), one_by_one(cold, alike(9)))
+    stats = warm.stats()
+    assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 0

@@ -1,0 +1,191 @@
+"""Requests that begin alike, on the simulated device: it checks every row of target and draft."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from driving import Answer, drive
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_device import VOCAB, SimulatedRunner, plain_answer, simulated_engine
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.sampling_params import SamplingParams
+
+CONFIG = EngineConfig(
+    3, max_model_len=48, max_num_seqs=4, page_size=4, num_pages=49, prefill_chunk=8
+)
+STEM = [5, 9, 2, 14, 7, 7, 1, 12, 3, 16, 0, 8, 4, 11, 6, 10, 13]
+
+
+def request(name: str, prompt: list[int], max_tokens: int = 12) -> Request:
+    return Request(name, prompt, SamplingParams(max_tokens=max_tokens, seed=1))
+
+
+def prefilled(engine: Engine) -> int:
+    """Tokens that went through prefill programs."""
+    runner: Any = engine._runner
+    assert isinstance(runner, SimulatedRunner)
+    return runner.prefilled
+
+
+def cached(answer: Answer) -> int:
+    """The prompt tokens found in the cache, as every output of an answer says."""
+    (count,) = {output.cached_tokens for output in answer.outputs}
+    return count
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> dict[str, Any]:
+    """Prompts of a common stem's beginning and a tail, some twice; pages scarce or plenty."""
+    tails = st.lists(st.integers(0, VOCAB - 1), max_size=4)
+    stems = st.sampled_from([STEM, STEM[:9] + STEM[::-1], [1] * 20])
+    prompts = [
+        draw(stems)[: draw(st.integers(1, 17))] + draw(tails)
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+    prompts += draw(st.lists(st.sampled_from(prompts), max_size=3))
+    max_model_len, page_size = draw(st.integers(22, 40)), draw(st.sampled_from([1, 2, 3, 4, 8]))
+    pages_per_seq = -(-max_model_len // page_size)
+    config = EngineConfig(
+        num_speculative_tokens=draw(st.integers(0, 4)),
+        max_model_len=max_model_len,
+        max_num_seqs=draw(st.integers(1, 4)),
+        page_size=page_size,
+        num_pages=1 + pages_per_seq + draw(st.integers(0, 2 * pages_per_seq)),
+        prefill_chunk=draw(st.integers(1, 8)),
+        exact=draw(st.booleans()),
+        enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
+    )
+    names = st.sampled_from([f"{i}" for i in range(len(prompts))])
+    return {
+        "requests": [
+            Request(f"{i}", p, SamplingParams(max_tokens=draw(st.integers(1, 20)), seed=i % 3))
+            for i, p in enumerate(prompts)
+        ],
+        "config": config,
+        "with_draft": draw(st.booleans()),
+        "arrival_gap": draw(st.integers(0, 4)),
+        "cancel_at": draw(st.dictionaries(names, st.integers(0, 12), max_size=2)),
+    }
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(traffic())
+def test_shared_pages_change_no_answer_and_no_page_is_lost(case: dict[str, Any]) -> None:
+    config: EngineConfig = case["config"]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        engine = simulated_engine(monkeypatch, config, with_draft=case["with_draft"])
+        answers = drive(
+            engine, case["requests"], arrival_gap=case["arrival_gap"], cancel_at=case["cancel_at"]
+        )
+    stats, unit = engine.stats(), config.page_size
+    assert stats.free_pages == stats.total_pages
+    for request in case["requests"]:
+        answer = answers[request.request_id]
+        tokens, *_ = plain_answer(request, config)
+        assert answer.token_ids == tokens[: len(answer.token_ids)]
+        assert answer.finish[0] == "abort" or answer.token_ids == tokens
+        found = answer.outputs[-1].cached_tokens
+        assert found < len(request.prompt_ids) and found % unit == 0
+        assert not config.exact or found % config.prefill_chunk == 0
+    if not config.enable_prefix_caching:
+        assert stats.prefix_cache_queries == stats.prefix_cache_hits == 0
+    elif not case["cancel_at"]:
+        assert stats.prefix_cache_queries == stats.prompt_tokens
+        assert stats.prefix_cache_hits == sum(a.outputs[-1].cached_tokens for a in answers.values())
+        if stats.num_preemptions == 0:
+            assert prefilled(engine) == stats.prompt_tokens - stats.prefix_cache_hits
+
+
+@pytest.mark.parametrize(
+    ("alike", "found"), [(3, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8), (13, 12), (17, 16)]
+)
+def test_a_page_is_found_only_where_the_token_after_it_agrees_too(
+    monkeypatch: pytest.MonkeyPatch, alike: int, found: int
+) -> None:
+    """Up to a page's end is not enough: the draft's last row in it saw the next token."""
+    engine = simulated_engine(monkeypatch, CONFIG)
+    other = [*STEM[:alike], *[(token + 1) % VOCAB for token in STEM[alike:]], 3]
+    drive(engine, [request("a", [*STEM, 2])])
+    assert cached(drive(engine, [request("b", other)])["b"]) == found
+
+
+def test_the_last_token_of_a_known_prompt_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = simulated_engine(monkeypatch, CONFIG)
+    for length, found in ((16, 12), (17, 16), (13, 12), (12, 8), (1, 0)):
+        drive(engine, [request("a", STEM[:length])])
+        before = prefilled(engine)
+        assert cached(drive(engine, [request("b", STEM[:length])])["b"]) == found
+        assert prefilled(engine) - before == length - found
+
+
+@pytest.mark.parametrize(("page_size", "chunk", "found"), [(4, 8, 8), (4, 6, 12), (2, 5, 10)])
+def test_exact_mode_goes_on_from_the_grid_of_chunks(
+    monkeypatch: pytest.MonkeyPatch, page_size: int, chunk: int, found: int
+) -> None:
+    config = replace(CONFIG, exact=True, page_size=page_size, prefill_chunk=chunk, num_pages=None)
+    engine = simulated_engine(monkeypatch, config)
+    drive(engine, [request("a", STEM)])
+    assert cached(drive(engine, [request("b", STEM[:15])])["b"]) == found
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("length", range(12, 18))
+def test_a_conversation_goes_on_from_its_answer_but_in_exact_mode_from_its_prompt(
+    monkeypatch: pytest.MonkeyPatch, exact: bool, length: int
+) -> None:
+    """The draft's rows of the last round's tokens are not final, and may have been made up."""
+    engine = simulated_engine(monkeypatch, replace(CONFIG, exact=exact))
+    first = drive(engine, [request("a", STEM[:length], 13)])["a"]
+    final = length + len(first.token_ids) - 1 - (first.accepted[-1] + 1)
+    again = drive(engine, [request("b", [*STEM[:length], *first.token_ids, 1])])["b"]
+    assert cached(again) == ((length - 1) // 8 * 8 if exact else final // 4 * 4)
+
+
+def test_those_who_come_together_share_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = simulated_engine(monkeypatch, CONFIG)
+    answers = drive(engine, [request(f"{i}", [*STEM, i]) for i in range(4)])
+    assert [cached(answer) for answer in answers.values()] == [0, 16, 16, 16]
+    assert prefilled(engine) == 18 + 3 * 2
+    stats = engine.stats()
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (4 * 18, 3 * 16)
+
+
+def test_what_a_cancelled_request_had_committed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = simulated_engine(monkeypatch, CONFIG)
+    drive(engine, [request("a", STEM, 20)], cancel_at={"a": 1})
+    assert cached(drive(engine, [request("b", STEM)])["b"]) == 8, "one chunk had been dispatched"
+
+
+def test_a_preempted_sequence_finds_its_own_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as found only what its first admission found."""
+    config = replace(CONFIG, num_pages=18, max_num_seqs=2)
+    engine = simulated_engine(monkeypatch, config)
+    asked = [request("a", STEM, 30), request("b", STEM[::-1], 30)]
+    answers = drive(engine, asked)
+    stats = engine.stats()
+    assert stats.num_preemptions > 0 and stats.prefix_cache_hits == 0
+    cold = simulated_engine(monkeypatch, replace(config, enable_prefix_caching=False))
+    assert [a.token_ids for a in drive(cold, asked).values()] == [
+        a.token_ids for a in answers.values()
+    ]
+    assert prefilled(engine) < prefilled(cold)
+
+
+def test_idle_pages_go_before_a_sequence_is_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request takes 8 of 12 pages; those used longest ago go first, prompts after answers."""
+    engine = simulated_engine(monkeypatch, replace(CONFIG, num_pages=13, max_num_seqs=1))
+    prompts = {name: [token, *STEM[1:]] for name, token in (("a", 5), ("b", 6), ("c", 8))}
+    for name in ("a", "b", "a", "c"):
+        drive(engine, [request(name, prompts[name])])
+    found = {n: cached(drive(engine, [request(n, prompts[n], 1)])[n]) for n in ("a", "c", "b")}
+    assert found["a"] == found["c"] == 16 > found["b"]
+    assert engine.stats().num_preemptions == 0
+
+
+def test_nothing_is_shared_when_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = simulated_engine(monkeypatch, replace(CONFIG, enable_prefix_caching=False))
+    for name in "ab":
+        assert cached(drive(engine, [request(name, STEM)])[name]) == 0
+    assert prefilled(engine) == 2 * len(STEM)

@@ -1,0 +1,95 @@
+"""Quantised targets against transformers on the weights that their own tools dequantised."""
+
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cache_free import padded
+from oracle_files import ORACLES, PROMPTS, golden_arrays
+from tolerances import ACTIVATION_SCHEMES_RMS, FLOAT32_ATOL
+
+from convert import load_target
+from convert.activations import Activations
+from eagle3_jax.forward import forward
+from eagle3_jax.layers.moe import Experts, MoE
+from eagle3_jax.layers.quantized import QuantizedKernel
+from eagle3_jax.models.kimi import KimiTarget
+from pallas_kernels import QuantizedArray, dequantize
+
+FORMS = ("kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark")
+LAST_ROWS = 6
+load = cache(
+    lambda form, activations: load_target(ORACLES / form, quantize_activations=activations)
+)
+each_prompt = pytest.mark.parametrize("prompt", PROMPTS)
+
+
+def golden_logits(form: str, kind: str, prompt: int) -> tuple[np.ndarray, np.ndarray]:
+    """The golden logits (row 0 and the last six) and the argmax of every row."""
+    golden = golden_arrays(f"{form}_{kind}")
+    return golden[f"p{prompt}.logits"], golden[f"p{prompt}.argmax"]
+
+
+def logits_of(form: str, activations: Activations, prompt: int) -> np.ndarray:
+    ids = golden_arrays(f"{form}_deq_f32")[f"p{prompt}.ids"]
+    target: KimiTarget = load(form, activations)
+    return np.asarray(forward(target, padded(ids)[None]).logits)[0, : len(ids)]
+
+
+def experts_of(target: KimiTarget) -> Experts:
+    moe = target.layers[1].mlp
+    assert isinstance(moe, MoE)
+    return moe.experts
+
+
+def kept_rows(logits: np.ndarray) -> np.ndarray:
+    return np.concatenate([logits[:1], logits[-LAST_ROWS:]])
+
+
+@each_prompt
+@pytest.mark.parametrize("form", FORMS)
+def test_logits_are_those_of_the_dequantised_weights(form: str, prompt: int) -> None:
+    golden, argmax = golden_logits(form, "deq_f32", prompt)
+    logits = logits_of(form, False, prompt)
+    np.testing.assert_allclose(kept_rows(logits), golden, rtol=0, atol=FLOAT32_ATOL)
+    np.testing.assert_array_equal(logits.argmax(-1), argmax)
+
+
+@each_prompt
+def test_mxfp4_activations_are_quarks(prompt: int) -> None:
+    golden, _ = golden_logits("kimi_mxfp4_quark", "actquant", prompt)
+    logits = logits_of("kimi_mxfp4_quark", True, prompt)
+    np.testing.assert_allclose(kept_rows(logits), golden, rtol=0, atol=FLOAT32_ATOL)
+
+
+@each_prompt
+@pytest.mark.parametrize("activations", [True, "int8", "fp8"])
+def test_w4a8_activations_lie_near_quarks(activations: Activations, prompt: int) -> None:
+    """The golden file has one FP8 scale for all tokens of an expert, we have one a token."""
+    golden, argmax = golden_logits("kimi_w4a8_quark", "actquant", prompt)
+    logits = logits_of("kimi_w4a8_quark", activations, prompt)
+    rms = np.sqrt(np.mean((kept_rows(logits) - golden) ** 2))
+    assert FLOAT32_ATOL < rms < ACTIVATION_SCHEMES_RMS
+    np.testing.assert_array_equal(logits.argmax(-1), argmax)
+
+
+@pytest.mark.parametrize(("form", "ulps"), [("kimi_mxfp4_quark", 0), ("kimi_w4a8_quark", 1)])
+def test_unpacked_weights_are_quarks(form: str, ulps: int) -> None:
+    """Bit for bit, but that W4A8's two scales are multiplied before the values, not after."""
+    golden = golden_arrays(f"{form}_dequantised_sample")
+    experts = experts_of(load(form, True))
+    for name, weight in golden.items():
+        kernel = getattr(experts, name.split(".")[-2]).get_value()
+        assert isinstance(kernel, QuantizedArray)
+        unpacked = np.asarray(dequantize(kernel[1]), np.float32)
+        np.testing.assert_array_max_ulp(unpacked, weight, maxulp=ulps or 1)
+        assert ulps or np.array_equal(unpacked, weight)
+
+
+def test_weights_stay_quantised_in_memory() -> None:
+    experts = experts_of(load("kimi_int4_ct", True))
+    assert isinstance(experts.up_proj, QuantizedKernel)
+    values, scale = experts.up_proj.values.get_value(), experts.up_proj.scale.get_value()
+    assert (values.dtype, values.shape) == (jnp.uint8, (6, 64, 64))
+    assert (scale.dtype, scale.shape) == (jnp.bfloat16, (6, 64, 4))

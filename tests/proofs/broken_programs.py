@@ -1,0 +1,20 @@
+"""Compiling programs anew, so that what a test has broken is in them."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from eagle3_jax.engine.programs import compile_program
+
+
+def compile_rounds_anew(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    """In `module`, rounds are compiled as the code is now; prefills stay the shared ones."""
+    fresh = lru_cache(maxsize=None)(compile_program.__wrapped__)
+
+    def compile_anew(kind: str, *inputs: Any) -> Callable[..., Any]:
+        return (fresh if "round" in kind else compile_program)(kind, *inputs)
+
+    monkeypatch.setattr(module, "compile_program", compile_anew)

@@ -1,0 +1,73 @@
+"""NaN wherever a program may not look: put there before every program that the engine runs."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine import Engine
+from eagle3_jax.engine.sequence import Status
+from eagle3_jax.speculative.state import DecodeState
+
+
+class Poison:
+    """Spoils an engine's state before each of its programs; counts the rows it has spoiled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+        self.rows = 0
+        self._engine, runner = engine, engine._runner
+        run = runner._run
+
+        def run_spoiled(program: Any, *inputs: Any) -> jax.Array:
+            runner._state = self._spoil(runner._state)
+            return run(program, *inputs)
+
+        monkeypatch.setattr(runner, "_run", run_spoiled)
+
+    def _spoil(self, state: DecodeState) -> DecodeState:
+        """Rows past the committed ones in every page that a sequence holds, the scratch page, and
+        what the slots keep of rejected rows, of finished requests and of padding."""
+        slots = jax.device_get(state.slots)
+        keep = np.arange(slots.verified_tokens.shape[1]) <= slots.num_accepted[:, None]
+        live = np.zeros(len(keep), bool)
+        target_rows = np.zeros(state.target_pools[0].shape[:2], bool)
+        draft_rows = target_rows.copy()
+        target_rows[SCRATCH_PAGE] = draft_rows[SCRATCH_PAGE] = True
+        for sequence in self._engine._scheduler.admitted:
+            slot, first = sequence.slot, sequence.num_prefilled
+            known, settled = first, first
+            if sequence.status is Status.RUNNING:
+                live[slot] = True
+                known = int(slots.seq_lens[slot])
+                settled = known - int(slots.num_accepted[slot]) - 1
+            _mark(target_rows, sequence.pages, known)
+            _mark(draft_rows, sequence.pages, settled)
+        self.rows += int(target_rows.sum() + draft_rows.sum())
+        stale = jnp.asarray(~(keep & live[:, None]))
+        return replace(
+            state,
+            target_pools=tuple(_spoil_pool(pool, target_rows) for pool in state.target_pools),
+            draft_pools=tuple(_spoil_pool(pool, draft_rows) for pool in state.draft_pools),
+            slots=replace(
+                state.slots,
+                verified_tokens=jnp.where(stale, 1, state.slots.verified_tokens),
+                aux_hidden=jnp.where(stale[..., None], jnp.nan, state.slots.aux_hidden),
+            ),
+        )
+
+
+def _mark(rows: np.ndarray, pages: list[int], first: int) -> None:
+    """Marks the rows of these pages from position `first` on."""
+    if pages:
+        own = rows[pages].reshape(-1)
+        own[first:] = True
+        rows[pages] = own.reshape(len(pages), -1)
+
+
+def _spoil_pool(pool: jax.Array, rows: np.ndarray) -> jax.Array:
+    spoiled = rows.reshape(*rows.shape, *[1] * (pool.ndim - 2))
+    return jnp.where(spoiled, jnp.nan, pool)

@@ -1,0 +1,35 @@
+"""docs/proofs.md says which test holds what: the tests it names exist, and nothing is left out."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+ITEMS = re.findall(r"^\| H(\d+) \|(.*)\|$", PAGE, re.MULTILINE)
+
+
+def functions_of(path: Path) -> set[str]:
+    """Names of the test functions of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
+def test_every_test_named_there_exists(file: str) -> None:
+    assert {name for path, name in NAMED if path == file} <= functions_of(ROOT / file)
+
+
+def test_every_item_of_the_checklist_has_a_line_with_a_test_or_a_reason() -> None:
+    assert [int(number) for number, _ in ITEMS] == list(range(1, 45))
+    for number, line in ITEMS:
+        assert re.search(r"`tests/[\w/]+\.py::\w+`|not built yet", line), f"H{number}"
+
+
+def test_every_proof_is_on_the_page() -> None:
+    here = Path(__file__).parent
+    files = {f"tests/proofs/{path.name}" for path in here.glob("test_*.py")}
+    assert files - {"tests/proofs/test_proofs_page.py"} <= {file for file, _ in NAMED}

@@ -1,0 +1,120 @@
+"""Plain and speculative decoding of a TreeModel with the engine's own sampler and verify."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from slot_rows import decoding_rows
+from tree_model import TreeModel
+
+from eagle3_jax.sampling import sample
+from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.verify import VerifyResult
+
+PROMPT = (0, 1)
+"""What precedes every history; the last of it is the token whose KV is not written yet."""
+
+Verify = Callable[[jax.Array, jax.Array, SlotRows], VerifyResult]
+Drafter = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(histories, lengths) -> drafts int [batch, k]."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One sequence a row of `options`; sample and verify are compiled here, as they are now."""
+
+    model: TreeModel
+    options: SamplingRows
+
+    def plain(self, length: int) -> np.ndarray:
+        """Tokens [batch, length], one at a time, each from its true history."""
+        draw = jax.jit(lambda *inputs: sample(*inputs))
+        batch = len(self.options.temperature)
+        tokens = np.zeros((batch, length), np.int32)
+        for step in range(length):
+            logits = self.model.logits(tokens, np.full(batch, step))
+            positions = np.full((batch, 1), len(PROMPT) + step)
+            chosen = draw(jnp.asarray(logits)[:, None], jnp.asarray(positions), self.options)
+            tokens[:, step] = np.asarray(chosen)[:, 0]
+        return tokens
+
+    def drafts(self, histories: np.ndarray, lengths: np.ndarray, k: int) -> np.ndarray:
+        """k tokens of this model after each history, with each row's own noise."""
+        draw, history = (
+            jax.jit(lambda *inputs: sample(*inputs)),
+            np.pad(histories, ((0, 0), (0, k))),
+        )
+        for step in range(k):
+            logits = jnp.asarray(self.model.logits(history, lengths + step))[:, None]
+            positions = jnp.asarray(len(PROMPT) + lengths + step)[:, None]
+            chosen = np.asarray(draw(logits, positions, self.options))[:, 0]
+            history[np.arange(len(lengths)), lengths + step] = chosen
+        return np.stack([history[np.arange(len(lengths)), lengths + j] for j in range(k)], axis=1)
+
+    def one_round(
+        self,
+        decide: Verify,
+        tokens: np.ndarray,
+        lengths: np.ndarray,
+        drafts: np.ndarray,
+        max_lens: np.ndarray,
+    ) -> VerifyResult:
+        """What verify makes of these drafts after histories of these lengths."""
+        logits = self.row_logits(tokens, lengths, drafts)
+        seq_lens = len(PROMPT) + lengths - 1
+        rows = decoding_rows(self.options, seq_lens, max_lens, drafts.shape[1])
+        return decide(jnp.asarray(logits), jnp.asarray(drafts), rows)
+
+    def rounds(
+        self, verify: Verify, drafter: Drafter, length: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds until every row has `length` tokens; returns them and each round's accepted
+        drafts [batch, rounds], -1 once a row is full."""
+        decide, batch = jax.jit(verify), len(self.options.temperature)
+        tokens, lengths = np.zeros((batch, length + k + 1), np.int32), np.zeros(batch, np.int64)
+        most, paths = np.full(batch, len(PROMPT) + length), []
+        while (lengths < length).any():
+            drafts = drafter(tokens, lengths)
+            result = self.one_round(decide, tokens, lengths, drafts, most)
+            live, accepted = lengths < length, np.asarray(result.num_accepted)
+            for j, chosen in enumerate(np.asarray(result.token_ids).T):
+                commits = live & (j <= accepted)
+                tokens[commits, lengths[commits] + j] = chosen[commits]
+            lengths = lengths + np.where(live, accepted + 1, 0)
+            paths.append(np.where(live, accepted, -1))
+        return tokens[:, :length], np.stack(paths, axis=1)
+
+    def row_logits(self, tokens: np.ndarray, lengths: np.ndarray, drafts: np.ndarray) -> np.ndarray:
+        """The target's logits of a round: row j follows the history and the first j drafts."""
+        batch, k = drafts.shape
+        history = np.pad(tokens, ((0, 0), (0, k + 1)))
+        rows = np.zeros((batch, k + 1, self.model.vocab), np.float32)
+        for j in range(k + 1):
+            rows[:, j] = self.model.logits(history, lengths + j)
+            if j < k:
+                history[np.arange(batch), lengths + j] = drafts[:, j]
+        return rows
+
+
+def repeated(options: SamplingRows, times: int) -> SamplingRows:
+    """Each row `times` times in a row."""
+    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), options)
+
+
+def with_seeds(options: SamplingRows, seeds: np.ndarray) -> SamplingRows:
+    """The first row, once for each seed (low words)."""
+    spread: SamplingRows = jax.tree.map(
+        lambda x: jnp.broadcast_to(x[:1], (len(seeds), *x.shape[1:])), options
+    )
+    words = np.stack([seeds, np.zeros_like(seeds)], axis=1).astype(np.uint32)
+    return replace(spread, seed=jnp.asarray(words))
+
+
+def strings_of(tokens: np.ndarray, vocab: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Each string among the rows and how often it occurs."""
+    found, counts = np.unique(tokens, axis=0, return_counts=True)
+    for string, count in zip(found, counts, strict=True):
+        yield tuple(int(t) for t in string), int(count)

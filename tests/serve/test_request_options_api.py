@@ -1,0 +1,49 @@
+"""Options of a body arrive at the engine under their SamplingParams names."""
+
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from fake_server import Served
+
+from eagle3_jax.engine import Request
+from eagle3_jax.sampling_params import SamplingParams
+
+GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bias": ({"logit_bias": {"5": 1, "7": -2.5}}, {"logit_bias": ((5, 1.0), (7, -2.5))}),
+    "allowed": ({"allowed_token_ids": [3, 5]}, {"allowed_token_ids": (3, 5)}),
+    "bad words": (
+        {"bad_words": ["ab", " c"]},
+        {"bad_words_ids": ((97, 98), (32, 97, 98), (99,), (32, 99))},
+    ),
+    "repetition": ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+    "presence": ({"presence_penalty": -0.5}, {"presence_penalty": -0.5}),
+    "frequency": ({"frequency_penalty": 2}, {"frequency_penalty": 2.0}),
+    "drafts": ({"speculative": {"num_tokens": 0}}, {"num_speculative_tokens": 0}),
+    "nulls": (
+        {"logit_bias": None, "bad_words": None, "speculative": None, "presence_penalty": None},
+        {},
+    ),
+    "neutral": ({"logit_bias": {}, "bad_words": [], "speculative": {}}, {}),
+}
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])
+@pytest.mark.parametrize("kind", GIVEN)
+def test_an_option_reaches_the_engine(
+    fake: Served, monkeypatch: pytest.MonkeyPatch, kind: str, chat: bool
+) -> None:
+    seen: list[Request] = []
+    add = FakeEngine.add
+
+    def listen(self: FakeEngine, request: Request) -> None:
+        seen.append(request)
+        add(self, request)
+
+    monkeypatch.setattr(FakeEngine, "add", listen)
+    given, expected = GIVEN[kind]
+    prompt = {"messages": [{"role": "user", "content": "a"}]} if chat else {"prompt": "a"}
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    answer = fake.http.post(path, json={**prompt, **given, "max_tokens": 3, "seed": 1})
+    assert answer.status_code == 200, answer.text
+    assert seen[0].sampling == SamplingParams(max_tokens=3, seed=1, **expected)
