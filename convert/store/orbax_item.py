@@ -6,6 +6,7 @@ another name.
 
 import functools
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,10 +30,12 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
         save_args={path: _save_args(array) for path, array in arrays.items()},
         ocdbt_target_data_file_size=FILE_BYTES,
     )
+    before, sys.unraisablehook = sys.unraisablehook, _without_late_reports
     try:
         _checkpointer().save(directory, args=arguments)
     except ValueError as error:  # what TensorStore makes of a full disk
         raise OSError(f"cannot write {directory}, repeat the command to resume: {error}") from error
+    sys.unraisablehook = before
 
 
 def read_array(directory: Path, path: str) -> np.ndarray:
@@ -68,6 +71,16 @@ def paths_of(directory: Path) -> set[str]:
     """The paths an item holds by its own metadata; none when that is damaged."""
     found = _checkpointer().metadata(directory).item_metadata
     return set(found.tree) if found else set()
+
+
+def _without_late_reports(unraisable: "sys.UnraisableHookArgs") -> None:
+    """The unraisable hook that stays after a failed write.
+
+    Orbax raises at the first array that fails and closes its event loop; TensorStore's threads
+    then print a traceback for each other array that wanted to report to that loop.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _slabs(stored: ts.TensorStore) -> Iterator[tuple[slice, ...]]:
