@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
+
 MAX_SPECULATIVE_TOKENS = 8
 
 
@@ -15,6 +17,7 @@ class EngineConfig:
     prefill_chunk: prompt tokens a prefill program takes. batch_buckets: compiled batch sizes;
     None doubles up to max_num_seqs. exact: one bucket, so that a request's bits depend on itself
     alone. enable_prefix_caching: prompts reuse KV pages of sequences that began alike.
+    rejection_sample_method and the two below: see eagle3_jax.speculative.method.
     Raises ValueError for sizes that cannot work.
     """
 
@@ -27,6 +30,9 @@ class EngineConfig:
     batch_buckets: tuple[int, ...] | None = None
     exact: bool = False
     enable_prefix_caching: bool = True
+    rejection_sample_method: str = "coupled"
+    synthetic_acceptance_length: float | None = None
+    synthetic_acceptance_rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -50,6 +56,22 @@ class EngineConfig:
                 f"batch_buckets must be positive and end at max_num_seqs={self.max_num_seqs}, "
                 f"got {self.batch_buckets}"
             )
+        method = self.method.rejection_sample_method
+        if self.exact and method != "coupled":
+            raise ValueError(
+                "exact mode promises the tokens of plain decoding, which only "
+                f"rejection_sample_method 'coupled' keeps; got {method!r}"
+            )
+
+    @property
+    def method(self) -> SpeculationMethod:
+        """How rounds speculate; ValueError where the fields contradict each other."""
+        return speculation_method(
+            self.rejection_sample_method,
+            self.num_speculative_tokens,
+            self.synthetic_acceptance_length,
+            self.synthetic_acceptance_rates,
+        )
 
     @property
     def width(self) -> int:

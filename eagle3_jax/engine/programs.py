@@ -16,6 +16,7 @@ from jax import Array, ShapeDtypeStruct
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import speculative_round
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
@@ -37,11 +38,12 @@ class Structure(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """Static description of target and draft, the key under which programs are kept."""
+    """Static description of target, draft and method, the key under which programs are kept."""
 
     target: Structure
     draft: Structure | None
     aux_layer_ids: tuple[int, ...]
+    method: SpeculationMethod = COUPLED
 
 
 def flatten_model(model: nnx.Module) -> tuple[Leaves, Structure]:
@@ -67,7 +69,9 @@ def _round(
     full: bool = False,
 ) -> tuple[DecodeState, Array]:
     models = _models(pair, target, draft)
-    return speculative_round(*models, pair.aux_layer_ids, state, slot_ids, page_table, full=full)
+    return speculative_round(
+        *models, pair.aux_layer_ids, state, slot_ids, page_table, full=full, method=pair.method
+    )
 
 
 def _prefill(

@@ -16,6 +16,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import spoil_infinite
 from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_logits
+from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
@@ -30,14 +31,18 @@ def speculative_round(
     page_table: Int[Array, "batch pages_per_seq"],
     *,
     full: bool = False,
+    method: SpeculationMethod = COUPLED,
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """Advances the sequences in `slot_ids` by one verify of width k+1.
 
     full: reads and keeps the state's controls, which a batch without such options need not pay for.
+    method: how drafts are drawn and accepted; static.
 
     The width comes from the state (verified_tokens). Returns the new state and the report the host
     reads: [k+1 tokens, number committed (0: the row was finished), drafts verified] a row.
     """
+    if method.rejection_sample_method != "coupled":
+        raise NotImplementedError(f"no round for {method.rejection_sample_method!r} yet")
     rows: SlotRows = _gather(state.slots, slot_ids)
     controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
     width = rows.verified_tokens.shape[1]

@@ -1,0 +1,89 @@
+"""How a pair speculates: what is fixed when its programs are compiled."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+RejectionSampleMethod = Literal["coupled", "standard", "synthetic"]
+METHODS: tuple[RejectionSampleMethod, ...] = get_args(RejectionSampleMethod)
+
+
+@dataclass(frozen=True)
+class SpeculationMethod:
+    """Static under jit, part of the key under which programs are kept.
+
+    rejection_sample_method: which drafts a round accepts. coupled: those the target picks with the
+    same noise. standard: by rejection sampling on p / q. synthetic: so many as the rates say,
+    whatever the target thinks of them.
+    synthetic_acceptance_rates: for synthetic only; entry i is the probability that the first i + 1
+    drafts are all accepted.
+    """
+
+    rejection_sample_method: RejectionSampleMethod = "coupled"
+    synthetic_acceptance_rates: tuple[float, ...] | None = None
+
+
+COUPLED = SpeculationMethod()
+
+
+def speculation_method(
+    name: str,
+    num_speculative_tokens: int,
+    acceptance_length: float | None = None,
+    acceptance_rates: Sequence[float] | None = None,
+) -> SpeculationMethod:
+    """The method of this name for k drafts a round; the last two under vLLM's names and meanings.
+
+    acceptance_length: mean tokens a round commits, 1 to k + 1. acceptance_rates: k of them, not
+    rising. Raises ValueError for a name there isn't, and where synthetic has not one of the two or
+    another method has any.
+    """
+    if name not in METHODS:
+        listed = ", ".join(METHODS)
+        raise ValueError(f"rejection_sample_method must be one of {listed}; got {name!r}")
+    method: RejectionSampleMethod = name
+    given = acceptance_length is not None, acceptance_rates is not None
+    if method != "synthetic":
+        if any(given):
+            raise ValueError(
+                "synthetic_acceptance_length and synthetic_acceptance_rates need "
+                f"rejection_sample_method 'synthetic'; it is {method!r}"
+            )
+        return SpeculationMethod(method)
+    if sum(given) != 1:
+        raise ValueError(
+            "rejection_sample_method 'synthetic' needs one of synthetic_acceptance_length and "
+            f"synthetic_acceptance_rates; got {sum(given)} of them"
+        )
+    if acceptance_rates is not None:
+        rates = _checked_rates(acceptance_rates, num_speculative_tokens)
+    else:
+        assert acceptance_length is not None, "one of the two is given"
+        rates = _least_variance_rates(acceptance_length, num_speculative_tokens)
+    return SpeculationMethod(method, rates)
+
+
+def _least_variance_rates(length: float, num_speculative_tokens: int) -> tuple[float, ...]:
+    """Rates whose mean is this length and whose rounds differ by at most one token."""
+    most = num_speculative_tokens + 1
+    if isinstance(length, bool) or not 1 <= length <= most:
+        raise ValueError(
+            "synthetic_acceptance_length must be in [1, num_speculative_tokens + 1] = "
+            f"[1, {most}]; got {length!r}"
+        )
+    fraction, whole = math.modf(length - 1)
+    rates = [1.0] * int(whole) + [fraction] + [0.0] * num_speculative_tokens
+    return tuple(rates[:num_speculative_tokens])
+
+
+def _checked_rates(rates: Sequence[float], num_speculative_tokens: int) -> tuple[float, ...]:
+    in_range = all(0 <= rate <= 1 for rate in rates)
+    falling = all(before >= after for before, after in pairwise(rates))
+    if len(rates) != num_speculative_tokens or not (in_range and falling):
+        raise ValueError(
+            f"synthetic_acceptance_rates must be {num_speculative_tokens} numbers in [0, 1] that "
+            f"do not rise, one a draft; got {list(rates)!r}"
+        )
+    return tuple(float(rate) for rate in rates)
