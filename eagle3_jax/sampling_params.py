@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from eagle3_jax.structured_outputs import StructuredOutputs
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class SamplingParams:
     bars all others; bad_words_ids bars ids that would complete one of these in the answer.
     repetition_penalty (1 is off) acts on tokens of prompt and answer, presence_penalty and
     frequency_penalty, -2..2, on those of the answer. num_speculative_tokens: drafts verified a
-    round at most, None for all the engine makes.
+    round at most, None for all the engine makes. structured_outputs: the form of the answer.
     Raises ValueError for a value out of range.
     """
 
@@ -41,6 +42,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     num_speculative_tokens: int | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

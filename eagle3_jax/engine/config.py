@@ -99,6 +99,11 @@ class EngineConfig:
         doubling = [2**i for i in range(self.max_num_seqs.bit_length())]
         return (*(b for b in doubling if b < self.max_num_seqs), self.max_num_seqs)
 
+    @property
+    def split_buckets(self) -> tuple[int, ...]:
+        """Batch sizes of rounds that run as two programs: few, because there are two of each."""
+        return tuple(sorted({self.buckets[0], self.buckets[-1]}))
+
     def bucket_for(self, batch: int) -> int:
         """The smallest compiled batch size that holds `batch` sequences."""
         return next(b for b in self.buckets if b >= batch)

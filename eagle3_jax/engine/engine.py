@@ -3,6 +3,7 @@
 One thread owns an engine. Programs are dispatched ahead: a round is read only after the next one is
 on its way (depth 2), so the host works while the device does. What the host learns late costs
 nothing but a wasted row: finished rows are flagged on the device and compute on scratch.
+A round with a grammar in it runs as two programs, because its masks depend on its drafts.
 """
 
 from collections import deque
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import jax
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.grammar import Matcher, load_grammars
 from eagle3_jax.engine.request import Request, RequestOutput
 from eagle3_jax.engine.runner import Progress, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
@@ -49,7 +51,8 @@ class Engine:
         self._tokenizer = tokenizer
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
-        self._runner = Runner(target, draft, config)
+        self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
+        self._runner = Runner(target, draft, config, has_grammars=self.grammars is not None)
         self._scheduler = Scheduler(config)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
@@ -69,7 +72,8 @@ class Engine:
             raise ValueError(f"prompt ids must be 0..{self._vocab_size - 1}, got {wrong[0]}")
         self._check_sampling(request.sampling)
         limit = self.config.max_model_len
-        sequence = Sequence.of(request, self._eos, limit, self._tokenizer)
+        matcher = self._matcher(request.sampling)
+        sequence = Sequence.of(request, self._eos, limit, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
@@ -81,6 +85,16 @@ class Engine:
         wanted, most = sampling.num_speculative_tokens, self.config.num_speculative_tokens
         if wanted is not None and wanted > most:
             raise ValueError(f"num_speculative_tokens: this engine drafts {most}; got {wanted}")
+
+    def _matcher(self, sampling: SamplingParams) -> Matcher | None:
+        if sampling.structured_outputs is None:
+            return None
+        if self.grammars is None:
+            raise ValueError(
+                "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a "
+                "tokenizer that gives the bytes of its tokens, and an EOS id"
+            )
+        return self.grammars.start(sampling.structured_outputs)
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its pages are free at once. Unknown ids are ignored."""
@@ -136,13 +150,35 @@ class Engine:
 
     def _dispatch_round(self) -> bool:
         members = self._members_with_pages()
-        if not members:
-            return False
-        report = self._runner.round(members)
-        for sequence in members:
-            sequence.rounds_in_flight += 1
-        self._in_flight.append(InFlight(report, members, is_round=True))
-        return True
+        for batch in self._batches(members):
+            constrained = any(sequence.matcher for sequence in batch)
+            report = self._split_round(batch) if constrained else self._runner.round(batch)
+            for sequence in batch:
+                sequence.rounds_in_flight += 1
+            self._in_flight.append(InFlight(report, batch, is_round=True))
+        return bool(members)
+
+    def _batches(self, members: list[Sequence]) -> list[list[Sequence]]:
+        """Who shares a round. In exact mode grammars keep to themselves: their rounds are other
+        programs, and nobody's bits may depend on a neighbour's options."""
+        if not self.config.exact:
+            return [members] if members else []
+        free = [s for s in members if s.matcher is None]
+        constrained = [s for s in members if s.matcher is not None]
+        return [batch for batch in (free, constrained) if batch]
+
+    def _split_round(self, members: list[Sequence]) -> jax.Array:
+        """Proposes, reads what is in flight while the draft runs, masks what the drafts lead to,
+        and verifies. So a grammar has no round in flight when the next masks are made."""
+        proposal = self._runner.propose(members)
+        while self._in_flight:
+            self._read_oldest()
+        drafts = self._runner.read_drafts(proposal)
+        masks = self._runner.open_masks(len(drafts), self.config.width)
+        for row, sequence in enumerate(members):
+            if sequence.matcher is not None and sequence.status is Status.RUNNING:
+                sequence.matcher.fill(masks[row], drafts[row].tolist())
+        return self._runner.verify(proposal, masks)
 
     def _members_with_pages(self) -> list[Sequence]:
         """Who takes part in the next round. When pages run out, first reads what is in flight

@@ -2,7 +2,8 @@
 
 Weights enter as flat leaves and become modules again while tracing: passing modules would cost
 milliseconds a call. Every option of a request is data, so a pair needs two prefill programs and two
-round programs per batch bucket: lean ones, and full ones for options that look at token ids.
+round programs per batch bucket: lean ones, and full ones for options that look at token ids. A
+grammar needs a round's two halves as programs of their own, both full, at two batch buckets.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
-from eagle3_jax.speculative.round import speculative_round
+from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
 
 Leaves = tuple[Array, ...]
@@ -80,14 +81,47 @@ def _prefill(
     return prefill_chunk(*_models(pair, target, draft), pair.aux_layer_ids, state, chunk)
 
 
-PROGRAMS = {"round": _round, "full round": partial(_round, full=True), "prefill": _prefill}
+def _propose(
+    pair: Pair,
+    target: Leaves,
+    draft: Leaves,
+    state: DecodeState,
+    slot_ids: Array,
+    page_table: Array,
+) -> tuple[DecodeState, Array]:
+    _, proposer = _models(pair, target, draft)
+    return propose_round(proposer, state, slot_ids, page_table, full=True)
+
+
+def _verify(
+    pair: Pair,
+    target: Leaves,
+    draft: Leaves,
+    state: DecodeState,
+    slot_ids: Array,
+    page_table: Array,
+    draft_ids: Array,
+    masks: Array,
+) -> tuple[DecodeState, Array]:
+    verifier, _ = _models(pair, target, draft)
+    batch = slot_ids, page_table, draft_ids, masks
+    return verify_round(verifier, pair.aux_layer_ids, state, *batch, full=True)
+
+
+PROGRAMS = {
+    "round": _round,
+    "full round": partial(_round, full=True),
+    "prefill": _prefill,
+    "propose": _propose,
+    "verify": _verify,
+}
 
 
 @lru_cache(maxsize=128)
 def compile_program(
     kind: str, pair: Pair, target: Shapes, draft: Shapes, state: DecodeState, *inputs: Any
 ) -> Callable[..., tuple[DecodeState, Array]]:
-    """Compiles the `round`, `full round` or `prefill` program for these shapes.
+    """Compiles the program of this kind, one of PROGRAMS, for these shapes.
 
     A prefill is full when its chunk holds controls. The state is donated.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.controls import empty_controls
 from eagle3_jax.speculative.state import DecodeState, empty_slots
+from eagle3_jax.token_mask import WORD_BITS, mask_words
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
@@ -33,22 +34,43 @@ class RowReport(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A compiled program's name: the batch of a round, None for a prefill; lean or full."""
+    """A compiled program's name: the batch of a round, None for a prefill; lean or full.
+
+    half: which half of a round it is, None for whole rounds.
+    """
 
     batch: int | None
     full: bool
+    half: Literal["propose", "verify"] | None = None
 
     def __str__(self) -> str:
+        if self.half is not None:
+            return f"{self.half} of {self.batch}"
         kind = "prefill" if self.batch is None else f"round of {self.batch}"
         return f"full {kind}" if self.full else kind
+
+
+class Proposal(NamedTuple):
+    """The first half of a round under way: its slots and page table, and the drafts [batch, k]."""
+
+    batch: list[jax.Array]
+    draft_ids: jax.Array
 
 
 class Runner:
     """Holds weights and decode state on the device and runs one program at a time on them."""
 
-    def __init__(self, target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig):
+    def __init__(
+        self,
+        target: KimiTarget,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+        *,
+        has_grammars: bool = False,
+    ):
         self.config = config
         self._has_draft = draft is not None
+        self._has_grammars = has_grammars
         # Plain exact decoding captures aux states too: its program must be the speculative one's.
         capture = draft.config.aux_layer_ids if draft else ()
         if config.exact and draft is None:
@@ -67,7 +89,14 @@ class Runner:
         """Every program this runner will ever run; exact mode has one way to compute a row."""
         prefills = [Program(None, full) for full in (False, True)]
         kinds = (True,) if self.config.exact else (False, True)
-        return prefills + [Program(size, full) for full in kinds for size in self.config.buckets]
+        rounds = [Program(size, full) for full in kinds for size in self.config.buckets]
+        return prefills + rounds + (self._split_programs if self._has_grammars else [])
+
+    @property
+    def _split_programs(self) -> list[Program]:
+        sizes = self.config.split_buckets
+        proposals = [Program(size, True, "propose") for size in sizes if self._has_draft]
+        return proposals + [Program(size, True, "verify") for size in sizes]
 
     def compile(self, progress: Progress | None = None) -> None:
         """Compiles every program; without this, each is compiled when it first runs."""
@@ -85,20 +114,43 @@ class Runner:
         packed, full = pack_chunk(chunk, self.config, drafts), False
         # Only a prompt's last chunk samples.
         if chunk.last and self._needs_full(chunk.sequence):
+            mask = self.open_masks(1, 1)
+            if chunk.sequence.matcher is not None:
+                chunk.sequence.matcher.fill(mask[0], [])
             controls = pack_controls(chunk.sequence, self._vocab_size)
-            packed, full = replace(packed, controls=controls), True
+            packed, full = replace(packed, controls=controls, mask=mask[0]), True
         return self._run(Program(None, full), jax.device_put(packed))
 
     def round(self, members: Sequence[EngineSequence]) -> jax.Array:
         """Dispatches one round over these sequences; returns the report to read later."""
         bucket = self.config.bucket_for(len(members))
-        slots = np.full((bucket,), self._padding_slot, np.int32)
-        table = np.full((bucket, self.config.pages_per_seq), SCRATCH_PAGE, np.int32)
-        for row, sequence in enumerate(members):
-            slots[row] = sequence.slot
-            table[row, : len(sequence.pages)] = sequence.pages
         program = Program(bucket, any(self._needs_full(sequence) for sequence in members))
-        return self._run(program, *self._upload(bucket, slots, table))
+        return self._run(program, *self._batch(members, bucket))
+
+    def propose(self, members: Sequence[EngineSequence]) -> Proposal:
+        """Dispatches the first half of a round over these sequences."""
+        bucket = next(size for size in self.config.split_buckets if size >= len(members))
+        batch = self._batch(members, bucket)
+        if self._has_draft:
+            return Proposal(batch, self._run(Program(bucket, True, "propose"), *batch))
+        no_drafts = np.zeros((bucket, self.config.num_speculative_tokens), np.int32)
+        return Proposal(batch, jax.device_put(no_drafts))
+
+    def verify(self, proposal: Proposal, masks: np.ndarray) -> jax.Array:
+        """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
+        program = Program(masks.shape[0], True, "verify")
+        inputs = *proposal.batch, proposal.draft_ids, jax.device_put(masks)
+        return self._run(program, *inputs)
+
+    @staticmethod
+    def read_drafts(proposal: Proposal) -> np.ndarray:
+        """Waits for the drafts [batch, k]."""
+        return jax.device_get(proposal.draft_ids)
+
+    def open_masks(self, batch: int, rows: int) -> np.ndarray:
+        """Masks [batch, rows, words] that allow every token."""
+        words = mask_words(self._vocab_size)
+        return np.full((batch, rows, words), 2**WORD_BITS - 1, np.uint32)
 
     @staticmethod
     def read(report: jax.Array) -> list[RowReport]:
@@ -112,7 +164,16 @@ class Runner:
         return [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
 
     def _needs_full(self, sequence: EngineSequence) -> bool:
-        return self.config.exact or sequence.controlled
+        return self.config.exact or sequence.controlled or sequence.matcher is not None
+
+    def _batch(self, members: Sequence[EngineSequence], bucket: int) -> list[jax.Array]:
+        """Slots and page table of these sequences on the device, padded to the bucket."""
+        slots = np.full((bucket,), self._padding_slot, np.int32)
+        table = np.full((bucket, self.config.pages_per_seq), SCRATCH_PAGE, np.int32)
+        for row, sequence in enumerate(members):
+            slots[row] = sequence.slot
+            table[row, : len(sequence.pages)] = sequence.pages
+        return self._upload(bucket, slots, table)
 
     def _run(self, program: Program, *inputs: object) -> jax.Array:
         if program not in self._programs:
@@ -137,12 +198,18 @@ class Runner:
         if program.batch is not None:
             slots = jax.ShapeDtypeStruct((program.batch,), integers)
             table = jax.ShapeDtypeStruct((program.batch, pages), integers)
-            kind = "full round" if program.full else "round"
-            return compile_program(kind, self._pair, *weights, slots, table)
+            inputs = self._verify_inputs(program.batch) if program.half == "verify" else ()
+            kind = program.half or ("full round" if program.full else "round")
+            return compile_program(kind, self._pair, *weights, slots, table, *inputs)
         chunk = empty_chunk(self.config)
         if program.full:
-            chunk = replace(chunk, controls=no_controls(self._vocab_size))
+            controls, mask = no_controls(self._vocab_size), self.open_masks(1, 1)[0]
+            chunk = replace(chunk, controls=controls, mask=mask)
         return compile_program("prefill", self._pair, *weights, shapes_of(chunk))
+
+    def _verify_inputs(self, batch: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        drafts = jax.ShapeDtypeStruct((batch, self.config.num_speculative_tokens), jnp.int32)
+        return drafts, shapes_of(self.open_masks(batch, self.config.width))
 
 
 def initial_state(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine.grammar import Matcher
 from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
@@ -34,6 +35,7 @@ class Sequence:
     rounds_in_flight: dispatched rounds not read yet. replay: tokens already delivered that an exact
     re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
     num_published of them. cached_tokens: prompt tokens found there at the first admission.
+    matcher: where the answer is in its grammar, if it has one.
     """
 
     request: Request
@@ -41,6 +43,7 @@ class Sequence:
     limit: int
     seed: int
     stream: TextStream
+    matcher: Matcher | None = None
     status: Status = Status.WAITING
     slot: int = -1
     pages: list[int] = field(default_factory=list)
@@ -64,6 +67,7 @@ class Sequence:
         eos_token_ids: Collection[int],
         max_model_len: int,
         tokenizer: Tokenizer | None,
+        matcher: Matcher | None = None,
     ) -> "Sequence":
         """Checks a request against the engine's limits. Raises ValueError when it cannot run."""
         sampling, length = request.sampling, len(request.prompt_ids)
@@ -89,6 +93,7 @@ class Sequence:
             min(most, max_model_len),
             secrets.randbits(63) if sampling.seed is None else sampling.seed,
             TextStream(tokenizer, sampling.stop, sampling.include_stop_str_in_output),
+            matcher,
             prefill_ids=list(request.prompt_ids),
         )
 
@@ -123,11 +128,14 @@ class Sequence:
     def append(self, token: int) -> None:
         """Takes one committed token and applies the finish rules: stop id, stop string, length.
 
-        A stop within the length budget beats the length.
+        A stop within the length budget beats the length. A grammar ends at an EOS id, whether or
+        not the request ignores them.
         """
         if token in FAILURES:
             self.finish("error", FAILURES[token])
             return
+        if self.matcher is not None:
+            self.matcher.commit(token)
         if self.replay:
             expected = self.output_ids[-self.replay]
             if token != expected:
@@ -145,6 +153,8 @@ class Sequence:
         matched = self.stream.push(token, match=ready)
         if matched is not None:
             self.finish("stop", matched)
+        elif self.matcher is not None and self.matcher.terminated:
+            self.finish("stop")
         elif len(self.request.prompt_ids) + len(self.output_ids) >= self.limit:
             self.finish("length")
 
@@ -181,3 +191,5 @@ class Sequence:
         answer = [] if exact else self.output_ids
         self.prefill_ids = [*self.request.prompt_ids, *answer]
         self.replay = len(self.output_ids) if exact else 0
+        if exact and self.matcher is not None:
+            self.matcher.restart()

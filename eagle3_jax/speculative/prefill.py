@@ -13,6 +13,7 @@ from eagle3_jax.sampling import sample, spoil_infinite
 from eagle3_jax.speculative.controls import control_logits, open_controls
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.verify import is_stop
+from eagle3_jax.token_mask import mask_logits
 
 
 def prefill_chunk(
@@ -49,6 +50,8 @@ def prefill_chunk(
     if chunk.controls is not None:
         no_drafts = jnp.zeros((1, 0), jnp.int32)
         logits = control_logits(logits, position, no_drafts, chunk.options, chunk.controls)
+    if chunk.mask is not None:
+        logits = mask_logits(logits, chunk.mask[:, None])
     token = sample(logits, position, chunk.options)
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
     slots = _open_slot(state.slots, chunk, token, feature)

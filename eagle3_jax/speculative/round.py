@@ -1,7 +1,8 @@
 """One round of speculative decoding, state in, state out: draft, verify, decide, commit.
 
 k is unrolled, shapes are static and nothing on the device branches on data. Plain decoding is the
-same round with k = 0.
+same round with k = 0. A batch with a grammar runs the two halves as two programs, because the masks
+of the rows behind a draft can't be known before the draft is.
 """
 
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -20,6 +21,7 @@ from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
+from eagle3_jax.token_mask import mask_logits
 
 
 def speculative_round(
@@ -33,7 +35,7 @@ def speculative_round(
     full: bool = False,
     method: SpeculationMethod = COUPLED,
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
-    """Advances the sequences in `slot_ids` by one verify of width k+1.
+    """Advances the sequences in `slot_ids` by one verify of width k+1: both halves in one program.
 
     full: reads and keeps the state's controls, which a batch without such options need not pay for.
     method: how drafts are drawn and accepted; static.
@@ -43,20 +45,60 @@ def speculative_round(
     """
     if method.rejection_sample_method != "coupled":
         raise NotImplementedError(f"no round for {method.rejection_sample_method!r} yet")
+    state, draft_ids = propose_round(draft, state, slot_ids, page_table, full=full)
+    return verify_round(target, aux_layer_ids, state, slot_ids, page_table, draft_ids, full=full)
+
+
+def propose_round(
+    draft: Eagle3Draft | None,
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    *,
+    full: bool = False,
+) -> tuple[DecodeState, Int[Array, "batch k"]]:
+    """The draft's half of a round: new draft KV and the drafts; without a draft zeros."""
+    rows: SlotRows = _gather(state.slots, slot_ids)
+    width = rows.verified_tokens.shape[1]
+    if draft is None:
+        return state, jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
+    controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
+    with jax.named_scope("propose"):
+        draft_ids, pools = propose(
+            draft, rows, state.draft_pools, page_table, ~rows.finished, width - 1, controls
+        )
+    return replace(state, draft_pools=pools), draft_ids
+
+
+def verify_round(
+    target: KimiTarget,
+    aux_layer_ids: tuple[int, ...],
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    draft_ids: Int[Array, "batch k"],
+    masks: UInt32[Array, "batch width words"] | None = None,
+    *,
+    full: bool = False,
+) -> tuple[DecodeState, Int[Array, "batch report"]]:
+    """The target's half of a round: verify, decide, commit.
+
+    masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask.
+    """
     rows: SlotRows = _gather(state.slots, slot_ids)
     controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
-    width = rows.verified_tokens.shape[1]
     active = ~rows.finished
-    draft_ids = jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
-    draft_pools = state.draft_pools
-    if draft is not None:
-        with jax.named_scope("propose"):
-            draft_ids, draft_pools = propose(
-                draft, rows, draft_pools, page_table, active, width - 1, controls
-            )
     with jax.named_scope("verify"):
         result, aux_hidden, target_pools = _target_rows(
-            target, aux_layer_ids, draft_ids, rows, state.target_pools, page_table, active, controls
+            target,
+            aux_layer_ids,
+            draft_ids,
+            rows,
+            state.target_pools,
+            page_table,
+            active,
+            controls,
+            masks,
         )
     with jax.named_scope("commit"):
         slots = _commit(state.slots, slot_ids, rows, result, aux_hidden)
@@ -66,7 +108,7 @@ def speculative_round(
         all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
     verified = jnp.where(active, num_valid_drafts(rows), 0)
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, draft_pools, slots, all_controls), report
+    return DecodeState(target_pools, state.draft_pools, slots, all_controls), report
 
 
 def _gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
@@ -83,6 +125,7 @@ def _target_rows(
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
     controls: TokenControls | None = None,
+    masks: UInt32[Array, "batch width words"] | None = None,
 ) -> tuple[VerifyResult, Array, tuple[KVPool, ...]]:
     """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
 
@@ -99,6 +142,8 @@ def _target_rows(
     if controls is not None:
         places = rows.seq_lens[:, None] + 1 + offsets
         logits = control_logits(logits, places, draft_ids, rows.options, controls)
+    if masks is not None:
+        logits = mask_logits(logits, masks)
     return verify(logits, draft_ids, rows), aux_hidden, pools
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool
 from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
@@ -64,7 +64,8 @@ class PrefillChunk:
     tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
     start: position of the first; length: how many of them are real; last: the prompt ends here.
     slot, max_len, num_drafts, options [1, ...]: the row to open when the prompt is complete.
-    controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
+    controls [1, ...]: None in the lean program; its counts are those of the whole prompt. mask:
+    which tokens may be sampled, a bit each (eagle3_jax.token_mask), None in the lean program too.
     """
 
     tokens: Int[Array, " chunk_and_next"]
@@ -77,6 +78,7 @@ class PrefillChunk:
     num_drafts: Int[Array, ""]
     options: SamplingRows
     controls: TokenControls | None = None
+    mask: UInt32[Array, "1 words"] | None = None
 
 
 def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> SlotRows:

@@ -55,7 +55,8 @@ class Slot:
 class SimulatedRunner:
     """Runner's interface over Python data."""
 
-    def __init__(self, target: object, draft: object, config: EngineConfig):
+    def __init__(self, target: object, draft: object, config: EngineConfig, *, has_grammars: bool):
+        assert not has_grammars, "grammars are not simulated"
         self.config = config
         self.has_draft = draft is not None
         self.drafts = config.num_speculative_tokens if draft else 0
