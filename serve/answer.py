@@ -10,10 +10,12 @@ from fastapi import Response
 
 from eagle3_jax.engine import RequestOutput
 from serve.choices import Choices, ChoiceState
+from serve.options import SpecMetricsLevel
 from serve.output_stream import OutputStream
 from serve.protocol import GenerationRequest
-from serve.responses import Choice, GenerationResponse, Usage
+from serve.responses import Choice, GenerationResponse
 from serve.service import Service
+from serve.spec_metrics import measure
 from serve.streaming import DONE, ClientGone, EventStream, event, until_disconnect
 
 CLIENT_CLOSED_REQUEST = 499
@@ -44,6 +46,8 @@ class Answer:
     choices: Choices
     form: Form
     envelope: dict[str, Any]
+    spec_metrics: SpecMetricsLevel = "none"
+    num_spec_tokens: int = 0
 
     async def collect(self, stream: OutputStream) -> Response:
         """The whole answer as one body."""
@@ -51,7 +55,7 @@ class Answer:
             pass
         states = self.choices.states
         choices = [self.form.whole(state, self._fields(state, state, True)) for state in states]
-        body = self._body(self.form.whole_object, choices, True, usage=self.choices.usage)
+        body = self._body(self.form.whole_object, choices, True, **self._totals())
         return Response(body, media_type="application/json")
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
@@ -64,11 +68,17 @@ class Answer:
             usage = {"usage": self.choices.usage} if self.body.continuous_usage else {}
             yield event(self._body(self.form.chunk_object, [piece], first, **usage))
         if self.body.include_usage:
-            yield event(self._body(self.form.chunk_object, [], False, usage=self.choices.usage))
+            yield event(self._body(self.form.chunk_object, [], False, **self._totals()))
         yield DONE
 
-    def _body(self, kind: str, choices: list[Choice], first: bool, **usage: Usage) -> str:
-        fields: dict[str, Any] = {**self.envelope, **usage, "object": kind, "choices": choices}
+    def _totals(self) -> dict[str, Any]:
+        """What is said of the answer as a whole: its usage, and its metrics if asked for."""
+        rounds = [state.rounds for state in self.choices.states]
+        metrics = measure(self.spec_metrics, self.num_spec_tokens, rounds)
+        return {"usage": self.choices.usage, **metrics}
+
+    def _body(self, kind: str, choices: list[Choice], first: bool, **totals: Any) -> str:
+        fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
         if self.body.return_token_ids and first and not self.form.prompt_ids_in_choice:
             fields["prompt_token_ids"] = self.choices.states[0].request.prompt_ids
         response = GenerationResponse(**fields, seed=self.choices.seed)
@@ -104,7 +114,14 @@ async def answer(
         "created": int(time.time()),
         "model": body.model or service.model.names[0],
     }
-    under_way = Answer(body, Choices(requests, len(prompts)), form, envelope)
+    under_way = Answer(
+        body,
+        Choices(requests, len(prompts)),
+        form,
+        envelope,
+        service.spec_metrics,
+        service.engine.stats.num_speculative_tokens,
+    )
     if body.stream:
         return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
     try:

@@ -1,9 +1,10 @@
 """Engine outputs as the choices of one HTTP request."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from eagle3_jax.engine import Request, RequestOutput
+from eagle3_jax.engine import Acceptance, Request, RequestOutput, Round
 from serve.output_stream import OutputStream
 from serve.responses import PromptTokensDetails, SpecMetrics, Usage
 
@@ -16,7 +17,7 @@ class ChoiceState:
     request: Request
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     cached_tokens: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -28,16 +29,19 @@ class ChoiceState:
 
     @property
     def spec(self) -> SpecMetrics:
-        """Rounds and accepted drafts; accept_length = 1 + accepted / rounds."""
-        rounds, accepted = len(self.accepted), sum(self.accepted)
-        length = 1 + accepted / rounds if rounds else None
-        return SpecMetrics(rounds=rounds, accepted=accepted, accept_length=length)
+        """Rounds, accepted drafts and accept length (docs/metrics.md)."""
+        counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
+        return SpecMetrics(
+            rounds=len(self.rounds),
+            accepted=counts.num_accepted_tokens,
+            accept_length=counts.accept_length,
+        )
 
     def take(self, output: RequestOutput) -> None:
         """Adds an output."""
         self.text.append(output.text)
         self.token_ids.extend(output.token_ids)
-        self.accepted.extend(output.accepted)
+        self.rounds.extend(output.rounds)
         self.cached_tokens = output.cached_tokens
         self.finish_reason = output.finish_reason
         self.stop_reason = output.stop_reason

@@ -278,7 +278,7 @@ def _aborted(request_id: str) -> RequestOutput:
         text="",
         finish_reason="abort",
         stop_reason=None,
-        accepted=(),
+        rounds=(),
         prompt_tokens=0,
         seed=0,
     )

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from serve.load_flags import add_load_flags
-from serve.options import SPECULATIVE_KEYS, ServeOptions, check_options
+from serve.options import SPEC_METRICS_LEVELS, SPECULATIVE_KEYS, ServeOptions, check_options
 
 ONE_DEVICE = {
     "--tensor-parallel-size": ("-tp", "--tp", "--tp-size"),
@@ -151,6 +151,12 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--port", type=int, default=8000, help="0 = any free port")
     group.add_argument(
         "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM"
+    )
+    group.add_argument(
+        "--per-request-spec-decode-metrics",
+        choices=SPEC_METRICS_LEVELS,
+        default="none",
+        help="what responses say in metrics.speculative_decoding",
     )
 
 

@@ -1,18 +1,17 @@
-"""What the server counts, under the names vLLM gave these metrics.
+"""What the server observes of requests, under the names vLLM gave these metrics.
 
-Counters and gauges of the engine are read from its latest statistics at every scrape; times are
-observed as outputs arrive. An inter-token latency is the gap between two outputs of a request,
-each of which may carry several tokens; time per output token divides by the tokens.
+The engine's own statistics join them at every scrape. An inter-token latency is the gap between
+two outputs of a request, each of which may carry several tokens; time per output token divides by
+the tokens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from serve.engine_metrics import LABELS, EngineCollector
 
 SHORT_S = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02)
 SHORT_S += (0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
@@ -20,23 +19,7 @@ LONG_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0,
 LONG_S += (10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 FINISH_REASONS = ("stop", "length", "abort", "error")
-LABELS = ("model_name", "engine")
 
-COUNTERS = (
-    ("spec_decode_num_drafts", "num_drafts", "Draft-verify rounds"),
-    ("spec_decode_num_draft_tokens", "num_draft_tokens", "Draft tokens proposed"),
-    ("spec_decode_num_accepted_tokens", "num_accepted_tokens", "Draft tokens accepted"),
-    ("prompt_tokens", "prompt_tokens", "Prompt tokens processed"),
-    ("generation_tokens", "generation_tokens", "Tokens generated"),
-    ("num_preemptions", "num_preemptions", "Preemptions"),
-    ("prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
-    ("prefix_cache_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
-)
-GAUGES = (
-    ("num_requests_running", "num_running", "Requests in a slot"),
-    ("num_requests_waiting", "num_waiting", "Requests waiting for a slot or pages"),
-    ("kv_cache_usage_perc", "kv_cache_usage", "Share of the pages in use, 1 = all"),
-)
 HISTOGRAMS = (
     ("time_to_first_token_seconds", "From arrival to the first token", LONG_S),
     ("inter_token_latency_seconds", "Between two outputs of a request", SHORT_S),
@@ -58,31 +41,6 @@ class _Passage:
     first_token: float = 0.0
     last_token: float = 0.0
     num_tokens: int = 0
-
-
-class EngineCollector(Collector):
-    """The engine's own statistics as metrics."""
-
-    def __init__(self, labels: Sequence[str], read: Callable[[], EngineStats]) -> None:
-        self._labels = labels
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        """The engine's counters and gauges as of its latest step."""
-        stats = self._read()
-        for name, field, text in COUNTERS:
-            counter = CounterMetricFamily(f"vllm:{name}", text, labels=LABELS)
-            counter.add_metric(self._labels, getattr(stats, field))
-            yield counter
-        for name, field, text in GAUGES:
-            gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS)
-            gauge.add_metric(self._labels, getattr(stats, field))
-            yield gauge
-        name, text = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position"
-        positions = CounterMetricFamily(name, text, labels=(*LABELS, "position"))
-        for position, count in enumerate(stats.num_accepted_per_pos):
-            positions.add_metric((*self._labels, str(position)), count)
-        yield positions
 
 
 class Metrics:

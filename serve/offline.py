@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
+from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.sampling_params import SamplingParams
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate_flags import GenerateOptions
@@ -30,7 +31,7 @@ class Generated:
 
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
-    accepted: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     finish_reason: str | None = None
     seed: int | None = None
 
@@ -38,20 +39,23 @@ class Generated:
         """Adds an output."""
         self.token_ids.extend(output.token_ids)
         self.text += output.text
-        self.accepted.extend(output.accepted)
+        self.rounds.extend(output.rounds)
         self.finish_reason = output.finish_reason
         self.seed = output.seed
 
     def as_json(self) -> str:
-        """One line; accept_length = 1 + mean of accepted, null without a round."""
-        rounds = len(self.accepted)
+        """One line; accept lengths by the formulas of docs/metrics.md, null without a round."""
+        counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
         fields = {
             "token_ids": self.token_ids,
             "text": self.text,
             "finish_reason": self.finish_reason,
-            "rounds": rounds,
-            "accepted": self.accepted,
-            "accept_length": 1 + sum(self.accepted) / rounds if rounds else None,
+            "rounds": len(self.rounds),
+            "accepted": [r.accepted for r in self.rounds],
+            "verified": [r.verified for r in self.rounds],
+            "kept": [r.kept for r in self.rounds],
+            "accept_length": counts.accept_length,
+            "accept_length_eos_corrected": counts.accept_length_eos_corrected,
             "seed": self.seed,
         }
         return json.dumps(fields, ensure_ascii=False)

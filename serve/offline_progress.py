@@ -68,6 +68,5 @@ class OfflineProgress:
             f"{stats.generation_tokens} tokens, {stats.generation_tokens / elapsed:.1f}/s"
         )
         if stats.num_drafts:
-            accept_length = 1 + stats.num_accepted_tokens / stats.num_drafts
-            self._totals += f", accept_length {accept_length:.2f}"
+            self._totals += f", accept_length {stats.accept_length:.2f}"
         self._bar.update(self._task, completed=done, totals=self._totals)

@@ -3,7 +3,7 @@
 import argparse
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from serve.load_flags import LoadOptions, read_load_options
 
@@ -22,6 +22,9 @@ SUPPORTED_VALUES = {
     "draft_tensor_parallel_size": 1,
     "rejection_sample_method": "coupled",
 }
+SpecMetricsLevel = Literal["none", "summary", "detailed"]
+"""How much responses say about speculation (serve.spec_metrics)."""
+SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class ServeOptions:
     exact: bool
     enable_prefix_caching: bool
     seed: int | None
+    spec_metrics: SpecMetricsLevel
 
 
 def check_options(flags: argparse.Namespace) -> ServeOptions:
@@ -85,6 +89,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         exact=flags.exact,
         enable_prefix_caching=flags.enable_prefix_caching,
         seed=flags.seed,
+        spec_metrics=flags.per_request_spec_decode_metrics,
     )
 
 

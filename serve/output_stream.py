@@ -13,7 +13,7 @@ def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         second,
         token_ids=first.token_ids + second.token_ids,
         text=first.text + second.text,
-        accepted=first.accepted + second.accepted,
+        rounds=first.rounds + second.rounds,
     )
 
 

@@ -1,12 +1,14 @@
 """The bodies that the server sends, in OpenAI's form.
 
-`seed`, `spec`, `stop_reason`, `token_ids` and `prompt_token_ids` are extensions; the last two
-appear only when asked for, which is why bodies are written with `exclude_unset`.
+`seed`, `spec`, `stop_reason`, `metrics`, `token_ids` and `prompt_token_ids` are extensions; the
+last three appear only when asked for, which is why bodies are written with `exclude_unset`.
 """
 
 from typing import Literal
 
 from pydantic import BaseModel, SerializeAsAny
+
+from serve.spec_metrics import ResponseMetrics
 
 
 class PromptTokensDetails(BaseModel):
@@ -79,6 +81,7 @@ class GenerationResponse(BaseModel):
     model: str
     choices: list[SerializeAsAny[Choice]]
     usage: Usage | None = None
+    metrics: ResponseMetrics | None = None
     seed: int | None = None
     prompt_token_ids: list[int] | None = None
 

@@ -68,7 +68,13 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
     model = ModelInfo(names, root, engine.config.max_model_len)
     report.say(_describe(engine.config))
     return Service(
-        model, pair.tokenizer, thread, metrics, pair.defaults.options, _seed_source(options.seed)
+        model,
+        pair.tokenizer,
+        thread,
+        metrics,
+        pair.defaults.options,
+        _seed_source(options.seed),
+        options.spec_metrics,
     )
 
 

@@ -11,6 +11,7 @@ from eagle3_jax.sampling_params import SamplingParams
 from serve.engine_thread import EngineThread
 from serve.errors import ApiError, invalid_request
 from serve.metrics import Metrics
+from serve.options import SpecMetricsLevel
 from serve.protocol import GenerationRequest
 
 
@@ -34,7 +35,8 @@ class ModelInfo:
 @dataclass(frozen=True)
 class Service:
     """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
-    default `max_tokens`; `draw_seed` gives requests without a seed theirs."""
+    default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
+    much responses say about speculation."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -42,6 +44,7 @@ class Service:
     metrics: Metrics
     default_sampling: Mapping[str, Any]
     draw_seed: Callable[[], int]
+    spec_metrics: SpecMetricsLevel = "none"
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""

@@ -1,5 +1,7 @@
 """The one engine: host-side scheduling over compiled programs."""
 
+from eagle3_jax.engine.acceptance import Acceptance as Acceptance
+from eagle3_jax.engine.acceptance import Round as Round
 from eagle3_jax.engine.config import EngineConfig as EngineConfig
 from eagle3_jax.engine.engine import Engine as Engine
 from eagle3_jax.engine.request import Request as Request

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 
+from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammar import Matcher, load_grammars
 from eagle3_jax.engine.request import Request, RequestOutput
@@ -57,7 +58,8 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
-        self._counters = Counters(num_accepted_per_pos=[0] * config.num_speculative_tokens)
+        self._num_drafts = config.num_speculative_tokens if draft is not None else 0
+        self._counters = Counters()
 
     def warmup(self, progress: Progress | None = None) -> None:
         """Compiles every program; nothing compiles after."""
@@ -122,18 +124,17 @@ class Engine:
         """A snapshot of load and counters."""
         pages, counters = self._scheduler.pages, self._counters
         return EngineStats(
+            rounds=dict(counters.rounds),
+            num_speculative_tokens=self._num_drafts,
             num_running=len(self._scheduler.admitted),
             num_waiting=len(self._scheduler.waiting),
             kv_cache_usage=1 - pages.free / pages.total,
             num_preemptions=self._scheduler.num_preemptions,
-            num_drafts=counters.num_drafts,
-            num_draft_tokens=counters.num_draft_tokens,
-            num_accepted_tokens=counters.num_accepted_tokens,
-            num_accepted_per_pos=tuple(counters.num_accepted_per_pos),
             prompt_tokens=counters.prompt_tokens,
             generation_tokens=counters.generation_tokens,
             free_pages=pages.free,
             total_pages=pages.total,
+            skipped_finished=counters.skipped_finished,
             prefix_cache_queries=self._scheduler.prefixes.num_queries,
             prefix_cache_hits=self._scheduler.prefixes.num_hits,
         )
@@ -199,24 +200,32 @@ class Engine:
             sequence.rounds_in_flight -= program.is_round
             if sequence.status is not Status.FINISHED and row.token_ids:
                 self._commit(sequence, row, program.is_round)
+            elif program.is_round:
+                self._counters.skipped_finished += self._num_drafts
 
     def _commit(self, sequence: Sequence, row: RowReport, is_round: bool) -> None:
         """Takes one program's tokens for one sequence."""
+        replayed = sequence.replay > 0
         if is_round:
-            accepted = len(row.token_ids) - 1
             # The round began by giving the rows below its length their final draft KV.
             self._scheduler.prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
-            if not sequence.replay:
-                sequence.accepted.append(accepted)
-                self._counters.count_round(row.verified, accepted)
         before = len(sequence.output_ids)
         for token in row.token_ids:
             sequence.append(token)
             if sequence.status is Status.FINISHED:
                 break
-        self._counters.generation_tokens += len(sequence.output_ids) - before
+        kept = len(sequence.output_ids) - before
+        self._counters.generation_tokens += kept
+        if is_round and not replayed:
+            self._count_round(sequence, row, kept)
         self._report(sequence)
+
+    def _count_round(self, sequence: Sequence, row: RowReport, kept: int) -> None:
+        wanted, accepted = sequence.wanted_drafts(self._num_drafts), len(row.token_ids) - 1
+        kind = Round(self._num_drafts, wanted, row.verified, accepted, kept)
+        sequence.rounds.append(kind)
+        self._counters.rounds[kind] += 1
 
     def _report(self, sequence: Sequence) -> None:
         """Queues the sequence's news; a finished one leaves the engine."""

@@ -40,7 +40,6 @@ def pack_chunk(plan: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
     """One chunk of a sequence's prompt, with the token that follows it where there is one."""
     sequence, end = plan.sequence, plan.start + plan.length + 1
     ids = sequence.prefill_ids[plan.start : end]
-    wanted = sequence.request.sampling.num_speculative_tokens
     return replace(
         empty_chunk(config),
         tokens=_pack([*ids, *[0] * (config.prefill_chunk + 1 - len(ids))]),
@@ -50,7 +49,7 @@ def pack_chunk(plan: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
         last=_pack(plan.last, np.bool_),
         slot=_pack(sequence.slot),
         max_len=_pack(sequence.limit),
-        num_drafts=_pack(num_drafts if wanted is None else min(wanted, num_drafts)),
+        num_drafts=_pack(sequence.wanted_drafts(num_drafts)),
         options=pack_options(sequence),
     )
 

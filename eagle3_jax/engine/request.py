@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -23,7 +24,7 @@ class RequestOutput:
 
     token_ids and text are the new ones, already trimmed: token_ids includes the EOS or stop id and
     excludes what a stop string cuts. stop_reason is the stop id or string that ended it, None for
-    EOS; after an error, what went wrong. accepted: accepted drafts of each round reported here,
+    EOS; after an error, what went wrong. rounds: those reported here; what they accepted is counted
     before trimming. cached_tokens: prompt tokens whose KV was found in the prefix cache.
     """
 
@@ -32,7 +33,12 @@ class RequestOutput:
     text: str
     finish_reason: FinishReason | None
     stop_reason: int | str | None
-    accepted: tuple[int, ...]
+    rounds: tuple[Round, ...]
     prompt_tokens: int
     seed: int
     cached_tokens: int = 0
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """Accepted drafts of each round."""
+        return tuple(r.accepted for r in self.rounds)

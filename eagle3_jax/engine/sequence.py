@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammar import Matcher
 from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
@@ -56,7 +57,7 @@ class Sequence:
     rounds_in_flight: int = 0
     replay: int = 0
     output_ids: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -109,6 +110,11 @@ class Sequence:
         sampling = self.request.sampling
         held_back = sampling.min_tokens > 0 and len(self.stop_ids) > MAX_STOP_IDS
         return held_back or sampling.controls_tokens
+
+    def wanted_drafts(self, most: int) -> int:
+        """How many of at most `most` drafts a round it lets verify."""
+        wanted = self.request.sampling.num_speculative_tokens
+        return most if wanted is None else min(wanted, most)
 
     def page_row(self, width: int) -> list[int]:
         """Its row of the page table: scratch where it has no page."""
@@ -168,14 +174,14 @@ class Sequence:
         token_ids, text = self.stream.take(final=self.status is Status.FINISHED)
         if not (token_ids or text or self.finish_reason):
             return None
-        accepted, self.accepted = tuple(self.accepted), []
+        rounds, self.rounds = tuple(self.rounds), []
         return RequestOutput(
             self.request.request_id,
             token_ids,
             text,
             self.finish_reason,
             self.stop_reason,
-            accepted,
+            rounds,
             len(self.request.prompt_ids),
             self.seed,
             self.cached_tokens or 0,

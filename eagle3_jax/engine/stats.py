@@ -1,49 +1,38 @@
-"""Counters of an engine, with vLLM's meanings."""
+"""Load and counters of an engine."""
 
+from collections import Counter
 from dataclasses import dataclass, field
+
+from eagle3_jax.engine.acceptance import Acceptance, Round
 
 
 @dataclass(frozen=True)
-class EngineStats:
-    """A snapshot. accept_length = 1 + num_accepted_tokens / num_drafts (bonus token included).
+class EngineStats(Acceptance):
+    """A snapshot: the rounds of all requests, and the load.
 
-    prefix_cache_queries, prefix_cache_hits: prompt tokens looked up, and those found. free_pages
-    includes pages that are kept only for whoever comes with their contents.
+    skipped_finished: draft tokens of rounds that were dispatched before the host knew that their
+    request had ended. prefix_cache_queries, prefix_cache_hits: prompt tokens looked up, and those
+    found. free_pages includes pages that are kept only for whoever comes with their contents.
     """
 
     num_running: int
     num_waiting: int
     kv_cache_usage: float
     num_preemptions: int
-    num_drafts: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    num_accepted_per_pos: tuple[int, ...]
     prompt_tokens: int
     generation_tokens: int
     free_pages: int
     total_pages: int
+    skipped_finished: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
 
 
 @dataclass
 class Counters:
-    """What only ever grows. A draft is one round of one sequence that verified drafts."""
+    """What only ever grows."""
 
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_accepted_per_pos: list[int] = field(default_factory=list)
+    rounds: Counter[Round] = field(default_factory=Counter)
+    skipped_finished: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
-
-    def count_round(self, verified: int, accepted: int) -> None:
-        """Adds one verify of one sequence."""
-        if verified == 0:
-            return
-        self.num_drafts += 1
-        self.num_draft_tokens += verified
-        self.num_accepted_tokens += accepted
-        for position in range(accepted):
-            self.num_accepted_per_pos[position] += 1

@@ -2,17 +2,19 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.runner import Progress
 
 VOCAB_SIZE = 128
 MAX_MODEL_LEN = 256
 ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 TOTAL_PAGES = 100
+NUM_DRAFTS = 3
 
 
 class CharTokenizer:
@@ -54,7 +56,9 @@ class FakeEngine:
     running: dict[str, Sequence_] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     num_steps: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("p", "g", "d", "a"), 0))
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    rounds: Counter[Round] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.warm.set()
@@ -81,7 +85,7 @@ class FakeEngine:
             if stop in text:
                 text, finish, stop_reason = text[: text.index(stop)], "stop", stop
         self.running[request.request_id] = Sequence_(request, text, finish, stop_reason)
-        self.counts["p"] += len(request.prompt_ids)
+        self.prompt_tokens += len(request.prompt_ids)
 
     def cancel(self, request_id: str) -> None:
         if self.running.pop(request_id, None):
@@ -101,36 +105,33 @@ class FakeEngine:
         finished = sequence.position >= len(sequence.text)
         if finished:
             del self.running[sequence.request.request_id]
-        self.counts["g"] += len(text)
-        self.counts["d"] += 1
-        self.counts["a"] += self.width - 1
+        self.generation_tokens += len(text)
+        made = Round(NUM_DRAFTS, NUM_DRAFTS, NUM_DRAFTS, self.width - 1, len(text))
+        self.rounds[made] += 1
         return RequestOutput(
             request_id=sequence.request.request_id,
             token_ids=tuple(text.encode()),
             text=text,
             finish_reason=sequence.finish_reason if finished else None,  # type: ignore[arg-type]
             stop_reason=sequence.stop_reason if finished else None,
-            accepted=(self.width - 1,),
+            rounds=(made,),
             prompt_tokens=len(sequence.request.prompt_ids),
             seed=sequence.request.sampling.seed or 0,
             cached_tokens=self.cached_tokens,
         )
 
     def stats(self) -> EngineStats:
-        count = self.counts
         return EngineStats(
             num_running=len(self.running),
             num_waiting=0,
             kv_cache_usage=len(self.running) / TOTAL_PAGES,
             num_preemptions=0,
-            num_drafts=count["d"],
-            num_draft_tokens=3 * count["d"],
-            num_accepted_tokens=count["a"],
-            num_accepted_per_pos=(count["a"], 0, 0),
-            prompt_tokens=count["p"],
-            generation_tokens=count["g"],
+            rounds=dict(self.rounds),
+            num_speculative_tokens=NUM_DRAFTS,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
             free_pages=TOTAL_PAGES - len(self.running),
             total_pages=TOTAL_PAGES,
-            prefix_cache_queries=count["p"],
+            prefix_cache_queries=self.prompt_tokens,
             prefix_cache_hits=self.cached_tokens,
         )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 import openai
@@ -16,6 +17,7 @@ from serve.app import create_app
 from serve.engine_thread import EngineLike, EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.metrics import Metrics
+from serve.options import SpecMetricsLevel
 from serve.service import ModelInfo, Service, TokenizerLike
 
 
@@ -29,22 +31,30 @@ class Served:
     engine: FakeEngine = field(default_factory=FakeEngine)
 
 
-def build_service(engine: EngineLike, tokenizer: TokenizerLike | None = None) -> Service:
+def build_service(
+    engine: EngineLike,
+    tokenizer: TokenizerLike | None = None,
+    spec_metrics: SpecMetricsLevel = "none",
+) -> Service:
     """A service over the engine; its drawn seeds are 1000, 1001, ..."""
     metrics = Metrics("fake")
     thread = EngineThread(engine, metrics)
     metrics.watch(lambda: thread.stats)
     seeds = iter(range(1000, 2000))
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
-    return Service(model, tokenizer or CharTokenizer(), thread, metrics, {}, lambda: next(seeds))
+    tokenizer = tokenizer or CharTokenizer()
+    return Service(model, tokenizer, thread, metrics, {}, lambda: next(seeds), spec_metrics)
 
 
 @contextmanager
 def served_by(
-    engine: EngineLike, tokenizer: TokenizerLike | None = None, wait_until_ready: bool = True
+    engine: EngineLike,
+    tokenizer: TokenizerLike | None = None,
+    wait_until_ready: bool = True,
+    spec_metrics: SpecMetricsLevel = "none",
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block."""
-    service = build_service(engine, tokenizer)
+    service = build_service(engine, tokenizer, spec_metrics)
     config = uvicorn.Config(create_app(service), log_level="error", ws="none")
     server = uvicorn.Server(config)
     with bind("127.0.0.1", 0) as address:
@@ -65,9 +75,9 @@ def served_by(
 
 
 @contextmanager
-def served(engine: FakeEngine, wait_until_ready: bool = True) -> Iterator[Served]:
+def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
     """A server over a fake engine, which tests can look into."""
-    with served_by(engine, wait_until_ready=wait_until_ready) as server:
+    with served_by(engine, **options) as server:
         yield replace(server, engine=engine)
 
 

@@ -9,7 +9,7 @@ import pytest
 from fake_engine import FakeEngine, expected_answer
 from fake_server import Served, build_service
 
-from eagle3_jax.engine import RequestOutput
+from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app
 from serve.errors import ApiError
 from serve.lifecycle import GracefulServer
@@ -112,8 +112,10 @@ def test_engine_is_idle_again_after_refusing_a_request() -> None:
 
 
 def test_slow_reader_gets_everything_in_fewer_pieces() -> None:
+    made = Round(3, 3, 3, 1, 2)
+
     def output(token: int, finish: str | None = None) -> RequestOutput:
-        return RequestOutput("r", (token,), chr(token), finish, None, (1,), 3, 0)  # type: ignore[arg-type]
+        return RequestOutput("r", (token,), chr(token), finish, None, (made,), 3, 0)  # type: ignore[arg-type]
 
     async def read() -> list[RequestOutput]:
         stream = OutputStream(["r"])

@@ -41,6 +41,14 @@ def test_counters_add_up_over_requests(serve) -> None:
     assert samples["spec_decode_num_accepted_tokens_total"] == 12
     assert samples["spec_decode_num_accepted_tokens_per_pos_total|0"] == 12
     assert samples["spec_decode_num_accepted_tokens_per_pos_total|2"] == 0
+    assert samples["eagle3:spec_decode_num_kept_tokens_total"] == 24
+    assert samples["eagle3:spec_decode_num_tried_tokens_per_pos_total|1"] == 12
+    assert samples["eagle3:spec_decode_num_tried_tokens_per_pos_total|2"] == 0
+    assert samples["eagle3:spec_decode_num_skipped_tokens_total|room"] == 0
+    assert samples["eagle3:spec_decode_accept_length_bucket|1.0"] == 0
+    assert samples["eagle3:spec_decode_accept_length_bucket|2.0"] == 12
+    assert samples["eagle3:spec_decode_accept_length_count"] == 12
+    assert samples["eagle3:spec_decode_accept_length_sum"] == 24
     assert samples["request_success_total|length"] == 4
     assert samples["request_generation_tokens_sum"] == 24
     assert samples["request_prompt_tokens_count"] == 4

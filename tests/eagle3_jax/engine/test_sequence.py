@@ -3,7 +3,7 @@
 import pytest
 from toy_tokenizer import PIECES, ToyTokenizer
 
-from eagle3_jax.engine import Request
+from eagle3_jax.engine import Request, Round
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling_params import SamplingParams
 
@@ -33,10 +33,10 @@ def test_no_news_while_everything_is_held_back_and_then_all_of_it() -> None:
     sampling = SamplingParams(stop="aab", max_tokens=9, seed=0)
     sequence = Sequence.of(Request("a", [0], sampling), (), 32, ToyTokenizer())
     sequence.append(ID[b"aa"])
-    sequence.accepted.append(0)
+    sequence.rounds.append(Round(3, 3, 3, 0, 1))
     assert sequence.output() is None
     sequence.append(ID[b"c"])
-    sequence.accepted.append(2)
+    sequence.rounds.append(Round(3, 3, 3, 2, 3))
     output = sequence.output()
     assert output is not None
     assert (output.text, output.accepted) == ("aac", (0, 2))

@@ -1,12 +1,13 @@
 """Accept length as vLLM counts it."""
 
+from collections import Counter
 from dataclasses import replace
 
 from oracle_files import ORACLES
 
 from convert import load_tokenizer
 from eagle3_jax import SamplingParams
-from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.runner import Progress
 from serve.bench.accept import OVERALL, AcceptCounts, measure_accept
 from serve.bench.held_out import HeldOutPrompt
@@ -17,10 +18,8 @@ IDLE = EngineStats(
     num_waiting=0,
     kv_cache_usage=0.0,
     num_preemptions=0,
-    num_drafts=0,
-    num_draft_tokens=0,
-    num_accepted_tokens=0,
-    num_accepted_per_pos=(0, 0, 0),
+    rounds={},
+    num_speculative_tokens=3,
     prompt_tokens=0,
     generation_tokens=0,
     free_pages=1,
@@ -28,21 +27,15 @@ IDLE = EngineStats(
 )
 
 
+def round_of(verified: int, accepted: int) -> Round:
+    return Round(verified, verified, verified, accepted, accepted + 1)
+
+
 def test_accept_length_is_one_plus_accepted_over_drafts() -> None:
-    before = replace(
-        IDLE,
-        num_drafts=5,
-        num_draft_tokens=15,
-        num_accepted_tokens=4,
-        num_accepted_per_pos=(2, 1, 1),
-    )
-    after = replace(
-        IDLE,
-        num_drafts=15,
-        num_draft_tokens=44,
-        num_accepted_tokens=19,
-        num_accepted_per_pos=(10, 6, 3),
-    )
+    earlier = {round_of(3, 0): 3, round_of(3, 1): 1, round_of(3, 3): 1}
+    later = {round_of(3, 0): 2, round_of(3, 1): 3, round_of(2, 2): 1, round_of(3, 2): 2}
+    before = replace(IDLE, rounds=earlier)
+    after = replace(IDLE, rounds=Counter(earlier) + Counter(later) + Counter([round_of(3, 3)] * 2))
     counts = AcceptCounts.between(before, after)
     assert counts == AcceptCounts(10, 29, 15, (8, 5, 2))
     assert counts.accept_length == 2.5
@@ -59,7 +52,8 @@ class Answering:
     def __init__(self, answers: list[list[int]], accepted: list[int]) -> None:
         self._answers, self._accepted = answers, accepted
         self._waiting: list[Request] = []
-        self._stats = replace(IDLE, num_accepted_per_pos=(0, 0))
+        self._rounds: Counter[Round] = Counter()
+        self._stats = replace(IDLE, num_speculative_tokens=2)
 
     @property
     def has_work(self) -> bool:
@@ -75,16 +69,14 @@ class Answering:
     def step(self) -> list[RequestOutput]:
         name = self._waiting.pop(0).request_id
         tokens, accepted = self._answers[int(name)], self._accepted[int(name)]
-        first, second = self._stats.num_accepted_per_pos
+        made = round_of(2, accepted)
+        self._rounds[made] += 1
         self._stats = replace(
             self._stats,
-            num_drafts=self._stats.num_drafts + 1,
-            num_draft_tokens=self._stats.num_draft_tokens + 2,
-            num_accepted_tokens=self._stats.num_accepted_tokens + accepted,
-            num_accepted_per_pos=(first + (accepted > 0), second + (accepted > 1)),
+            rounds=dict(self._rounds),
             generation_tokens=self._stats.generation_tokens + len(tokens),
         )
-        return [RequestOutput(name, tuple(tokens), "", "stop", None, (accepted,), 1, 0)]
+        return [RequestOutput(name, tuple(tokens), "", "stop", None, (made,), 1, 0)]
 
     def stats(self) -> EngineStats:
         return self._stats

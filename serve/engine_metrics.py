@@ -1,0 +1,96 @@
+"""An engine's statistics as Prometheus metrics: vLLM's names where it has one, else `eagle3:`.
+
+docs/metrics.md says what each means.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from eagle3_jax.engine import EngineStats
+
+LABELS = ("model_name", "engine")
+
+COUNTERS = (
+    ("vllm:spec_decode_num_drafts", "num_drafts", "Rounds that verified draft tokens"),
+    ("vllm:spec_decode_num_draft_tokens", "num_draft_tokens", "Draft tokens verified"),
+    ("vllm:spec_decode_num_accepted_tokens", "num_accepted_tokens", "Draft tokens accepted"),
+    ("eagle3:spec_decode_num_kept_tokens", "num_kept_tokens", "Tokens that drafts gave to answers"),
+    ("vllm:prompt_tokens", "prompt_tokens", "Prompt tokens processed"),
+    ("vllm:generation_tokens", "generation_tokens", "Tokens generated"),
+    ("vllm:num_preemptions", "num_preemptions", "Preemptions"),
+    ("vllm:prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up"),
+    ("vllm:prefix_cache_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+)
+PER_POSITION = (
+    (
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "num_accepted_per_pos",
+        "Accepted tokens by position",
+    ),
+    (
+        "eagle3:spec_decode_num_tried_tokens_per_pos",
+        "num_tried_per_pos",
+        "Verified tokens by position whose predecessors were all accepted",
+    ),
+)
+SKIPPED = {"request": "skipped_by_request", "room": "skipped_for_room"}
+SKIPPED |= {"finished": "skipped_finished"}
+GAUGES = (
+    ("vllm:num_requests_running", "num_running", "Requests in a slot"),
+    ("vllm:num_requests_waiting", "num_waiting", "Requests waiting for a slot or pages"),
+    ("vllm:kv_cache_usage_perc", "kv_cache_usage", "Share of the pages in use, 1 = all"),
+)
+
+
+class EngineCollector(Collector):
+    """The engine's counters and gauges as of its latest step."""
+
+    def __init__(self, labels: Sequence[str], read: Callable[[], EngineStats]) -> None:
+        self._labels = labels
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, read from one snapshot."""
+        stats = self._read()
+        for name, field, text in COUNTERS:
+            yield self._counter(name, text, getattr(stats, field))
+        for name, field, text in GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=LABELS)
+            gauge.add_metric(self._labels, getattr(stats, field))
+            yield gauge
+        for name, field, text in PER_POSITION:
+            counts = {f"{position}": n for position, n in enumerate(getattr(stats, field))}
+            yield self._labelled(name, text, "position", counts)
+        reasons = {reason: getattr(stats, field) for reason, field in SKIPPED.items()}
+        name, text = "eagle3:spec_decode_num_skipped_tokens", "Draft tokens that did not count"
+        yield self._labelled(name, text, "reason", reasons)
+        yield self._accept_lengths(stats)
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        counter = CounterMetricFamily(name, text, labels=LABELS)
+        counter.add_metric(self._labels, value)
+        return counter
+
+    def _labelled(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+        counter = CounterMetricFamily(name, text, labels=(*LABELS, label))
+        for key, value in values.items():
+            counter.add_metric((*self._labels, key), value)
+        return counter
+
+    def _accept_lengths(self, stats: EngineStats) -> Metric:
+        """Accepted tokens and the bonus of every draft; sum over count is the accept length."""
+        name, text = "eagle3:spec_decode_accept_length", "Tokens that a draft committed"
+        family = HistogramMetricFamily(name, text, labels=LABELS)
+        cumulative = accumulate(stats.accepted_histogram)
+        buckets = [(f"{accepted + 1.0}", n) for accepted, n in enumerate(cumulative)]
+        total = stats.num_drafts + stats.num_accepted_tokens
+        family.add_metric(self._labels, [*buckets, ("+Inf", stats.num_drafts)], total)
+        return family
