@@ -84,9 +84,6 @@ class Engine:
         for name, token in sampling.named_ids():
             if token >= self._vocab_size:
                 raise ValueError(f"{name}: token ids end at {self._vocab_size - 1}; got {token}")
-        wanted, most = sampling.num_speculative_tokens, self.config.num_speculative_tokens
-        if wanted is not None and wanted > most:
-            raise ValueError(f"num_speculative_tokens: this engine drafts {most}; got {wanted}")
 
     def _matcher(self, sampling: SamplingParams) -> Matcher | None:
         if sampling.structured_outputs is None:
