@@ -19,7 +19,8 @@ class SamplingParams:
     bars all others; bad_words_ids bars ids that would complete one of these in the answer.
     repetition_penalty (1 is off) acts on tokens of prompt and answer, presence_penalty and
     frequency_penalty, -2..2, on those of the answer. num_speculative_tokens: drafts verified a
-    round at most, None (or more than the engine makes) for all of them. structured_outputs: the form of the answer.
+    round at most, None (or more than the engine makes) for all of them. structured_outputs: the
+    form of the answer.
     Raises ValueError for a value out of range.
     """
 
