@@ -114,6 +114,11 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 def _add_speculation_flags(group: argparse._ArgumentGroup) -> None:
     keys = ", ".join(SPECULATIVE_KEYS)
     group.add_argument("--speculative-config", metavar="JSON", help=f"keys: {keys}")
+    group.add_argument(
+        "--adaptive",
+        action="store_true",
+        help="choose k round by round, 0..num_speculative_tokens, by measured tokens a second",
+    )
     group.add_argument("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
     group.add_argument("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
     group.add_argument("--speculative-num-steps", type=int, metavar="K", help="drafts a round")

@@ -1,6 +1,7 @@
 """From directories to an engine: what eagle3-serve and eagle3-generate have in common."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,12 @@ def with_draft(
     return replace(pair, draft=loaded)
 
 
-def build_engine(pair: LoadedPair, **sizes: Any) -> Engine:
+def build_engine(
+    pair: LoadedPair, *, clock: Callable[[], float] | None = None, **sizes: Any
+) -> Engine:
     """An engine over the pair. `sizes` are EngineConfig fields, None for the default; the context
-    is at most the model's. ValueError for sizes that can't work."""
+    is at most the model's. clock: what an adaptive one measures its rounds with, in seconds.
+    ValueError for sizes that can't work."""
     trained = pair.target.config.max_position_embeddings
     given = {name: value for name, value in sizes.items() if value is not None}
     length = given.setdefault("max_model_len", min(EngineConfig.max_model_len, trained))
@@ -95,4 +99,5 @@ def build_engine(pair: LoadedPair, **sizes: Any) -> Engine:
         EngineConfig(**given),
         tokenizer=pair.tokenizer,
         eos_token_ids=pair.eos_token_ids,
+        clock=clock,
     )

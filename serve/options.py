@@ -13,6 +13,7 @@ SPECULATIVE_KEYS = (
     "model",
     "method",
     "num_speculative_tokens",
+    "num_speculative_tokens_per_batch_size",
     "draft_tensor_parallel_size",
     "rejection_sample_method",
     "synthetic_acceptance_length",
@@ -31,11 +32,12 @@ SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)
 class Speculation:
     """Which draft proposes (None: the embedded one, or none), and k tokens a round.
 
-    k = 0 is plain decoding.
+    k = 0 is plain decoding. A table has rows (first batch size, last batch size, smaller k).
     """
 
     draft: str | None
     num_speculative_tokens: int
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class ServeOptions:
     model: str | None
     demo: bool
     speculation: Speculation
+    adaptive: bool
     load: LoadOptions
     served_model_name: tuple[str, ...]
     host: str
@@ -76,6 +79,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         model=model,
         demo=flags.demo,
         speculation=speculation,
+        adaptive=_check_adaptive(flags, speculation, proposes=proposes),
         load=read_load_options(flags, has_draft=proposes),
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
@@ -115,8 +119,23 @@ def read_speculative_config(text: str) -> Speculation:
     draft = config.get("model")
     if not isinstance(draft, str | None):
         raise ValueError(f"--speculative-config model must be a directory; got {draft!r}")
-    count = config.get("num_speculative_tokens", DEFAULT_SPECULATIVE_TOKENS)
-    return Speculation(draft, check_num_speculative_tokens(count))
+    count = check_num_speculative_tokens(
+        config.get("num_speculative_tokens", DEFAULT_SPECULATIVE_TOKENS)
+    )
+    table = config.get("num_speculative_tokens_per_batch_size")
+    return Speculation(draft, count, None if table is None else _read_table(table, count))
+
+
+def _read_table(rows: Any, most: int) -> tuple[tuple[int, int, int], ...]:
+    # Only here: flags are read before anything imports JAX.
+    from eagle3_jax.engine.batch_size_table import check_table
+
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError(
+            "--speculative-config num_speculative_tokens_per_batch_size must be a list of "
+            f"[first batch size, last batch size, k]; got {rows!r}"
+        )
+    return check_table(rows, most)
 
 
 def check_num_speculative_tokens(count: Any) -> int:
@@ -127,6 +146,21 @@ def check_num_speculative_tokens(count: Any) -> int:
             f"got {count!r}"
         )
     return count
+
+
+def _check_adaptive(flags: argparse.Namespace, speculation: Speculation, *, proposes: bool) -> bool:
+    """--adaptive; ValueError where there is nothing to choose, or something else chooses k."""
+    table = speculation.num_speculative_tokens_per_batch_size is not None
+    if flags.adaptive and not proposes:
+        raise ValueError("--adaptive needs a draft and num_speculative_tokens of at least 1")
+    if flags.adaptive and table:
+        raise ValueError(
+            "--adaptive chooses k itself: leave out num_speculative_tokens_per_batch_size"
+        )
+    if flags.exact and (flags.adaptive or table):
+        name = "--adaptive" if flags.adaptive else "num_speculative_tokens_per_batch_size"
+        raise ValueError(f"--exact has one width, so {name} can't change k")
+    return flags.adaptive
 
 
 def _read_speculation(flags: argparse.Namespace) -> Speculation:

@@ -6,6 +6,7 @@ import random
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,7 +61,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
 
 def _prepare(options: ServeOptions, report: StartupReport) -> Service:
     pair, name, root = _load(options, report)
-    engine = build_engine(pair, **_sizes(options))
+    engine = build_engine(pair, clock=time.monotonic, **_sizes(options))
     names = options.served_model_name or (name,)
     metrics = Metrics(names[0])
     thread = EngineThread(engine, metrics, progress=report.on_compiled)
@@ -80,9 +81,11 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
 
 def _describe(config: EngineConfig) -> str:
     tokens = (config.pool_pages - 1) * config.page_size
+    counts = config.draft_counts
+    k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
     return (
         f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
-        f"k = {config.num_speculative_tokens}, KV cache size: {tokens} tokens"
+        f"k = {k}, KV cache size: {tokens} tokens"
     )
 
 
@@ -101,6 +104,7 @@ def _load(options: ServeOptions, report: StartupReport) -> tuple[LoadedPair, str
 
 
 def _sizes(options: ServeOptions) -> dict[str, object]:
+    table = options.speculation.num_speculative_tokens_per_batch_size
     return {
         "num_speculative_tokens": options.speculation.num_speculative_tokens,
         "max_model_len": options.max_model_len,
@@ -109,6 +113,8 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
         "num_pages": options.num_pages,
         "prefill_chunk": options.prefill_chunk,
         "exact": options.exact,
+        "adaptive": options.adaptive,
+        "num_speculative_tokens_per_batch_size": table,
         "enable_prefix_caching": options.enable_prefix_caching,
     }
 

@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
+from eagle3_jax.speculative.widths import Widths
 
 MAX_SPECULATIVE_TOKENS = 8
 
@@ -18,6 +20,8 @@ class EngineConfig:
     None doubles up to max_num_seqs. exact: one bucket, so that a request's bits depend on itself
     alone. enable_prefix_caching: prompts reuse KV pages of sequences that began alike.
     rejection_sample_method and the two below: see eagle3_jax.speculative.method.
+    num_speculative_tokens_per_batch_size: rows (first batch size, last, k' <= k); adaptive: the
+    engine chooses k' <= k by what it measures. Each k' has programs of its own then.
     Raises ValueError for sizes that cannot work.
     """
 
@@ -33,6 +37,8 @@ class EngineConfig:
     rejection_sample_method: str = "coupled"
     synthetic_acceptance_length: float | None = None
     synthetic_acceptance_rates: tuple[float, ...] | None = None
+    num_speculative_tokens_per_batch_size: BatchSizeTable | None = None
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -62,6 +68,24 @@ class EngineConfig:
                 "exact mode promises the tokens of plain decoding, which only "
                 f"rejection_sample_method 'coupled' keeps; got {method!r}"
             )
+        self._check_choice()
+
+    def _check_choice(self) -> None:
+        table = self.num_speculative_tokens_per_batch_size
+        if table is not None:
+            check_table(table, self.num_speculative_tokens)
+        if table is not None and self.adaptive:
+            raise ValueError("give one of num_speculative_tokens_per_batch_size and adaptive")
+        name = "adaptive" if self.adaptive else "num_speculative_tokens_per_batch_size"
+        if self.chooses_k and self.num_speculative_tokens == 0:
+            raise ValueError(f"num_speculative_tokens must be at least 1 for {name} to choose")
+        if self.exact and self.chooses_k:
+            raise ValueError(f"exact mode has one width: leave {name} out")
+        if self.method.rejection_sample_method == "synthetic" and self.chooses_k:
+            raise ValueError(
+                f"synthetic acceptance is a schedule for one k, which {name} would change; "
+                "leave one of them out"
+            )
 
     @property
     def method(self) -> SpeculationMethod:
@@ -72,6 +96,40 @@ class EngineConfig:
             self.synthetic_acceptance_length,
             self.synthetic_acceptance_rates,
         )
+
+    @property
+    def chooses_k(self) -> bool:
+        """Whether rounds may draft fewer tokens than num_speculative_tokens."""
+        return self.adaptive or self.num_speculative_tokens_per_batch_size is not None
+
+    @property
+    def draft_counts(self) -> tuple[int, ...]:
+        """Every k a round may have, ascending."""
+        if self.adaptive:
+            return tuple(range(self.num_speculative_tokens + 1))
+        if self.num_speculative_tokens_per_batch_size is None:
+            return (self.num_speculative_tokens,)
+        return tuple(sorted(set(self.k_by_batch_size)))
+
+    @property
+    def k_by_batch_size(self) -> tuple[int, ...]:
+        """The table's k for 1..max_num_seqs sequences; empty without a table."""
+        rows = self.num_speculative_tokens_per_batch_size
+        if rows is None:
+            return ()
+        return expand_table(check_table(rows, self.num_speculative_tokens), self.max_num_seqs)
+
+    @property
+    def round_widths(self) -> tuple[Widths | None, ...]:
+        """The widths rounds are compiled for; None where there is only the state's.
+
+        Plain decoding (k = 0) would waste most of a first pass as wide as the widest round, so it
+        has a program of its own for sequences whose last round was plain too.
+        """
+        if not self.chooses_k:
+            return (None,)
+        plain = (Widths(0, 1),) if 0 in self.draft_counts else ()
+        return (*plain, *(Widths(k, self.width) for k in self.draft_counts))
 
     @property
     def width(self) -> int:

@@ -7,12 +7,13 @@ A round with a grammar in it runs as two programs, because its masks depend on i
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
 
 from eagle3_jax.engine.acceptance import Round
+from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammar import Matcher, load_grammars
 from eagle3_jax.engine.request import Request, RequestOutput
@@ -26,14 +27,22 @@ from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_params import SamplingParams
 
 DISPATCH_DEPTH = 2
+Clock = Callable[[], float]
 
 
 class InFlight(NamedTuple):
-    """A dispatched program whose report is not read yet; members in the order of its rows."""
+    """A dispatched program whose report is not read yet; members in the order of its rows.
+
+    drafted: drafts that a round makes for each of them.
+    timed: a round's choice of k, if the program before it was still unread when it was dispatched:
+    the time between their two reads is then the round's own.
+    """
 
     report: jax.Array
     members: list[Sequence]
     is_round: bool
+    drafted: int = 0
+    timed: Choice | None = None
 
 
 class Engine:
@@ -47,8 +56,15 @@ class Engine:
         *,
         tokenizer: Tokenizer | None = None,
         eos_token_ids: Collection[int] | None = None,
+        clock: Clock | None = None,
     ):
+        """clock: seconds that only rise, which an adaptive engine measures its rounds with."""
+        if config.adaptive and (draft is None or clock is None):
+            raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
+        self._clock = clock if config.adaptive else None
+        self._last_read = 0.0
+        self._chooser = GoodputChooser(config) if config.adaptive else FixedChooser(config)
         self._tokenizer = tokenizer
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
@@ -142,18 +158,26 @@ class Engine:
             return False
         report = self._runner.prefill(chunk)
         self._scheduler.chunk_dispatched(chunk)
-        if chunk.last:
+        # One that has no news is read only to know when the round behind it began.
+        if chunk.last or (self._clock and self._in_flight):
             self._in_flight.append(InFlight(report, [chunk.sequence], is_round=False))
         return True
 
     def _dispatch_round(self) -> bool:
         members = self._members_with_pages()
         for batch in self._batches(members):
-            constrained = any(sequence.matcher for sequence in batch)
-            report = self._split_round(batch) if constrained else self._runner.round(batch)
+            if any(sequence.matcher for sequence in batch):
+                drafts, timed = self.config.num_speculative_tokens, None
+                report = self._split_round(batch)
+            else:
+                choice = self._chooser.choose(batch)
+                drafts, timed = choice.drafts, choice if self._in_flight else None
+                report = self._runner.round(batch, drafts)
             for sequence in batch:
                 sequence.rounds_in_flight += 1
-            self._in_flight.append(InFlight(report, batch, is_round=True))
+                sequence.last_drafts = drafts
+            drafted = min(drafts, self._num_drafts)
+            self._in_flight.append(InFlight(report, batch, True, drafted, timed))
         return bool(members)
 
     def _batches(self, members: list[Sequence]) -> list[list[Sequence]]:
@@ -193,14 +217,21 @@ class Engine:
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()
         rows = self._runner.read(program.report)
+        if self._clock:
+            self._note_time(program, self._clock())
         for sequence, row in zip(program.members, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
             if sequence.status is not Status.FINISHED and row.token_ids:
-                self._commit(sequence, row, program.is_round)
+                self._commit(sequence, row, program.is_round, program.drafted)
             elif program.is_round:
-                self._counters.skipped_finished += self._num_drafts
+                self._counters.skipped_finished += program.drafted
 
-    def _commit(self, sequence: Sequence, row: RowReport, is_round: bool) -> None:
+    def _note_time(self, program: InFlight, now: float) -> None:
+        if program.timed is not None:
+            self._chooser.took(program.timed, now - self._last_read)
+        self._last_read = now
+
+    def _commit(self, sequence: Sequence, row: RowReport, is_round: bool, drafted: int) -> None:
         """Takes one program's tokens for one sequence."""
         replayed = sequence.replay > 0
         if is_round:
@@ -215,12 +246,13 @@ class Engine:
         kept = len(sequence.output_ids) - before
         self._counters.generation_tokens += kept
         if is_round and not replayed:
-            self._count_round(sequence, row, kept)
+            self._count_round(sequence, row, kept, drafted)
         self._report(sequence)
 
-    def _count_round(self, sequence: Sequence, row: RowReport, kept: int) -> None:
-        wanted, accepted = sequence.wanted_drafts(self._num_drafts), len(row.token_ids) - 1
-        kind = Round(self._num_drafts, wanted, row.verified, accepted, kept)
+    def _count_round(self, sequence: Sequence, row: RowReport, kept: int, drafted: int) -> None:
+        wanted, accepted = sequence.wanted_drafts(drafted), len(row.token_ids) - 1
+        kind = Round(drafted, wanted, row.verified, accepted, kept)
+        self._chooser.committed(row.verified, accepted)
         sequence.rounds.append(kind)
         self._counters.rounds[kind] += 1
 

@@ -21,6 +21,7 @@ from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
+from eagle3_jax.speculative.widths import Widths
 
 Leaves = tuple[Array, ...]
 Shapes = tuple[ShapeDtypeStruct, ...]
@@ -68,10 +69,18 @@ def _round(
     page_table: Array,
     *,
     full: bool = False,
+    widths: Widths | None = None,
 ) -> tuple[DecodeState, Array]:
     models = _models(pair, target, draft)
     return speculative_round(
-        *models, pair.aux_layer_ids, state, slot_ids, page_table, full=full, method=pair.method
+        *models,
+        pair.aux_layer_ids,
+        state,
+        slot_ids,
+        page_table,
+        full=full,
+        method=pair.method,
+        widths=widths,
     )
 
 
@@ -119,13 +128,22 @@ PROGRAMS = {
 
 @lru_cache(maxsize=128)
 def compile_program(
-    kind: str, pair: Pair, target: Shapes, draft: Shapes, state: DecodeState, *inputs: Any
+    kind: str,
+    pair: Pair,
+    target: Shapes,
+    draft: Shapes,
+    state: DecodeState,
+    *inputs: Any,
+    widths: Widths | None = None,
 ) -> Callable[..., tuple[DecodeState, Array]]:
     """Compiles the program of this kind, one of PROGRAMS, for these shapes.
 
-    A prefill is full when its chunk holds controls. The state is donated.
+    A prefill is full when its chunk holds controls. widths: of a round narrower than the state.
+    The state is donated.
     """
     function = partial(PROGRAMS[kind], pair)
+    if widths is not None:
+        function = partial(function, widths=widths)
     return jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs).compile()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Literal, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.controls import empty_controls
 from eagle3_jax.speculative.state import DecodeState, empty_slots
+from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import WORD_BITS, mask_words
 
 Progress = Callable[[str, int, int], None]
@@ -36,18 +38,23 @@ class RowReport(NamedTuple):
 class Program(NamedTuple):
     """A compiled program's name: the batch of a round, None for a prefill; lean or full.
 
-    half: which half of a round it is, None for whole rounds.
+    half: which half of a round it is, None for whole rounds. widths: of a whole round where the
+    engine chooses k.
     """
 
     batch: int | None
     full: bool
     half: Literal["propose", "verify"] | None = None
+    widths: Widths | None = None
 
     def __str__(self) -> str:
         if self.half is not None:
             return f"{self.half} of {self.batch}"
         kind = "prefill" if self.batch is None else f"round of {self.batch}"
-        return f"full {kind}" if self.full else kind
+        kind = f"full {kind}" if self.full else kind
+        if self.widths is None:
+            return kind
+        return f"{kind}, k = {self.widths.drafts}, {self.widths.first_rows} rows before"
 
 
 class Proposal(NamedTuple):
@@ -81,6 +88,7 @@ class Runner:
         self._state = initial_state(target, draft, config, len(capture))
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
+        self._widths = config.round_widths
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         self._programs: dict[Program, Callable] = {}
 
@@ -89,7 +97,8 @@ class Runner:
         """Every program this runner will ever run; exact mode has one way to compute a row."""
         prefills = [Program(None, full) for full in (False, True)]
         kinds = (True,) if self.config.exact else (False, True)
-        rounds = [Program(size, full) for full in kinds for size in self.config.buckets]
+        shapes = product(kinds, self.config.buckets, self._widths)
+        rounds = [Program(size, full, widths=widths) for full, size, widths in shapes]
         return prefills + rounds + (self._split_programs if self._has_grammars else [])
 
     @property
@@ -121,10 +130,12 @@ class Runner:
             packed, full = replace(packed, controls=controls, mask=mask[0]), True
         return self._run(Program(None, full), jax.device_put(packed))
 
-    def round(self, members: Sequence[EngineSequence]) -> jax.Array:
-        """Dispatches one round over these sequences; returns the report to read later."""
+    def round(self, members: Sequence[EngineSequence], drafts: int) -> jax.Array:
+        """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
+        later. Only an engine that chooses k has programs for more than one number of drafts."""
         bucket = self.config.bucket_for(len(members))
-        program = Program(bucket, any(self._needs_full(sequence) for sequence in members))
+        full = any(self._needs_full(sequence) for sequence in members)
+        program = Program(bucket, full, widths=self._widths_for(members, drafts))
         return self._run(program, *self._batch(members, bucket))
 
     def propose(self, members: Sequence[EngineSequence]) -> Proposal:
@@ -156,12 +167,19 @@ class Runner:
     def read(report: jax.Array) -> list[RowReport]:
         """Waits for a program and reads its report: the one device-to-host transfer of a round.
 
-        A prefill reports [token, committed], a round [k+1 tokens, committed, verified].
+        A prefill reports [token, committed], a round of k drafts [k+1 tokens, committed, verified].
         """
         rows = jax.device_get(report)
         if rows.shape[1] == 2:
             return [RowReport([int(token)][: int(count)], 0) for token, count in rows]
         return [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
+
+    def _widths_for(self, members: Sequence[EngineSequence], drafts: int) -> Widths | None:
+        """The narrowest round of so many drafts that reads all rows of the last one."""
+        if not self.config.chooses_k:
+            return None
+        rows = 1 + max(sequence.last_drafts for sequence in members)
+        return next(w for w in self._widths if w and w.drafts == drafts and w.first_rows >= rows)
 
     def _needs_full(self, sequence: EngineSequence) -> bool:
         return self.config.exact or sequence.controlled or sequence.matcher is not None
@@ -200,7 +218,9 @@ class Runner:
             table = jax.ShapeDtypeStruct((program.batch, pages), integers)
             inputs = self._verify_inputs(program.batch) if program.half == "verify" else ()
             kind = program.half or ("full round" if program.full else "round")
-            return compile_program(kind, self._pair, *weights, slots, table, *inputs)
+            return compile_program(
+                kind, self._pair, *weights, slots, table, *inputs, widths=program.widths
+            )
         chunk = empty_chunk(self.config)
         if program.full:
             controls, mask = no_controls(self._vocab_size), self.open_masks(1, 1)[0]

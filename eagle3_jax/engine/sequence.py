@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cached_property
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.acceptance import Round
@@ -33,7 +34,8 @@ class Sequence:
     """The host's record of one request.
 
     limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
-    rounds_in_flight: dispatched rounds not read yet. replay: tokens already delivered that an exact
+    rounds_in_flight: dispatched rounds not read yet. last_drafts: k of the last one dispatched, 0
+    before the first. replay: tokens already delivered that an exact
     re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
     num_published of them. cached_tokens: prompt tokens found there at the first admission.
     matcher: where the answer is in its grammar, if it has one.
@@ -55,6 +57,7 @@ class Sequence:
     num_prefilled: int = 0
     kv_len: int = 0
     rounds_in_flight: int = 0
+    last_drafts: int = 0
     replay: int = 0
     output_ids: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
@@ -104,7 +107,7 @@ class Sequence:
         own = set(self.request.sampling.stop_token_ids) - self.eos_token_ids
         return [*sorted(self.eos_token_ids), *sorted(own)]
 
-    @property
+    @cached_property
     def controlled(self) -> bool:
         """Whether only the full programs know its options: also many stop ids to hold back."""
         sampling = self.request.sampling
@@ -194,6 +197,7 @@ class Sequence:
         again: the same programs give the same bits, so the tokens already delivered are replayed.
         """
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
+        self.last_drafts = 0
         answer = [] if exact else self.output_ids
         self.prefill_ids = [*self.request.prompt_ids, *answer]
         self.replay = len(self.output_ids) if exact else 0

@@ -21,6 +21,7 @@ from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
+from eagle3_jax.speculative.widths import Widths, narrow, widen
 from eagle3_jax.token_mask import mask_logits
 
 
@@ -34,19 +35,22 @@ def speculative_round(
     *,
     full: bool = False,
     method: SpeculationMethod = COUPLED,
+    widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """Advances the sequences in `slot_ids` by one verify of width k+1: both halves in one program.
 
     full: reads and keeps the state's controls, which a batch without such options need not pay for.
     method: how drafts are drawn and accepted; static.
+    widths: of an engine that chooses k; else the state (verified_tokens) says it all.
 
-    The width comes from the state (verified_tokens). Returns the new state and the report the host
-    reads: [k+1 tokens, number committed (0: the row was finished), drafts verified] a row.
+    Returns the new state and the report the host reads: [k+1 tokens, number committed (0: the row
+    was finished), drafts verified] a row.
     """
     if method.rejection_sample_method != "coupled":
         raise NotImplementedError(f"no round for {method.rejection_sample_method!r} yet")
-    state, draft_ids = propose_round(draft, state, slot_ids, page_table, full=full)
-    return verify_round(target, aux_layer_ids, state, slot_ids, page_table, draft_ids, full=full)
+    state, draft_ids = propose_round(draft, state, slot_ids, page_table, full=full, widths=widths)
+    batch = slot_ids, page_table, draft_ids
+    return verify_round(target, aux_layer_ids, state, *batch, full=full, widths=widths)
 
 
 def propose_round(
@@ -56,10 +60,13 @@ def propose_round(
     page_table: Int[Array, "batch pages_per_seq"],
     *,
     full: bool = False,
+    widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch k"]]:
     """The draft's half of a round: new draft KV and the drafts; without a draft zeros."""
     rows: SlotRows = _gather(state.slots, slot_ids)
-    width = rows.verified_tokens.shape[1]
+    width = widths.drafts + 1 if widths else rows.verified_tokens.shape[1]
+    if widths:
+        rows = narrow(rows, widths)
     if draft is None:
         return state, jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
     controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
@@ -80,12 +87,14 @@ def verify_round(
     masks: UInt32[Array, "batch width words"] | None = None,
     *,
     full: bool = False,
+    widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """The target's half of a round: verify, decide, commit.
 
     masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask.
     """
-    rows: SlotRows = _gather(state.slots, slot_ids)
+    whole: SlotRows = _gather(state.slots, slot_ids)
+    rows = narrow(whole, widths) if widths else whole
     controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
     active = ~rows.finished
     with jax.named_scope("verify"):
@@ -101,7 +110,7 @@ def verify_round(
             masks,
         )
     with jax.named_scope("commit"):
-        slots = _commit(state.slots, slot_ids, rows, result, aux_hidden)
+        slots = _commit(state.slots, slot_ids, whole, result, aux_hidden)
     committed = jnp.where(active, result.num_accepted + 1, 0)
     all_controls = state.controls
     if full:
@@ -155,12 +164,13 @@ def _commit(
     aux_hidden: Array,
 ) -> SlotRows:
     """Moves lengths by num_accepted + 1; a finished row keeps what it had."""
+    width = rows.verified_tokens.shape[1]
     new = replace(
         rows,
         seq_lens=rows.seq_lens + result.num_accepted + 1,
-        verified_tokens=result.token_ids,
+        verified_tokens=widen(result.token_ids, width),
         num_accepted=result.num_accepted,
-        aux_hidden=aux_hidden,
+        aux_hidden=widen(aux_hidden, width),
         finished=result.finished,
     )
 

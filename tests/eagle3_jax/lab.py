@@ -15,6 +15,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
 from eagle3_jax.speculative.state import DecodeState
+from eagle3_jax.speculative.widths import Widths
 
 PAGES = {slot: tuple(range(1 + slot, 25, 4)) for slot in range(4)}
 """Six pages of each slot, interleaved: 24 tokens a sequence at pages of 4."""
@@ -84,14 +85,15 @@ class Lab:
         assert report is not None
         return report[0].tolist()
 
-    def round(self, slots: Sequence[int]) -> np.ndarray:
+    def round(self, slots: Sequence[int], widths: Widths | None = None) -> np.ndarray:
         """One round over these slots, padded to the bucket; returns their reports."""
         bucket = self.config.buckets[-1]
         padded = [*slots, *[self.config.max_num_seqs] * (bucket - len(slots))]
         table = np.zeros((bucket, self.config.pages_per_seq), np.int32)
         for row, slot in enumerate(slots):
             table[row, : len(PAGES[slot])] = PAGES[slot]
-        return self._run("round", np.asarray(padded, np.int32), table)[: len(slots)]
+        inputs = np.asarray(padded, np.int32), table
+        return self._run("round", *inputs, widths=widths)[: len(slots)]
 
     def edit(self, change: Callable[[DecodeState], DecodeState]) -> None:
         """Replaces the state."""
@@ -109,10 +111,10 @@ class Lab:
         """Keys and values [2, length, heads, head_dim] of a slot's first positions."""
         return np.stack([gather(pool, slot, length) for pool in self.state.draft_pools])
 
-    def _run(self, kind: str, *inputs: object) -> np.ndarray:
+    def _run(self, kind: str, *inputs: object, widths: Widths | None = None) -> np.ndarray:
         weights = (self._target, self._draft, self.state)
         shapes = shapes_of((*weights, *inputs))
-        program = compile_program(kind, self._pair, *shapes)
+        program = compile_program(kind, self._pair, *shapes, widths=widths)
         self.state, report = program(*weights, *jax.device_put(inputs))
         return np.asarray(report)
 

@@ -86,11 +86,11 @@ class SimulatedRunner:
         slot.num_accepted = 0
         return [RowReport(slot.tokens[-1:], 0)]
 
-    def round(self, members: Rows[Sequence]) -> list[RowReport]:
+    def round(self, members: Rows[Sequence], drafts: int) -> list[RowReport]:
         assert self.unread <= 2, "more than one round and a prefill were in flight"
         assert len({s.slot for s in members}) == len(members) <= self.config.max_num_seqs
         self.unread += 1
-        return [self._advance(sequence) for sequence in members]
+        return [self._advance(sequence, min(drafts, self.drafts)) for sequence in members]
 
     def read(self, report: list[RowReport]) -> list[RowReport]:
         self.unread -= 1
@@ -100,12 +100,12 @@ class SimulatedRunner:
         """How many drafts the target would have chosen too: a law of the history as well."""
         return zlib.crc32(repr(slot.tokens).encode()) % (self.drafts + 1)
 
-    def _advance(self, sequence: Sequence) -> RowReport:
+    def _advance(self, sequence: Sequence, drafts: int) -> RowReport:
         slot = self.slots[sequence.slot]
         assert slot.sequence is sequence, "a round over a slot that was not opened for it"
         if slot.finished:
             return RowReport([], 0)
-        valid = max(0, min(self.drafts, slot.max_len - len(slot.tokens) - 1))
+        valid = max(0, min(drafts, slot.max_len - len(slot.tokens) - 1))
         accepted = min(self.agreeing(slot), valid)
         self._write_draft(sequence, slot.tokens, len(slot.tokens) - 2 - slot.num_accepted)
         self._check(sequence, slot.tokens[:-1], ahead=slot.tokens)

@@ -9,6 +9,8 @@ from serve.options import ServeOptions, Speculation
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
 
+TABLE = "num_speculative_tokens_per_batch_size"
+
 
 def parse(*argv: str) -> ServeOptions:
     return parse_serve_flags(argv)[0]
@@ -48,12 +50,20 @@ def test_sglang_names_give_the_same_options() -> None:
             Speculation("d", 3),
         ),
         (["m", *SGLANG], Speculation("d", 3)),
+        (
+            ["m", *spec(model="d", num_speculative_tokens_per_batch_size=[[5, 8, 0], [1, 4, 3]])],
+            Speculation("d", 3, ((1, 4, 3), (5, 8, 0))),
+        ),
         (["m", *SGLANG, "--speculative-num-draft-tokens", "5"], Speculation("d", 4)),
         (["m", "--exact", *spec(num_speculative_tokens=3)], Speculation(None, 3)),
     ],
 )
 def test_speculation(argv: list[str], expected: Speculation) -> None:
     assert parse(*argv).speculation == expected
+
+
+def test_k_is_chosen_by_measurement_only_when_asked_for() -> None:
+    assert [parse("--demo", *flag).adaptive for flag in ([], ["--adaptive"])] == [False, True]
 
 
 def test_loopback_is_the_default() -> None:
@@ -114,6 +124,16 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
             "must be 4",
         ),
         (["m", *SGLANG, *spec(model="d")], "--speculative-config"),
+        (["m", "--adaptive"], "--adaptive needs a draft"),
+        (["--demo", "--adaptive", "--exact"], "--exact has one width"),
+        (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"so {TABLE}"),
+        (["--demo", "--adaptive", *spec(**{TABLE: [[1, 8, 1]]})], f"leave out {TABLE}"),
+        (["--demo", *spec(**{TABLE: [[2, 8, 1]]})], "begin at batch size 1"),
+        (["--demo", *spec(**{TABLE: [[1, 8, 4]]})], "0..num_speculative_tokens=3"),
+        (["--demo", *spec(**{TABLE: [[1, 4, 3], [4, 8, 1]]})], "must not overlap"),
+        (["--demo", *spec(**{TABLE: [[1, 4]]})], "three integers"),
+        (["--demo", *spec(**{TABLE: []})], "three integers"),
+        (["--demo", *spec(**{TABLE: 3})], "must be a list"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(

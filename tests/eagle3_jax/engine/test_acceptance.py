@@ -56,8 +56,8 @@ class Recorder:
         assert isinstance(runner, SimulatedRunner)
         advance = runner._advance
 
-        def record(sequence: Any) -> Any:
-            report = advance(sequence)
+        def record(sequence: Any, drafts: int) -> Any:
+            report = advance(sequence, drafts)
             rows = self.rows.setdefault(sequence.request.request_id, [])
             rows.append((report.verified, len(report.token_ids)))
             return report

@@ -4,6 +4,9 @@ import pytest
 
 from eagle3_jax.engine import EngineConfig
 
+TABLE = "num_speculative_tokens_per_batch_size"
+SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -17,6 +20,17 @@ from eagle3_jax.engine import EngineConfig
         ({"max_model_len": 100, "page_size": 16, "num_pages": 7}, "at least 8.*got 7"),
         ({"batch_buckets": (1, 2)}, "end at max_num_seqs=8"),
         ({"batch_buckets": (0, 8)}, "positive"),
+        ({"adaptive": True, "num_speculative_tokens": 0}, "at least 1 for adaptive"),
+        ({"adaptive": True, "exact": True}, "one width: leave adaptive out"),
+        ({"adaptive": True, **SYNTHETIC}, "schedule for one k, which adaptive would change"),
+        ({"adaptive": True, TABLE: ((1, 8, 1),)}, f"one of {TABLE} and adaptive"),
+        ({TABLE: ((1, 8, 1),), "exact": True}, f"one width: leave {TABLE} out"),
+        ({TABLE: ((1, 8, 1),), **SYNTHETIC}, f"which {TABLE} would change"),
+        ({TABLE: ((1, 8, 4),)}, r"k in 0\.\.num_speculative_tokens=3; got \[1, 8, 4\]"),
+        ({TABLE: ((4, 2, 1), (1, 3, 1))}, "first <= last"),
+        ({TABLE: ((1, 4, 3), (4, 8, 1))}, r"must not overlap; got \[1, 4, 3\] and \[4, 8, 1\]"),
+        ({TABLE: ((2, 8, 1),)}, "begin at batch size 1; its first row begins at 2"),
+        ({TABLE: ((1, 8),)}, "three integers"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -41,3 +55,12 @@ def test_exact_mode_has_one_bucket() -> None:
 def test_the_default_pool_holds_every_sequence_at_full_length() -> None:
     config = EngineConfig(max_model_len=33, page_size=16, max_num_seqs=3)
     assert (config.pages_per_seq, config.pool_pages) == (3, 10)
+
+
+def test_each_k_has_a_round_and_plain_decoding_a_narrow_one() -> None:
+    """The engine that does not choose has the state's width alone."""
+    assert EngineConfig().round_widths == (None,)
+    table = EngineConfig(num_speculative_tokens_per_batch_size=((1, 2, 3), (3, 8, 0)))
+    assert table.round_widths == ((0, 1), (0, 4), (3, 4))
+    adaptive = EngineConfig(num_speculative_tokens=2, adaptive=True)
+    assert adaptive.round_widths == ((0, 1), (0, 3), (1, 3), (2, 3))

@@ -115,9 +115,9 @@ def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
     dispatched: list[str] = []
     run_round, run_prefill = engine._runner.round, engine._runner.prefill
 
-    def counted_round(members: Sequence[Any]) -> jax.Array:
+    def counted_round(members: Sequence[Any], drafts: int) -> jax.Array:
         dispatched.append("round")
-        return run_round(members)
+        return run_round(members, drafts)
 
     def counted_prefill(chunk: ChunkPlan) -> jax.Array:
         dispatched.extend(["prompt"] if chunk.last else [])

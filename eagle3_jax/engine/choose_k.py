@@ -1,0 +1,155 @@
+"""Which k the next round drafts: the same always, by batch size, or by what is measured.
+
+With coupled sampling no answer depends on it; a draft only ever guesses what the target says.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.recent_acceptance import RecentAcceptance
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.engine.step_cost import StepCosts
+
+MARGIN = 0.015
+"""Another k must promise so much more goodput; less is noise, and two equals would take turns."""
+DECIDE_EVERY = 8
+TRIAL_ROUNDS = 5
+ENOUGH_SAMPLES = 3
+TRIAL_BUDGET = 0.004
+"""Share of the goodput that trials of one neighbour may cost: a close one is tried often, one that
+is far behind rarely, so that what is known of both stays true."""
+LEAST_BETWEEN_TRIALS = 40
+
+
+class Shape(NamedTuple):
+    """What a round's cost depends on besides k: the compiled batch size, lean or full."""
+
+    batch: int
+    full: bool
+
+
+class Choice(NamedTuple):
+    """k of one round; given back with the seconds that the round took."""
+
+    drafts: int
+    shape: Shape
+
+
+class FixedChooser:
+    """Every round drafts the same, or what the table says for its batch size."""
+
+    def __init__(self, config: EngineConfig):
+        counts = config.k_by_batch_size or (config.draft_counts * config.max_num_seqs)
+        self._choices = [Choice(k, Shape(size, False)) for size, k in enumerate(counts, 1)]
+
+    def choose(self, members: Rows[Sequence]) -> Choice:
+        """k of the next round of these sequences."""
+        return self._choices[len(members) - 1]
+
+    def took(self, choice: Choice, seconds: float) -> None:
+        """Nothing depends on time."""
+
+    def committed(self, verified: int, accepted: int) -> None:
+        """Nothing depends on acceptance."""
+
+
+@dataclass
+class Load:
+    """What is known about rounds of one shape.
+
+    best: the k in use; running: the k of the `planned` rounds to come, another one in a trial.
+    rounds: how many there were; last_trial: when each k was tried last.
+    """
+
+    best: int
+    running: int
+    planned: int = 0
+    rounds: int = 0
+    last_trial: dict[int, int] = field(default_factory=dict)
+    costs: StepCosts = field(default_factory=StepCosts)
+
+    def plan(self, drafts: int, rounds: int) -> None:
+        """The next rounds draft so many tokens."""
+        self.running, self.planned = drafts, rounds
+        self.rounds += rounds
+
+    def try_out(self, drafts: int) -> None:
+        """The next rounds are a trial."""
+        self.last_trial[drafts] = self.rounds
+        self.plan(drafts, TRIAL_ROUNDS)
+
+    def due(self, goodput: Mapping[int, float]) -> int | None:
+        """The k next to the best one that should be tried again."""
+        for drafts in (self.best - 1, self.best + 1):
+            if drafts in goodput:
+                behind = 1 - goodput[drafts] / goodput[self.best]
+                wait = max(TRIAL_ROUNDS * behind / TRIAL_BUDGET, LEAST_BETWEEN_TRIALS)
+                if self.rounds - self.last_trial.get(drafts, 0) >= wait:
+                    return drafts
+        return None
+
+
+class GoodputChooser:
+    """The k with most tokens a second: expected tokens of a round over its measured seconds.
+
+    A shape's first rounds try every k. Then the best is kept until another is better by MARGIN, and
+    its neighbours are tried again now and then. Nothing compiles: every k has its programs.
+    """
+
+    def __init__(self, config: EngineConfig):
+        self._config = config
+        self._acceptance = RecentAcceptance(config.num_speculative_tokens)
+        self._loads: dict[Shape, Load] = {}
+
+    def choose(self, members: Rows[Sequence]) -> Choice:
+        """k of the next round of these sequences: at most what one of them wants."""
+        full = any(member.controlled for member in members)
+        shape = Shape(self._config.bucket_for(len(members)), full)
+        most = self._config.num_speculative_tokens
+        limit = max(member.wanted_drafts(most) for member in members)
+        load = self._loads.setdefault(shape, Load(most, most))
+        if load.planned == 0:
+            self._plan(load, members, range(limit + 1))
+        load.planned -= 1
+        return Choice(min(load.running, limit), shape)
+
+    def took(self, choice: Choice, seconds: float) -> None:
+        """Notes what a round cost."""
+        self._loads[choice.shape].costs.observe(choice.drafts, seconds)
+
+    def committed(self, verified: int, accepted: int) -> None:
+        """Notes how many of a sequence's drafts were accepted in one round."""
+        self._acceptance.observe(verified, accepted)
+
+    def _plan(self, load: Load, members: Rows[Sequence], counts: range) -> None:
+        """Decides the k of the next few rounds."""
+        unknown = [k for k in counts if load.costs.count(k) < ENOUGH_SAMPLES]
+        if unknown:
+            # The widest first: it tells most about acceptance.
+            load.try_out(unknown[-1])
+            return
+        goodput = self._goodput(load, members, counts)
+        load.best = best_k(goodput, load.best)
+        tried = load.due(goodput)
+        if tried is None:
+            load.plan(load.best, DECIDE_EVERY)
+        else:
+            load.try_out(tried)
+
+    def _goodput(self, load: Load, members: Rows[Sequence], counts: range) -> dict[int, float]:
+        """Tokens a second of each k."""
+        tokens = self._acceptance.expected_tokens()
+        return {
+            k: sum(tokens[member.wanted_drafts(k)] for member in members) / load.costs.seconds(k)
+            for k in counts
+        }
+
+
+def best_k(goodput: Mapping[int, float], current: int) -> int:
+    """The k of most goodput; the current one unless it is beaten by MARGIN."""
+    best = max(goodput, key=lambda k: goodput[k])
+    beaten = current not in goodput or goodput[best] > goodput[current] * (1 + MARGIN)
+    return best if beaten else current

@@ -1,0 +1,166 @@
+"""The choice of k alone: no model, no clock; costs and acceptance come from curves."""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from mi355x_curves import ACCEPT_LENGTHS, ROUND_MS
+
+from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.choose_k import MARGIN, Choice, FixedChooser, GoodputChooser, best_k
+from eagle3_jax.engine.recent_acceptance import RecentAcceptance
+from eagle3_jax.engine.sequence import Sequence as EngineSequence
+from eagle3_jax.sampling_params import SamplingParams
+
+K = 6
+LAG = 2  # rounds that are dispatched before one is read
+SURVIVAL = [after - before for before, after in pairwise(ACCEPT_LENGTHS)]
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+SETTLING = 50
+each_curve = pytest.mark.parametrize("costs", ROUND_MS.values(), ids=ROUND_MS)
+
+
+def sequences(count: int, num_drafts: int | None = None) -> list[EngineSequence]:
+    sampling = SamplingParams(num_speculative_tokens=num_drafts, max_tokens=8)
+    return [EngineSequence.of(Request(f"{i}", [1], sampling), (), 64, None) for i in range(count)]
+
+
+class Device:
+    """Rounds that cost what the curve says, give or take `noise`, and accept as published: draws
+    are spread evenly, so that any stretch of rounds has close to the published shares."""
+
+    def __init__(self, costs: dict[int, tuple[float, ...]], noise: float = 0.0) -> None:
+        self.costs = costs
+        config = EngineConfig(num_speculative_tokens=K, max_num_seqs=64, adaptive=True)
+        self.chooser = GoodputChooser(config)
+        self.bucket_for = lambda size: next(bucket for bucket in costs if bucket >= size)
+        self.survival = SURVIVAL
+        self._rng, self._noise, self._draws = random.Random(0), noise, 0.0
+        self._unread: deque[tuple[Choice, int]] = deque()
+
+    def rounds(self, size: int, count: int) -> list[int]:
+        """k of so many rounds at a load."""
+        members, chosen = sequences(size), []
+        for _ in range(count):
+            choice = self.chooser.choose(members)
+            chosen.append(choice.drafts)
+            self._unread.append((choice, size))
+            if len(self._unread) > LAG:
+                self._read(*self._unread.popleft())
+        return chosen
+
+    def _read(self, choice: Choice, size: int) -> None:
+        cost = self.costs[self.bucket_for(size)][choice.drafts]
+        self.chooser.took(choice, cost * (1 + self._noise * self._rng.uniform(-1, 1)))
+        for _ in range(size):
+            draw = self._draws = (self._draws + GOLDEN_RATIO) % 1
+            accepted = sum(draw < share for share in self.survival[: choice.drafts])
+            self.chooser.committed(choice.drafts, accepted)
+
+    def goodput(self, size: int, drafts: Sequence[int]) -> float:
+        """Tokens a millisecond of these rounds, over the best single k's."""
+        costs = self.costs[self.bucket_for(size)]
+        best = max(length / cost for length, cost in zip(ACCEPT_LENGTHS, costs, strict=True))
+        tokens = sum(ACCEPT_LENGTHS[k] for k in drafts)
+        return tokens / sum(costs[k] for k in drafts) / best
+
+
+@each_curve
+@pytest.mark.parametrize("noise", [0.0, 0.04])
+def test_at_every_load_the_published_curves_lead_within_two_percent_of_the_best_k(
+    costs: dict[int, tuple[float, ...]], noise: float
+) -> None:
+    """The k in use, and the mean of all rounds after the first ones, trials included."""
+    for size in range(4, 65):
+        device = Device(costs, noise)
+        chosen = device.rounds(size, 300)[SETTLING:]
+        (load,) = device.chooser._loads.values()
+        assert device.goodput(size, [load.best]) >= 0.98, size
+        assert device.goodput(size, chosen) >= 0.98, size
+
+
+@each_curve
+def test_a_change_of_load_is_followed_within_fifty_rounds(
+    costs: dict[int, tuple[float, ...]],
+) -> None:
+    device = Device(costs)
+    for size in (4, 64, 8, 48, 4, 16, 64, 5):
+        device.rounds(size, SETTLING)
+        assert device.goodput(size, device.rounds(size, 100)) >= 0.98, size
+
+
+def test_a_change_of_acceptance_is_followed() -> None:
+    """Drafts that are never accepted end in k = 0, and good ones in drafting again."""
+    device = Device(ROUND_MS["tuned"])
+    device.rounds(8, 300)
+    device.survival = [0.0] * K
+    device.rounds(8, 600)
+    assert set(device.rounds(8, 200)) <= {0, 1}
+    device.survival = SURVIVAL
+    device.rounds(8, 2500)
+    assert device.goodput(8, device.rounds(8, 100)) >= 0.97
+
+
+def test_noise_does_not_make_equals_take_turns() -> None:
+    """Two k of the same goodput: after the first choice only trials leave it."""
+    costs = {8: tuple(ACCEPT_LENGTHS[k] if k in (2, 3) else 9.0 for k in range(K + 1))}
+    device = Device(costs, noise=0.01)
+    device.rounds(8, SETTLING)
+    (load,) = device.chooser._loads.values()
+    kept = load.best
+    device.rounds(8, 1000)
+    assert load.best == kept in (2, 3)
+
+
+def test_a_better_k_must_be_better_by_the_margin() -> None:
+    assert best_k({0: 1.0, 1: 1 + 0.9 * MARGIN}, 0) == 0
+    assert best_k({0: 1.0, 1: 1 + 1.1 * MARGIN}, 0) == 1
+    assert best_k({0: 1.0, 1: 0.9}, 3) == 0
+
+
+def test_no_round_drafts_more_than_its_requests_want() -> None:
+    device = Device(ROUND_MS["tuned"])
+    members = [*sequences(2, num_drafts=2), *sequences(2, num_drafts=0)]
+    for _ in range(200):
+        choice = device.chooser.choose(members)
+        assert choice.drafts <= 2
+        device.chooser.took(choice, 1.0)
+    assert device.chooser.choose(sequences(3, num_drafts=0)).drafts == 0
+
+
+def test_lean_and_full_rounds_and_batch_sizes_are_measured_apart() -> None:
+    device = Device(ROUND_MS["tuned"])
+    full = Request("x", [1], SamplingParams(repetition_penalty=1.1, max_tokens=8))
+    controlled = EngineSequence.of(full, (), 64, None)
+    shapes = {
+        device.chooser.choose(members).shape
+        for members in (sequences(3), sequences(5), [*sequences(2), controlled])
+    }
+    assert shapes == {(4, False), (8, False), (4, True)}
+
+
+def test_acceptance_counts_a_position_only_where_it_was_verified() -> None:
+    acceptance = RecentAcceptance(3)
+    for _ in range(4000):
+        acceptance.observe(3, 3)
+        acceptance.observe(3, 0)
+        acceptance.observe(2, 2)
+    assert acceptance.rates == pytest.approx([2 / 3, 1.0, 1.0], abs=0.01)
+    assert acceptance.expected_tokens() == pytest.approx([1, 5 / 3, 7 / 3, 3], abs=0.05)
+
+
+def test_a_table_says_k_by_batch_size() -> None:
+    """Sizes between rows and after the last take the row before, as in vLLM."""
+    table = ((1, 2, 3), (4, 5, 1), (6, 6, 0))
+    config = EngineConfig(num_speculative_tokens_per_batch_size=table)
+    chooser = FixedChooser(config)
+    chosen = [chooser.choose(sequences(size)).drafts for size in range(1, 9)]
+    assert chosen == [3, 3, 3, 1, 1, 0, 0, 0]
+    assert config.draft_counts == (0, 1, 3)
+
+
+def test_without_a_table_every_round_drafts_the_same() -> None:
+    chooser = FixedChooser(EngineConfig(num_speculative_tokens=2))
+    assert {chooser.choose(sequences(size)).drafts for size in range(1, 9)} == {2}
