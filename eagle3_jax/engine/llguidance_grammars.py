@@ -13,8 +13,6 @@ from eagle3_jax.token_mask import WORD_BITS
 
 MAX_KNOWN = 64
 """Constraints whose compiled form is kept."""
-COMPACT = {"whitespace_flexible": False}
-"""JSON without optional whitespace: a sampled answer could go on with it for ever."""
 
 
 class LLGuidanceGrammars:
@@ -108,7 +106,8 @@ def _grammar(constraint: StructuredOutputs) -> str:
         return grammar_from("grammar", constraint.grammar)
     schema = '{"type":"object"}' if constraint.json_object else constraint.json
     assert isinstance(schema, str), "a constraint holds its schema as text"
-    return LLMatcher.grammar_from_json_schema(schema, overrides=COMPACT)
+    # Without optional whitespace: a sampled answer could go on with it for ever.
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
 
 
 def _write_mask(matcher: LLMatcher, mask: np.ndarray) -> None:
