@@ -2,21 +2,29 @@
 
 import json as json_module
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
 """Longer ones are refused: nobody's grammar may take seconds to read."""
+KINDS = {
+    "json": (str | bool | Mapping, "a JSON schema"),
+    "regex": (str, "a regular expression"),
+    "choice": (list | tuple, "a list of texts"),
+    "grammar": (str, "a Lark or GBNF grammar"),
+    "json_object": (bool, "true"),
+}
 
 
 @dataclass(frozen=True)
 class StructuredOutputs:
-    """The form of one answer: exactly one of these.
+    """The form of one answer: exactly one of the first five.
 
     json: a JSON schema, as an object or as text. regex: an expression the whole answer matches.
     choice: the answer is one of these texts. grammar: Lark or GBNF, as llguidance reads it.
-    json_object: any JSON object. Raises ValueError for none or several of them, an empty choice,
-    what isn't JSON, and more than 256 KiB.
+    json_object: any JSON object. begins_after: an id behind which the form begins, once; whatever
+    comes before it is free, but for EOS. Raises ValueError for none or several of them, values of
+    another type, an empty choice, and more than 256 KiB.
     """
 
     json: str | bool | Mapping[str, Any] | None = None
@@ -24,23 +32,35 @@ class StructuredOutputs:
     choice: Sequence[str] | None = None
     grammar: str | None = None
     json_object: bool = False
+    begins_after: int | None = None
 
     def __post_init__(self) -> None:
-        if self.json is not None and not isinstance(self.json, str):
-            object.__setattr__(self, "json", _dump(self.json))
-        if self.choice is not None:
-            object.__setattr__(self, "choice", tuple(self.choice))
-        given = [f.name for f in fields(self) if getattr(self, f.name) not in (None, False)]
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        given = [name for name in given if name != "json_object" or self.json_object is not False]
         if len(given) != 1:
-            names = ", ".join(f.name for f in fields(self))
-            raise ValueError(f"structured_outputs must be one of {names}; got {given}")
-        if self.choice is not None and not (self.choice and all(self.choice)):
-            raise ValueError(f"choice must be texts that are not empty; got {list(self.choice)}")
-        size = len(str(getattr(self, given[0])).encode(errors="replace"))
-        if size > MAX_CONSTRAINT_BYTES:
-            raise ValueError(
-                f"structured_outputs {given[0]} may have {MAX_CONSTRAINT_BYTES} bytes; got {size}"
-            )
+            raise ValueError(f"structured_outputs must be one of {', '.join(KINDS)}; got {given}")
+        name, value = given[0], getattr(self, given[0])
+        kind, meaning = KINDS[name]
+        texts = value if name == "choice" and isinstance(value, kind) else ["text"]
+        if not isinstance(value, kind) or not texts or not all(_is_text(t) for t in texts):
+            raise ValueError(f"structured_outputs {name} must be {meaning}; got {value!r:.200}")
+        if name == "json" and not isinstance(value, str):
+            object.__setattr__(self, "json", _dump(value))
+        if name == "choice":
+            object.__setattr__(self, "choice", tuple(value))
+        _check_size(name, getattr(self, name))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _check_size(name: str, value: object) -> None:
+    size = len(str(value).encode(errors="replace"))
+    if size > MAX_CONSTRAINT_BYTES:
+        raise ValueError(
+            f"structured_outputs {name} may have {MAX_CONSTRAINT_BYTES} bytes; got {size}"
+        )
 
 
 def _dump(schema: bool | Mapping[str, Any]) -> str:

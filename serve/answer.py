@@ -9,6 +9,7 @@ import fastapi
 from fastapi import Response
 
 from eagle3_jax.engine import RequestOutput
+from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.choices import Choices, ChoiceState
 from serve.options import SpecMetricsLevel
 from serve.output_stream import OutputStream
@@ -105,9 +106,11 @@ async def answer(
     form: Form,
     prompts: Sequence[list[int]],
     default_max_tokens: int | None,
+    outputs: StructuredOutputs | None,
 ) -> Response:
     """Runs the prompts; a client that hangs up gives its requests up."""
-    requests = service.plan(body, prompts, default_max_tokens)
+    requests = service.plan(body, prompts, default_max_tokens, outputs)
+    await service.compile_grammar(outputs)
     stream = await service.engine.submit(requests)
     envelope = {
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",

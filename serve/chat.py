@@ -1,17 +1,24 @@
 """POST /v1/chat/completions."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import fastapi
 from fastapi import APIRouter, Response
 
 from eagle3_jax.engine import RequestOutput
+from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.answer import answer
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
 from serve.protocol import ChatCompletionRequest
 from serve.responses import ChatChoice, ChatChunkChoice, Message
 from serve.service import Service
+from serve.tool_calls import ToolCallForm
+from serve.tools import SECTION_MARK
+
+REASONING_MARKS = ("<think>", "</think>")
 
 
 class ChatForm:
@@ -45,15 +52,34 @@ def chat_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         service.engine.check_admitting()
         prompt = _prompt_ids(service, body)
-        return await answer(service, request, body, ChatForm(), [prompt], default_max_tokens=None)
+        outputs = _outputs(service, body, prompt)
+        form = ToolCallForm(named=body.names_tool) if body.callable else ChatForm()
+        return await answer(service, request, body, form, [prompt], None, outputs)
 
     return router
 
 
+def _outputs(
+    service: Service, body: ChatCompletionRequest, prompt: list[int]
+) -> StructuredOutputs | None:
+    """The form of the answer; where the prompt ends inside the reasoning, it begins behind it."""
+    encode = partial(service.tokenizer.encode, add_special=True)
+    if body.calls_form is not None:
+        if body.form is not None:
+            message = "an answer that must call a tool can't have another form"
+            raise invalid_request(message, param="tool_choice")
+        if len(encode(SECTION_MARK)) > 1:
+            message = "this checkpoint's tokenizer has no marks of tool calls"
+            raise invalid_request(message, param="tools", code="unsupported_option")
+    outputs, (opening, closing) = body.calls_form or body.form, map(encode, REASONING_MARKS)
+    if outputs is not None and opening == prompt[-1:] and len(closing) == 1:
+        return replace(outputs, begins_after=closing[0])
+    return outputs
+
+
 def _prompt_ids(service: Service, body: ChatCompletionRequest) -> list[int]:
-    options = body.chat_template_kwargs or {}
     try:
-        return service.tokenizer.encode_chat(body.template_messages(), **options)
+        return service.tokenizer.encode_chat(body.template_messages(), **body.template_options())
     # A TypeError comes from template options that are no options, such as `messages`.
     except (ValueError, TypeError) as error:
         raise invalid_request(str(error), param="messages") from error

@@ -45,7 +45,7 @@ def completions_router(service: Service) -> APIRouter:
         if not prompts:
             raise invalid_request("there is no prompt", param="prompt")
         return await answer(
-            service, request, body, CompletionForm(), prompts, default_max_tokens=DEFAULT_MAX_TOKENS
+            service, request, body, CompletionForm(), prompts, DEFAULT_MAX_TOKENS, body.form
         )
 
     return router

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
 OWN_ERRORS = ("unsupported_option", "invalid_option")
@@ -41,6 +42,12 @@ def invalid_request(
 ) -> ApiError:
     """A request that can never succeed as it is: 400."""
     return ApiError(400, message, param=param, code=code)
+
+
+def invalid_option(param: str, message: str) -> PydanticCustomError:
+    """What a validator raises so that the answer is 400 with this message."""
+    # The message goes in as a value, so that braces in it stay as they are.
+    return PydanticCustomError("invalid_option", "{message}", {"param": param, "message": message})
 
 
 def unavailable(message: str, *, retry_after_s: int | None = None) -> ApiError:

@@ -6,8 +6,10 @@ Every option may be null, which means the server's default. Unknown fields are i
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
+from serve.errors import invalid_option
+from serve.structured import StructuredFields
+from serve.tools import ToolFields
 from serve.unsupported import CHAT, COMPLETION, refuse_unsupported
 
 MAX_CHOICES = 128
@@ -44,7 +46,7 @@ class SpeculativeOptions(BaseModel):
     num_tokens: int | None = Field(None, ge=0)
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(StructuredFields):
     """What completions and chat share."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
@@ -77,9 +79,9 @@ class GenerationRequest(BaseModel):
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if self.best_of is not None and self.best_of != self.num_choices:
-            raise _invalid("best_of", "best_of must equal n: choices are not ranked")
+            raise invalid_option("best_of", "best_of must equal n: choices are not ranked")
         if self.stream_options is not None and not self.stream:
-            raise _invalid("stream_options", "stream_options needs stream = true")
+            raise invalid_option("stream_options", "stream_options needs stream = true")
         return self
 
     @property
@@ -146,7 +148,7 @@ class ChatMessage(BaseModel):
         return "".join(_part_text(part) for part in content)
 
 
-class ChatCompletionRequest(GenerationRequest):
+class ChatCompletionRequest(GenerationRequest, ToolFields):
     """The body of POST /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -164,6 +166,11 @@ class ChatCompletionRequest(GenerationRequest):
         """Tokens to generate at most; the newer name wins over the older."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template is told besides the messages."""
+        options = dict(self.chat_template_kwargs or {})
+        return options | {"tools": self.shown_tools} if self.shown_tools else options
+
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as the chat template reads them."""
         return [message.model_dump(exclude_unset=True) for message in self.messages]
@@ -174,12 +181,8 @@ def _part_text(part: Any) -> str:
         return part
     if not isinstance(part, dict) or part.get("type") != "text":
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        raise _invalid("messages", f"this server is text only: content parts of type {kind!r}")
+        message = f"this server is text only: content parts of type {kind!r}"
+        raise invalid_option("messages", message)
     if not isinstance(part.get("text"), str):
-        raise _invalid("messages", "a text part needs a string in its field `text`")
+        raise invalid_option("messages", "a text part needs a string in its field `text`")
     return part["text"]
-
-
-def _invalid(param: str, message: str) -> PydanticCustomError:
-    # The message goes in as a value, so that braces in it stay as they are.
-    return PydanticCustomError("invalid_option", "{message}", {"param": param, "message": message})

@@ -53,11 +53,28 @@ class CompletionChoice(Choice):
     text: str
 
 
+class FunctionCall(BaseModel):
+    """What is called, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """One call of a tool."""
+
+    index: int
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
 class Message(BaseModel):
     """A chat answer, or one streamed piece of it (the role comes with the first)."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(Choice):

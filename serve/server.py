@@ -76,6 +76,7 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
         pair.defaults.options,
         _seed_source(options.seed),
         options.spec_metrics,
+        grammars=engine.grammars,
     )
 
 

@@ -1,5 +1,6 @@
 """What an HTTP request needs to become engine requests: model facts, defaults and checks."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eagle3_jax.engine import Request
+from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars
 from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.engine_thread import EngineThread
 from serve.errors import ApiError, invalid_request
 from serve.metrics import Metrics
@@ -36,7 +39,7 @@ class ModelInfo:
 class Service:
     """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
-    much responses say about speculation."""
+    much responses say about speculation; `grammars` are the engine's."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -45,6 +48,7 @@ class Service:
     default_sampling: Mapping[str, Any]
     draw_seed: Callable[[], int]
     spec_metrics: SpecMetricsLevel = "none"
+    grammars: Grammars | None = None
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""
@@ -54,7 +58,11 @@ class Service:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def plan(
-        self, body: GenerationRequest, prompts: Sequence[list[int]], default_max_tokens: int | None
+        self,
+        body: GenerationRequest,
+        prompts: Sequence[list[int]],
+        default_max_tokens: int | None,
+        outputs: StructuredOutputs | None = None,
     ) -> tuple[Request, ...]:
         """One engine request per choice, prompt by prompt; raises 400 for what can't run."""
         run = uuid.uuid4().hex
@@ -64,9 +72,22 @@ class Service:
             sampling = self._sampling(body, default_max_tokens, room)
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
-                params = _checked(**sampling, seed=seed + sibling)
+                params = _checked(**sampling, seed=seed + sibling, structured_outputs=outputs)
                 requests.append(Request(f"{run}-{len(requests)}", list(prompt), params))
         return tuple(requests)
+
+    async def compile_grammar(self, outputs: StructuredOutputs | None) -> None:
+        """Compiles the form of an answer beside the event loop and the engine, so that nobody else
+        waits for it; raises 400 for one that can't be compiled or satisfied."""
+        if outputs is None:
+            return
+        param = "structured_outputs"
+        if self.grammars is None:
+            raise invalid_request(NO_GRAMMARS, param=param, code="unsupported_option")
+        try:
+            await asyncio.to_thread(self.grammars.start, outputs)
+        except ValueError as error:
+            raise invalid_request(str(error), param=param) from error
 
     def _sampling(
         self, body: GenerationRequest, default_max_tokens: int | None, room: int

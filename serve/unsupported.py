@@ -17,12 +17,6 @@ SHARED: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (None,),
     "truncate_prompt_tokens": (None,),
     "skip_special_tokens": (None, True),
-    "response_format": (None, {"type": "text"}),
-    "structured_outputs": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
     "kv_transfer_params": (None,),
 }
 COMPLETION = SHARED | {
@@ -34,8 +28,6 @@ COMPLETION = SHARED | {
 CHAT = SHARED | {
     "logprobs": (None, False),
     "top_logprobs": (None, 0),
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "reasoning_effort": (None,),

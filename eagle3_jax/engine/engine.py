@@ -15,7 +15,7 @@ import jax
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.grammar import Matcher, load_grammars
+from eagle3_jax.engine.grammar import NO_GRAMMARS, Matcher, load_grammars
 from eagle3_jax.engine.request import Request, RequestOutput
 from eagle3_jax.engine.runner import Progress, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
@@ -105,10 +105,7 @@ class Engine:
         if sampling.structured_outputs is None:
             return None
         if self.grammars is None:
-            raise ValueError(
-                "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a "
-                "tokenizer that gives the bytes of its tokens, and an EOS id"
-            )
+            raise ValueError(NO_GRAMMARS)
         return self.grammars.start(sampling.structured_outputs)
 
     def cancel(self, request_id: str) -> None:

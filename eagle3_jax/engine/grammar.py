@@ -8,6 +8,11 @@ import numpy as np
 
 from eagle3_jax.structured_outputs import StructuredOutputs
 
+NO_GRAMMARS = (
+    "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a tokenizer that "
+    "gives the bytes of its tokens, and an EOS id"
+)
+
 
 class Matcher(Protocol):
     """Where one answer is in its grammar."""

@@ -1,7 +1,8 @@
 """Grammars by llguidance, from the extra `grammar`."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -27,7 +28,8 @@ class LLGuidanceGrammars:
 
     def start(self, constraint: StructuredOutputs) -> "LLGuidanceMatcher":
         """See Grammars."""
-        return LLGuidanceMatcher(self._compile(constraint), self._eos)
+        compiled = self._compile(replace(constraint, begins_after=None))
+        return LLGuidanceMatcher(compiled, self._eos, constraint.begins_after)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -48,34 +50,44 @@ class LLGuidanceGrammars:
 class LLGuidanceMatcher:
     """See Matcher. Drafts are followed by a copy, which costs microseconds."""
 
-    def __init__(self, start: LLMatcher, eos_token_ids: frozenset[int]):
+    def __init__(
+        self, start: LLMatcher, eos_token_ids: frozenset[int], begins_after: int | None = None
+    ):
         self.terminated = False
         self._start = start
         self._eos = eos_token_ids
-        self._matcher = start.deep_copy()
+        self._begins_after = begins_after
+        self.restart()
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> None:
         """See Matcher."""
-        matcher = self._matcher
+        matcher, begun = self._matcher, self._begun
         for row, mask in enumerate(masks):
-            _write_mask(matcher, mask)
+            if begun:
+                _write_mask(matcher, mask)
+            else:
+                _bar(mask, self._eos)
             if row == len(draft_ids):
                 return
             draft = draft_ids[row]
             if draft in self._eos or not _allows(mask, draft):
                 return
-            if row == 0:
-                matcher = matcher.deep_copy()
-            matcher.consume_token(draft)
+            if begun:
+                matcher = matcher.deep_copy() if matcher is self._matcher else matcher
+                matcher.consume_token(draft)
+            begun |= draft == self._begins_after
 
     def commit(self, token: int) -> None:
         """See Matcher. A token that was barred leaves a dead end behind."""
-        self._matcher.consume_token(token)
+        if self._begun:
+            self._matcher.consume_token(token)
+        self._begun |= token == self._begins_after
         self.terminated = token in self._eos
 
     def restart(self) -> None:
         """See Matcher."""
         self._matcher = self._start.deep_copy()
+        self._begun = self._begins_after is None
         self.terminated = False
 
 
@@ -116,6 +128,11 @@ def _write_mask(matcher: LLMatcher, mask: np.ndarray) -> None:
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     if matcher.is_error():
         mask[:] = 0
+
+
+def _bar(mask: np.ndarray, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        mask[token // WORD_BITS] &= ~np.uint32(1 << token % WORD_BITS)
 
 
 def _allows(mask: np.ndarray, token: int) -> bool:

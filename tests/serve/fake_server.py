@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import openai
 import uvicorn
 from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
+from eagle3_jax.engine.grammar import Grammars
 from serve.app import create_app
 from serve.engine_thread import EngineLike, EngineThread
 from serve.lifecycle import GracefulServer, bind
@@ -35,15 +37,16 @@ def build_service(
     engine: EngineLike,
     tokenizer: TokenizerLike | None = None,
     spec_metrics: SpecMetricsLevel = "none",
+    grammars: Grammars | None = None,
 ) -> Service:
     """A service over the engine; its drawn seeds are 1000, 1001, ..."""
     metrics = Metrics("fake")
     thread = EngineThread(engine, metrics)
     metrics.watch(lambda: thread.stats)
-    seeds = iter(range(1000, 2000))
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
-    return Service(model, tokenizer, thread, metrics, {}, lambda: next(seeds), spec_metrics)
+    draw_seed = partial(next, iter(range(1000, 2000)))
+    return Service(model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, grammars)
 
 
 @contextmanager
@@ -52,9 +55,10 @@ def served_by(
     tokenizer: TokenizerLike | None = None,
     wait_until_ready: bool = True,
     spec_metrics: SpecMetricsLevel = "none",
+    grammars: Grammars | None = None,
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block."""
-    service = build_service(engine, tokenizer, spec_metrics)
+    service = build_service(engine, tokenizer, spec_metrics, grammars)
     config = uvicorn.Config(create_app(service), log_level="error", ws="none")
     server = uvicorn.Server(config)
     with bind("127.0.0.1", 0) as address:

@@ -43,7 +43,7 @@ BAD_COMPLETIONS = {
     "frequency_penalty": {"frequency_penalty": -2.5},
     "repetition_penalty": {"repetition_penalty": 0},
     "speculative": {"speculative": {"num_tokens": -1}},
-    "response_format": {"response_format": {"type": "json_object"}},
+    "response_format": {"response_format": {"type": "xml"}},
 }
 BAD_CHATS = {
     "messages": {"messages": []},

@@ -3,25 +3,35 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_server import Served, served_by
 from oracle_files import ORACLES
 
+from convert.tiktoken_file import SpecialToken
 from serve.generate import main as generate_main
 from serve.loading import build_engine, load_pair
 
 PROMPT = list(range(40, 60))
+MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
+MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)
 SIZES = {"max_num_seqs": 2, "batch_buckets": (2,), "max_model_len": 256}
 
 
 @pytest.fixture(scope="session")
 def server(target_directory: Path) -> Iterator[Served]:
-    """A server with k = 3."""
+    """A server with k = 3, whose tokenizer has marks of tool calls in place of reserved tokens."""
     pair = load_pair(target_directory, ORACLES / "draft_mha_bf16")
+    free = (t.token_id for t in pair.tokenizer.special_tokens if "reserved" in t.text)
+    named = zip(free, MARKS, strict=False)
+    marks = {token_id: SpecialToken(token_id, text, False) for token_id, text in named}
+    special = tuple(marks.get(t.token_id, t) for t in pair.tokenizer.special_tokens)
+    pair = replace(pair, tokenizer=replace(pair.tokenizer, special_tokens=special))
     engine = build_engine(pair, num_speculative_tokens=3, **SIZES)
-    with served_by(engine, pair.tokenizer) as running:
+    with served_by(engine, pair.tokenizer, grammars=engine.grammars) as running:
         yield running
 
 
@@ -144,3 +154,48 @@ def test_bad_requests_are_refused_and_the_server_goes_on(
     assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
     good = server.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 2})
     assert good.json()["usage"]["completion_tokens"] == 2
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"size": {"type": "integer"}, "kind": {"enum": ["big", "small"]}},
+    "required": ["size", "kind"],
+    "additionalProperties": False,
+}
+
+
+def test_a_schema_holds_with_and_without_drafts(server: Served) -> None:
+    pytest.importorskip("llguidance")
+    body = {
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 60,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+    }
+    texts = []
+    for seed, drafts in ((0, 3), (0, 0), (1, 3), (1, 0)):
+        more = {"seed": seed, "speculative": {"num_tokens": drafts}}
+        answer = server.http.post("/v1/chat/completions", json=body | more).json()
+        value = json.loads(answer["choices"][0]["message"]["content"])
+        assert answer["choices"][0]["finish_reason"] == "stop"
+        assert set(value) == {"size", "kind"} and value["kind"] in ("big", "small")
+        texts.append(answer["choices"][0]["message"]["content"])
+    assert texts[0] == texts[1] and texts[2] == texts[3]
+
+
+def test_a_required_tool_is_called_with_arguments_by_its_schema(server: Served) -> None:
+    pytest.importorskip("llguidance")
+    tool = {"type": "function", "function": {"name": "measure", "parameters": SCHEMA}}
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": [tool]}
+    asked |= {"max_tokens": 200, "seed": 2}
+    required = asked | {"tool_choice": "required", "parallel_tool_calls": False}
+    named = asked | {"tool_choice": {"type": "function", "function": {"name": "measure"}}}
+    for body, finish in ((required, "tool_calls"), (named, "stop")):
+        whole = server.openai.chat.completions.create(model="fake", **body)
+        assert whole.choices[0].finish_reason == finish
+        (call,) = whole.choices[0].message.tool_calls
+        assert call.id.startswith("functions.measure:") and call.function.name == "measure"
+        assert set(json.loads(call.function.arguments)) == {"size", "kind"}
+        stream = server.openai.chat.completions.create(model="fake", **body, stream=True)
+        deltas = [piece.choices[0].delta for piece in stream if piece.choices]
+        (streamed,) = [call for delta in deltas for call in delta.tool_calls or ()]
+        assert streamed.function.arguments == call.function.arguments
