@@ -25,6 +25,7 @@ from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
 Clock = Callable[[], float]
@@ -68,7 +69,9 @@ class Engine:
         self._tokenizer = tokenizer
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
-        self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
+        self.grammars: Grammars | None = None
+        if config.method == COUPLED:
+            self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
         self._runner = Runner(target, draft, config, has_grammars=self.grammars is not None)
         self._scheduler = Scheduler(config)
         self._sequences: dict[str, Sequence] = {}
