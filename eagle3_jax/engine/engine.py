@@ -15,7 +15,7 @@ import jax
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.grammar import NO_GRAMMARS, Matcher, load_grammars
+from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars, Matcher, load_grammars
 from eagle3_jax.engine.request import Request, RequestOutput
 from eagle3_jax.engine.runner import Progress, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler

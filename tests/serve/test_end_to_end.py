@@ -191,8 +191,10 @@ def test_a_required_tool_is_called_with_arguments_by_its_schema(server: Served) 
     tool = {"type": "function", "function": {"name": "measure", "parameters": SCHEMA}}
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": [tool]}
     asked |= {"max_tokens": 200, "seed": 2}
-    required = asked | {"tool_choice": "required", "parallel_tool_calls": False}
-    named = asked | {"tool_choice": {"type": "function", "function": {"name": "measure"}}}
+    required: dict[str, Any] = asked | {"tool_choice": "required", "parallel_tool_calls": False}
+    named: dict[str, Any] = asked | {
+        "tool_choice": {"type": "function", "function": {"name": "measure"}}
+    }
     for body, finish in ((required, "tool_calls"), (named, "stop")):
         whole = server.openai.chat.completions.create(model="fake", **body)
         assert whole.choices[0].finish_reason == finish
@@ -202,4 +204,4 @@ def test_a_required_tool_is_called_with_arguments_by_its_schema(server: Served) 
         stream = server.openai.chat.completions.create(model="fake", **body, stream=True)
         deltas = [piece.choices[0].delta for piece in stream if piece.choices]
         (streamed,) = [call for delta in deltas for call in delta.tool_calls or ()]
-        assert streamed.function.arguments == call.function.arguments
+        assert streamed.function and streamed.function.arguments == call.function.arguments
