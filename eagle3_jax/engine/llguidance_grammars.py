@@ -14,6 +14,8 @@ from eagle3_jax.token_mask import WORD_BITS
 
 MAX_KNOWN = 64
 """Constraints whose compiled form is kept."""
+SHORT_SCHEMAS = {"true": "{}", "false": '{"enum":[]}'}
+"""Schemas that are no objects, in objects that mean the same."""
 
 
 class LLGuidanceGrammars:
@@ -119,6 +121,7 @@ def _grammar(constraint: StructuredOutputs) -> str:
     schema = '{"type":"object"}' if constraint.json_object else constraint.json
     assert isinstance(schema, str), "a constraint holds its schema as text"
     # Without optional whitespace: a sampled answer could go on with it for ever.
+    schema = SHORT_SCHEMAS.get(schema, schema)
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
 
 
