@@ -38,7 +38,11 @@ class LLGuidanceGrammars:
         return LLTokenizer(TokenizerWrapper(self._source), eos_token=sorted(self._eos))
 
     def _compile_anew(self, constraint: StructuredOutputs) -> LLMatcher:
-        matcher = LLMatcher(self._tokenizer, _grammar(constraint), log_level=0)
+        try:
+            grammar = _grammar(constraint)
+        except ValueError as error:
+            raise ValueError(f"structured_outputs: {error}") from error
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if not matcher.is_error():
             # The first mask shows whether there is anything to begin with.
             matcher.compute_bitmask()

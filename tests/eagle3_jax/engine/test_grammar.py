@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from driving import Answer, drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
@@ -16,8 +18,12 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.token_mask import mask_words
 
 pytest.importorskip("llguidance")
+from eagle3_jax.engine.llguidance_grammars import LLGuidanceMatcher
+
+fill = LLGuidanceMatcher.fill
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -51,7 +57,7 @@ LAWS: dict[str, Callable[[str], Any]] = {
 }
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"temperature": 0.0},
+    {"temperature": 0.0, "ignore_eos": True},
     {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.2},
     {"num_speculative_tokens": 1, "frequency_penalty": 0.3, "logit_bias": {3: 2.0}},
 ]
@@ -97,7 +103,12 @@ def test_every_finished_answer_has_its_form(alone: dict[str, Answer]) -> None:
     assert {a.finish[0] for a in alone.values()} <= {"stop", "length"}
 
 
-@pytest.mark.parametrize("arrival_gap", [0, 3])
+def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
+    for name, answer in answers.items():
+        assert answer.token_ids == alone[name].token_ids, name
+        assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
+
+
 @pytest.mark.parametrize("exact", [False, True], ids=["bucketed", "exact"])
 def test_speculation_batches_and_preemption_change_no_token(
     target: KimiTarget,
@@ -105,12 +116,118 @@ def test_speculation_batches_and_preemption_change_no_token(
     constrained: list[Request],
     alone: dict[str, Answer],
     exact: bool,
-    arrival_gap: int,
 ) -> None:
     engine = ready(target, draft, sizes(3, exact=exact))
-    for name, answer in drive(engine, constrained, arrival_gap=arrival_gap).items():
-        assert answer.token_ids == alone[name].token_ids, name
-        assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
+    assert_same(drive(engine, constrained, arrival_gap=1), alone)
     stats = engine.stats()
     assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
     assert stats.free_pages == stats.total_pages
+
+
+def first_mask_everywhere(self: LLGuidanceMatcher, masks: np.ndarray, drafts: list[int]) -> None:
+    """What a fill must not do: every row as if there were no drafts before it."""
+    fill(self, masks[:1], [])
+    masks[1:] = masks[0]
+
+
+def test_the_test_notices_masks_that_do_not_follow_the_drafts(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    constrained: list[Request],
+    alone: dict[str, Answer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LLGuidanceMatcher, "fill", first_mask_everywhere)
+    answers = drive(ready(target, draft, sizes(3)), constrained)
+    with pytest.raises(AssertionError):
+        assert_same(answers, alone)
+
+
+@dataclass
+class Traffic:
+    """Programs, and transfers between host and device, in their order."""
+
+    events: list[str] = field(default_factory=list)
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+        run, runner = engine._runner._run, engine._runner
+
+        def logged_run(program: Any, *inputs: object) -> jax.Array:
+            self.events.append(f"{program}")
+            return run(program, *inputs)
+
+        monkeypatch.setattr(runner, "_run", logged_run)
+        for name in ("device_put", "device_get"):
+            monkeypatch.setattr(jax, name, self._logged(name, getattr(jax, name)))
+
+    def _logged(self, name: str, move: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def logged(tree: Any) -> Any:
+            self.events.append(f"{name} {sum(x.nbytes for x in jax.tree.leaves(tree))}")
+            return move(tree)
+
+        return logged
+
+
+def traffic_of(engine: Engine, requests: list[Request]) -> list[str]:
+    traffic = Traffic()
+    with pytest.MonkeyPatch.context() as patch:
+        traffic.watch(patch, engine)
+        drive(engine, requests)
+    return traffic.events
+
+
+def test_batches_without_a_grammar_pay_nothing(target: KimiTarget, draft: Eagle3Draft) -> None:
+    """The same programs and transfers, to the byte, in an engine that has grammars; also again
+    when a grammar has been there and gone."""
+    free = [request_of(index, None) for index in range(6)]
+    without = Engine(target, draft, sizes(3), eos_token_ids=(EOS,))
+    has_grammars = ready(target, draft, sizes(3))
+    assert without.grammars is None and has_grammars.grammars is not None
+    expected = traffic_of(without, free)
+    assert traffic_of(has_grammars, free) == expected
+    assert sum(event.startswith("full round") for event in expected) > 10
+    with_grammar = traffic_of(has_grammars, [request_of(9, "schema")])
+    assert "propose of 4" in with_grammar and "verify of 4" in with_grammar
+    again = [replace(r, prompt_ids=[t ^ 1 for t in r.prompt_ids]) for r in free]
+    assert traffic_of(has_grammars, again) == traffic_of(without, again)
+
+
+def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(
+    target: KimiTarget, draft: Eagle3Draft
+) -> None:
+    events = traffic_of(ready(target, draft, sizes(3)), [request_of(0, "schema")])
+    rounds = events.count("verify of 4")
+    assert rounds == events.count("propose of 4") > 3
+    assert events.count(f"device_put {4 * 4 * mask_words(VOCAB) * 4}") == rounds
+    assert events.count(f"device_get {4 * 3 * 4}") == rounds
+
+
+def test_a_dead_end_fails_its_own_request(
+    target: KimiTarget, draft: Eagle3Draft, constrained: list[Request], alone: dict[str, Answer]
+) -> None:
+    stuck = StructuredOutputs(grammar='start: "a" more\nmore: more "b"')
+    sampling = SamplingParams(max_tokens=9, structured_outputs=stuck)
+    requests = [constrained[0], Request("stuck", [1, 2], sampling), constrained[4]]
+    answers = drive(ready(target, draft, sizes(3)), requests)
+    failed = answers.pop("stuck")
+    assert failed.finish == ("error", "the request's options bar every token")
+    assert failed.text == "a"
+    assert_same(answers, alone)
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 8])
+def test_a_grammar_adds_at_most_four_programs(
+    target: KimiTarget, draft: Eagle3Draft, max_num_seqs: int
+) -> None:
+    config = EngineConfig(max_num_seqs=max_num_seqs)
+    plain = Engine(target, draft, config)._runner.programs
+    added = set(ready(target, draft, config)._runner.programs) - set(plain)
+    assert {str(program).split()[0] for program in added} == {"propose", "verify"}
+    assert len(added) == 2 * min(max_num_seqs, 2) and len(plain) <= 12
+
+
+def test_without_grammars_a_form_is_refused(target: KimiTarget, draft: Eagle3Draft) -> None:
+    engine = Engine(target, draft, sizes(3))
+    with pytest.raises(ValueError, match=r"eagle3-jax\[grammar\]"):
+        engine.add(request_of(0, "schema"))
+    assert not engine.has_work
