@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from spelling_tokenizer import EOS, PIECES, SpellingTokenizer
@@ -34,7 +35,7 @@ def masks_of(matcher: Matcher, drafts: list[int]) -> np.ndarray:
     """bool [rows, vocab]; rows that were left alone allow everything."""
     masks = np.full((len(drafts) + 1, mask_words(VOCAB)), 2**WORD_BITS - 1, np.uint32)
     matcher.fill(masks, drafts)
-    return np.asarray(unpack_mask(masks, VOCAB))
+    return np.asarray(unpack_mask(jnp.asarray(masks), VOCAB))
 
 
 def walk(grammars: Grammars, form: StructuredOutputs, rng: np.random.Generator) -> list[int]:
