@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
+from eagle3_jax.noise import gumbel
 from eagle3_jax.sampling_rows import SamplingRows
 
 _INF_KEY = 0x7F800000  # the bits of float32 infinity
@@ -35,14 +36,42 @@ def sample(
     Temperature 0 takes the largest logit. Ties go to the lowest id. With nothing to choose from it
     is NOT_FINITE (there is NaN or +inf) or NO_CANDIDATE (all are -inf or barred).
     """
-    ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
     scores = process_logits(logits, positions, options, token_ids)
-    noise = gumbel(options.seed[:, None], positions, ids)
+    return draw(logits, scores, positions, options.seed[:, None], options, token_ids)
+
+
+def draw(
+    logits: Float[Array, "batch rows vocab"],
+    scores: Float[Array, "batch rows vocab"],
+    positions: Int[Array, "batch rows"],
+    seed: UInt32[Array, "batch one_or_rows 2"],
+    options: SamplingRows,
+    token_ids: Int[Array, " vocab"] | None = None,
+) -> Int[Array, "batch rows"]:
+    """The second half of `sample`: from scores that it made of these logits, or others, with the
+    noise of this seed."""
+    ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
+    noise = gumbel(seed, positions, ids)
     noisy = jnp.where(options.temperature[:, None, None] > 0, scores + noise, scores)
     # Relative to a best that is NaN or infinite no score is finite, and the filters leave none.
     failure = jnp.where((logits < jnp.inf).all(-1), NO_CANDIDATE, NOT_FINITE)
     chosen = jnp.where(noisy.max(-1) > -jnp.inf, ids[_argmax(noisy)], failure)
     return chosen.astype(jnp.int32)
+
+
+def probabilities(
+    scores: Float[Array, "batch rows vocab"], temperature: Float[Array, " batch"]
+) -> Float[Array, "batch rows vocab"]:
+    """The law that `draw` draws from: softmax of the scores, at temperature 0 one-hot.
+
+    All zeros where the scores leave nothing to choose from.
+    """
+    weights = jnp.exp(scores)
+    padding = (0, 0), (0, 0), (0, -scores.shape[-1] % _CHAINS)
+    soft = weights / jnp.maximum(_sum(jnp.pad(weights, padding)), jnp.finfo(jnp.float32).tiny)
+    first = jnp.arange(scores.shape[-1]) == _argmax(scores)[..., None]
+    greedy = jnp.where(first & (scores > -jnp.inf), 1.0, 0.0)
+    return jnp.where(temperature[:, None, None] > 0, soft, greedy)
 
 
 def spoil_infinite(logits: Float[Array, "batch rows vocab"]) -> Float[Array, "batch rows vocab"]:
@@ -145,41 +174,3 @@ def _argmax(scores: Float[Array, "batch rows vocab"]) -> Int[Array, "batch rows"
     best = scores == scores.max(-1, keepdims=True)
     index = jnp.arange(last + 1, dtype=jnp.float32)
     return jnp.where(best, index, last).min(-1).astype(jnp.int32)
-
-
-def gumbel(
-    seed: UInt32[Array, "... 2"], positions: Int[Array, "*rows"], token_ids: Int[Array, " vocab"]
-) -> Float[Array, "*rows vocab"]:
-    """Standard Gumbel noise of each (seed, position, id); seed's leading axes broadcast over rows.
-
-    A uniform u in (0, 1) is the hash's 32 bits; the noise is -log(-log(1 - u)), whose large values
-    come from u near 0, where float32 is finest.
-    """
-    bits = _hash(seed[..., 0], seed[..., 1], positions, token_ids)
-    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
-    exponential = -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
-    return -jnp.log(exponential)
-
-
-def _hash(
-    low: UInt32[Array, "..."],
-    high: UInt32[Array, "..."],
-    positions: Int[Array, "*rows"],
-    token_ids: Int[Array, " vocab"],
-) -> UInt32[Array, "*rows vocab"]:
-    """32 bits of (seed, position, id): two keys a row, then two rounds of mixing an id.
-
-    Two keys, because with one, rows would share their noise at shifted ids.
-    """
-    position, ids = positions.astype(jnp.uint32), token_ids.astype(jnp.uint32)
-    keys = []
-    for salt in (0x9E3779B9, 0x85EBCA6B):
-        keys.append(_mix(_mix(_mix(low ^ jnp.uint32(salt)) + high) + position)[..., None])
-    return _mix(_mix(ids * jnp.uint32(0x9E3779B1) + keys[0]) ^ keys[1])
-
-
-def _mix(bits: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A bijection of 32-bit words: xor-shifts and odd multipliers (C. Wellons, lowbias32)."""
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
-    return bits ^ (bits >> 16)

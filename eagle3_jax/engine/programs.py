@@ -17,6 +17,7 @@ from jax import Array, ShapeDtypeStruct
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
@@ -97,9 +98,9 @@ def _propose(
     state: DecodeState,
     slot_ids: Array,
     page_table: Array,
-) -> tuple[DecodeState, Array]:
+) -> tuple[DecodeState, Drafts]:
     _, proposer = _models(pair, target, draft)
-    return propose_round(proposer, state, slot_ids, page_table, full=True)
+    return propose_round(proposer, state, slot_ids, page_table, full=True, method=pair.method)
 
 
 def _verify(
@@ -109,12 +110,12 @@ def _verify(
     state: DecodeState,
     slot_ids: Array,
     page_table: Array,
-    draft_ids: Array,
+    drafts: Drafts,
     masks: Array,
 ) -> tuple[DecodeState, Array]:
     verifier, _ = _models(pair, target, draft)
-    batch = slot_ids, page_table, draft_ids, masks
-    return verify_round(verifier, pair.aux_layer_ids, state, *batch, full=True)
+    batch = slot_ids, page_table, drafts, masks
+    return verify_round(verifier, pair.aux_layer_ids, state, *batch, full=True, method=pair.method)
 
 
 PROGRAMS = {
@@ -135,7 +136,7 @@ def compile_program(
     state: DecodeState,
     *inputs: Any,
     widths: Widths | None = None,
-) -> Callable[..., tuple[DecodeState, Array]]:
+) -> Callable[..., tuple[DecodeState, Any]]:
     """Compiles the program of this kind, one of PROGRAMS, for these shapes.
 
     A prefill is full when its chunk holds controls. widths: of a round narrower than the state.

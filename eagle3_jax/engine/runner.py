@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.controls import empty_controls
+from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.state import DecodeState, empty_slots
 from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import WORD_BITS, mask_words
@@ -58,10 +59,10 @@ class Program(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The first half of a round under way: its slots and page table, and the drafts [batch, k]."""
+    """The first half of a round under way: its slots and page table, and the drafts."""
 
     batch: list[jax.Array]
-    draft_ids: jax.Array
+    drafts: Drafts
 
 
 class Runner:
@@ -145,18 +146,18 @@ class Runner:
         if self._has_draft:
             return Proposal(batch, self._run(Program(bucket, True, "propose"), *batch))
         no_drafts = np.zeros((bucket, self.config.num_speculative_tokens), np.int32)
-        return Proposal(batch, jax.device_put(no_drafts))
+        return Proposal(batch, Drafts(jax.device_put(no_drafts)))
 
     def verify(self, proposal: Proposal, masks: np.ndarray) -> jax.Array:
         """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
         program = Program(masks.shape[0], True, "verify")
-        inputs = *proposal.batch, proposal.draft_ids, jax.device_put(masks)
+        inputs = *proposal.batch, proposal.drafts, jax.device_put(masks)
         return self._run(program, *inputs)
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:
         """Waits for the drafts [batch, k]."""
-        return jax.device_get(proposal.draft_ids)
+        return jax.device_get(proposal.drafts.ids)
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""
@@ -193,12 +194,12 @@ class Runner:
             table[row, : len(sequence.pages)] = sequence.pages
         return self._upload(bucket, slots, table)
 
-    def _run(self, program: Program, *inputs: object) -> jax.Array:
+    def _run(self, program: Program, *inputs: object) -> Any:
         if program not in self._programs:
             self._programs[program] = self._compile(program)
         execute = self._programs[program]
         self._state, report = execute(self._target, self._draft, self._state, *inputs)
-        report.copy_to_host_async()
+        jax.tree.leaves(report)[0].copy_to_host_async()
         return report
 
     def _upload(self, bucket: int, slots: np.ndarray, table: np.ndarray) -> list[jax.Array]:
@@ -227,9 +228,12 @@ class Runner:
             chunk = replace(chunk, controls=controls, mask=mask)
         return compile_program("prefill", self._pair, *weights, shapes_of(chunk))
 
-    def _verify_inputs(self, batch: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        drafts = jax.ShapeDtypeStruct((batch, self.config.num_speculative_tokens), jnp.int32)
-        return drafts, shapes_of(self.open_masks(batch, self.config.width))
+    def _verify_inputs(self, batch: int) -> tuple[Drafts, jax.ShapeDtypeStruct]:
+        k, law = self.config.num_speculative_tokens, None
+        if self._pair.method.needs_law and self._has_draft and k:
+            law = jnp.broadcast_to(jnp.float32(0), (batch, k, self._vocab_size))
+        drafts = Drafts(jnp.zeros((batch, k), jnp.int32), law)
+        return shapes_of((drafts, self.open_masks(batch, self.config.width)))
 
 
 def initial_state(

@@ -24,6 +24,11 @@ class SpeculationMethod:
     rejection_sample_method: RejectionSampleMethod = "coupled"
     synthetic_acceptance_rates: tuple[float, ...] | None = None
 
+    @property
+    def needs_law(self) -> bool:
+        """Whether a draft has to keep the law it was drawn from."""
+        return self.rejection_sample_method == "standard"
+
 
 COUPLED = SpeculationMethod()
 

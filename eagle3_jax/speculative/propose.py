@@ -8,6 +8,7 @@ from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.controls import TokenControls, control_logits
+from eagle3_jax.speculative.drafts import Drafts, draw_with_law
 from eagle3_jax.speculative.state import SlotRows
 
 
@@ -19,14 +20,18 @@ def propose(
     active: Bool[Array, " batch"],
     num_speculative_tokens: int,
     controls: TokenControls | None = None,
-) -> tuple[Int[Array, "batch k"], tuple[KVPool, ...]]:
-    """Returns k draft tokens (target ids) a row and the draft's pools.
+    *,
+    with_law: bool = False,
+) -> tuple[Drafts, tuple[KVPool, ...]]:
+    """Returns k drafts a row and the draft's pools.
 
-    With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
+    with_law: for rejection sampling, which needs noise of the draft's own and the laws it drew
+    from. With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
     """
     batch = active.shape[0]
     state, pools = _first_pass(draft, rows, pools, page_table, active)
     drafted: list[Int[Array, " batch"]] = []
+    laws: list[Float[Array, "batch vocab"] | None] = []
     for step in range(num_speculative_tokens):
         with jax.named_scope(f"draft_step_{step}"):
             if step > 0:
@@ -34,9 +39,12 @@ def propose(
                 pages = view_pages(page_table, positions, active[:, None], pools[0].shape[1])
                 token = drafted[-1][:, None]
                 state, pools = draft(token, state, positions, pools, pages)
-            drafted.append(_sample_draft(draft, state, rows, drafted, controls))
-    empty = jnp.zeros((batch, 0), jnp.int32)
-    return (jnp.stack(drafted, axis=1) if drafted else empty), pools
+            token, law = _sample_draft(draft, state, rows, drafted, controls, with_law)
+            drafted.append(token)
+            laws.append(law)
+    ids = jnp.stack(drafted, axis=1) if drafted else jnp.zeros((batch, 0), jnp.int32)
+    kept = [law for law in laws if law is not None]
+    return Drafts(ids, jnp.stack(kept, axis=1) if kept else None), pools
 
 
 def _first_pass(
@@ -68,8 +76,10 @@ def _sample_draft(
     rows: SlotRows,
     drafted: list[Int[Array, " batch"]],
     controls: TokenControls | None,
-) -> Int[Array, " batch"]:
-    """The draft's token with the target's own noise, so that equal laws pick equal tokens.
+    with_law: bool,
+) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
+    """The draft's token with the target's own noise, so that equal laws pick equal tokens; or, with
+    the law, with noise of its own.
 
     The request's options hold for drafts too: a token the target may not pick is a lost draft.
     Where the draft can't choose, any token will do.
@@ -81,4 +91,8 @@ def _sample_draft(
             jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(positions), 0), jnp.int32)
         )
         logits = control_logits(logits, positions, before, rows.options, controls, ids)
-    return jnp.maximum(sample(logits, positions, rows.options, ids)[:, 0], 0)
+    if not with_law:
+        return jnp.maximum(sample(logits, positions, rows.options, ids)[:, 0], 0), None
+    vocab_size = draft.config.vocab_size
+    tokens, law = draw_with_law(logits, positions, rows.options, ids, vocab_size)
+    return jnp.maximum(tokens[:, 0], 0), law[:, 0]

@@ -10,16 +10,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import spoil_infinite
 from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_logits
+from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
+from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import DecodeState, SlotRows
+from eagle3_jax.speculative.synthetic import verify_synthetic
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
 from eagle3_jax.speculative.widths import Widths, narrow, widen
 from eagle3_jax.token_mask import mask_logits
@@ -46,11 +49,9 @@ def speculative_round(
     Returns the new state and the report the host reads: [k+1 tokens, number committed (0: the row
     was finished), drafts verified] a row.
     """
-    if method.rejection_sample_method != "coupled":
-        raise NotImplementedError(f"no round for {method.rejection_sample_method!r} yet")
-    state, draft_ids = propose_round(draft, state, slot_ids, page_table, full=full, widths=widths)
-    batch = slot_ids, page_table, draft_ids
-    return verify_round(target, aux_layer_ids, state, *batch, full=full, widths=widths)
+    static: Any = {"full": full, "method": method, "widths": widths}
+    state, drafts = propose_round(draft, state, slot_ids, page_table, **static)
+    return verify_round(target, aux_layer_ids, state, slot_ids, page_table, drafts, **static)
 
 
 def propose_round(
@@ -60,21 +61,29 @@ def propose_round(
     page_table: Int[Array, "batch pages_per_seq"],
     *,
     full: bool = False,
+    method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
-) -> tuple[DecodeState, Int[Array, "batch k"]]:
+) -> tuple[DecodeState, Drafts]:
     """The draft's half of a round: new draft KV and the drafts; without a draft zeros."""
     rows: SlotRows = _gather(state.slots, slot_ids)
     width = widths.drafts + 1 if widths else rows.verified_tokens.shape[1]
     if widths:
         rows = narrow(rows, widths)
     if draft is None:
-        return state, jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32)
+        return state, Drafts(jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32))
     controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
     with jax.named_scope("propose"):
-        draft_ids, pools = propose(
-            draft, rows, state.draft_pools, page_table, ~rows.finished, width - 1, controls
+        drafts, pools = propose(
+            draft,
+            rows,
+            state.draft_pools,
+            page_table,
+            ~rows.finished,
+            width - 1,
+            controls,
+            with_law=method.needs_law,
         )
-    return replace(state, draft_pools=pools), draft_ids
+    return replace(state, draft_pools=pools), drafts
 
 
 def verify_round(
@@ -83,10 +92,11 @@ def verify_round(
     state: DecodeState,
     slot_ids: Int[Array, " batch"],
     page_table: Int[Array, "batch pages_per_seq"],
-    draft_ids: Int[Array, "batch k"],
+    drafts: Drafts,
     masks: UInt32[Array, "batch width words"] | None = None,
     *,
     full: bool = False,
+    method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """The target's half of a round: verify, decide, commit.
@@ -101,13 +111,14 @@ def verify_round(
         result, aux_hidden, target_pools = _target_rows(
             target,
             aux_layer_ids,
-            draft_ids,
+            drafts,
             rows,
             state.target_pools,
             page_table,
             active,
             controls,
             masks,
+            method,
         )
     with jax.named_scope("commit"):
         slots = _commit(state.slots, slot_ids, whole, result, aux_hidden)
@@ -128,20 +139,21 @@ def _gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
 def _target_rows(
     target: KimiTarget,
     aux_layer_ids: tuple[int, ...],
-    draft_ids: Int[Array, "batch k"],
+    drafts: Drafts,
     rows: SlotRows,
     pools: tuple[KVPool, ...],
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
     controls: TokenControls | None = None,
     masks: UInt32[Array, "batch width words"] | None = None,
+    method: SpeculationMethod = COUPLED,
 ) -> tuple[VerifyResult, Array, tuple[KVPool, ...]]:
     """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
 
     Rows past the valid drafts repeat the last valid position and write to scratch.
     """
     last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
-    tokens = jnp.concatenate([last, draft_ids], axis=1)
+    tokens = jnp.concatenate([last, drafts.ids], axis=1)
     offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
     positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
     writes = (offsets <= valid) & active[:, None]
@@ -150,10 +162,24 @@ def _target_rows(
     logits = spoil_infinite(target.logits(hidden))
     if controls is not None:
         places = rows.seq_lens[:, None] + 1 + offsets
-        logits = control_logits(logits, places, draft_ids, rows.options, controls)
+        logits = control_logits(logits, places, drafts.ids, rows.options, controls)
     if masks is not None:
         logits = mask_logits(logits, masks)
-    return verify(logits, draft_ids, rows), aux_hidden, pools
+    return _decide(method, logits, drafts, rows), aux_hidden, pools
+
+
+def _decide(
+    method: SpeculationMethod,
+    logits: Float[Array, "batch width vocab"],
+    drafts: Drafts,
+    rows: SlotRows,
+) -> VerifyResult:
+    """Which drafts are accepted, and the token behind them."""
+    if drafts.law is not None:
+        return verify_by_rejection(logits, drafts, rows)
+    if method.synthetic_acceptance_rates is not None:
+        return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates)
+    return verify(logits, drafts.ids, rows)
 
 
 def _commit(

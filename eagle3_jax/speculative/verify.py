@@ -1,7 +1,8 @@
 """Decide which drafts the target would have picked itself. No model, no cache.
 
-A draft is accepted iff it equals the target's own choice at that position, at any temperature:
-both use the same noise (see eagle3_jax.sampling), so what is emitted depends on the target alone.
+The coupled method: a draft is accepted iff it equals the target's own choice at that position, at
+any temperature: both use the same noise (see eagle3_jax.sampling), so what is emitted depends on
+the target alone. What every method shares is here too.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from eagle3_jax.speculative.state import SlotRows
 
 
 class VerifyResult(NamedTuple):
-    """token_ids [batch, k+1]: the target's choices; the first num_accepted + 1 are committed."""
+    """token_ids [batch, k+1]: the target's choices, or drafts that took their place; the first
+    num_accepted + 1 are committed."""
 
     token_ids: Int[Array, "batch width"]
     num_accepted: Int[Array, " batch"]
@@ -42,11 +44,28 @@ def verify(
     chosen = sample(logits, positions, rows.options)
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
     agrees = valid & (draft_ids == chosen[:, :-1])
-    num_accepted = jnp.sum(jnp.cumprod(agrees, axis=1), axis=1)
-    committed = offsets <= num_accepted[:, None]
-    stops = is_stop(chosen, rows) & committed
+    return _commit_prefix(agrees, chosen, rows)
+
+
+def commit_prefix(
+    accepted: Bool[Array, "batch k"],
+    draft_ids: Int[Array, "batch k"],
+    chosen: Int[Array, "batch width"],
+    rows: SlotRows,
+) -> VerifyResult:
+    """The longest prefix of accepted drafts, then the choice made behind it."""
+    tokens = jnp.where(accepted, draft_ids, chosen[:, :-1])
+    return _commit_prefix(accepted, jnp.concatenate([tokens, chosen[:, -1:]], axis=1), rows)
+
+
+def _commit_prefix(
+    accepted: Bool[Array, "batch k"], token_ids: Int[Array, "batch width"], rows: SlotRows
+) -> VerifyResult:
+    num_accepted = jnp.sum(jnp.cumprod(accepted, axis=1), axis=1)
+    committed = jnp.arange(token_ids.shape[1]) <= num_accepted[:, None]
+    stops = is_stop(token_ids, rows) & committed
     full = rows.seq_lens + num_accepted + 2 >= rows.max_lens
-    return VerifyResult(chosen, num_accepted, stops.any(axis=1) | full)
+    return VerifyResult(token_ids, num_accepted, stops.any(axis=1) | full)
 
 
 def is_stop(token_ids: Int[Array, "batch rows"], rows: SlotRows) -> Bool[Array, "batch rows"]:

@@ -28,6 +28,7 @@ from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.round import _commit, _target_rows
 from eagle3_jax.speculative.state import DecodeState, SlotRows
@@ -161,7 +162,8 @@ def _propose(
     rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], slots)
     k = rows.verified_tokens.shape[1] - 1
     draft = pair.draft.rebuild(leaves)
-    return propose(draft, rows, pools, batch.page_table, ~rows.finished, k)
+    drafts, pools = propose(draft, rows, pools, batch.page_table, ~rows.finished, k)
+    return drafts.ids, pools
 
 
 def _verify(
@@ -172,7 +174,7 @@ def _verify(
     result, aux_hidden, pools = _target_rows(
         target,
         pair.aux_layer_ids,
-        draft_ids,
+        Drafts(draft_ids),
         rows,
         state.target_pools,
         batch.page_table,

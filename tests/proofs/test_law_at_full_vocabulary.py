@@ -11,7 +11,7 @@ import pytest
 from exact_law import check_draws
 from slot_rows import option_rows
 
-from eagle3_jax import sampling
+from eagle3_jax import noise
 from eagle3_jax.sampling import process_logits, sample
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.sampling_rows import SamplingRows
@@ -102,11 +102,11 @@ def test_the_proof_notices(wrong: Sampler, setting: SamplingParams) -> None:
 
 def test_the_proof_notices_coarse_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniforms of 12 bits: too few for so many ids."""
-    exact = sampling._hash
+    exact = noise._hash
 
     def coarse(*inputs: jax.Array) -> jax.Array:
         return exact(*inputs) >> 20 << 20
 
-    monkeypatch.setattr(sampling, "_hash", coarse)
+    monkeypatch.setattr(noise, "_hash", coarse)
     with pytest.raises(AssertionError, match="law"):
         check_grid(sample, SHORT[:1], draws=400)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +12,17 @@ from tree_model import TreeModel
 
 from eagle3_jax.sampling import sample
 from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult
 
 PROMPT = (0, 1)
 """What precedes every history; the last of it is the token whose KV is not written yet."""
 
-Verify = Callable[[jax.Array, jax.Array, SlotRows], VerifyResult]
-Drafter = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(histories, lengths) -> drafts int [batch, k]."""
+Verify = Callable[[jax.Array, Any, SlotRows], VerifyResult]
+"""Of coupled or of rejection sampling: the second input is drafts int [batch, k], or Drafts."""
+Drafter = Callable[[np.ndarray, np.ndarray], np.ndarray | Drafts]
+"""(histories, lengths) -> drafts."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +62,23 @@ class Decoder:
         decide: Verify,
         tokens: np.ndarray,
         lengths: np.ndarray,
-        drafts: np.ndarray,
+        drafts: np.ndarray | Drafts,
         max_lens: np.ndarray,
     ) -> VerifyResult:
         """What verify makes of these drafts after histories of these lengths."""
-        logits = self.row_logits(tokens, lengths, drafts)
+        ids = np.asarray(drafts.ids) if isinstance(drafts, Drafts) else drafts
+        logits = self.row_logits(tokens, lengths, ids)
         seq_lens = len(PROMPT) + lengths - 1
-        rows = decoding_rows(self.options, seq_lens, max_lens, drafts.shape[1])
-        return decide(jnp.asarray(logits), jnp.asarray(drafts), rows)
+        rows = decoding_rows(self.options, seq_lens, max_lens, ids.shape[1])
+        return decide(jnp.asarray(logits), jax.tree.map(jnp.asarray, drafts), rows)
 
     def rounds(
         self, verify: Verify, drafter: Drafter, length: int, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rounds until every row has `length` tokens; returns them and each round's accepted
         drafts [batch, rounds], -1 once a row is full."""
-        decide, batch = jax.jit(verify), len(self.options.temperature)
+        decide = jax.jit(lambda *inputs: verify(*inputs))
+        batch = len(self.options.temperature)
         tokens, lengths = np.zeros((batch, length + k + 1), np.int32), np.zeros(batch, np.int64)
         most, paths = np.full(batch, len(PROMPT) + length), []
         while (lengths < length).any():

@@ -28,7 +28,7 @@ class TreeModel:
 
         A history deeper than the table has logits of 0: nobody may look at them.
         """
-        found = np.zeros((len(lengths), self.vocab), np.float32)
+        found = np.zeros((len(lengths), self._tables[0].shape[1]), np.float32)
         for length, table in enumerate(self._tables):
             here = lengths == length
             code = np.zeros(int(here.sum()), np.int64)
@@ -36,6 +36,19 @@ class TreeModel:
                 code = code * self.vocab + token
             found[here] = table[code]
         return found
+
+
+class ThirdsModel(TreeModel):
+    """Laws whose probabilities are thirds, some of them 0; of a draft, over `columns` ids only."""
+
+    def __init__(self, vocab: int, depth: int, seed: int, columns: int | None = None) -> None:
+        rng, self.vocab = np.random.default_rng(seed), vocab
+        even = np.full(columns or vocab, 1 / (columns or vocab))
+        with np.errstate(divide="ignore"):
+            self._tables = [
+                np.log(rng.multinomial(3, even, vocab**length) / 3).astype(np.float32)
+                for length in range(depth + 1)
+            ]
 
 
 def all_strings(vocab: int, length: int) -> np.ndarray:

@@ -76,7 +76,7 @@ def test_drafts_in_a_round_are_those_of_cache_free_passes(
     @jax.jit
     def proposed(state: DecodeState, table: jax.Array) -> jax.Array:
         row = jax.tree.map(lambda x: x[:1], state.slots)
-        return propose(draft, row, state.draft_pools, table, jnp.ones(1, bool), K)[0]
+        return propose(draft, row, state.draft_pools, table, jnp.ones(1, bool), K)[0].ids
 
     table = np.zeros((1, config.pages_per_seq), np.int32)
     table[0, : len(PAGES[0])] = PAGES[0]

@@ -1,0 +1,47 @@
+"""Decide by rejection sampling: a draft drawn from q is accepted with probability min(1, p / q).
+
+What is emitted follows p exactly (Leviathan et al., arXiv 2211.17192), but it is not what plain
+decoding emits with the same seed: it depends on the draft and on where rounds begin. Independent
+streams of noise, each a function of (seed, position), draw the draft, accept it, draw from the
+residual and draw the bonus token; the last is the request's own, so that without a draft this is
+plain decoding. A position that is drafted again sees the same noise again, which does no harm:
+nothing that was committed before depends on it.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from eagle3_jax.noise import Stream, uniform
+from eagle3_jax.sampling import draw, probabilities, process_logits
+from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts
+
+
+def verify_by_rejection(
+    logits: Float[Array, "batch width vocab"], drafts: Drafts, rows: SlotRows
+) -> VerifyResult:
+    """Accepts the longest prefix of drafts, each by its own u < p / q, and draws what follows it.
+
+    p and q are laws after all options. u is in [0, 1), so p = 0 is never accepted; nor is q = 0, a
+    draft that wasn't drawn. In the place of a rejected draft comes a token from max(p - q, 0), or
+    from p where nothing is left of it; behind the last valid draft comes one from p. At temperature
+    0 both laws are one-hot.
+    """
+    assert drafts.law is not None, "rejection sampling needs the law of each draft"
+    offsets = jnp.arange(logits.shape[1])
+    positions = rows.seq_lens[:, None] + 1 + offsets
+    valid = offsets < num_valid_drafts(rows)[:, None]
+    scores = process_logits(logits, positions, rows.options)
+    p, q = probabilities(scores, rows.options.temperature)[:, :-1], drafts.law
+    drafted = drafts.ids[..., None]
+    p_draft = jnp.take_along_axis(p, drafted, axis=-1)[..., 0]
+    q_draft = jnp.take_along_axis(q, drafted, axis=-1)[..., 0]
+    u = uniform(Stream.ACCEPT.seed(rows.options.seed), positions[:, :-1])
+    accepted = valid[:, :-1] & (q_draft > 0) & (u * q_draft < p_draft)
+    residual = jnp.pad(jnp.maximum(p - q, 0), ((0, 0), (0, 1), (0, 0)))
+    replaces = valid & (residual > 0).any(-1)
+    scores = jnp.where(replaces[..., None], jnp.log(residual), scores)
+    own, other = rows.options.seed[:, None], Stream.RESIDUAL.seed(rows.options.seed)[:, None]
+    chosen = draw(logits, scores, positions, jnp.where(valid[..., None], other, own), rows.options)
+    return commit_prefix(accepted, drafts.ids, chosen, rows)

@@ -1,0 +1,39 @@
+"""Decide for benchmarks: drafts are accepted at rates that were asked for, right or wrong.
+
+The cost of every round is that of real ones, the accept length is what the caller wants to measure
+at, and the answer is not the model's. No evaluation may use it.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.noise import Stream, uniform
+from eagle3_jax.sampling import sample
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts
+
+
+def verify_synthetic(
+    logits: Float[Array, "batch width vocab"],
+    draft_ids: Int[Array, "batch k"],
+    rows: SlotRows,
+    rates: Sequence[float],
+) -> VerifyResult:
+    """Accepts draft i, once those before it are, where u(seed, position) < rates[i] / rates[i - 1].
+
+    rates: the probability that the first i + 1 drafts are all accepted. Then comes the target's own
+    choice. A draft that the request's options bar is not accepted.
+    """
+    k = draft_ids.shape[1]
+    offsets = jnp.arange(logits.shape[1])
+    positions = rows.seq_lens[:, None] + 1 + offsets
+    chosen = sample(logits, positions, rows.options)
+    given_before = [b / a if a else 0.0 for a, b in pairwise((1.0, *rates[:k]))]
+    u = uniform(Stream.ACCEPT.seed(rows.options.seed), positions[:, :-1])
+    valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
+    drafted = jnp.take_along_axis(logits[:, :-1], draft_ids[..., None], axis=-1)[..., 0]
+    accepted = valid & (drafted > -jnp.inf) & (u < jnp.array(given_before, jnp.float32))
+    return commit_prefix(accepted, draft_ids, chosen, rows)

@@ -1,0 +1,69 @@
+"""Ways to get rejection sampling wrong, each of which a proof has to notice."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle3_jax.noise import Stream
+from eagle3_jax.sampling import probabilities, process_logits
+from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative import rejection
+from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.rejection import verify_by_rejection
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts
+
+
+def one_more(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> VerifyResult:
+    """Accepts one draft past those that u < p / q accepts."""
+    result = verify_by_rejection(logits, drafts, rows)
+    more = jnp.minimum(result.num_accepted + 1, num_valid_drafts(rows))
+    return result._replace(num_accepted=more)
+
+
+def replaces_from_p(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> VerifyResult:
+    """Draws the token in a rejected draft's place from p, not from what is left of it."""
+    result = verify_by_rejection(logits, drafts, rows)
+    positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
+    scores = process_logits(logits, positions, rows.options)
+    seed = rows.options.seed[:, None]
+    drawn = rejection.draw(logits, scores, positions, seed, rows.options)
+    kept = jnp.arange(logits.shape[1]) < result.num_accepted[:, None]
+    return result._replace(token_ids=jnp.where(kept, result.token_ids, drawn))
+
+
+def laws_in_another_order(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> VerifyResult:
+    """Holds each draft against the law of the draft before it."""
+    assert drafts.law is not None
+    return verify_by_rejection(logits, drafts._replace(law=jnp.roll(drafts.law, 1, axis=1)), rows)
+
+
+def never_subtracts_beyond_the_draft(
+    logits: jax.Array, drafts: Drafts, rows: SlotRows
+) -> VerifyResult:
+    """Takes q for the target's own law: whatever was drafted is accepted."""
+    positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
+    scores = process_logits(logits, positions, rows.options)
+    law = probabilities(scores, rows.options.temperature)[:, :-1]
+    return verify_by_rejection(logits, drafts._replace(law=law), rows)
+
+
+BROKEN = (one_more, replaces_from_p, laws_in_another_order, never_subtracts_beyond_the_draft)
+
+
+def law_without_options(
+    logits: jax.Array, positions: jax.Array, options: SamplingRows, target_ids: Any, vocab_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """Draws with the request's options and reports the law without them."""
+    tokens, _ = draw_with_law(logits, positions, options, target_ids, vocab_size)
+    zeros = jnp.zeros_like(options.top_p)
+    bare = replace(options, top_k=jnp.zeros_like(options.top_k), top_p=zeros + 1, min_p=zeros)
+    return tokens, draw_with_law(logits, positions, bare, target_ids, vocab_size)[1]
+
+
+def shared(digits: Mapping[Stream, int], stream: Stream, other: Stream) -> dict[Stream, int]:
+    """Streams of which one takes its noise from another."""
+    return {**digits, stream: digits[other]}

@@ -1,0 +1,133 @@
+"""Proof (a) for rejection sampling: over all noise and accept paths, the law is the target's.
+
+Whole generations are counted over every outcome of four streams of noise: what the draft draws,
+whether it is accepted, what replaces it, and the bonus token. Laws are thirds, so the counts are
+integers and must be the target's to the unit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import ideal_streams
+import numpy as np
+import pytest
+from broken_rejection import BROKEN, law_without_options, shared
+from exact_law import exact_law
+from ideal_streams import DIGITS, IdealStreams
+from rejection_decoding import DrawWithLaw, RejectionDrafter
+from slot_rows import option_rows
+from tree_decoding import PROMPT, Decoder, Verify, strings_of, with_seeds
+from tree_model import ThirdsModel
+
+from eagle3_jax.noise import Stream
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.drafts import draw_with_law
+from eagle3_jax.speculative.rejection import verify_by_rejection
+
+VOCAB, LENGTH = 3, 2
+PLAIN = SamplingParams(temperature=1.0)
+MODELS = (0, 27)
+"""Seeds. What the second draft draws first leaves, when rejected, two tokens to choose from."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """k drafts a round under these options, by a draft of some ids that is sometimes lost."""
+
+    k: int
+    options: SamplingParams = PLAIN
+    target_ids: tuple[int, ...] | None = None
+    lost: tuple[int, ...] = ()
+    models: Sequence[int] = MODELS
+
+
+CASES = {
+    "one draft": Case(1),
+    "two drafts": Case(2),
+    "top-k": Case(2, replace(PLAIN, top_k=1)),
+    "min-p and top-p": Case(2, replace(PLAIN, min_p=0.4, top_p=0.6)),
+    "greedy": Case(2, replace(PLAIN, temperature=0.0), models=range(4)),
+    "reduced vocabulary": Case(2, target_ids=(0, 2)),
+    "one id": Case(1, target_ids=(1,)),
+    "lost drafts": Case(2, lost=(0, 2)),
+}
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> IdealStreams:
+    """Noise of few outcomes in place of the hash."""
+    ideal = IdealStreams(LENGTH, first_position=len(PROMPT))
+    ideal.install(monkeypatch)
+    return ideal
+
+
+def check_counts(
+    streams: IdealStreams,
+    case: Case,
+    models: Sequence[int],
+    verify: Verify = verify_by_rejection,
+    draw: DrawWithLaw = draw_with_law,
+) -> None:
+    """Over all noise, every answer comes as often as the target's law says, exactly."""
+    rows = with_seeds(option_rows([case.options], PROMPT), streams.outcomes)
+    paths = []
+    for seed in models:
+        target = ThirdsModel(VOCAB, LENGTH, seed=2 * seed)
+        columns = None if case.target_ids is None else len(case.target_ids)
+        model = ThirdsModel(VOCAB, LENGTH + case.k, seed=2 * seed + 1, columns=columns)
+        drafter = RejectionDrafter(model, rows, case.k, case.target_ids, case.lost, draw)
+        tokens, path = Decoder(target, rows).rounds(verify, drafter, LENGTH, case.k)
+        law = law_of_answers(target, case.options, outcomes=len(tokens))
+        assert dict(strings_of(tokens, VOCAB)) == law
+        paths.extend(map(tuple, path))
+    assert len(set(paths)) > 1, "a single accept path was taken"
+
+
+def law_of_answers(
+    target: ThirdsModel, options: SamplingParams, outcomes: int
+) -> dict[tuple[int, ...], int]:
+    """Outcomes of each answer under the target's exact law."""
+    law = {}
+    for answer in product(range(VOCAB), repeat=LENGTH):
+        share = 1.0
+        for length, token in enumerate(answer):
+            logits = target.logits(np.array([answer]), np.array([length]))[0]
+            share *= law_of_token(logits, options)[token]
+        assert abs(share * outcomes - round(share * outcomes)) < 0.01, "the law has no exact count"
+        if share > 0:
+            law[answer] = round(share * outcomes)
+    return law
+
+
+def law_of_token(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
+    if options.temperature == 0:
+        return np.eye(VOCAB)[np.argmax(logits)]
+    return exact_law(logits, options)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_over_all_noise_and_accept_paths_rejection_has_the_targets_law(
+    case: Case, streams: IdealStreams, long: bool
+) -> None:
+    check_counts(streams, case, range(40) if long else case.models)
+
+
+@pytest.mark.parametrize("wrong", BROKEN, ids=lambda f: f.__name__)
+def test_the_proof_of_rejection_notices(wrong: Verify, streams: IdealStreams) -> None:
+    with pytest.raises(AssertionError, match="=="):
+        check_counts(streams, CASES["two drafts"], MODELS, verify=wrong)
+
+
+def test_the_proof_notices_a_law_without_the_options(streams: IdealStreams) -> None:
+    with pytest.raises(AssertionError, match="=="):
+        check_counts(streams, CASES["top-k"], MODELS, draw=law_without_options)
+
+
+@pytest.mark.parametrize("stream", [Stream.ACCEPT, Stream.RESIDUAL])
+def test_the_proof_notices_streams_that_are_one(
+    stream: Stream, streams: IdealStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ideal_streams, "DIGITS", shared(DIGITS, stream, Stream.DRAFT))
+    with pytest.raises(AssertionError, match="=="):
+        check_counts(streams, CASES["two drafts"], MODELS)
