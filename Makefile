@@ -9,7 +9,7 @@ serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test

@@ -53,7 +53,7 @@ def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
         body = first + "".join(lines)
     assert body.endswith("data: [DONE]")
     assert body.count('"text"') >= 2 and expected_answer("abc", 0, 40)[-2:] in body
-    assert server.wait(5) == 0
+    assert server.wait(30) == 0
 
 
 def test_second_signal_ends_the_process_at_once(process) -> None:
@@ -64,7 +64,7 @@ def test_second_signal_ends_the_process_at_once(process) -> None:
         time.sleep(0.1)
         sent = time.monotonic()
         server.send_signal(signal.SIGTERM)
-        assert server.wait(5) == 128 + signal.SIGTERM
+        assert server.wait(30) == 128 + signal.SIGTERM
     assert time.monotonic() - sent < 1
 
 
