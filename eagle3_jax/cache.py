@@ -7,7 +7,7 @@ Rollback is by length alone: a row beyond the committed length is masked by posi
 again before any query can see it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,15 @@ class PageView:
     page_table: int32 [batch, pages_per_seq], physical page of each logical page.
     positions: int32 [batch, q_len], absolute position of each query row; it sees slots <= it.
     write_pages, write_offsets: int32 [batch, q_len], where each row's KV goes.
+    ancestors: bool [batch, q_len, nodes], where rows are nodes of a tree: positions are then the
+        last before the tree, node i lies i + 1 slots after it, and a row sees its ancestors too.
     """
 
     page_table: Int[Array, "batch pages_per_seq"]
     positions: Int[Array, "batch q_len"]
     write_pages: Int[Array, "batch q_len"]
     write_offsets: Int[Array, "batch q_len"]
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None
 
 
 def view_pages(
@@ -49,6 +52,33 @@ def view_pages(
     return PageView(
         page_table, positions, jnp.where(inside, pages, SCRATCH_PAGE), positions % page_size
     )
+
+
+def view_nodes(
+    page_table: Int[Array, "batch pages_per_seq"],
+    seq_lens: Int[Array, " batch"],
+    ancestors: Bool[Array, "batch q_len nodes"],
+    active: Bool[Array, " batch"],
+    page_size: int,
+) -> PageView:
+    """Addresses the last q_len nodes of trees that begin at slot seq_lens, a slot for each node.
+
+    ancestors: of each row, itself included. Rows of inactive sequences write to scratch.
+    """
+    rows, nodes = ancestors.shape[1:]
+    slots = seq_lens[:, None] + jnp.arange(nodes - rows, nodes)
+    written = jnp.broadcast_to(active[:, None], slots.shape)
+    last = jnp.broadcast_to(jnp.maximum(seq_lens - 1, 0)[:, None], slots.shape)
+    view = view_pages(page_table, slots, written, page_size)
+    return replace(view, positions=last, ancestors=ancestors)
+
+
+def move_rows(
+    pool: Float[Array, "pages page_size *row"], origin: PageView, to: PageView
+) -> Float[Array, "pages page_size *row"]:
+    """Copies the rows that `origin` addresses to where `to` writes; all are read before."""
+    rows = pool.at[origin.write_pages, origin.write_offsets].get(mode="promise_in_bounds")
+    return write_rows(pool, rows, to)
 
 
 def write_rows(

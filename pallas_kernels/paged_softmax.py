@@ -20,6 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.visibility import visible_slots
+
 CHUNK_SLOTS = 128
 
 ReadChunk = Callable[[Int[Array, "batch chunk_pages"], Int[Array, " slots"]], tuple[Array, Array]]
@@ -43,8 +45,9 @@ def attend(
     *,
     page_size: int,
     value_dim: int,
+    ancestors: Bool[Array, "sequences rows nodes"] | None = None,
 ) -> Float[Array, "sequences rows value_dim"]:
-    """Each scaled query row's softmax over the slots up to its position, times their values.
+    """Each scaled query row's softmax over the slots it sees, times their values.
 
     read(pages, slots) returns a chunk's keys and values [sequences, slots, ...], finite everywhere.
     """
@@ -58,7 +61,7 @@ def attend(
         pages = lax.dynamic_slice_in_dim(table, index * per_chunk, per_chunk, axis=1)
         keys, values = read(pages, slots)
         scores = jnp.einsum("nmd,nsd->nms", query, keys, preferred_element_type=jnp.float32)
-        scores = jnp.where(slots <= positions[..., None], scores, -jnp.inf)
+        scores = jnp.where(visible_slots(slots, positions, ancestors), scores, -jnp.inf)
         higher = jnp.maximum(peak, scores.max(-1))
         weights = jnp.exp(scores - higher[..., None])
         kept = jnp.exp(peak - higher)
@@ -67,5 +70,6 @@ def attend(
 
     rows = positions.shape
     start = jnp.full(rows, -jnp.inf), jnp.zeros(rows), jnp.zeros((*rows, value_dim))
-    _, mass, total = lax.fori_loop(0, positions.max() // chunk_slots + 1, add_chunk, start)
+    last = positions.max() if ancestors is None else positions.max() + ancestors.shape[-1]
+    _, mass, total = lax.fori_loop(0, last // chunk_slots + 1, add_chunk, start)
     return (total / mass[..., None]).astype(query.dtype)

@@ -1,10 +1,11 @@
 """The engine's fixed sizes: what is compiled before readiness and never again."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
+from eagle3_jax.speculative.tree_shape import tree_shape
 from eagle3_jax.speculative.widths import Widths
 
 MAX_SPECULATIVE_TOKENS = 8
@@ -22,6 +23,8 @@ class EngineConfig:
     rejection_sample_method and the two below: see eagle3_jax.speculative.method.
     num_speculative_tokens_per_batch_size: rows (first batch size, last, k' <= k); adaptive: the
     engine chooses k' <= k by what it measures. Each k' has programs of its own then.
+    eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
+    eagle3_jax.speculative.tree_shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
     """
 
@@ -39,6 +42,8 @@ class EngineConfig:
     synthetic_acceptance_rates: tuple[float, ...] | None = None
     num_speculative_tokens_per_batch_size: BatchSizeTable | None = None
     adaptive: bool = False
+    eagle_topk: int = 1
+    num_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -69,6 +74,19 @@ class EngineConfig:
                 f"rejection_sample_method 'coupled' keeps; got {method!r}"
             )
         self._check_choice()
+        if self.method.tree:
+            self._check_tree()
+
+    def _check_tree(self) -> None:
+        modes = {
+            "exact mode": self.exact,
+            "a choice of k (adaptive or by batch size)": self.chooses_k,
+            f"rejection_sample_method {self.rejection_sample_method!r}": (
+                self.rejection_sample_method != "coupled"
+            ),
+        }
+        for name in (name for name, on in modes.items() if on):
+            raise ValueError(f"{name} works on chains: eagle_topk must be 1, got {self.eagle_topk}")
 
     def _check_choice(self) -> None:
         table = self.num_speculative_tokens_per_batch_size
@@ -90,12 +108,14 @@ class EngineConfig:
     @property
     def method(self) -> SpeculationMethod:
         """How rounds speculate; ValueError where the fields contradict each other."""
-        return speculation_method(
+        method = speculation_method(
             self.rejection_sample_method,
             self.num_speculative_tokens,
             self.synthetic_acceptance_length,
             self.synthetic_acceptance_rates,
         )
+        levels = self.num_speculative_tokens
+        return replace(method, tree=tree_shape(self.eagle_topk, self.num_draft_tokens, levels))
 
     @property
     def chooses_k(self) -> bool:
@@ -133,13 +153,24 @@ class EngineConfig:
 
     @property
     def width(self) -> int:
-        """Rows a round verifies for each sequence: the last token and k drafts."""
+        """Most tokens a round commits for each sequence: k drafts and one of the target's own."""
         return self.num_speculative_tokens + 1
+
+    def rows_ahead(self, known: int, limit: int) -> int:
+        """KV rows of a sequence that two rounds may write, the first of them not read yet.
+
+        known: its rows that the host knows to be committed; limit: the tokens it may have. A chain
+        keeps to the limit; a tree has slots for all its nodes behind the last row there may be.
+        """
+        tree = self.method.tree
+        if tree is None:
+            return min(known + 2 * self.width, limit)
+        return min(known + self.width, limit) + tree.scratch_rows(self.num_speculative_tokens)
 
     @property
     def pages_per_seq(self) -> int:
         """Width of the page table."""
-        return math.ceil(self.max_model_len / self.page_size)
+        return math.ceil(self.rows_ahead(self.max_model_len, self.max_model_len) / self.page_size)
 
     @property
     def pool_pages(self) -> int:

@@ -107,6 +107,9 @@ class Engine:
     def _matcher(self, sampling: SamplingParams) -> Matcher | None:
         if sampling.structured_outputs is None:
             return None
+        if self.config.method.tree:
+            topk = self.config.eagle_topk
+            raise ValueError(f"structured_outputs need chains: eagle_topk must be 1; it is {topk}")
         if self.grammars is None:
             raise ValueError(NO_GRAMMARS)
         return self.grammars.start(sampling.structured_outputs)

@@ -22,6 +22,7 @@ from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
+from eagle3_jax.speculative.tree_round import tree_round
 from eagle3_jax.speculative.widths import Widths
 
 Leaves = tuple[Array, ...]
@@ -73,6 +74,10 @@ def _round(
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Array]:
     models = _models(pair, target, draft)
+    if pair.method.tree:
+        return tree_round(
+            *models, pair.aux_layer_ids, state, slot_ids, page_table, pair.method.tree, full=full
+        )
     return speculative_round(
         *models,
         pair.aux_layer_ids,

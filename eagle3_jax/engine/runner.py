@@ -79,6 +79,8 @@ class Runner:
         self.config = config
         self._has_draft = draft is not None
         self._has_grammars = has_grammars
+        if config.method.tree and draft is None:
+            raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft to grow trees")
         # Plain exact decoding captures aux states too: its program must be the speculative one's.
         capture = draft.config.aux_layer_ids if draft else ()
         if config.exact and draft is None:

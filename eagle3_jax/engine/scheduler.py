@@ -103,9 +103,9 @@ class Scheduler:
         return sequence
 
     def _cover(self, sequence: Sequence) -> bool:
-        """Pages for the known length + 2(k+1) rows (dispatch depth x width), up to its limit."""
+        """Pages for the rows of its next two rounds (the dispatch depth)."""
         known = max(sequence.kv_len, len(sequence.prefill_ids))
-        rows = min(known + 2 * self.config.width, sequence.limit)
+        rows = self.config.rows_ahead(known, sequence.limit)
         missing = -(-rows // self.config.page_size) - len(sequence.pages)
         if missing <= 0:
             return True

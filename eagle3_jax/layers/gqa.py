@@ -60,7 +60,15 @@ class GQAttention(nnx.Module):
             heads = causal_attention(q, k, v, self.scale)
         else:
             keys, values = (write_rows(*pair, pages) for pair in zip(pools, (k, v), strict=True))
-            heads = gqa_decode(q, keys, values, pages.page_table, pages.positions, scale=self.scale)
+            heads = gqa_decode(
+                q,
+                keys,
+                values,
+                pages.page_table,
+                pages.positions,
+                scale=self.scale,
+                ancestors=pages.ancestors,
+            )
             pools = (keys, values)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 

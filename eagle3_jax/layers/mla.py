@@ -127,6 +127,14 @@ class MLAttention(nnx.Module):
         with jax.named_scope("mla_absorb_query"):
             q = jnp.einsum("bqhd,hcd->bqhc", q_nope, self.kv_b_proj.key_kernel.get_value())
         with jax.named_scope("mla_decode"):
-            out = mla_decode(q, q_rope, pool, pages.page_table, pages.positions, scale=self.scale)
+            out = mla_decode(
+                q,
+                q_rope,
+                pool,
+                pages.page_table,
+                pages.positions,
+                scale=self.scale,
+                ancestors=pages.ancestors,
+            )
         with jax.named_scope("mla_expand_value"):
             return jnp.einsum("bqhc,hcd->bqhd", out, self.kv_b_proj.value_kernel.get_value())

@@ -77,13 +77,28 @@ def control_logits(
     less. token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
     """
     rows, drafts = logits.shape[1], draft_ids.shape[1]
-    num_before = jnp.arange(rows) + (drafts - rows + 1)
+    num_before = jnp.arange(rows)[None] + (drafts - rows + 1)
+    return control_nodes(
+        logits, positions, draft_ids[:, None], num_before, options, controls, token_ids
+    )
+
+
+def control_nodes(
+    logits: Float[Array, "batch rows vocab"],
+    positions: Int[Array, "batch rows"],
+    paths: Int[Array, "batch rows_or_1 drafts"],
+    num_before: Int[Array, "batch_or_1 rows"],
+    options: SamplingRows,
+    controls: TokenControls,
+    token_ids: Int[Array, " vocab"] | None = None,
+) -> Float[Array, "batch rows vocab"]:
+    """As `control_logits` where rows have drafts of their own, the first num_before of a path."""
     early = positions < options.min_len[:, None]
     stops = jnp.where(early[..., None], controls.stop_ids[:, None], NO_TOKEN)
     scores = logits.astype(jnp.float32) + _columns(controls.bias, token_ids)[:, None]
-    scores = _bar(scores, _completing_ids(controls, draft_ids, num_before), token_ids)
+    scores = _bar(scores, _completing_ids(controls, paths, num_before), token_ids)
     scores = _bar(scores, stops, token_ids)
-    scores = _penalize(scores, controls, draft_ids, num_before, token_ids)
+    scores = _penalize(scores, controls, paths, num_before, token_ids)
     return jnp.where(controls.enabled[:, None, None], scores, logits)
 
 
@@ -121,11 +136,15 @@ def _columns(table: Array, token_ids: Int[Array, " vocab"] | None) -> Array:
 
 
 def _completing_ids(
-    controls: TokenControls, draft_ids: Int[Array, "batch drafts"], num_before: Int[Array, " rows"]
+    controls: TokenControls,
+    paths: Int[Array, "batch rows_or_1 drafts"],
+    num_before: Int[Array, "batch_or_1 rows"],
 ) -> Int[Array, "batch rows words"]:
     """The last id of each bad word whose other ids are what comes before a row, else NO_TOKEN."""
-    recent = jnp.concatenate([controls.tail, draft_ids], axis=1)
-    context = recent[:, num_before[:, None] + jnp.arange(controls.tail.shape[1])]
+    size = controls.tail.shape[1]
+    tail = jnp.broadcast_to(controls.tail[:, None], (*paths.shape[:2], size))
+    window = num_before[..., None] + jnp.arange(size)
+    context = jnp.take_along_axis(jnp.concatenate([tail, paths], axis=2), window, axis=2)
     prefix, last = controls.bad_words[:, None, :, :-1], controls.bad_words[:, None, :, -1]
     matches = ((prefix == ANY_TOKEN) | (prefix == context[:, :, None])).all(-1)
     return jnp.where(matches, last, NO_TOKEN)
@@ -151,14 +170,14 @@ def _bar(
 def _penalize(
     scores: Float[Array, "batch rows vocab"],
     controls: TokenControls,
-    draft_ids: Int[Array, "batch drafts"],
-    num_before: Int[Array, " rows"],
+    paths: Int[Array, "batch rows_or_1 drafts"],
+    num_before: Int[Array, "batch_or_1 rows"],
     token_ids: Int[Array, " vocab"] | None,
 ) -> Float[Array, "batch rows vocab"]:
     """Repetition, then frequency and presence, with the drafts before each row counted."""
     ids = jnp.arange(scores.shape[-1]) if token_ids is None else token_ids
-    before = jnp.arange(draft_ids.shape[1]) < num_before[:, None]
-    drafted = (draft_ids[:, None, :, None] == ids) & before[None, :, :, None]
+    before = jnp.arange(paths.shape[2]) < num_before[..., None]
+    drafted = (paths[..., None] == ids) & before[..., None]
     counts = _columns(controls.counts, token_ids)[:, None] + drafted.sum(2, dtype=jnp.int32)
     seen = (counts > 0) | _columns(controls.in_prompt, token_ids)[:, None]
     factor = jnp.where(seen, controls.repetition[:, None, None], 1.0)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
+from eagle3_jax.speculative.tree_shape import TreeShape
+
 RejectionSampleMethod = Literal["coupled", "standard", "synthetic"]
 METHODS: tuple[RejectionSampleMethod, ...] = get_args(RejectionSampleMethod)
 
@@ -19,10 +21,12 @@ class SpeculationMethod:
     whatever the target thinks of them.
     synthetic_acceptance_rates: for synthetic only; entry i is the probability that the first i + 1
     drafts are all accepted.
+    tree: the size of the trees drafted; None for chains.
     """
 
     rejection_sample_method: RejectionSampleMethod = "coupled"
     synthetic_acceptance_rates: tuple[float, ...] | None = None
+    tree: TreeShape | None = None
 
     @property
     def needs_law(self) -> bool:

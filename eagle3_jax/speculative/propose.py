@@ -29,7 +29,7 @@ def propose(
     from. With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
     """
     batch = active.shape[0]
-    state, pools = _first_pass(draft, rows, pools, page_table, active)
+    state, pools = first_pass(draft, rows, pools, page_table, active)
     drafted: list[Int[Array, " batch"]] = []
     laws: list[Float[Array, "batch vocab"] | None] = []
     for step in range(num_speculative_tokens):
@@ -47,7 +47,7 @@ def propose(
     return Drafts(ids, jnp.stack(kept, axis=1) if kept else None), pools
 
 
-def _first_pass(
+def first_pass(
     draft: Eagle3Draft,
     rows: SlotRows,
     pools: tuple[KVPool, ...],
@@ -64,7 +64,7 @@ def _first_pass(
     first = rows.seq_lens - rows.num_accepted - 1
     positions = first[:, None] + jnp.minimum(offsets, rows.num_accepted[:, None])
     pages = view_pages(page_table, positions, kept & active[:, None], pools[0].shape[1])
-    with jax.named_scope("draft_first_pass"):
+    with jax.named_scope("draftfirst_pass"):
         features = draft.fuse(rows.aux_hidden)
         states, pools = draft(rows.verified_tokens, features, positions, pools, pages)
     return jnp.take_along_axis(states, rows.num_accepted[:, None, None], axis=1), pools

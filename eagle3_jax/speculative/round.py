@@ -65,13 +65,13 @@ def propose_round(
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Drafts]:
     """The draft's half of a round: new draft KV and the drafts; without a draft zeros."""
-    rows: SlotRows = _gather(state.slots, slot_ids)
+    rows: SlotRows = gather(state.slots, slot_ids)
     width = widths.drafts + 1 if widths else rows.verified_tokens.shape[1]
     if widths:
         rows = narrow(rows, widths)
     if draft is None:
         return state, Drafts(jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32))
-    controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
+    controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
     with jax.named_scope("propose"):
         drafts, pools = propose(
             draft,
@@ -103,9 +103,9 @@ def verify_round(
 
     masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask.
     """
-    whole: SlotRows = _gather(state.slots, slot_ids)
+    whole: SlotRows = gather(state.slots, slot_ids)
     rows = narrow(whole, widths) if widths else whole
-    controls: TokenControls | None = _gather(state.controls, slot_ids) if full else None
+    controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
     active = ~rows.finished
     with jax.named_scope("verify"):
         result, aux_hidden, target_pools = _target_rows(
@@ -121,7 +121,7 @@ def verify_round(
             method,
         )
     with jax.named_scope("commit"):
-        slots = _commit(state.slots, slot_ids, whole, result, aux_hidden)
+        slots = commit(state.slots, slot_ids, whole, result, aux_hidden)
     committed = jnp.where(active, result.num_accepted + 1, 0)
     all_controls = state.controls
     if full:
@@ -131,7 +131,7 @@ def verify_round(
     return DecodeState(target_pools, state.draft_pools, slots, all_controls), report
 
 
-def _gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
+def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
     """The rows of one batch."""
     return jax.tree.map(lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), slots)
 
@@ -182,7 +182,7 @@ def _decide(
     return verify(logits, drafts.ids, rows)
 
 
-def _commit(
+def commit(
     slots: SlotRows,
     slot_ids: Int[Array, " batch"],
     rows: SlotRows,

@@ -61,7 +61,13 @@ def commit_prefix(
 def _commit_prefix(
     accepted: Bool[Array, "batch k"], token_ids: Int[Array, "batch width"], rows: SlotRows
 ) -> VerifyResult:
-    num_accepted = jnp.sum(jnp.cumprod(accepted, axis=1), axis=1)
+    return settle(token_ids, jnp.sum(jnp.cumprod(accepted, axis=1), axis=1), rows)
+
+
+def settle(
+    token_ids: Int[Array, "batch width"], num_accepted: Int[Array, " batch"], rows: SlotRows
+) -> VerifyResult:
+    """num_accepted drafts and the token behind them are committed, and may end their request."""
     committed = jnp.arange(token_ids.shape[1]) <= num_accepted[:, None]
     stops = is_stop(token_ids, rows) & committed
     full = rows.seq_lens + num_accepted + 2 >= rows.max_lens

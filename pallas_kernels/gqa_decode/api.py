@@ -1,7 +1,8 @@
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.gqa_decode import reference, xla
+from pallas_kernels.visibility import check_ancestors
 
 IMPLEMENTATIONS = {
     "xla": xla.gqa_decode,
@@ -18,14 +19,17 @@ def gqa_decode(
     positions: Int[Array, "position_batch position_len"],
     *,
     scale: float,
+    ancestors: Bool[Array, "mask_batch mask_len nodes"] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "batch q_len heads head_dim"]:
     """Attend queries to paged keys and values; consecutive query heads share a key-value head.
 
     Slot s of sequence b lives in page `page_table[b, s // page_size]` and is visible to query
-    (b, j) iff s <= positions[b, j] (>= 0). Slots past the sequence's last position may hold
-    anything, NaN included, and pages past it may be any integer. scale multiplies the scores.
-    Scores and softmax are float32. One kv_head is multi-query, kv_heads == heads is multi-head.
+    (b, j) iff s <= positions[b, j] (>= 0). ancestors, where the queries are nodes of a tree: slot
+    positions[b, j] + 1 + i holds node i and is visible too iff ancestors[b, j, i]. Slots that no
+    query of a sequence sees may hold anything, NaN included, and pages past the last that one sees
+    may be any integer. scale multiplies the scores. Scores and softmax are float32.
+    One kv_head is multi-query, kv_heads == heads is multi-head.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if k_pool.shape != v_pool.shape or k_pool.shape[-1] != q.shape[-1]:
@@ -42,5 +46,6 @@ def gqa_decode(
             f"gqa_decode: queries are {q.shape[:2]} (batch, q_len), "
             f"positions {positions.shape}, page_table {page_table.shape}"
         )
+    check_ancestors("gqa_decode", ancestors, positions)
     run = choose("gqa_decode", implementation, IMPLEMENTATIONS)
-    return run(q, k_pool, v_pool, page_table, positions, scale=scale)
+    return run(q, k_pool, v_pool, page_table, positions, scale=scale, ancestors=ancestors)

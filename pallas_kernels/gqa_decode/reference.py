@@ -2,7 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+
+from pallas_kernels.visibility import slots_in_use, visible_slots
 
 
 def gqa_decode(
@@ -13,6 +15,7 @@ def gqa_decode(
     positions: Int[Array, "batch q_len"],
     *,
     scale: float,
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
 ) -> Float[Array, "batch q_len heads head_dim"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
@@ -22,13 +25,13 @@ def gqa_decode(
         rows = jnp.take(pool, page_table, axis=0, mode="clip")
         rows = rows.reshape(batch, -1, kv_heads, head_dim)
         # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
-        written = jnp.arange(rows.shape[1]) <= positions.max(1)[:, None]
+        written = slots_in_use(positions, ancestors)(jnp.arange(rows.shape[1]))
         return jnp.where(written[..., None, None], rows, 0)
 
     keys, values = context(k_pool), context(v_pool)
     query = q.reshape(batch, q_len, kv_heads, heads // kv_heads, head_dim)
     scores = jnp.einsum("bqkgd,bskd->bqkgs", query, keys, preferred_element_type=jnp.float32)
-    visible = jnp.arange(keys.shape[1]) <= positions[:, :, None, None, None]
+    visible = visible_slots(jnp.arange(keys.shape[1]), positions, ancestors)[:, :, None, None]
     probs = jax.nn.softmax(jnp.where(visible, scores * scale, -jnp.inf), axis=-1)
     out = jnp.einsum("bqkgs,bskd->bqkgd", probs.astype(values.dtype), values)
     return out.reshape(q.shape)

@@ -1,9 +1,10 @@
 """Paged grouped-query attention in XLA: the query heads of a group are rows of one product."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.paged_softmax import attend, gather_slots
+from pallas_kernels.visibility import slots_in_use
 
 
 def gqa_decode(
@@ -14,6 +15,7 @@ def gqa_decode(
     positions: Int[Array, "batch q_len"],
     *,
     scale: float,
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
 ) -> Float[Array, "batch q_len heads head_dim"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
@@ -21,10 +23,13 @@ def gqa_decode(
     shared = heads // groups
     grouped = (q * scale).reshape(batch, q_len, groups, shared, head_dim)
     query = jnp.moveaxis(grouped, 2, 1).reshape(batch * groups, q_len * shared, head_dim)
-    last = positions.max(1, keepdims=True)
+    in_use = slots_in_use(positions, ancestors)
+
+    def per_query(rows: Array) -> Array:
+        return jnp.repeat(jnp.repeat(rows, shared, axis=1), groups, axis=0)
 
     def per_group(pool: Array, pages: Array, slots: Array) -> Array:
-        rows = gather_slots(pool, pages, slots <= last)
+        rows = gather_slots(pool, pages, in_use(slots))
         return jnp.moveaxis(rows, 2, 1).reshape(batch * groups, -1, head_dim)
 
     def read(pages: Array, slots: Array) -> tuple[Array, Array]:
@@ -32,11 +37,12 @@ def gqa_decode(
 
     out = attend(
         query,
-        jnp.repeat(jnp.repeat(positions, shared, axis=1), groups, axis=0),
+        per_query(positions),
         page_table,
         read,
         page_size=page_size,
         value_dim=head_dim,
+        ancestors=None if ancestors is None else per_query(ancestors),
     )
     out = out.reshape(batch, groups, q_len, shared, head_dim)
     return jnp.moveaxis(out, 1, 2).reshape(q.shape)

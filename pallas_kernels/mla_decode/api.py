@@ -1,7 +1,8 @@
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.mla_decode import reference, xla
+from pallas_kernels.visibility import check_ancestors
 
 IMPLEMENTATIONS = {
     "xla": xla.mla_decode,
@@ -18,14 +19,17 @@ def mla_decode(
     positions: Int[Array, "position_batch position_len"],
     *,
     scale: float,
+    ancestors: Bool[Array, "mask_batch mask_len nodes"] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "batch q_len heads kv_lora"]:
     """Attend absorbed queries to a paged pool of latents; the values are the latents themselves.
 
     A pool row is a token's latent followed by its rotated key. Slot s of sequence b lives in page
     `page_table[b, s // page_size]` and is visible to query (b, j) iff s <= positions[b, j] (>= 0).
-    Slots past the sequence's last position may hold anything, NaN included, and pages past it may
-    be any integer. scale multiplies the scores. Scores and softmax are float32.
+    ancestors, where the queries are nodes of a tree: slot positions[b, j] + 1 + i holds node i and
+    is visible too iff ancestors[b, j, i].
+    Slots that no query of a sequence sees may hold anything, NaN included, and pages past the last
+    that one sees may be any integer. scale multiplies the scores. Scores and softmax are float32.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if pool.shape[-1] != q_latent.shape[-1] + q_rope.shape[-1]:
@@ -38,5 +42,6 @@ def mla_decode(
             f"mla_decode: queries are {q_latent.shape[:2]} (batch, q_len), "
             f"positions {positions.shape}, page_table {page_table.shape}"
         )
+    check_ancestors("mla_decode", ancestors, positions)
     run = choose("mla_decode", implementation, IMPLEMENTATIONS)
-    return run(q_latent, q_rope, pool, page_table, positions, scale=scale)
+    return run(q_latent, q_rope, pool, page_table, positions, scale=scale, ancestors=ancestors)

@@ -2,7 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+
+from pallas_kernels.visibility import slots_in_use, visible_slots
 
 
 def mla_decode(
@@ -13,16 +15,17 @@ def mla_decode(
     positions: Int[Array, "batch q_len"],
     *,
     scale: float,
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
 ) -> Float[Array, "batch q_len heads kv_lora"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, kv_lora = q_latent.shape[0], q_latent.shape[-1]
     rows = jnp.take(pool, page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
     slots = jnp.arange(rows.shape[1])
     # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
-    rows = jnp.where((slots <= positions.max(1)[:, None])[..., None], rows, 0)
+    rows = jnp.where(slots_in_use(positions, ancestors)(slots)[..., None], rows, 0)
     query = jnp.concatenate([q_latent, q_rope], axis=-1)
     scores = jnp.einsum("bqhw,bsw->bqhs", query, rows, preferred_element_type=jnp.float32) * scale
-    visible = slots <= positions[:, :, None, None]
+    visible = visible_slots(slots, positions, ancestors)[:, :, None]
     probs = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
     latent = rows[..., :kv_lora]
     return jnp.einsum("bqhs,bsl->bqhl", probs.astype(latent.dtype), latent)

@@ -1,9 +1,10 @@
 """Paged latent attention in XLA: one copy of a chunk serves as keys and as values."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.paged_softmax import attend, gather_slots
+from pallas_kernels.visibility import slots_in_use
 
 
 def mla_decode(
@@ -14,15 +15,16 @@ def mla_decode(
     positions: Int[Array, "batch q_len"],
     *,
     scale: float,
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
 ) -> Float[Array, "batch q_len heads kv_lora"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, _, heads, kv_lora = q_latent.shape
     width = pool.shape[-1]
     query = jnp.concatenate([q_latent, q_rope], axis=-1).reshape(batch, -1, width) * scale
-    last = positions.max(1, keepdims=True)
+    in_use = slots_in_use(positions, ancestors)
 
     def read(pages: Array, slots: Array) -> tuple[Array, Array]:
-        rows = gather_slots(pool, pages, slots <= last)
+        rows = gather_slots(pool, pages, in_use(slots))
         return rows, rows
 
     # The rope part comes along in the values, because cutting it off would be a second copy.
@@ -33,5 +35,6 @@ def mla_decode(
         read,
         page_size=pool.shape[1],
         value_dim=width,
+        ancestors=None if ancestors is None else jnp.repeat(ancestors, heads, axis=1),
     )
     return out[..., :kv_lora].reshape(q_latent.shape)

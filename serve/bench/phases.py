@@ -30,7 +30,7 @@ from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.propose import propose
-from eagle3_jax.speculative.round import _commit, _target_rows
+from eagle3_jax.speculative.round import _target_rows, commit
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
@@ -180,7 +180,7 @@ def _verify(
         batch.page_table,
         ~rows.finished,
     )
-    slots = _commit(state.slots, batch.slot_ids, rows, result, aux_hidden)
+    slots = commit(state.slots, batch.slot_ids, rows, result, aux_hidden)
     return replace(state, target_pools=pools, slots=slots), result.token_ids
 
 

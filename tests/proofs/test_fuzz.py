@@ -24,10 +24,16 @@ from serve.bench.equal import REQUESTS_PER_TIE, describe
 from serve.bench.ties import Scorer
 
 EOS = (5, 40)
-CASES = {"k=3": sizes(3), "exact": sizes(3, exact=True)}
+CASES = {
+    "k=3": sizes(3),
+    "exact": sizes(3, exact=True),
+    "tree": sizes(3, eagle_topk=3, num_draft_tokens=9),
+}
 LONG_CASES = CASES | {
     "k=1": sizes(1, page_size=16, num_pages=9),
     "k=6": sizes(6, page_size=2, num_pages=60),
+    "deep tree": sizes(6, page_size=2, num_pages=60, eagle_topk=2, num_draft_tokens=20),
+    "wide tree": sizes(2, page_size=16, num_pages=12, eagle_topk=8, num_draft_tokens=40),
 }
 PER_CASE, PER_CASE_LONG = 30, 500
 

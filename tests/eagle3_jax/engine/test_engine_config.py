@@ -20,6 +20,19 @@ SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_lengt
         ({"max_model_len": 100, "page_size": 16, "num_pages": 7}, "at least 8.*got 7"),
         ({"batch_buckets": (1, 2)}, "end at max_num_seqs=8"),
         ({"batch_buckets": (0, 8)}, "positive"),
+        ({"eagle_topk": 0}, "eagle_topk must be 1..16; got 0"),
+        ({"eagle_topk": 1, "num_draft_tokens": 12}, "must be 4; got 12"),
+        ({"eagle_topk": 4}, "num_draft_tokens must be 2..37 with eagle_topk 4 and 3 steps.*None"),
+        ({"eagle_topk": 4, "num_draft_tokens": 38}, "2..37.*got 38"),
+        ({"eagle_topk": 8, "num_draft_tokens": 65}, "2..64.*got 65"),
+        ({"eagle_topk": 4, "num_draft_tokens": 1}, "got 1"),
+        ({"eagle_topk": 2, "num_draft_tokens": 2, "num_speculative_tokens": 0}, "at least 1"),
+        ({"eagle_topk": 2, "num_draft_tokens": 4, "exact": True}, "exact mode works on chains"),
+        ({"eagle_topk": 2, "num_draft_tokens": 4, "adaptive": True}, "adaptive.*works on chains"),
+        (
+            {"eagle_topk": 2, "num_draft_tokens": 4, "rejection_sample_method": "standard"},
+            "'standard' works on chains",
+        ),
         ({"adaptive": True, "num_speculative_tokens": 0}, "at least 1 for adaptive"),
         ({"adaptive": True, "exact": True}, "one width: leave adaptive out"),
         ({"adaptive": True, **SYNTHETIC}, "schedule for one k, which adaptive would change"),
@@ -64,3 +77,18 @@ def test_each_k_has_a_round_and_plain_decoding_a_narrow_one() -> None:
     assert table.round_widths == ((0, 1), (0, 4), (3, 4))
     adaptive = EngineConfig(num_speculative_tokens=2, adaptive=True)
     assert adaptive.round_widths == ((0, 1), (0, 3), (1, 3), (2, 3))
+
+
+def test_a_topk_of_1_is_the_chain() -> None:
+    chain = EngineConfig(3)
+    assert EngineConfig(3, eagle_topk=1, num_draft_tokens=4).method == chain.method
+    assert chain.method.tree is None
+
+
+@pytest.mark.parametrize(("nodes", "scratch"), [(12, 12), (4, 8)])
+def test_a_tree_has_slots_for_all_its_nodes_behind_the_last_row(nodes: int, scratch: int) -> None:
+    """4 nodes of 3 levels: the draft's own steps run 2 x 4 of them."""
+    tree = EngineConfig(3, max_model_len=64, page_size=4, eagle_topk=4, num_draft_tokens=nodes)
+    assert tree.rows_ahead(10, 64) == 10 + 4 + scratch
+    assert tree.rows_ahead(62, 64) == 64 + scratch == 4 * tree.pages_per_seq
+    assert EngineConfig(3, max_model_len=64).rows_ahead(60, 64) == 64

@@ -1,0 +1,184 @@
+"""Draft a tree: expand the best topk nodes of each level, then keep the best nodes of all.
+
+The score of a child is the logarithm of its probability under softmax(processed log-probabilities +
+the target's noise), summed along its path. At temperature 0 there is no noise and this is EAGLE-2's
+rule (arXiv 2406.16858), which SGLang has. Above, it is the probability that the target picks the
+child if its own log-probabilities are the draft's plus independent Gumbel errors: what a draft must
+guess is no token of a law but the target's choice with noise that both know.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle3_jax.cache import KVPool, view_nodes
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.sampling import gumbel, process_logits
+from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative.controls import TokenControls, control_nodes
+from eagle3_jax.speculative.propose import first_pass
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.tree import Tree
+from eagle3_jax.speculative.tree_shape import TreeShape
+
+
+class Frontier(NamedTuple):
+    """Nodes of one depth that are expanded.
+
+    scores: of their paths. numbers: theirs among the candidates, counted from 1; 0 is the root.
+    paths: tokens from below the root to each, itself included. states: what the draft made of them.
+    ancestors: among the rows the draft has run for this tree, their own included.
+    """
+
+    scores: Float[Array, "batch nodes"]
+    numbers: Int[Array, "batch nodes"]
+    paths: Int[Array, "batch nodes depth"]
+    states: Float[Array, "batch nodes hidden"]
+    ancestors: Bool[Array, "batch nodes rows"]
+
+
+class Candidates(NamedTuple):
+    """Nodes that may be kept, level after level; parents by number."""
+
+    scores: Float[Array, "batch count"]
+    tokens: Int[Array, "batch count"]
+    parents: Int[Array, "batch count"]
+
+
+def propose_tree(
+    draft: Eagle3Draft,
+    rows: SlotRows,
+    pools: tuple[KVPool, ...],
+    page_table: Int[Array, "batch pages_per_seq"],
+    active: Bool[Array, " batch"],
+    shape: TreeShape,
+    levels: int,
+    controls: TokenControls | None = None,
+) -> tuple[Tree, tuple[KVPool, ...]]:
+    """Returns a tree of shape.num_draft_tokens nodes and the draft's pools.
+
+    Each draft step runs the topk nodes of a level in slots of their own, under the tree's mask.
+    """
+    state, pools = first_pass(draft, rows, pools, page_table, active)
+    frontier, first_number = _root(state), 1
+    found = _expand(draft, rows, frontier, shape.topk, controls)
+    candidates = [found]
+    for step in range(1, levels):
+        with jax.named_scope(f"draft_step_{step}"):
+            frontier = _best_children(frontier, found, first_number, shape.topk)
+            first_number += found.scores.shape[1]
+            pages = view_nodes(
+                page_table, rows.seq_lens, frontier.ancestors, active, pools[0].shape[1]
+            )
+            positions = rows.seq_lens[:, None] + jnp.full((shape.topk,), step - 1)
+            states, pools = draft(frontier.paths[..., -1], frontier.states, positions, pools, pages)
+            frontier = frontier._replace(states=states)
+            found = _expand(draft, rows, frontier, shape.topk, controls)
+            candidates.append(found)
+    everything = Candidates(
+        *(jnp.concatenate(part, axis=1) for part in zip(*candidates, strict=True))
+    )
+    root = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
+    return _keep_best(everything, root, shape.num_draft_tokens - 1), pools
+
+
+def _root(state: Float[Array, "batch 1 hidden"]) -> Frontier:
+    batch = state.shape[0]
+    zero = jnp.zeros((batch, 1), jnp.int32)
+    return Frontier(
+        scores=zero.astype(jnp.float32),
+        numbers=zero,
+        paths=jnp.zeros((batch, 1, 0), jnp.int32),
+        states=state,
+        ancestors=jnp.zeros((batch, 1, 0), bool),
+    )
+
+
+def _expand(
+    draft: Eagle3Draft,
+    rows: SlotRows,
+    frontier: Frontier,
+    topk: int,
+    controls: TokenControls | None,
+) -> Candidates:
+    """The topk best children of each node."""
+    ids, depth = draft.target_ids, frontier.paths.shape[-1]
+    positions = jnp.broadcast_to(rows.seq_lens[:, None] + 1 + depth, frontier.numbers.shape)
+    logits = draft.logits(frontier.states)
+    if controls is not None:
+        num_before = jnp.full((1, logits.shape[1]), depth)
+        logits = control_nodes(
+            logits, positions, frontier.paths, num_before, rows.options, controls, ids
+        )
+    log_probs, columns = lax.top_k(child_log_probs(logits, positions, rows.options, ids), topk)
+    tokens = columns if ids is None else ids[columns]
+    parents = jnp.broadcast_to(frontier.numbers[..., None], tokens.shape)
+    children = frontier.scores[..., None] + log_probs, tokens, parents
+    return Candidates(*(part.reshape(part.shape[0], -1) for part in children))
+
+
+def _best_children(frontier: Frontier, found: Candidates, first_number: int, topk: int) -> Frontier:
+    """The topk best of the children found, whose numbers begin at first_number.
+
+    Their states are still those of their parents.
+    """
+    scores, best = lax.top_k(found.scores, topk)
+    parents = (best // topk)[..., None]
+    tokens = jnp.take_along_axis(found.tokens, best, axis=1)[..., None]
+    own = jnp.broadcast_to(jnp.eye(topk, dtype=bool), (*best.shape, topk))
+    paths, states, ancestors = (
+        jnp.take_along_axis(part, parents, axis=1)
+        for part in (frontier.paths, frontier.states, frontier.ancestors)
+    )
+    return Frontier(
+        scores=scores,
+        numbers=first_number + best,
+        paths=jnp.concatenate([paths, tokens], axis=-1),
+        states=states,
+        ancestors=jnp.concatenate([ancestors, own], axis=-1),
+    )
+
+
+def child_log_probs(
+    logits: Float[Array, "batch nodes vocab"],
+    positions: Int[Array, "batch nodes"],
+    options: SamplingRows,
+    token_ids: Int[Array, " vocab"] | None = None,
+) -> Float[Array, "batch nodes vocab"]:
+    """Log-probability, at most 0 and never NaN, that the target picks each child of each node.
+
+    The cuts hold for sampled requests alone: they leave a greedy one's choice as it is.
+    """
+    ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
+    sampled = options.temperature > 0
+    options = replace(
+        options,
+        top_k=jnp.where(sampled, options.top_k, 0),
+        top_p=jnp.where(sampled, options.top_p, 1.0),
+        min_p=jnp.where(sampled, options.min_p, 0.0),
+    )
+    scores = process_logits(logits, positions, options, token_ids)
+    noise = gumbel(options.seed[:, None], positions, ids)
+    log_probs = jax.nn.log_softmax(jnp.where(sampled[:, None, None], scores + noise, scores))
+    return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
+
+
+def _keep_best(found: Candidates, root: Int[Array, "batch 1"], count: int) -> Tree:
+    """The tree of the `count` best candidates, the earlier of equals, in the order they were found.
+
+    No child scores above its parent or comes before it, so that parents are kept with a child.
+    """
+    _, best = lax.top_k(found.scores, count)
+    kept = jnp.sort(best, axis=1)
+    is_kept = jnp.zeros(found.scores.shape, jnp.int32)
+    is_kept = jnp.put_along_axis(is_kept, kept, 1, axis=1, inplace=False)
+    node_of = jnp.pad(jnp.cumsum(is_kept, axis=1), ((0, 0), (1, 0)))
+    parents = jnp.take_along_axis(found.parents, kept, axis=1)
+    return Tree(
+        tokens=jnp.concatenate([root, jnp.take_along_axis(found.tokens, kept, axis=1)], axis=1),
+        parents=jnp.pad(jnp.take_along_axis(node_of, parents, axis=1), ((0, 0), (1, 0))),
+    )

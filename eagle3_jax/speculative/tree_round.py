@@ -1,0 +1,114 @@
+"""One round with a tree of drafts: the chain's round, but that the accepted path's rows move.
+
+The target's KV of node i is written i slots past the committed rows and the path's rows are copied
+to where a chain would have written them, so that a round leaves the same state either way.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling import spoil_infinite
+from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_nodes
+from eagle3_jax.speculative.round import commit, gather
+from eagle3_jax.speculative.state import DecodeState, SlotRows
+from eagle3_jax.speculative.tree import Nodes, Tree, place_nodes
+from eagle3_jax.speculative.tree_propose import propose_tree
+from eagle3_jax.speculative.tree_shape import TreeShape
+from eagle3_jax.speculative.tree_verify import Walk, walk
+from eagle3_jax.speculative.verify import num_valid_drafts
+
+
+def tree_round(
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    aux_layer_ids: tuple[int, ...],
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    shape: TreeShape,
+    *,
+    full: bool = False,
+) -> tuple[DecodeState, Int[Array, "batch report"]]:
+    """Advances the sequences in `slot_ids` by one verify of a tree with as many levels as drafts.
+
+    It needs a draft. State and report are those of `speculative_round`; a level counts as one draft
+    verified.
+    """
+    assert draft is not None, "the runner refuses trees without a draft"
+    rows: SlotRows = gather(state.slots, slot_ids)
+    controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
+    levels = rows.verified_tokens.shape[1] - 1
+    active = ~rows.finished
+    with jax.named_scope("propose"):
+        tree, draft_pools = propose_tree(
+            draft, rows, state.draft_pools, page_table, active, shape, levels, controls
+        )
+    with jax.named_scope("verify"):
+        nodes = place_nodes(tree, levels)
+        walked, aux_hidden, target_pools = _target_nodes(
+            target,
+            aux_layer_ids,
+            tree,
+            nodes,
+            rows,
+            state.target_pools,
+            page_table,
+            active,
+            controls,
+        )
+    with jax.named_scope("commit"):
+        result = walked.result
+        target_pools = _move_path(target_pools, walked, rows, page_table, active)
+        features = jnp.take_along_axis(aux_hidden, walked.path[..., None], axis=1)
+        slots = commit(state.slots, slot_ids, rows, result, features)
+    committed = jnp.where(active, result.num_accepted + 1, 0)
+    all_controls = state.controls
+    if full:
+        all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
+    verified = jnp.where(active, num_valid_drafts(rows), 0)
+    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
+    return DecodeState(target_pools, draft_pools, slots, all_controls), report
+
+
+def _target_nodes(
+    target: KimiTarget,
+    aux_layer_ids: tuple[int, ...],
+    tree: Tree,
+    nodes: Nodes,
+    rows: SlotRows,
+    pools: tuple[KVPool, ...],
+    page_table: Int[Array, "batch pages_per_seq"],
+    active: Bool[Array, " batch"],
+    controls: TokenControls | None,
+) -> tuple[Walk, Array, tuple[KVPool, ...]]:
+    """Runs all nodes through the target, each at its depth's position, and decides."""
+    positions = rows.seq_lens[:, None] + nodes.depths
+    pages = view_nodes(page_table, rows.seq_lens, nodes.ancestors, active, pools[0].shape[1])
+    hidden, aux_hidden, pools = target(tree.tokens, positions, aux_layer_ids, pools, pages)
+    logits = spoil_infinite(target.logits(hidden))
+    if controls is not None:
+        logits = control_nodes(
+            logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls
+        )
+    return walk(logits, tree, nodes.depths, rows), aux_hidden, pools
+
+
+def _move_path(
+    pools: tuple[KVPool, ...],
+    walked: Walk,
+    rows: SlotRows,
+    page_table: Int[Array, "batch pages_per_seq"],
+    active: Bool[Array, " batch"],
+) -> tuple[KVPool, ...]:
+    """Copies the accepted nodes' rows to the slots of their positions."""
+    depths = jnp.arange(1, walked.path.shape[1])
+    start = rows.seq_lens[:, None]
+    moves = (depths <= walked.result.num_accepted[:, None]) & active[:, None]
+    page_size = pools[0].shape[1]
+    origin = view_pages(page_table, start + walked.path[:, 1:], moves, page_size)
+    to = view_pages(page_table, start + depths, moves, page_size)
+    return tuple(move_rows(pool, origin, to) for pool in pools)

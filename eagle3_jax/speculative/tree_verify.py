@@ -1,0 +1,52 @@
+"""Decide which path of a tree the target would have taken itself. No model, no cache.
+
+At each node the target's own choice, made with the noise of the position, selects the child with
+that token. So what is emitted depends on the target alone, whatever the tree.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.sampling import sample
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.tree import Tree
+from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, settle
+
+
+class Walk(NamedTuple):
+    """result: what a chain's verify gives; path: the nodes of its rows, root first.
+
+    Past the accepted ones the last node is repeated.
+    """
+
+    result: VerifyResult
+    path: Int[Array, "batch width"]
+
+
+def walk(
+    logits: Float[Array, "batch nodes vocab"],
+    tree: Tree,
+    depths: Int[Array, "batch nodes"],
+    rows: SlotRows,
+) -> Walk:
+    """Samples every node from the target and follows its choices from the root.
+
+    Row i's logits decide position n + 1 + depths[i]. Paths end where no child has the token chosen,
+    and at the depth of the last draft that is valid.
+    """
+    chosen = sample(logits, rows.seq_lens[:, None] + 1 + depths, rows.options)
+    node = jnp.zeros((depths.shape[0], 1), jnp.int32)
+    num_accepted, path, goes_on = jnp.zeros(depths.shape[0], jnp.int32), [node], True
+    valid = num_valid_drafts(rows)
+    for depth in range(1, rows.verified_tokens.shape[1]):
+        wanted = jnp.take_along_axis(chosen, node, axis=1)
+        child = (tree.parents == node) & (tree.tokens == wanted) & (depths > 0)
+        goes_on = goes_on & child.any(axis=1) & (depth <= valid)
+        node = jnp.where(goes_on[:, None], child.argmax(axis=1, keepdims=True), node)
+        num_accepted += goes_on
+        path.append(node)
+    steps = jnp.concatenate(path, axis=1).astype(jnp.int32)
+    token_ids = jnp.take_along_axis(chosen, steps, axis=1)
+    return Walk(settle(token_ids, num_accepted, rows), steps)
