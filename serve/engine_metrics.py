@@ -69,6 +69,9 @@ class EngineCollector(Collector):
         for name, field, text in PER_POSITION:
             counts = {f"{position}": n for position, n in enumerate(getattr(stats, field))}
             yield self._labelled(name, text, "position", counts)
+        name, text = "eagle3:spec_decode_rounds", "Rounds of a sequence by draft tokens made"
+        counts = {f"{drafted}": n for drafted, n in enumerate(stats.rounds_by_drafted)}
+        yield self._labelled(name, text, "drafted", counts)
         reasons = {reason: getattr(stats, field) for reason, field in SKIPPED.items()}
         name, text = "eagle3:spec_decode_num_skipped_tokens", "Draft tokens that did not count"
         yield self._labelled(name, text, "reason", reasons)

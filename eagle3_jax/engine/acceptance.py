@@ -65,6 +65,12 @@ class Acceptance:
         return tuple(a - b for a, b in zip(at_least, accepted, strict=True))
 
     @property
+    def rounds_by_drafted(self) -> tuple[int, ...]:
+        """Rounds whose program made 0, 1, ... drafts."""
+        counts = range(self.num_speculative_tokens + 1)
+        return tuple(self._sum(lambda r, k=k: r.drafted == k) for k in counts)
+
+    @property
     def skipped_by_request(self) -> int:
         """Draft tokens that a request's own num_tokens left out."""
         return self._sum(lambda r: r.drafted - r.wanted)

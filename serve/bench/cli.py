@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "equal": _equal,
         "drafts": _drafts,
         "soak": _soak,
+        "choice": _choice,
         "convert": _convert,
     }
     try:
@@ -145,6 +146,31 @@ def _soak(flags: argparse.Namespace, console: Console) -> int:
     tables.print_soak(console, result)
     if flags.json:
         write_record(flags.json, "soak", conditions(), result)
+    return 0 if result.holds else 1
+
+
+def _choice(flags: argparse.Namespace, console: Console) -> int:
+    # Before any process is started: they run on the cores that this one may use.
+    allowed = allowed_cores()
+    found = conditions(pin(flags.core))
+    from serve.bench import tables
+    from serve.bench.choice import measure_choice
+    from serve.bench.held_out import user_prompts
+    from serve.bench.record import write_record
+
+    result = measure_choice(
+        user_prompts(flags.prompts),
+        num_speculative_tokens=flags.k,
+        repetitions=flags.repetitions,
+        requests=flags.requests,
+        concurrencies=flags.concurrency,
+        leave_core=lambda: move_host(allowed, found.pinned_core),
+        say=Console(stderr=True).print,
+    )
+    tables.print_conditions(console, found, flags.repetitions)
+    tables.print_choice(console, result)
+    if flags.json:
+        write_record(flags.json, "choice", found, result)
     return 0 if result.holds else 1
 
 

@@ -28,12 +28,24 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("MODEL needs a draft: --draft DIR")
     if flags.draft and not flags.model:
         raise ValueError("--draft needs the target it was made for: MODEL")
-    if flags.command in ("accept", "drafts") and check_num_speculative_tokens(flags.k) == 0:
+    if (
+        flags.command in ("accept", "drafts", "choice")
+        and check_num_speculative_tokens(flags.k) == 0
+    ):
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
     if flags.command == "convert" and flags.gib <= 0:
         raise ValueError(f"--gib must be positive; got {flags.gib}")
-    for name in ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages"):
+    for name in (
+        "repetitions",
+        "prompts",
+        "max_tokens",
+        "seconds",
+        "requests",
+        "concurrency",
+        "pages",
+    ):
         value = getattr(flags, name, None)
+        value = min(value) if isinstance(value, list) else value
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
     if flags.command == "accept" and flags.temperature < 0:
@@ -52,6 +64,7 @@ def _build_parser() -> OneLineParser:
     _add_equal(commands.add_parser("equal", help="count identical outputs; status 1 if any fails"))
     _add_drafts(commands.add_parser("drafts", help="BF16, FP8, INT4 and MLA drafts side by side"))
     _add_soak(commands.add_parser("soak", help="random traffic and cancels; status 1 on a leak"))
+    _add_choice(commands.add_parser("choice", help="--adaptive beside k = 0 and a fixed k"))
     _add_convert(commands.add_parser("convert", help="eagle3-convert: memory, speed, kill -9"))
     return parser
 
@@ -104,6 +117,21 @@ def _add_soak(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
     parser.add_argument("--pages", type=int, default=65, metavar="N", help="few, to preempt")
     parser.add_argument("--prompts", type=int, default=20, metavar="N", help="a category")
+    parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.add_argument("--k", type=int, default=3, help="the fixed k, and the most, 1..8")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--requests", type=int, default=32, metavar="N", help="of a run; 8 a client if more"
+    )
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16], metavar="N", help="clients"
+    )
+    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
+    parser.add_argument("--core", type=int, metavar="N", help="the servers' core; the last")
     parser.add_argument("--json", metavar="FILE", help="write the record there")
 
 

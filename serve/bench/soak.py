@@ -8,20 +8,18 @@ page may be in use, and resident memory may not have grown since the warm-up.
 import asyncio
 import random
 import re
-import socket
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-SERVER = (sys.executable, "-c", "import sys; from serve.cli import main; sys.exit(main())")
+from serve.bench.server_process import metric, serving, wait_ready
+
 READY_TIMEOUT_S = 300.0
 WARM_UP_SHARE = 0.3
 """The first part of the run, in which allocators fill; memory is compared from its end on."""
@@ -72,21 +70,8 @@ def soak(
 ) -> SoakRecord:
     """Starts a server, loads it for `seconds` and reads what is left. Raises OSError when the
     server does not start."""
-    with _server(server_flags) as (process, url):
+    with serving(server_flags) as (process, url):
         return asyncio.run(_soak(process, url, prompts, seconds, concurrency, say, seed))
-
-
-@contextmanager
-def _server(flags: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([*SERVER, *flags, "--port", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 async def _soak(
@@ -101,7 +86,7 @@ async def _soak(
     limits = httpx.Limits(max_connections=None)
     outcomes: Counter[str] = Counter()
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
-        await _wait_ready(client, process)
+        await wait_ready(client, process, READY_TIMEOUT_S)
         start = time.monotonic()
         deadline = start + seconds
         workers = [
@@ -118,23 +103,11 @@ async def _soak(
         time.monotonic() - start,
         concurrency,
         dict(outcomes),
-        {name: _metric(metrics, name) for name in GAUGES},
-        int(_metric(metrics, "num_preemptions_total")),
+        {name: metric(metrics, f"vllm:{name}") for name in GAUGES},
+        int(metric(metrics, "vllm:num_preemptions_total")),
         [round(sample, 1) for sample in samples],
         max(settled[len(settled) // 2 :]) / max(settled[: len(settled) // 2 + 1]) - 1,
     )
-
-
-async def _wait_ready(client: httpx.AsyncClient, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if (await client.get("/health")).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        await asyncio.sleep(0.3)
-    raise OSError(f"the server was not ready within {READY_TIMEOUT_S:g} s")
 
 
 async def _worker(
@@ -207,9 +180,3 @@ def _resident_mib(pid: int) -> float:
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found, "the kernel reports resident memory"
     return int(found[1]) / 1024
-
-
-def _metric(text: str, name: str) -> float:
-    found = re.search(rf"^vllm:{name}\{{[^}}]*\}} ([0-9.]+)$", text, re.MULTILINE)
-    assert found, f"/metrics has no vllm:{name}"
-    return float(found[1])

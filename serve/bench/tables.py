@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from serve.bench.accept import AcceptRow
+from serve.bench.choice import ChoiceRecord
 from serve.bench.conditions import Conditions
 from serve.bench.convert import ConvertRecord
 from serve.bench.drafts import DraftsRecord
@@ -211,6 +212,26 @@ def print_soak(console: Console, result: SoakRecord) -> None:
         f"{100 * result.memory_growth:+.1f}% over the settled part"
     )
     console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")
+
+
+def print_choice(console: Console, result: ChoiceRecord) -> None:
+    """Tokens a second of all sides at every load, and what follows from them."""
+    table = _table(f"Tokens/s of all clients, greedy, k up to {result.num_speculative_tokens}")
+    names = list(result.loads[0].tokens_per_s)
+    headings = ("adaptive : best", "noise", "k = 0 : no draft", "mean k", "different")
+    for heading in ("clients", *names, *headings):
+        table.add_column(heading, justify="right")
+    for load in result.loads:
+        speeds = (f"{load.tokens_per_s[name].median:.0f}" for name in names)
+        ratios = (f"{load.share:.3f}", f"{load.noise:.3f}", f"{load.plain_share:.3f}")
+        used = f"{load.mean_k:.2f}"
+        table.add_row(f"{load.concurrency}", *speeds, *ratios, used, f"{load.different}")
+    console.print(table)
+    console.print(
+        "adaptive reaches 0.97 of the better of k = 0 and fixed, noise aside, at every load"
+        if result.holds
+        else "ADAPTIVE IS BELOW 0.97 OF THE BETTER OF k = 0 AND FIXED"
+    )
 
 
 def print_convert(console: Console, result: ConvertRecord) -> None:

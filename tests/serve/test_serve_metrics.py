@@ -45,6 +45,8 @@ def test_counters_add_up_over_requests(serve) -> None:
     assert samples["eagle3:spec_decode_num_tried_tokens_per_pos_total|1"] == 12
     assert samples["eagle3:spec_decode_num_tried_tokens_per_pos_total|2"] == 0
     assert samples["eagle3:spec_decode_num_skipped_tokens_total|room"] == 0
+    assert samples["eagle3:spec_decode_rounds_total|3"] == 12
+    assert samples["eagle3:spec_decode_rounds_total|0"] == 0
     assert samples["eagle3:spec_decode_accept_length_bucket|1.0"] == 0
     assert samples["eagle3:spec_decode_accept_length_bucket|2.0"] == 12
     assert samples["eagle3:spec_decode_accept_length_count"] == 12
