@@ -231,3 +231,18 @@ def test_without_grammars_a_form_is_refused(target: KimiTarget, draft: Eagle3Dra
     with pytest.raises(ValueError, match=r"eagle3-jax\[grammar\]"):
         engine.add(request_of(0, "schema"))
     assert not engine.has_work
+
+
+def test_rounds_without_drafts_between_constrained_ones_change_no_token(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    constrained: list[Request],
+    alone: dict[str, Answer],
+) -> None:
+    """A constrained round keeps its k whatever the table says, and the next one reads its rows."""
+    config = sizes(3, num_speculative_tokens_per_batch_size=((1, 4, 0),))
+    engine = ready(target, draft, config)
+    for name, answer in drive(engine, constrained[2:10], arrival_gap=12).items():
+        assert answer.token_ids == alone[name].token_ids, name
+    drafted = engine.stats().rounds_by_drafted
+    assert drafted[0] > 5 and drafted[3] > 5, "one of the two kinds never ran"
