@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
@@ -105,7 +106,7 @@ class EngineConfig:
                 "leave one of them out"
             )
 
-    @property
+    @cached_property
     def method(self) -> SpeculationMethod:
         """How rounds speculate; ValueError where the fields contradict each other."""
         method = speculation_method(
@@ -178,7 +179,7 @@ class EngineConfig:
         full = self.max_num_seqs * self.pages_per_seq + 1
         return full if self.num_pages is None else self.num_pages
 
-    @property
+    @cached_property
     def buckets(self) -> tuple[int, ...]:
         """Compiled batch sizes, ascending."""
         if self.exact:
