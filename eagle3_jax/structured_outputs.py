@@ -7,6 +7,8 @@ from typing import Any
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
 """Longer ones are refused: nobody's grammar may take seconds to read."""
+WHITESPACE = " "
+"""What JSON may have between its parts, or nothing: with more a sampled answer may never end."""
 KINDS = {
     "json": (str | bool | Mapping, "a JSON schema"),
     "regex": (str, "a regular expression"),

@@ -1,6 +1,7 @@
 """Which tokens a grammar allows, one bit a token: token i is bit i % 32 of word i // 32."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 WORD_BITS = 32
@@ -9,6 +10,11 @@ WORD_BITS = 32
 def mask_words(vocab_size: int) -> int:
     """Words that hold a bit for each token."""
     return -(-vocab_size // WORD_BITS)
+
+
+def open_masks(vocab_size: int, *rows: int) -> np.ndarray:
+    """Masks uint32 [*rows, words] on the host that allow everything."""
+    return np.full((*rows, mask_words(vocab_size)), 2**WORD_BITS - 1, np.uint32)
 
 
 def mask_logits(

@@ -9,10 +9,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.structured_outputs import WHITESPACE, StructuredOutputs
 from serve.errors import invalid_option
 
-COMPACT = {"whitespace_flexible": False}
 SECTION_MARK = "<|tool_calls_section_begin|>"
 SECTION = f"start: {SECTION_MARK} {{calls}} <|tool_calls_section_end|>"
 CALL = (
@@ -20,6 +19,7 @@ CALL = (
     "arguments_{n} <|tool_call_end|>\narguments_{n}: %json {schema}"
 )
 INDEX = "INDEX: /[0-9]{1,3}/"
+OPTIONS = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
 
 
 class Function(BaseModel):
@@ -105,14 +105,10 @@ class ToolFields(BaseModel):
         any_call = "(" + " | ".join(f"call_{n}" for n in range(len(functions))) + ")"
         rules = [SECTION.format(calls=any_call if once else f"{any_call}+"), INDEX]
         for n, function in enumerate(functions):
-            schema = json.dumps({"type": "object"} | (function.parameters or {}) | _options())
+            schema = json.dumps({"type": "object"} | (function.parameters or {}) | OPTIONS)
             header = json.dumps(f"functions.{function.name}:")
             rules.append(CALL.format(n=n, header=header, schema=schema))
         return _form("\n".join(rules))
-
-
-def _options() -> dict[str, Any]:
-    return {"x-guidance": COMPACT}
 
 
 def _form(grammar: str) -> StructuredOutputs:

@@ -194,7 +194,8 @@ class Engine:
 
     def _split_round(self, members: list[Sequence]) -> jax.Array:
         """Proposes, reads what is in flight while the draft runs, masks what the drafts lead to,
-        and verifies. So a grammar has no round in flight when the next masks are made."""
+        and verifies. So a grammar has no round in flight when the next masks are made. Where the
+        grammar leaves one choice the host drafts it: the draft knows nothing of grammars."""
         proposal = self._runner.propose(members)
         while self._in_flight:
             self._read_oldest()
@@ -202,8 +203,8 @@ class Engine:
         masks = self._runner.open_masks(len(drafts), self.config.width)
         for row, sequence in enumerate(members):
             if sequence.matcher is not None and sequence.status is Status.RUNNING:
-                sequence.matcher.fill(masks[row], drafts[row].tolist())
-        return self._runner.verify(proposal, masks)
+                drafts[row] = sequence.matcher.fill(masks[row], drafts[row].tolist())
+        return self._runner.verify(proposal, drafts, masks)
 
     def _members_with_pages(self) -> list[Sequence]:
         """Who takes part in the next round. When pages run out, first reads what is in flight

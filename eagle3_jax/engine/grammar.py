@@ -22,12 +22,13 @@ class Matcher(Protocol):
         """Whether an EOS id has ended it; then it is neither filled nor given tokens."""
         ...
 
-    def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> None:
+    def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
         """Writes masks uint32 [rows, words], which allow everything: row j's is what may come
         behind the first j drafts. Itself it stays where it is.
 
-        Rows behind a draft that is barred, or that ends the answer, are left alone: nothing there
-        can be committed. Where the grammar has come to a dead end a row allows nothing.
+        Returns the drafts, but in the place of a barred one the token that alone is allowed, if
+        there is just one. Rows behind a draft that stays barred, or that ends the answer, are left
+        alone: nothing there can be committed. In a dead end a row allows nothing.
         """
         ...
 

@@ -9,7 +9,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
 from eagle3_jax.engine.grammar import GrammarTokenizer
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.structured_outputs import WHITESPACE, StructuredOutputs
 from eagle3_jax.token_mask import WORD_BITS
 
 MAX_KNOWN = 64
@@ -65,23 +65,25 @@ class LLGuidanceMatcher:
         self._begins_after = begins_after
         self.restart()
 
-    def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> None:
+    def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
         """See Matcher."""
-        matcher, begun = self._matcher, self._begun
+        matcher, begun, drafts = self._matcher, self._begun, list(draft_ids)
         for row, mask in enumerate(masks):
             if begun:
                 _write_mask(matcher, mask)
             else:
                 _bar(mask, self._eos)
-            if row == len(draft_ids):
-                return
-            draft = draft_ids[row]
-            if draft in self._eos or not _allows(mask, draft):
-                return
+            if row == len(drafts):
+                break
+            draft = drafts[row] if _allows(mask, drafts[row]) else _only_token(mask)
+            if draft is None or draft in self._eos:
+                break
             if begun:
                 matcher = matcher.deep_copy() if matcher is self._matcher else matcher
                 matcher.consume_token(draft)
             begun |= draft == self._begins_after
+            drafts[row] = draft
+        return drafts
 
     def commit(self, token: int) -> None:
         """See Matcher. A token that was barred leaves a dead end behind."""
@@ -124,9 +126,8 @@ def _grammar(constraint: StructuredOutputs) -> str:
         return grammar_from("grammar", constraint.grammar)
     schema = '{"type":"object"}' if constraint.json_object else constraint.json
     assert isinstance(schema, str), "a constraint holds its schema as text"
-    # Without optional whitespace: a sampled answer could go on with it for ever.
     schema = SHORT_SCHEMAS.get(schema, schema)
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
 
 
 def _write_mask(matcher: LLMatcher, mask: np.ndarray) -> None:
@@ -140,6 +141,14 @@ def _write_mask(matcher: LLMatcher, mask: np.ndarray) -> None:
 def _bar(mask: np.ndarray, tokens: Iterable[int]) -> None:
     for token in tokens:
         mask[token // WORD_BITS] &= ~np.uint32(1 << token % WORD_BITS)
+
+
+def _only_token(mask: np.ndarray) -> int | None:
+    """The one token that is allowed, None if there are more or none."""
+    (words,) = np.nonzero(mask)
+    if len(words) != 1 or int(mask[words[0]]).bit_count() != 1:
+        return None
+    return int(words[0]) * WORD_BITS + int(mask[words[0]]).bit_length() - 1
 
 
 def _allows(mask: np.ndarray, token: int) -> bool:

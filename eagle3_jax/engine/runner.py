@@ -23,7 +23,7 @@ from eagle3_jax.speculative.controls import empty_controls
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.state import DecodeState, empty_slots
 from eagle3_jax.speculative.widths import Widths
-from eagle3_jax.token_mask import WORD_BITS, mask_words
+from eagle3_jax.token_mask import open_masks
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
@@ -150,21 +150,20 @@ class Runner:
         no_drafts = np.zeros((bucket, self.config.num_speculative_tokens), np.int32)
         return Proposal(batch, Drafts(jax.device_put(no_drafts)))
 
-    def verify(self, proposal: Proposal, masks: np.ndarray) -> jax.Array:
+    def verify(self, proposal: Proposal, draft_ids: np.ndarray, masks: np.ndarray) -> jax.Array:
         """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
         program = Program(masks.shape[0], True, "verify")
-        inputs = *proposal.batch, proposal.drafts, jax.device_put(masks)
-        return self._run(program, *inputs)
+        drafts, masks = jax.device_put((draft_ids, masks))
+        return self._run(program, *proposal.batch, Drafts(drafts), masks)
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:
-        """Waits for the drafts [batch, k]."""
-        return jax.device_get(proposal.drafts.ids)
+        """Waits for the drafts [batch, k]; the copy is the caller's to change."""
+        return np.array(jax.device_get(proposal.drafts.ids))
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""
-        words = mask_words(self._vocab_size)
-        return np.full((batch, rows, words), 2**WORD_BITS - 1, np.uint32)
+        return open_masks(self._vocab_size, batch, rows)
 
     @staticmethod
     def read(report: jax.Array) -> list[RowReport]:
@@ -231,10 +230,7 @@ class Runner:
         return compile_program("prefill", self._pair, *weights, shapes_of(chunk))
 
     def _verify_inputs(self, batch: int) -> tuple[Drafts, jax.ShapeDtypeStruct]:
-        k, law = self.config.num_speculative_tokens, None
-        if self._pair.method.needs_law and self._has_draft and k:
-            law = jnp.broadcast_to(jnp.float32(0), (batch, k, self._vocab_size))
-        drafts = Drafts(jnp.zeros((batch, k), jnp.int32), law)
+        drafts = Drafts(jnp.zeros((batch, self.config.num_speculative_tokens), jnp.int32))
         return shapes_of((drafts, self.open_masks(batch, self.config.width)))
 
 

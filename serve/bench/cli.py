@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "drafts": _drafts,
         "soak": _soak,
         "choice": _choice,
+        "grammar": _grammar,
         "convert": _convert,
     }
     try:
@@ -171,6 +172,21 @@ def _choice(flags: argparse.Namespace, console: Console) -> int:
     tables.print_choice(console, result)
     if flags.json:
         write_record(flags.json, "choice", found, result)
+    return 0 if result.holds else 1
+
+
+def _grammar(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.held_out import held_out
+    from serve.bench.record import write_record
+    from serve.bench.structured import measure_structured
+
+    found, pair = conditions(), _pair(flags)
+    prompts = [p.token_ids for p in held_out(pair.tokenizer, 40) if p.category == "structured"]
+    result = measure_structured(pair, prompts, flags.generations, flags.k, flags.repetitions)
+    tables.print_grammar(console, result)
+    if flags.json:
+        write_record(flags.json, "grammar", found, result)
     return 0 if result.holds else 1
 
 

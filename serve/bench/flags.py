@@ -8,6 +8,8 @@ from serve.flags import OneLineParser
 from serve.load_flags import DEFAULTS, add_load_flags, read_load_options
 from serve.options import check_num_speculative_tokens
 
+COUNTS = ("repetitions", "generations", "prompts", "max_tokens", "seconds", "concurrency", "pages")
+
 
 def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the command line; ends the process with status 2 and one line for mistakes."""
@@ -29,7 +31,7 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.draft and not flags.model:
         raise ValueError("--draft needs the target it was made for: MODEL")
     if (
-        flags.command in ("accept", "drafts", "choice")
+        flags.command in ("accept", "drafts", "choice", "grammar")
         and check_num_speculative_tokens(flags.k) == 0
     ):
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
@@ -41,6 +43,7 @@ def _check(flags: argparse.Namespace) -> None:
         "max_tokens",
         "seconds",
         "requests",
+        "generations",
         "concurrency",
         "pages",
     ):
@@ -65,6 +68,7 @@ def _build_parser() -> OneLineParser:
     _add_drafts(commands.add_parser("drafts", help="BF16, FP8, INT4 and MLA drafts side by side"))
     _add_soak(commands.add_parser("soak", help="random traffic and cancels; status 1 on a leak"))
     _add_choice(commands.add_parser("choice", help="--adaptive beside k = 0 and a fixed k"))
+    _add_grammar(commands.add_parser("grammar", help="answers with a schema; status 1 if wrong"))
     _add_convert(commands.add_parser("convert", help="eagle3-convert: memory, speed, kill -9"))
     return parser
 
@@ -133,6 +137,14 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
     parser.add_argument("--core", type=int, metavar="N", help="the servers' core; the last")
     parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def _add_grammar(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    _add_loading(parser)
+    parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
+    parser.add_argument("--generations", type=int, default=500, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="of the timing")
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:

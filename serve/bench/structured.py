@@ -10,6 +10,7 @@ from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.grammar import NO_GRAMMARS
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.token_mask import open_masks
 from serve.bench.drive import Answer, drive
 from serve.bench.spread import Spread
 from serve.loading import LoadedPair, build_engine
@@ -87,7 +88,7 @@ def measure_structured(
     plain = build_engine(replace(pair, draft=None), num_speculative_tokens=0, **sizes)
     requests = [structured_request(prompts, index) for index in range(generations)]
     found, expected = drive(engine, requests), drive(plain, requests)
-    accept_length = engine.stats().acceptance.accept_length
+    accept_length = engine.stats().accept_length
     return StructuredRecord(
         num_speculative_tokens=k,
         temperature=1.0,
@@ -95,7 +96,7 @@ def measure_structured(
         valid=sum(is_valid(answer, index) for index, answer in enumerate(found.values())),
         identical=sum(found[name].token_ids == expected[name].token_ids for name in found),
         accept_length=accept_length or 1.0,
-        mask_s=_mask_seconds(engine, requests, found, k),
+        mask_s=_mask_seconds(engine, requests, found, pair.target.config.vocab_size),
         neighbours=_measure_neighbours(engine, prompts, repetitions),
     )
 
@@ -137,17 +138,17 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def _mask_seconds(
-    engine: Engine, requests: Sequence[Request], answers: dict[str, Answer], k: int
+    engine: Engine, requests: Sequence[Request], answers: dict[str, Answer], vocab_size: int
 ) -> float:
     """The mean over rounds that would have accepted every draft."""
     assert engine.grammars is not None, "it was asked for"
-    spent, rounds = 0.0, 0
+    spent, rounds, k = 0.0, 0, engine.config.num_speculative_tokens
     for request in requests[: 4 * len(SCHEMAS)]:
         outputs, tokens = request.sampling.structured_outputs, answers[request.request_id].token_ids
         assert outputs is not None, "every request has a schema"
         matcher = engine.grammars.start(outputs)
         for start in range(0, len(tokens), k + 1):
-            masks = engine.open_masks()
+            masks = open_masks(vocab_size, k + 1)
             began = time.perf_counter()
             matcher.fill(masks, tokens[start : start + k])
             spent, rounds = spent + time.perf_counter() - began, rounds + 1
@@ -171,9 +172,7 @@ def _measure_neighbours(
     return [Neighbours(name, spread, spread.median / first) for name, spread in spreads.items()]
 
 
-def _time_neighbours(
-    engine: Engine, prompts: Sequence[list[int]], eighth: dict[str, Any]
-) -> float:
+def _time_neighbours(engine: Engine, prompts: Sequence[list[int]], eighth: dict[str, Any]) -> float:
     """Seconds from the first step until seven requests have their tokens; the same in each case."""
     for index in range(BATCH):
         options = eighth if index == BATCH - 1 else {}

@@ -15,6 +15,7 @@ from serve.bench.plain import PlainResult, Side
 from serve.bench.rounds import RoundResult
 from serve.bench.soak import SoakRecord
 from serve.bench.spread import Spread
+from serve.bench.structured import StructuredRecord
 
 
 def print_conditions(console: Console, found: Conditions, repetitions: int | None = None) -> None:
@@ -232,6 +233,22 @@ def print_choice(console: Console, result: ChoiceRecord) -> None:
         if result.holds
         else "ADAPTIVE IS BELOW 0.97 OF THE BETTER OF k = 0 AND FIXED"
     )
+
+
+def print_grammar(console: Console, result: StructuredRecord) -> None:
+    """How many answers are right, and the cost of a schema for those beside it."""
+    k, count = result.num_speculative_tokens, result.generations
+    console.print(
+        f"{count} generations by schema, temperature {result.temperature:g}, k={k}: "
+        f"{result.valid} valid, {result.identical} identical to plain decoding; accept length "
+        f"{result.accept_length:.2f}, masks of a round {result.mask_s * 1e6:.0f} us a request"
+    )
+    table = _table("Seven requests without options beside an eighth")
+    for heading in ("the eighth has", "ms until the seven are done", "ratio"):
+        table.add_column(heading, justify="left" if heading == "the eighth has" else "right")
+    for case in result.neighbours:
+        table.add_row(case.eighth, _milliseconds(case.seconds), f"{case.ratio:.2f}")
+    console.print(table)
 
 
 def print_convert(console: Console, result: ConvertRecord) -> None:

@@ -124,10 +124,11 @@ def test_speculation_batches_and_preemption_change_no_token(
     assert stats.free_pages == stats.total_pages
 
 
-def first_mask_everywhere(self: LLGuidanceMatcher, masks: np.ndarray, drafts: list[int]) -> None:
+def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> list[int]:
     """What a fill must not do: every row as if there were no drafts before it."""
     fill(self, masks[:1], [])
     masks[1:] = masks[0]
+    return drafts
 
 
 def test_the_test_notices_masks_that_do_not_follow_the_drafts(
@@ -198,7 +199,7 @@ def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(
     events = traffic_of(ready(target, draft, sizes(3)), [request_of(0, "schema")])
     rounds = events.count("verify of 4")
     assert rounds == events.count("propose of 4") > 3
-    assert events.count(f"device_put {4 * 4 * mask_words(VOCAB) * 4}") == rounds
+    assert events.count(f"device_put {4 * 4 * mask_words(VOCAB) * 4 + 4 * 3 * 4}") == rounds
     assert events.count(f"device_get {4 * 3 * 4}") == rounds
 
 

@@ -10,7 +10,7 @@ from tiny import VOCAB
 
 from eagle3_jax.engine.grammar import Grammars, Matcher, load_grammars
 from eagle3_jax.structured_outputs import MAX_CONSTRAINT_BYTES, StructuredOutputs
-from eagle3_jax.token_mask import WORD_BITS, mask_words, unpack_mask
+from eagle3_jax.token_mask import open_masks, unpack_mask
 
 pytest.importorskip("llguidance")
 SCHEMA = {"type": "array", "items": {"enum": ["a", "the inner", 7]}, "minItems": 1, "maxItems": 3}
@@ -33,7 +33,7 @@ def grammars() -> Grammars:
 
 def masks_of(matcher: Matcher, drafts: list[int]) -> np.ndarray:
     """bool [rows, vocab]; rows that were left alone allow everything."""
-    masks = np.full((len(drafts) + 1, mask_words(VOCAB)), 2**WORD_BITS - 1, np.uint32)
+    masks = open_masks(VOCAB, len(drafts) + 1)
     matcher.fill(masks, drafts)
     return np.asarray(unpack_mask(jnp.asarray(masks), VOCAB))
 
@@ -65,10 +65,22 @@ def test_each_row_is_the_mask_behind_the_drafts_before_it(grammars: Grammars, fo
 
 
 def test_rows_behind_a_barred_draft_are_left_alone(grammars: Grammars) -> None:
-    matcher = grammars.start(StructuredOutputs(regex="abc"))
+    matcher = grammars.start(StructuredOutputs(regex="[ac]bc"))
     a, x = PIECES.index("a"), PIECES.index("x")
     rows = masks_of(matcher, [x, a, a])
     assert not rows[0][x] and rows[1:].all()
+
+
+def test_where_one_token_is_allowed_it_takes_the_place_of_a_barred_draft(
+    grammars: Grammars,
+) -> None:
+    matcher = grammars.start(StructuredOutputs(regex="c[dx]fg"))
+    c, d, f, g, wrong = (PIECES.index(letter) for letter in "cdfgz")
+    masks = open_masks(VOCAB, 4)
+    assert matcher.fill(masks, [wrong, d, wrong]) == [c, d, f]
+    rows = np.asarray(unpack_mask(jnp.asarray(masks), VOCAB))
+    assert [int(row.sum()) for row in rows] == [1, 2, 1, 1] and rows[3][g]
+    assert matcher.fill(open_masks(VOCAB, 4), [wrong] * 3) == [c, wrong, wrong]
 
 
 def test_eos_may_come_exactly_where_the_answer_is_complete(grammars: Grammars) -> None:
@@ -87,7 +99,7 @@ def test_eos_may_come_exactly_where_the_answer_is_complete(grammars: Grammars) -
 
 def test_before_the_mark_everything_but_eos_may_come(grammars: Grammars) -> None:
     mark = PIECES.index("!")
-    matcher = grammars.start(StructuredOutputs(regex="abc", begins_after=mark))
+    matcher = grammars.start(StructuredOutputs(regex="[ac]bc", begins_after=mark))
     rows = masks_of(matcher, [5, mark, mark])
     assert (rows[:2].sum(1) == VOCAB - 1).all() and not rows[:2, EOS].any()
     assert not rows[2][mark] and rows[3].all()
