@@ -10,7 +10,7 @@ from eagle3_jax.structured_outputs import StructuredOutputs
 
 NO_GRAMMARS = (
     "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a tokenizer that "
-    "gives the bytes of its tokens, an EOS id, and the coupled method"
+    "gives the bytes of its tokens, an EOS id, and coupled chains of drafts"
 )
 
 

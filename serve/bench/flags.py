@@ -8,7 +8,8 @@ from serve.flags import OneLineParser
 from serve.load_flags import DEFAULTS, add_load_flags, read_load_options
 from serve.options import check_num_speculative_tokens
 
-COUNTS = ("repetitions", "generations", "prompts", "max_tokens", "seconds", "concurrency", "pages")
+COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
+COUNTS += ("concurrency", "pages")
 
 
 def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
@@ -37,16 +38,7 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
     if flags.command == "convert" and flags.gib <= 0:
         raise ValueError(f"--gib must be positive; got {flags.gib}")
-    for name in (
-        "repetitions",
-        "prompts",
-        "max_tokens",
-        "seconds",
-        "requests",
-        "generations",
-        "concurrency",
-        "pages",
-    ):
+    for name in COUNTS:
         value = getattr(flags, name, None)
         value = min(value) if isinstance(value, list) else value
         if value is not None and value < 1:
