@@ -39,15 +39,16 @@ def generate(
     tokenizer: Tokenizer | None = None,
     method: str = "coupled",
     exact: bool = False,
+    synthetic_acceptance_length: float | None = None,
 ) -> list[Generation]:
     """Completes every prompt; with n > 1 a prompt's siblings follow each other, seeds counting up.
 
     Same seed and prompt give the same tokens whatever the draft and k (in exact mode bit for bit).
+    That is the method "coupled"; "standard" only has the same law, and "synthetic", which takes the
+    mean tokens a round commits, not even that (eagle3_jax.speculative.method).
     Without a draft, k only matters in exact mode, where it fixes the program.
     Raises ValueError for options that are not implemented or prompts that can't run.
     """
-    if method != "coupled":
-        raise ValueError(f"method must be 'coupled', got {method!r}")
     params = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
     if len(params) != len(prompts):
         raise ValueError(f"got {len(prompts)} prompts but {len(params)} sampling parameters")
@@ -65,6 +66,8 @@ def generate(
         max_num_seqs=MAX_BATCH if exact else min(len(requests), MAX_BATCH),
         batch_buckets=None if exact else (min(len(requests), MAX_BATCH),),
         exact=exact,
+        rejection_sample_method=method,
+        synthetic_acceptance_length=synthetic_acceptance_length,
     )
     return _run(Engine(target, draft, config, tokenizer=tokenizer), requests)
 

@@ -17,6 +17,7 @@ from serve.protocol import GenerationRequest
 from serve.responses import Choice, GenerationResponse
 from serve.service import Service
 from serve.spec_metrics import measure
+from serve.stamp import synthetic_stamp
 from serve.streaming import DONE, ClientGone, EventStream, event, until_disconnect
 
 CLIENT_CLOSED_REQUEST = 499
@@ -116,6 +117,7 @@ async def answer(
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
         "created": int(time.time()),
         "model": body.model or service.model.names[0],
+        **synthetic_stamp(service.engine.stats),
     }
     under_way = Answer(
         body,

@@ -12,6 +12,7 @@ from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
+from serve.stamp import SyntheticHeader
 
 STOP_TIMEOUT_S = 2.0
 PROBE_METHODS = ["GET", "HEAD"]
@@ -28,6 +29,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="eagle3-jax", version=version("eagle3-jax"), lifespan=lifespan)
     install_error_handlers(app)
+    app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
     _add_models(app, service)

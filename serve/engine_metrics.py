@@ -63,9 +63,7 @@ class EngineCollector(Collector):
         for name, field, text in COUNTERS:
             yield self._counter(name, text, getattr(stats, field))
         for name, field, text in GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=LABELS)
-            gauge.add_metric(self._labels, getattr(stats, field))
-            yield gauge
+            yield self._gauge(name, text, getattr(stats, field))
         for name, field, text in PER_POSITION:
             counts = {f"{position}": n for position, n in enumerate(getattr(stats, field))}
             yield self._labelled(name, text, "position", counts)
@@ -76,6 +74,14 @@ class EngineCollector(Collector):
         name, text = "eagle3:spec_decode_num_skipped_tokens", "Draft tokens that did not count"
         yield self._labelled(name, text, "reason", reasons)
         yield self._accept_lengths(stats)
+        if stats.synthetic_acceptance_length is not None:
+            name, text = "eagle3:synthetic_acceptance_length", "Answers here are not the model's"
+            yield self._gauge(name, text, stats.synthetic_acceptance_length)
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        gauge = GaugeMetricFamily(name, text, labels=LABELS)
+        gauge.add_metric(self._labels, value)
+        return gauge
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         counter = CounterMetricFamily(name, text, labels=LABELS)

@@ -11,8 +11,14 @@ from typing import Any
 
 from serve.flags import OneLineParser
 from serve.load_flags import LoadOptions, add_load_flags, read_load_options
-from serve.options import DEFAULT_SPECULATIVE_TOKENS, check_num_speculative_tokens
+from serve.options import (
+    DEFAULT_SPECULATIVE_TOKENS,
+    check_acceptance,
+    check_exact,
+    check_num_speculative_tokens,
+)
 
+ACCEPTANCE_FLAGS = ("rejection_sample_method", "synthetic_acceptance_length")
 SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
 
 
@@ -30,6 +36,7 @@ class GenerateOptions:
     raw: bool
     json: bool
     exact: bool
+    acceptance: dict[str, Any]
 
 
 def parse_generate_flags(argv: Sequence[str]) -> GenerateOptions:
@@ -94,7 +101,15 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         raw=flags.raw,
         json=flags.json,
         exact=flags.exact,
+        acceptance=_check_acceptance(flags, k),
     )
+
+
+def _check_acceptance(flags: argparse.Namespace, k: int) -> dict[str, Any]:
+    given = {key: getattr(flags, key) for key in ACCEPTANCE_FLAGS}
+    found = check_acceptance(given, k)
+    check_exact(flags.exact, found)
+    return found
 
 
 def _build_parser() -> OneLineParser:
@@ -111,6 +126,8 @@ def _build_parser() -> OneLineParser:
     add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
     add("--prompts-file", action="append", default=[], metavar="FILE", help="one a line, or JSONL")
     add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
+    add("--rejection-sample-method", metavar="NAME", help="coupled, standard or synthetic")
+    add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
     add("--temperature", type=float, help="0 is greedy")
     add("--top-p", type=float)
     add("--top-k", type=int)

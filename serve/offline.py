@@ -21,6 +21,7 @@ from serve.loading import (
     load_pair,
 )
 from serve.offline_progress import OfflineProgress
+from serve.stamp import synthetic_stamp
 
 MAX_BATCH = 8
 
@@ -43,8 +44,10 @@ class Generated:
         self.finish_reason = output.finish_reason
         self.seed = output.seed
 
-    def as_json(self) -> str:
-        """One line; accept lengths by the formulas of docs/metrics.md, null without a round."""
+    def as_json(self, stamp: dict[str, float]) -> str:
+        """One line; accept lengths by the formulas of docs/metrics.md, null without a round. stamp:
+        the field that synthetic acceptance adds.
+        """
         counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
         fields = {
             "token_ids": self.token_ids,
@@ -58,7 +61,7 @@ class Generated:
             "accept_length_eos_corrected": counts.accept_length_eos_corrected,
             "seed": self.seed,
         }
-        return json.dumps(fields, ensure_ascii=False)
+        return json.dumps(fields | stamp, ensure_ascii=False)
 
 
 def run(options: GenerateOptions) -> int:
@@ -77,10 +80,12 @@ def run(options: GenerateOptions) -> int:
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
+    if stamp := synthetic_stamp(engine.stats()):
+        console.print("synthetic acceptance: answers are not the model's")
     with OfflineProgress(console, len(prompts)) as progress:
         engine.warmup(progress.on_compiled)
         for answer in _generate(engine, len(prompts), progress):
-            progress.put_out(answer.as_json() if options.json else answer.text)
+            progress.put_out(answer.as_json(stamp) if options.json else answer.text)
     return 0
 
 
@@ -111,6 +116,7 @@ def _build_engine(pair: LoadedPair, options: GenerateOptions, longest_prompt: in
         max_num_seqs=MAX_BATCH if options.exact else batch,
         batch_buckets=None if options.exact else (batch,),
         exact=options.exact,
+        **options.acceptance,
     )
 
 

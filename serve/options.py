@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from serve.load_flags import LoadOptions, read_load_options
@@ -17,12 +18,18 @@ SPECULATIVE_KEYS = (
     "draft_tensor_parallel_size",
     "rejection_sample_method",
     "synthetic_acceptance_length",
+    "synthetic_acceptance_rates",
 )
 SUPPORTED_VALUES = {
     "method": "eagle3",
     "draft_tensor_parallel_size": 1,
-    "rejection_sample_method": "coupled",
 }
+METHOD_KEYS = (
+    "rejection_sample_method",
+    "synthetic_acceptance_length",
+    "synthetic_acceptance_rates",
+)
+"""Which drafts a round accepts (eagle3_jax.speculative.method)."""
 SpecMetricsLevel = Literal["none", "summary", "detailed"]
 """How much responses say about speculation (serve.spec_metrics)."""
 SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)
@@ -33,11 +40,13 @@ class Speculation:
     """Which draft proposes (None: the embedded one, or none), and k tokens a round.
 
     k = 0 is plain decoding. A table has rows (first batch size, last batch size, smaller k).
+    acceptance: those of METHOD_KEYS that were given.
     """
 
     draft: str | None
     num_speculative_tokens: int
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] | None = None
+    acceptance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,6 @@ def read_speculative_config(text: str) -> Speculation:
         raise ValueError(f"--speculative-config: unknown keys {unknown}; there are {keys}")
     for key, supported in SUPPORTED_VALUES.items():
         _require_value(f"--speculative-config {key}", config.get(key, supported), supported)
-    if config.get("synthetic_acceptance_length") is not None:
-        raise ValueError(
-            "--speculative-config synthetic_acceptance_length needs rejection_sample_method "
-            "'synthetic', which this release does not have"
-        )
     draft = config.get("model")
     if not isinstance(draft, str | None):
         raise ValueError(f"--speculative-config model must be a directory; got {draft!r}")
@@ -123,7 +127,38 @@ def read_speculative_config(text: str) -> Speculation:
         config.get("num_speculative_tokens", DEFAULT_SPECULATIVE_TOKENS)
     )
     table = config.get("num_speculative_tokens_per_batch_size")
-    return Speculation(draft, count, None if table is None else _read_table(table, count))
+    return Speculation(
+        draft,
+        count,
+        None if table is None else _read_table(table, count),
+        check_acceptance({key: config.get(key) for key in METHOD_KEYS}, count),
+    )
+
+
+def check_acceptance(given: Mapping[str, Any], num_speculative_tokens: int) -> dict[str, Any]:
+    """The options of METHOD_KEYS that are not None; ValueError where they contradict each other."""
+    found = {key: value for key, value in given.items() if value is not None}
+    if found:
+        # Only here: flags are read before anything imports JAX.
+        from eagle3_jax.speculative.method import speculation_method
+
+        rates = found.get("synthetic_acceptance_rates")
+        if rates is not None:
+            found["synthetic_acceptance_rates"] = _read_rates(rates)
+        name = found.get("rejection_sample_method", "coupled")
+        length = found.get("synthetic_acceptance_length")
+        if not isinstance(length, int | float | None):
+            raise ValueError(f"synthetic_acceptance_length must be a number; got {length!r}")
+        speculation_method(
+            name, num_speculative_tokens, length, found.get("synthetic_acceptance_rates")
+        )
+    return found
+
+
+def _read_rates(rates: Any) -> tuple[float, ...]:
+    if not isinstance(rates, list) or not all(type(rate) in (int, float) for rate in rates):
+        raise ValueError(f"synthetic_acceptance_rates must be a list of numbers; got {rates!r}")
+    return tuple(rates)
 
 
 def _read_table(rows: Any, most: int) -> tuple[tuple[int, int, int], ...]:
@@ -183,7 +218,18 @@ def _read_speculation(flags: argparse.Namespace) -> Speculation:
     # In exact mode k is also the width of plain decoding's program: no draft then, only rows.
     if speculation.num_speculative_tokens and not has_draft and not flags.exact:
         raise ValueError("speculation needs a draft: the key `model` of --speculative-config")
+    check_exact(flags.exact, speculation.acceptance)
     return speculation
+
+
+def check_exact(exact: bool, acceptance: Mapping[str, Any]) -> None:
+    """ValueError for exact mode with another method than coupled."""
+    method = acceptance.get("rejection_sample_method", "coupled")
+    if exact and method != "coupled":
+        raise ValueError(
+            "--exact promises the tokens of plain decoding, which only rejection_sample_method "
+            f"'coupled' keeps; got {method!r}"
+        )
 
 
 def _from_sglang(flags: argparse.Namespace) -> Speculation:

@@ -99,6 +99,7 @@ class GenerationResponse(BaseModel):
     choices: list[SerializeAsAny[Choice]]
     usage: Usage | None = None
     metrics: ResponseMetrics | None = None
+    synthetic_acceptance_length: float | None = None
     seed: int | None = None
     prompt_token_ids: list[int] | None = None
 

@@ -68,6 +68,8 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
     metrics.watch(lambda: thread.stats)
     model = ModelInfo(names, root, engine.config.max_model_len)
     report.say(_describe(engine.config))
+    if (length := engine.config.method.synthetic_acceptance_length) is not None:
+        report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
     return Service(
         model,
         pair.tokenizer,
@@ -84,9 +86,11 @@ def _describe(config: EngineConfig) -> str:
     tokens = (config.pool_pages - 1) * config.page_size
     counts = config.draft_counts
     k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
+    method = config.rejection_sample_method
+    how = "" if method == "coupled" else f" ({method})"
     return (
         f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
-        f"k = {k}, KV cache size: {tokens} tokens"
+        f"k = {k}{how}, KV cache size: {tokens} tokens"
     )
 
 
@@ -117,6 +121,7 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
         "adaptive": options.adaptive,
         "num_speculative_tokens_per_batch_size": table,
         "enable_prefix_caching": options.enable_prefix_caching,
+        **options.speculation.acceptance,
     }
 
 

@@ -153,6 +153,7 @@ class Engine:
             skipped_finished=counters.skipped_finished,
             prefix_cache_queries=self._scheduler.prefixes.num_queries,
             prefix_cache_hits=self._scheduler.prefixes.num_hits,
+            synthetic_acceptance_length=self.config.method.synthetic_acceptance_length,
         )
 
     def _dispatch_prefill(self) -> bool:

@@ -13,6 +13,7 @@ class EngineStats(Acceptance):
     skipped_finished: draft tokens of rounds that were dispatched before the host knew that their
     request had ended. prefix_cache_queries, prefix_cache_hits: prompt tokens looked up, and those
     found. free_pages includes pages that are kept only for whoever comes with their contents.
+    synthetic_acceptance_length: None unless acceptance is synthetic, and answers not the model's.
     """
 
     num_running: int
@@ -26,6 +27,7 @@ class EngineStats(Acceptance):
     skipped_finished: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    synthetic_acceptance_length: float | None = None
 
 
 @dataclass

@@ -33,6 +33,12 @@ class SpeculationMethod:
         """Whether a draft has to keep the law it was drawn from."""
         return self.rejection_sample_method == "standard"
 
+    @property
+    def synthetic_acceptance_length(self) -> float | None:
+        """Mean tokens a round commits by decree; None where acceptance is real."""
+        rates = self.synthetic_acceptance_rates
+        return None if rates is None else 1 + sum(rates)
+
 
 COUPLED = SpeculationMethod()
 
@@ -61,6 +67,8 @@ def speculation_method(
                 f"rejection_sample_method 'synthetic'; it is {method!r}"
             )
         return SpeculationMethod(method)
+    if num_speculative_tokens < 1:
+        raise ValueError("rejection_sample_method 'synthetic' needs a draft and k of at least 1")
     if sum(given) != 1:
         raise ValueError(
             "rejection_sample_method 'synthetic' needs one of synthetic_acceptance_length and "

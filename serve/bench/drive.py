@@ -17,7 +17,12 @@ class Answer:
 
 
 def drive(engine: EngineLike, requests: Iterable[Request]) -> dict[str, Answer]:
-    """The answer of each request id. The engine must be warm."""
+    """The answer of each request id. The engine must be warm.
+
+    Raises ValueError for synthetic acceptance: there is nothing to judge in its answers.
+    """
+    if engine.stats().synthetic_acceptance_length is not None:
+        raise ValueError("synthetic acceptance: the answers are not the model's, nothing to judge")
     answers: dict[str, Answer] = {}
     for request in requests:
         answers[request.request_id] = Answer()

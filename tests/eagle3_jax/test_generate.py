@@ -74,7 +74,10 @@ def test_unseeded_siblings_draw_their_own_seeds() -> None:
 @pytest.mark.parametrize(
     ("sampling", "options", "message"),
     [
-        (GREEDY, {"method": "standard"}, "method must be 'coupled', got 'standard'"),
+        (GREEDY, {"method": "block"}, "must be one of coupled, standard, synthetic; got 'block'"),
+        (GREEDY, {"method": "standard", "exact": True}, "exact mode promises"),
+        (GREEDY, {"method": "synthetic"}, "got 0 of them"),
+        (GREEDY, {"synthetic_acceptance_length": 2.0}, "need rejection_sample_method 'synthetic'"),
         ([GREEDY], {}, "2 prompts but 1 sampling"),
         (SamplingParams(max_tokens=None), {}, "needs max_tokens"),
         (SamplingParams(stop="a"), {}, "tokenizer"),

@@ -50,6 +50,7 @@ class FakeEngine:
     width: int = 2
     step_s: float = 0.0
     cached_tokens: int = 0
+    synthetic_acceptance_length: float | None = None
     fail_at_step: int | None = None
     warm: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
@@ -134,4 +135,5 @@ class FakeEngine:
             total_pages=TOTAL_PAGES,
             prefix_cache_queries=self.prompt_tokens,
             prefix_cache_hits=self.cached_tokens,
+            synthetic_acceptance_length=self.synthetic_acceptance_length,
         )

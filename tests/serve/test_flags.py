@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from eagle3_jax.engine import EngineConfig
 from serve.flags import parse_serve_flags
 from serve.options import ServeOptions, Speculation
 
@@ -18,6 +19,10 @@ def parse(*argv: str) -> ServeOptions:
 
 def spec(**config: object) -> list[str]:
     return ["--speculative-config", json.dumps(config)]
+
+
+def synthetic(**config: object) -> list[str]:
+    return spec(rejection_sample_method="synthetic", **config)
 
 
 def test_both_spellings_of_a_flag_are_one() -> None:
@@ -60,6 +65,14 @@ def test_sglang_names_give_the_same_options() -> None:
 )
 def test_speculation(argv: list[str], expected: Speculation) -> None:
     assert parse(*argv).speculation == expected
+
+
+def test_the_method_is_coupled_unless_the_configuration_says_otherwise() -> None:
+    assert parse("--demo").speculation.acceptance == {}
+    standard = parse("--demo", *spec(rejection_sample_method="standard")).speculation
+    assert standard.acceptance == {"rejection_sample_method": "standard"}
+    forced = parse("--demo", *synthetic(synthetic_acceptance_rates=[1, 0.5, 0])).speculation
+    assert EngineConfig(**forced.acceptance).method.synthetic_acceptance_length == 2.5
 
 
 def test_k_is_chosen_by_measurement_only_when_asked_for() -> None:
@@ -111,9 +124,20 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", *spec(model="d", num_speculative_tokens=99)], "got 99"),
         (["m", *spec(model=3)], "directory"),
         (["m", *spec(model="d", method="mtp")], "'eagle3'"),
-        (["m", *spec(model="d", rejection_sample_method="standard")], "'coupled'"),
-        (["m", *spec(model="d", rejection_sample_method="synthetic")], "'coupled'"),
-        (["m", *spec(model="d", synthetic_acceptance_length=2.9)], "synthetic"),
+        (["m", *spec(model="d", rejection_sample_method="block")], "coupled, standard, synthetic"),
+        (["m", *spec(model="d", rejection_sample_method=["standard"])], "got ['standard']"),
+        (["m", *spec(model="d", rejection_sample_method="synthetic")], "got 0 of them"),
+        (["m", *spec(model="d", synthetic_acceptance_length=2.9)], "'synthetic'; it is 'coupled'"),
+        (["--demo", *synthetic(synthetic_acceptance_length=4.1)], "[1, 4]; got 4.1"),
+        (["--demo", *synthetic(synthetic_acceptance_length="2")], "must be a number; got '2'"),
+        (["--demo", *synthetic(synthetic_acceptance_length=True)], "got True"),
+        (["--demo", *synthetic(synthetic_acceptance_rates=[0.2, 0.4, 0.1])], "do not rise"),
+        (["--demo", *synthetic(synthetic_acceptance_rates=0.2)], "list of numbers; got 0.2"),
+        (
+            ["--demo", *synthetic(synthetic_acceptance_length=1, num_speculative_tokens=0)],
+            "a draft and k of at least 1",
+        ),
+        (["--demo", "--exact", *spec(rejection_sample_method="standard")], "--exact promises"),
         (["m", *spec(model="d", draft_tensor_parallel_size=4)], "draft_tensor_parallel_size"),
         (["--demo", *spec(model="d")], "--demo"),
         (["m", *SGLANG, "--speculative-eagle-topk", "4"], "--speculative-eagle-topk"),

@@ -15,7 +15,7 @@ def printed(*outputs: RequestOutput) -> dict[str, object]:
     generated = Generated()
     for one in outputs:
         generated.take(one)
-    return json.loads(generated.as_json())
+    return json.loads(generated.as_json({}))
 
 
 def test_json_line_adds_up_over_the_outputs() -> None:
