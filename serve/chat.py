@@ -1,7 +1,5 @@
 """POST /v1/chat/completions."""
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import fastapi
@@ -13,12 +11,11 @@ from serve.answer import answer
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
 from serve.protocol import ChatCompletionRequest
+from serve.reasoning import behind_reasoning
 from serve.responses import ChatChoice, ChatChunkChoice, Message
 from serve.service import Service
 from serve.tool_calls import ToolCallForm
 from serve.tools import SECTION_MARK
-
-REASONING_MARKS = ("<think>", "</think>")
 
 
 class ChatForm:
@@ -63,18 +60,14 @@ def _outputs(
     service: Service, body: ChatCompletionRequest, prompt: list[int]
 ) -> StructuredOutputs | None:
     """The form of the answer; where the prompt ends inside the reasoning, it begins behind it."""
-    encode = partial(service.tokenizer.encode, add_special=True)
     if body.calls_form is not None:
         if body.form is not None:
             message = "an answer that must call a tool can't have another form"
             raise invalid_request(message, param="tool_choice")
-        if len(encode(SECTION_MARK)) > 1:
+        if len(service.tokenizer.encode(SECTION_MARK, add_special=True)) > 1:
             message = "this checkpoint's tokenizer has no marks of tool calls"
             raise invalid_request(message, param="tools", code="unsupported_option")
-    outputs, (opening, closing) = body.calls_form or body.form, map(encode, REASONING_MARKS)
-    if outputs is not None and opening == prompt[-1:] and len(closing) == 1:
-        return replace(outputs, begins_after=closing[0])
-    return outputs
+    return behind_reasoning(body.calls_form or body.form, prompt, service.tokenizer)
 
 
 def _prompt_ids(service: Service, body: ChatCompletionRequest) -> list[int]:

@@ -21,10 +21,14 @@ from serve.options import (
 ACCEPTANCE_FLAGS = ("rejection_sample_method", "synthetic_acceptance_length")
 SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
 
+FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+"""Flags of the answer's form, with their names in StructuredOutputs."""
+
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """The command line as values. `sampling` holds the SamplingParams fields that were given."""
+    """The command line as values. `sampling` holds the SamplingParams fields that were given,
+    `form` the StructuredOutputs field, if one was."""
 
     model: str | None
     draft: str | None
@@ -32,6 +36,7 @@ class GenerateOptions:
     prompts: tuple[str, ...]
     num_speculative_tokens: int
     sampling: dict[str, Any]
+    form: dict[str, Any]
     max_model_len: int | None
     raw: bool
     json: bool
@@ -97,6 +102,7 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         prompts=tuple(prompts),
         num_speculative_tokens=k,
         sampling=sampling,
+        form=_read_form(flags),
         max_model_len=flags.max_model_len,
         raw=flags.raw,
         json=flags.json,
@@ -110,6 +116,21 @@ def _check_acceptance(flags: argparse.Namespace, k: int) -> dict[str, Any]:
     found = check_acceptance(given, k)
     check_exact(flags.exact, found)
     return found
+
+
+def _read_form(flags: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(flags, name) for name in FORM_FLAGS}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) > 1:
+        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"an answer has one form; got {listed}")
+    return {FORM_FLAGS[name]: _read_text(value) for name, value in given.items()}
+
+
+def _read_text(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith("@"):
+        return value
+    return Path(value[1:]).read_text(encoding="utf-8")
 
 
 def _build_parser() -> OneLineParser:
@@ -135,6 +156,10 @@ def _build_parser() -> OneLineParser:
     add("--seed", type=int, help="gives the same output again; drawn and reported if left out")
     add("--max-tokens", type=int, help="default: as long as the context allows")
     add("--stop", action="append", metavar="TEXT", help="may be repeated")
+    add("--json-schema", metavar="JSON", help="of the answer; @FILE reads a file, as below")
+    add("--regex", metavar="TEXT", help="that the whole answer matches")
+    add("--choice", action="append", metavar="TEXT", help="an answer; may be repeated")
+    add("--grammar", metavar="TEXT", help="of the answer, as Lark or GBNF")
     add("--max-model-len", type=int, metavar="N", help="prompt + answer, in tokens")
     add("--raw", action="store_true", help="send prompts as they are, without the chat template")
     add("--json", action="store_true", help="one JSON object a line")

@@ -4,7 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate_flags import GenerateOptions
 from serve.loading import (
@@ -21,6 +22,7 @@ from serve.loading import (
     load_pair,
 )
 from serve.offline_progress import OfflineProgress
+from serve.reasoning import behind_reasoning
 from serve.stamp import synthetic_stamp
 
 MAX_BATCH = 8
@@ -70,13 +72,16 @@ def run(options: GenerateOptions) -> int:
     keep_compiled_programs()
     try:
         SamplingParams(**options.sampling)
+        form = StructuredOutputs(**options.form) if options.form else None
         pair = _load(options)
         prompts = [_encode(pair, prompt, options.raw) for prompt in options.prompts]
         engine = _build_engine(pair, options, max(len(prompt) for prompt in prompts))
         defaults: dict[str, Any] = {"max_tokens": None, **pair.defaults.options}
         sampling = SamplingParams(**{**defaults, **options.sampling})
         for index, prompt in enumerate(prompts):
-            engine.add(Request(str(index), prompt, sampling))
+            outputs = behind_reasoning(form, prompt, pair.tokenizer)
+            params = replace(sampling, structured_outputs=outputs)
+            engine.add(Request(str(index), prompt, params))
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
@@ -116,6 +121,7 @@ def _build_engine(pair: LoadedPair, options: GenerateOptions, longest_prompt: in
         max_num_seqs=MAX_BATCH if options.exact else batch,
         batch_buckets=None if options.exact else (batch,),
         exact=options.exact,
+        enable_structured_outputs=bool(options.form),
         **options.acceptance,
     )
 

@@ -21,6 +21,7 @@ class EngineConfig:
     prefill_chunk: prompt tokens a prefill program takes. batch_buckets: compiled batch sizes;
     None doubles up to max_num_seqs. exact: one bucket, so that a request's bits depend on itself
     alone. enable_prefix_caching: prompts reuse KV pages of sequences that began alike.
+    enable_structured_outputs: where they can be had, their programs are compiled too.
     rejection_sample_method and the two below: see eagle3_jax.speculative.method.
     num_speculative_tokens_per_batch_size: rows (first batch size, last, k' <= k); adaptive: the
     engine chooses k' <= k by what it measures. Each k' has programs of its own then.
@@ -38,6 +39,7 @@ class EngineConfig:
     batch_buckets: tuple[int, ...] | None = None
     exact: bool = False
     enable_prefix_caching: bool = True
+    enable_structured_outputs: bool = True
     rejection_sample_method: str = "coupled"
     synthetic_acceptance_length: float | None = None
     synthetic_acceptance_rates: tuple[float, ...] | None = None

@@ -70,7 +70,7 @@ class Engine:
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
         self.grammars: Grammars | None = None
-        if config.method == COUPLED:
+        if config.enable_structured_outputs and config.method == COUPLED:
             self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
         self._runner = Runner(target, draft, config, has_grammars=self.grammars is not None)
         self._scheduler = Scheduler(config)

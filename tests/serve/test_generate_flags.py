@@ -19,6 +19,19 @@ def test_only_given_sampling_flags_override_the_models_defaults() -> None:
     assert options.sampling == {"temperature": 0.0, "stop": ["x"]}
 
 
+def test_the_form_of_an_answer_is_a_text_or_a_file(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "null"}')
+    for argv, form in (
+        (["--json-schema", f"@{schema}"], {"json": '{"type": "null"}'}),
+        (["--regex", "a+"], {"regex": "a+"}),
+        (["--choice", "a", "--choice", "@b"], {"choice": ["a", "@b"]}),
+        (["--grammar", 'start: "a"'], {"grammar": 'start: "a"'}),
+        ([], {}),
+    ):
+        assert parse_generate_flags(["m", "--prompt", "a", *argv]).form == form
+
+
 @pytest.mark.parametrize(
     "argv, k",
     [
@@ -48,6 +61,8 @@ def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
             "--exact promises",
         ),
         (["m", "--prompts-file", "/does/not/exist"], "/does/not/exist"),
+        (["m", "--prompt", "a", "--json-schema", "@/not/there"], "/not/there"),
+        (["m", "--prompt", "a", "--regex", "a", "--choice", "a"], "--regex, --choice"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(
