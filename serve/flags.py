@@ -122,8 +122,15 @@ def _add_speculation_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
     group.add_argument("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
     group.add_argument("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
-    group.add_argument("--speculative-eagle-topk", type=int, metavar="1", help="chains only")
-    group.add_argument("--speculative-num-draft-tokens", type=int, metavar="K+1")
+    group.add_argument(
+        "--speculative-eagle-topk", type=int, metavar="N", help="children a node; 1 is a chain"
+    )
+    group.add_argument(
+        "--speculative-num-draft-tokens",
+        type=int,
+        metavar="N",
+        help="nodes of a tree to verify, the verified token among them; K+1 in a chain",
+    )
 
 
 def _add_engine_flags(group: argparse._ArgumentGroup) -> None:

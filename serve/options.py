@@ -41,12 +41,15 @@ class Speculation:
 
     k = 0 is plain decoding. A table has rows (first batch size, last batch size, smaller k).
     acceptance: those of METHOD_KEYS that were given.
+    eagle_topk above 1: trees k levels deep, of which num_draft_tokens nodes are verified.
     """
 
     draft: str | None
     num_speculative_tokens: int
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] | None = None
     acceptance: Mapping[str, Any] = field(default_factory=dict)
+    eagle_topk: int = 1
+    num_draft_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -235,8 +238,8 @@ def check_exact(exact: bool, acceptance: Mapping[str, Any]) -> None:
 def _from_sglang(flags: argparse.Namespace) -> Speculation:
     algorithm = flags.speculative_algorithm
     _require_value("--speculative-algorithm", algorithm and algorithm.upper(), "EAGLE3")
-    topk = flags.speculative_eagle_topk
-    _require_value("--speculative-eagle-topk", 1 if topk is None else topk, 1)
+    if flags.speculative_eagle_topk not in (None, 1):
+        return _read_tree(flags)
     steps, draft_tokens = flags.speculative_num_steps, flags.speculative_num_draft_tokens
     if steps is None:
         steps = DEFAULT_SPECULATIVE_TOKENS if draft_tokens is None else draft_tokens - 1
@@ -246,6 +249,24 @@ def _from_sglang(flags: argparse.Namespace) -> Speculation:
             f"--speculative-num-steps {steps} it must be {steps + 1}; got {draft_tokens}"
         )
     return Speculation(flags.speculative_draft_model_path, check_num_speculative_tokens(steps))
+
+
+def _read_tree(flags: argparse.Namespace) -> Speculation:
+    for name in ("exact", "adaptive"):
+        if getattr(flags, name):
+            raise ValueError(f"--{name} works on chains: --speculative-eagle-topk must be 1")
+    topk, nodes = flags.speculative_eagle_topk, flags.speculative_num_draft_tokens
+    steps = flags.speculative_num_steps
+    steps = check_num_speculative_tokens(DEFAULT_SPECULATIVE_TOKENS if steps is None else steps)
+    # Only here: flags are read before anything imports JAX.
+    from eagle3_jax.speculative.tree_shape import tree_shape
+
+    try:
+        tree_shape(topk, nodes, steps)
+    except ValueError as error:
+        raise ValueError(f"SGLang's flags of a tree: {error}") from error
+    draft = flags.speculative_draft_model_path
+    return Speculation(draft, steps, eagle_topk=topk, num_draft_tokens=nodes)
 
 
 def _positive(flags: argparse.Namespace, name: str) -> int | None:

@@ -120,6 +120,8 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
         "exact": options.exact,
         "adaptive": options.adaptive,
         "num_speculative_tokens_per_batch_size": table,
+        "eagle_topk": options.speculation.eagle_topk,
+        "num_draft_tokens": options.speculation.num_draft_tokens,
         "enable_prefix_caching": options.enable_prefix_caching,
         **options.speculation.acceptance,
     }

@@ -6,7 +6,7 @@ to where a chain would have written them, so that a round leaves the same state 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -63,7 +63,7 @@ def tree_round(
     with jax.named_scope("commit"):
         result = walked.result
         target_pools = _move_path(target_pools, walked, rows, page_table, active)
-        features = jnp.take_along_axis(aux_hidden, walked.path[..., None], axis=1)
+        features = take_path(aux_hidden, walked.path)
         slots = commit(state.slots, slot_ids, rows, result, features)
     committed = jnp.where(active, result.num_accepted + 1, 0)
     all_controls = state.controls
@@ -95,6 +95,13 @@ def _target_nodes(
             logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls
         )
     return walk(logits, tree, nodes.depths, rows), aux_hidden, pools
+
+
+def take_path(
+    features: Float[Array, "batch nodes aux"], path: Int[Array, "batch width"]
+) -> Float[Array, "batch width aux"]:
+    """The features of the path's nodes."""
+    return jnp.take_along_axis(features, path[..., None], axis=1)
 
 
 def _move_path(

@@ -47,7 +47,7 @@ class Lab:
         aux_ids = draft.config.aux_layer_ids if draft else ()
         self._target, target_structure = flatten_model(target)
         self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
-        self._pair = Pair(target_structure, draft_structure, aux_ids)
+        self._pair = Pair(target_structure, draft_structure, aux_ids, config.method)
         self.state = initial_state(target, draft, config, len(aux_ids))
 
     def prefill(

@@ -14,7 +14,7 @@ def compile_rounds_anew(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> 
     """In `module`, rounds are compiled as the code is now; prefills stay the shared ones."""
     fresh = lru_cache(maxsize=None)(compile_program.__wrapped__)
 
-    def compile_anew(kind: str, *inputs: Any) -> Callable[..., Any]:
-        return (fresh if "round" in kind else compile_program)(kind, *inputs)
+    def compile_anew(kind: str, *inputs: Any, **options: Any) -> Callable[..., Any]:
+        return (fresh if "round" in kind else compile_program)(kind, *inputs, **options)
 
     monkeypatch.setattr(module, "compile_program", compile_anew)

@@ -9,6 +9,7 @@ from serve.flags import parse_serve_flags
 from serve.options import ServeOptions, Speculation
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
+TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 TABLE = "num_speculative_tokens_per_batch_size"
 
@@ -60,6 +61,7 @@ def test_sglang_names_give_the_same_options() -> None:
             Speculation("d", 3, ((1, 4, 3), (5, 8, 0))),
         ),
         (["m", *SGLANG, "--speculative-num-draft-tokens", "5"], Speculation("d", 4)),
+        (["m", *SGLANG, *TREE], Speculation("d", 3, eagle_topk=4, num_draft_tokens=12)),
         (["m", "--exact", *spec(num_speculative_tokens=3)], Speculation(None, 3)),
     ],
 )
@@ -140,7 +142,10 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["--demo", "--exact", *spec(rejection_sample_method="standard")], "--exact promises"),
         (["m", *spec(model="d", draft_tensor_parallel_size=4)], "draft_tensor_parallel_size"),
         (["--demo", *spec(model="d")], "--demo"),
-        (["m", *SGLANG, "--speculative-eagle-topk", "4"], "--speculative-eagle-topk"),
+        (["m", *SGLANG, "--speculative-eagle-topk", "4"], "2..37 with eagle_topk 4"),
+        (["m", *SGLANG, *TREE, "--speculative-num-steps", "1"], "2..5 with eagle_topk 4 and 1"),
+        (["m", *SGLANG, *TREE, "--exact"], "--exact works on chains"),
+        (["m", *SGLANG, *TREE, "--adaptive"], "--adaptive works on chains"),
         (["m", "--speculative-algorithm", "NGRAM"], "--speculative-algorithm"),
         (["m", "--speculative-draft-model-path", "d"], "--speculative-algorithm"),
         (
