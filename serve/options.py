@@ -195,9 +195,12 @@ def _check_adaptive(flags: argparse.Namespace, speculation: Speculation, *, prop
         raise ValueError(
             "--adaptive chooses k itself: leave out num_speculative_tokens_per_batch_size"
         )
+    name = "--adaptive" if flags.adaptive else "num_speculative_tokens_per_batch_size"
     if flags.exact and (flags.adaptive or table):
-        name = "--adaptive" if flags.adaptive else "num_speculative_tokens_per_batch_size"
         raise ValueError(f"--exact has one width, so {name} can't change k")
+    synthetic = speculation.acceptance.get("rejection_sample_method") == "synthetic"
+    if synthetic and (flags.adaptive or table):
+        raise ValueError(f"synthetic acceptance is a schedule for one k, which {name} would change")
     return flags.adaptive
 
 

@@ -12,6 +12,7 @@ SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path",
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 TABLE = "num_speculative_tokens_per_batch_size"
+SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
 
 
 def parse(*argv: str) -> ServeOptions:
@@ -157,6 +158,8 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["--demo", "--adaptive", "--exact"], "--exact has one width"),
         (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"so {TABLE}"),
         (["--demo", "--adaptive", *spec(**{TABLE: [[1, 8, 1]]})], f"leave out {TABLE}"),
+        (["--demo", "--adaptive", *spec(**SYNTHETIC)], "which --adaptive would change"),
+        (["--demo", *spec(**SYNTHETIC, **{TABLE: [[1, 8, 1]]})], f"which {TABLE} would change"),
         (["--demo", *spec(**{TABLE: [[2, 8, 1]]})], "begin at batch size 1"),
         (["--demo", *spec(**{TABLE: [[1, 8, 4]]})], "0..num_speculative_tokens=3"),
         (["--demo", *spec(**{TABLE: [[1, 4, 3], [4, 8, 1]]})], "must not overlap"),
