@@ -81,6 +81,20 @@ def move_rows(
     return write_rows(pool, rows, to)
 
 
+def contain_spoiled(
+    keys: Float[Array, "batch q_len *key"], values: Float[Array, "batch q_len *value"]
+) -> Float[Array, "batch q_len *value"]:
+    """Values to cache beside these keys: zeros where the row's input was not finite.
+
+    Such a row's keys are NaN throughout, as is all that is projected from it, so a query that sees
+    it gets NaN from its score. One that doesn't, an earlier row of the same chain, is left alone:
+    a NaN among the values would reach it at weight 0.
+    """
+    first = keys.reshape(*keys.shape[:2], -1)[..., 0]
+    spoiled = jnp.isnan(first).reshape(*first.shape, *[1] * (values.ndim - 2))
+    return jnp.where(spoiled, 0, values)
+
+
 def write_rows(
     pool: Float[Array, "pages page_size *row"],
     rows: Float[Array, "batch q_len *row"],

@@ -58,6 +58,13 @@ class PagePool:
         if key not in self._page_of:
             self._page_of[key], self._key_of[page] = page, key
 
+    def forget(self, pages: Sequence[int]) -> None:
+        """Nobody shall find what these held pages contain."""
+        for page in pages:
+            key = self._key_of.pop(page, None)
+            if key is not None:
+                del self._page_of[key]
+
     def count_known(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, from the first on, have a page."""
         unknown = (index for index, key in enumerate(keys) if key not in self._page_of)

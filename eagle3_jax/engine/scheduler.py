@@ -41,6 +41,8 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forgets a finished sequence and takes back its slot and pages."""
+        if sequence.spoiled:
+            self.prefixes.forget(sequence)
         if sequence in self.admitted:
             self._release(sequence)
         elif sequence in self.waiting:

@@ -167,6 +167,11 @@ class Sequence:
         elif len(self.request.prompt_ids) + len(self.output_ids) >= self.limit:
             self.finish("length")
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether it ended because its logits were not finite, so that its KV may not be either."""
+        return (self.finish_reason, self.stop_reason) == ("error", FAILURES[NOT_FINITE])
+
     def finish(self, reason: FinishReason, stop_reason: int | str | None = None) -> None:
         """Ends the sequence; its later device output is ignored."""
         self.status = Status.FINISHED

@@ -4,7 +4,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import PageView, write_rows
+from eagle3_jax.cache import PageView, contain_spoiled, write_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
@@ -59,7 +59,8 @@ class GQAttention(nnx.Module):
         if not pools or pages is None:
             heads = causal_attention(q, k, v, self.scale)
         else:
-            keys, values = (write_rows(*pair, pages) for pair in zip(pools, (k, v), strict=True))
+            rows = (k, contain_spoiled(k, v))
+            keys, values = (write_rows(*pair, pages) for pair in zip(pools, rows, strict=True))
             heads = gqa_decode(
                 q,
                 keys,

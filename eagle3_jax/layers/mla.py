@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import PageView, write_rows
+from eagle3_jax.cache import PageView, contain_spoiled, write_rows
 from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
@@ -77,7 +77,9 @@ class MLAttention(nnx.Module):
             heads = causal_attention(*self.project(x, rope), self.scale)
         else:
             q_nope, q_rope = self._queries(x, rope)
-            row = jnp.concatenate(self._latents(x, rope), axis=-1)
+            latent, key_rope = self._latents(x, rope)
+            # The latent is key and value; the rotated part is key alone.
+            row = jnp.concatenate([contain_spoiled(key_rope, latent), key_rope], axis=-1)
             pools = (write_rows(pools[0], row, pages),)
             heads = self._attend_absorbed(q_nope, q_rope, pools[0], pages)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools

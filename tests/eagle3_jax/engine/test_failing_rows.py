@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from driving import Answer, drive, sizes
+from driving import drive, sizes
+from lab import Lab, one_row
 from tiny import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, Request
@@ -51,25 +53,42 @@ def test_logits_that_are_not_finite_end_their_own_request(
     assert engine.stats().free_pages == engine.stats().total_pages
 
 
-def test_a_failure_in_mid_answer_follows_the_plain_tokens(
+def test_a_failure_in_mid_answer_comes_at_the_same_token_with_and_without_drafts(
     spoiled: tuple[KimiTarget, Eagle3Draft],
 ) -> None:
-    """A bias makes the answer run into the spoiled token, which is itself still put out.
+    """Biases let answers run into the spoiled token, which is itself still put out. Drafts propose
+    it too, also where the target does not: what its rows hold may not reach those before them."""
+    requests = [
+        Request(
+            f"{seed}, {bias}",
+            [3, 1, 4 + seed],
+            SamplingParams(seed=seed, max_tokens=20, logit_bias={POISON: bias}),
+        )
+        for seed in range(5)
+        for bias in (1.0, 2.0, 3.0, 4.0)
+    ]
+    engines = (Engine(*spoiled, sizes(k), eos_token_ids=()) for k in (0, 3))
+    plain, drafted = (drive(engine, requests) for engine in engines)
+    for name, answer in plain.items():
+        failed = answer.finish[0] == "error"
+        assert answer.token_ids.count(POISON) == failed == (answer.token_ids[-1] == POISON)
+        assert (drafted[name].token_ids, drafted[name].finish) == (answer.token_ids, answer.finish)
+    late = [a for a in plain.values() if a.finish[0] == "error" and len(a.token_ids) > 4]
+    assert len(late) >= 3, "too few answers fail in their middle"
 
-    With drafts the failure may come earlier: a spoiled draft's rows spoil those of its chain.
-    """
 
-    def ask(k: int, bias: float) -> Answer:
-        engine = Engine(*spoiled, sizes(k), eos_token_ids=())
-        engine.warmup()
-        sampling = SamplingParams(seed=1, max_tokens=20, logit_bias={POISON: bias})
-        return drive(engine, [Request("x", [3, 1, 4], sampling)])["x"]
-
-    failed = next(b for b in (1.0, 2.0, 3.0, 4.0) if ask(0, b).finish[0] == "error")
-    plain, drafted = ask(0, failed), ask(3, failed)
-    assert plain.token_ids[-1] == POISON and POISON not in plain.token_ids[:-1]
-    assert drafted.finish == plain.finish
-    assert drafted.token_ids == plain.token_ids[: len(drafted.token_ids)]
+def test_rows_before_a_spoiled_one_of_their_chunk_keep_their_bits(
+    spoiled: tuple[KimiTarget, Eagle3Draft],
+) -> None:
+    """Later prompts may find them in the prefix cache."""
+    lab, stem = Lab(*spoiled, sizes(3)), [2, 7, 1, 4, 9]
+    for slot, token in enumerate((POISON, 6)):
+        lab.prefill(slot, [*stem, token, 8], one_row())
+    bad, good = (lab.target_rows(slot, 7) for slot in (0, 1))
+    np.testing.assert_array_equal(bad[:, :5], good[:, :5])
+    assert np.isnan(bad[:, 5]).any() and np.isfinite(good).all()
+    bad, good = (lab.draft_rows(slot, 4) for slot in (0, 1))
+    np.testing.assert_array_equal(bad, good)
 
 
 @pytest.mark.parametrize("k", [0, 3])

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from simulated_device import VOCAB, SimulatedRunner, plain_answer, simulated_engine
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.runner import RowReport
+from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
 from eagle3_jax.sampling_params import SamplingParams
 
 CONFIG = EngineConfig(
@@ -189,3 +191,29 @@ def test_nothing_is_shared_when_it_is_switched_off(monkeypatch: pytest.MonkeyPat
     for name in "ab":
         assert cached(drive(engine, [request(name, STEM)])[name]) == 0
     assert prefilled(engine) == 2 * len(STEM)
+
+
+@pytest.mark.parametrize(("failure", "found"), [(NOT_FINITE, 0), (NO_CANDIDATE, 12)])
+@pytest.mark.parametrize("program", ["prefill", "_advance"])
+def test_pages_of_a_request_whose_logits_were_not_finite_are_not_found(
+    monkeypatch: pytest.MonkeyPatch, failure: int, found: int, program: str
+) -> None:
+    """Not even those it had found itself. Options that bar every token say nothing about KV."""
+    engine = simulated_engine(monkeypatch, CONFIG)
+    runner: Any = engine._runner
+    run = getattr(runner, program)
+
+    def fail(what: Any, *inputs: Any) -> Any:
+        report = run(what, *inputs)
+        sequence = getattr(what, "sequence", what)
+        if sequence.request.request_id != "failing":
+            return report
+        failed = RowReport([failure], 0)
+        return [failed] if isinstance(report, list) and report else report and failed
+
+    monkeypatch.setattr(runner, program, fail)
+    drive(engine, [request("first", STEM[:9])])
+    answer = drive(engine, [request("failing", STEM[:14])])["failing"]
+    assert answer.finish[0] == "error" and cached(answer) == 8
+    assert cached(drive(engine, [request("last", STEM[:14])])["last"]) == found
+    assert engine.stats().free_pages == engine.stats().total_pages
