@@ -17,9 +17,9 @@ from serve.options import (
     check_exact,
     check_num_speculative_tokens,
 )
+from serve.sampling_flags import add_sampling_flags, read_sampling_flags
 
 ACCEPTANCE_FLAGS = ("rejection_sample_method", "synthetic_acceptance_length")
-SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop")
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """Flags of the answer's form, with their names in StructuredOutputs."""
@@ -27,8 +27,11 @@ FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "gram
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """The command line as values. `sampling` holds the SamplingParams fields that were given,
-    `form` the StructuredOutputs field, if one was."""
+    """The command line as values.
+
+    `sampling` holds the SamplingParams fields that were given, but bad words, which are still text;
+    `form` the StructuredOutputs field, if one was.
+    """
 
     model: str | None
     draft: str | None
@@ -36,6 +39,7 @@ class GenerateOptions:
     prompts: tuple[str, ...]
     num_speculative_tokens: int
     sampling: dict[str, Any]
+    bad_words: tuple[str, ...]
     form: dict[str, Any]
     max_model_len: int | None
     raw: bool
@@ -86,8 +90,6 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         prompts += read_prompts(path)
     if not prompts:
         raise ValueError("give at least one --prompt or a --prompts-file that has some")
-    sampling = {name: getattr(flags, name) for name in SAMPLING_FLAGS}
-    sampling = {name: value for name, value in sampling.items() if value is not None}
     k = flags.num_speculative_tokens
     has_draft = flags.demo or flags.draft
     if k is None:
@@ -101,7 +103,8 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         load=read_load_options(flags, has_draft=bool(has_draft) and k > 0),
         prompts=tuple(prompts),
         num_speculative_tokens=k,
-        sampling=sampling,
+        sampling=read_sampling_flags(flags),
+        bad_words=tuple(flags.bad_words),
         form=_read_form(flags),
         max_model_len=flags.max_model_len,
         raw=flags.raw,
@@ -149,13 +152,6 @@ def _build_parser() -> OneLineParser:
     add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
     add("--rejection-sample-method", metavar="NAME", help="coupled, standard or synthetic")
     add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
-    add("--temperature", type=float, help="0 is greedy")
-    add("--top-p", type=float)
-    add("--top-k", type=int)
-    add("--min-p", type=float)
-    add("--seed", type=int, help="gives the same output again; drawn and reported if left out")
-    add("--max-tokens", type=int, help="default: as long as the context allows")
-    add("--stop", action="append", metavar="TEXT", help="may be repeated")
     add("--json-schema", metavar="JSON", help="of the answer; @FILE reads a file, as below")
     add("--regex", metavar="TEXT", help="that the whole answer matches")
     add("--choice", action="append", metavar="TEXT", help="an answer; may be repeated")
@@ -164,5 +160,6 @@ def _build_parser() -> OneLineParser:
     add("--raw", action="store_true", help="send prompts as they are, without the chat template")
     add("--json", action="store_true", help="one JSON object a line")
     add("--exact", action="store_true", help="same bits as plain decoding")
+    add_sampling_flags(parser)
     add_load_flags(parser)
     return parser

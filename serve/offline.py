@@ -13,6 +13,7 @@ from rich.console import Console
 from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.bad_words import spell_bad_words
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate_flags import GenerateOptions
 from serve.loading import (
@@ -77,7 +78,8 @@ def run(options: GenerateOptions) -> int:
         prompts = [_encode(pair, prompt, options.raw) for prompt in options.prompts]
         engine = _build_engine(pair, options, max(len(prompt) for prompt in prompts))
         defaults: dict[str, Any] = {"max_tokens": None, **pair.defaults.options}
-        sampling = SamplingParams(**{**defaults, **options.sampling})
+        words = spell_bad_words(pair.tokenizer, options.bad_words)
+        sampling = SamplingParams(**{**defaults, **options.sampling, "bad_words_ids": words})
         for index, prompt in enumerate(prompts):
             outputs = behind_reasoning(form, prompt, pair.tokenizer)
             params = replace(sampling, structured_outputs=outputs)

@@ -11,6 +11,7 @@ from eagle3_jax.engine import Request
 from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.bad_words import spell_bad_words
 from serve.engine_thread import EngineThread
 from serve.errors import ApiError, invalid_request
 from serve.metrics import Metrics
@@ -99,19 +100,10 @@ class Service:
         return {**options, "max_tokens": limit}
 
     def _bad_words_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """A word as it is written at a line's start and, if that is other ids, behind a space."""
-        found: dict[tuple[int, ...], None] = {}
-        for word in words:
-            bare = word.lstrip()
-            if not bare:
-                raise invalid_request("bad_words must be words", param="bad_words")
-            try:
-                for text in (bare, f" {bare}"):
-                    found[tuple(self.tokenizer.encode(text))] = None
-            except ValueError as error:
-                message = f"bad_words: {word!r} can't be encoded: {error}"
-                raise invalid_request(message, param="bad_words") from error
-        return tuple(found)
+        try:
+            return spell_bad_words(self.tokenizer, words)
+        except ValueError as error:
+            raise invalid_request(str(error), param="bad_words") from error
 
     def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:
         """Tokens that fit behind the prompt."""

@@ -35,16 +35,37 @@ def server(target_directory: Path) -> Iterator[Served]:
         yield running
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+FLAGS = ["--bad-words", "the", "--logit-bias", '{"41": 2.5, "50": -100}', "--ignore-eos"]
+FLAGS += ["--repetition-penalty", "1.2", "--presence-penalty", "0.4", "--frequency-penalty", "0.3"]
+SAME_OPTIONS = {
+    "bad_words": ["the"],
+    "logit_bias": {"41": 2.5, "50": -100},
+    "ignore_eos": True,
+    "repetition_penalty": 1.2,
+    "presence_penalty": 0.4,
+    "frequency_penalty": 0.3,
+}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "flags", "options"),
+    [(0.0, [], {}), (1.0, FLAGS, SAME_OPTIONS)],
+    ids=["greedy", "options"],
+)
 def test_speculative_server_answers_as_plain_eagle3_generate(
-    server: Served, target_directory: Path, capsys: pytest.CaptureFixture[str], temperature: float
+    server: Served,
+    target_directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    temperature: float,
+    flags: list[str],
+    options: dict[str, object],
 ) -> None:
     argv = [str(target_directory), "--json", "--raw", "--prompt", "hello there", "--top-p", "0.9"]
     argv += ["--seed", "7", "--max-tokens", "24", "--max-model-len", "256"]
-    assert generate_main([*argv, "--temperature", str(temperature)]) == 0
+    assert generate_main([*argv, *flags, "--temperature", str(temperature)]) == 0
     plain = json.loads(capsys.readouterr().out)
     body = {"prompt": "hello there", "max_tokens": 24, "top_p": 0.9, "seed": 7}
-    body |= {"temperature": temperature, "return_token_ids": True}
+    body |= {"temperature": temperature, "return_token_ids": True, **options}
     choice = server.http.post("/v1/completions", json=body).json()["choices"][0]
     assert choice["token_ids"] == plain["token_ids"]
     assert (choice["text"], choice["seed"]) == (plain["text"], plain["seed"])

@@ -32,6 +32,25 @@ def test_the_form_of_an_answer_is_a_text_or_a_file(tmp_path: Path) -> None:
         assert parse_generate_flags(["m", "--prompt", "a", *argv]).form == form
 
 
+def test_request_options_have_vllms_names() -> None:
+    argv = ["--min-tokens", "2", "--ignore-eos", "--stop-token-ids", "7", "9", "--bad-words", "no"]
+    argv += ["--logit-bias", '{"5": 1, "6": -2.5}', "--allowed-token-ids", "5", "6"]
+    argv += ["--repetition-penalty", "1.2", "--presence-penalty", "-1", "--frequency-penalty", ".5"]
+    options = parse_generate_flags(["m", "--prompt", "a", *argv, "--include-stop-str-in-output"])
+    assert options.sampling == {
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "stop_token_ids": [7, 9],
+        "include_stop_str_in_output": True,
+        "logit_bias": {5: 1.0, 6: -2.5},
+        "allowed_token_ids": [5, 6],
+        "repetition_penalty": 1.2,
+        "presence_penalty": -1.0,
+        "frequency_penalty": 0.5,
+    }
+    assert options.bad_words == ("no",)
+
+
 @pytest.mark.parametrize(
     "argv, k",
     [
@@ -63,6 +82,8 @@ def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
         (["m", "--prompts-file", "/does/not/exist"], "/does/not/exist"),
         (["m", "--prompt", "a", "--json-schema", "@/not/there"], "/not/there"),
         (["m", "--prompt", "a", "--regex", "a", "--choice", "a"], "--regex, --choice"),
+        (["m", "--prompt", "a", "--logit-bias", "[5]"], "JSON object"),
+        (["m", "--prompt", "a", "--logit-bias", '{"x": 1}'], "token ids"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(

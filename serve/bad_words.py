@@ -1,0 +1,28 @@
+"""Words that may not be said, as token ids."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Encoder(Protocol):
+    """What spells a word (`convert.tokenizer.Tokenizer`)."""
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]: ...
+
+
+def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """A word as it is written at a line's start and, if that is other ids, behind a space.
+
+    Raises ValueError for what is no word or can't be encoded.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        bare = word.lstrip()
+        if not bare:
+            raise ValueError("bad_words must be words")
+        try:
+            for text in (bare, f" {bare}"):
+                found[tuple(encoder.encode(text))] = None
+        except ValueError as error:
+            raise ValueError(f"bad_words: {word!r} can't be encoded: {error}") from error
+    return tuple(found)

@@ -1,0 +1,60 @@
+"""The request options of docs/request-options.md as flags, under vLLM's names."""
+
+import argparse
+import json
+from typing import Any
+
+SAMPLING_FLAGS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "allowed_token_ids",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds them as a group; whatever is left out is None, bad words ()."""
+    add = parser.add_argument_group("sampling").add_argument
+    add("--temperature", type=float, help="0 is greedy")
+    add("--top-p", type=float)
+    add("--top-k", type=int)
+    add("--min-p", type=float)
+    add("--seed", type=int, help="gives the same output again; drawn and reported if left out")
+    add("--max-tokens", type=int, help="default: as long as the context allows")
+    add("--min-tokens", type=int, help="no end before so many")
+    add("--stop", action="append", metavar="TEXT", help="may be repeated")
+    add("--stop-token-ids", type=int, nargs="+", metavar="ID")
+    add("--ignore-eos", action="store_true", default=None)
+    add("--include-stop-str-in-output", action="store_true", default=None)
+    add("--logit-bias", type=_read_bias, metavar="JSON", help='as {"42": -1.5}')
+    add("--allowed-token-ids", type=int, nargs="+", metavar="ID", help="all others are barred")
+    add("--bad-words", action="append", default=[], metavar="WORD", help="may be repeated")
+    add("--repetition-penalty", type=float, help="1 is off")
+    add("--presence-penalty", type=float)
+    add("--frequency-penalty", type=float)
+
+
+def read_sampling_flags(flags: argparse.Namespace) -> dict[str, Any]:
+    """The SamplingParams fields that were given; bad words are still to be spelled."""
+    given = {name: getattr(flags, name) for name in SAMPLING_FLAGS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _read_bias(text: str) -> dict[int, float]:
+    try:
+        return {int(token): float(bias) for token, bias in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        expected = "a JSON object of token ids and numbers"
+        raise argparse.ArgumentTypeError(f"{expected} expected, got {text}") from error
