@@ -129,7 +129,7 @@ class _Runner:
         ]
         longest = max(map(len, prompts)) + max_tokens
         self._max_len = -(-longest // PAGE_SIZE) * PAGE_SIZE
-        self._scorer = Scorer(target, self._max_len)
+        self._scorer = Scorer(target, self._max_len, eos_token_ids)
 
     def run(self, group: Group) -> Iterable[CaseResult]:
         """The reference first."""

@@ -5,19 +5,25 @@ then be a tie: (a) of processed score + noise within 1e-4, (b) a candidate withi
 top-p or min-p cut, or (c) a tie of the router within 1e-5. Anything else is an error.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from eagle3_jax import forward
+from eagle3_jax.engine import Request
+from eagle3_jax.engine.controls_packing import pack_controls
+from eagle3_jax.engine.packing import pack_options
+from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import gumbel, process_logits
 from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative.controls import control_logits
 from serve.bench.routing import router_margins, router_scores
 
 SCORE_TOLERANCE = 1e-4
@@ -45,11 +51,17 @@ class Difference:
 
 
 class Scorer:
-    """Recomputes scores in float32 without a cache, for sequences of at most `max_len` tokens."""
+    """Recomputes scores in float32 without a cache, for sequences of at most `max_len` tokens.
 
-    def __init__(self, target: KimiTarget, max_len: int) -> None:
+    Options that look at token ids count as they do in the engine; eos_token_ids are the engine's.
+    """
+
+    def __init__(
+        self, target: KimiTarget, max_len: int, eos_token_ids: Collection[int] = ()
+    ) -> None:
         self._target = target
         self._max_len = max_len
+        self._eos = eos_token_ids
 
     def explain(
         self,
@@ -64,8 +76,7 @@ class Scorer:
         if index is None:
             return None
         pair = _token(first, index), _token(second, index)
-        prefix = [*prompt, *first[:index]]
-        scores, noise, router = self._recompute(prefix, sampling)
+        scores, noise, router = self._recompute(prompt, first[:index], sampling)
         margin = np.inf
         if pair[0] is not None and pair[1] is not None:
             noisy = scores + noise
@@ -74,20 +85,35 @@ class Scorer:
         return Difference(request_id, index, pair, cause, margin, router)
 
     def _recompute(
-        self, prefix: list[int], sampling: SamplingParams
+        self, prompt: Sequence[int], answer: Sequence[int], sampling: SamplingParams
     ) -> tuple[Floats, Floats, float]:
-        """Unfiltered scores and noise of the next token, and the router's least margin so far."""
+        """Scores before filters and noise of the next token; the router's least margin so far."""
+        prefix = [*prompt, *answer]
         # One length, one program: what follows a causal prefix doesn't matter.
         padded = jnp.asarray([prefix + [0] * (self._max_len - len(prefix))])
         logits = forward(self._target, padded).logits[:, len(prefix) - 1 : len(prefix)]
         position = jnp.asarray([[len(prefix)]])
-        rows = _unfiltered(sampling)
+        sequence = self._sequence(prompt, prefix, sampling)
+        rows = _unfiltered(sequence)
+        if sequence.controlled:
+            controls = jax.tree.map(jnp.asarray, pack_controls(sequence, logits.shape[-1]))
+            no_drafts = jnp.zeros((1, 0), jnp.int32)
+            logits = control_logits(logits, position, no_drafts, rows, controls)
         scores = np.asarray(process_logits(logits, position, rows), np.float64)[0, 0]
         ids = jnp.arange(scores.shape[0])
         noise = np.asarray(gumbel(rows.seed[:, None], position, ids), np.float64)[0, 0]
         routed = np.asarray(router_scores(self._target, padded))[:, :, : len(prefix)]
         margins = router_margins(routed, self._target.config.num_experts_per_tok)
         return scores, noise * (sampling.temperature > 0), float(margins.min(initial=np.inf))
+
+    def _sequence(
+        self, prompt: Sequence[int], prefix: list[int], sampling: SamplingParams
+    ) -> EngineSequence:
+        """The engine's record of the request when it has this prefix; its text doesn't matter."""
+        assert sampling.seed is not None, "only seeded requests can be compared"
+        request = Request("tie", list(prompt), replace(sampling, stop=()))
+        sequence = EngineSequence.of(request, self._eos, self._max_len + 1, None)
+        return replace(sequence, prefill_ids=prefix)
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
@@ -170,16 +196,8 @@ def _token(answer: Sequence[int], index: int) -> int | None:
     return answer[index] if index < len(answer) else None
 
 
-def _unfiltered(sampling: SamplingParams) -> SamplingRows:
-    """The options that scale and seed, without those that filter or mask."""
-    assert sampling.seed is not None, "only seeded requests can be compared"
-    seed = sampling.seed % 2**64
-    return SamplingRows(
-        temperature=jnp.asarray([sampling.temperature], jnp.float32),
-        top_p=jnp.ones((1,), jnp.float32),
-        min_p=jnp.zeros((1,), jnp.float32),
-        top_k=jnp.zeros((1,), jnp.int32),
-        seed=jnp.asarray([[seed % 2**32, seed >> 32]], jnp.uint32),
-        min_len=jnp.zeros((1,), jnp.int32),
-        stop_ids=jnp.full((1, MAX_STOP_IDS), -1, jnp.int32),
-    )
+def _unfiltered(sequence: EngineSequence) -> SamplingRows:
+    """Its options without those that filter: top-k, top-p and min-p off."""
+    rows = jax.tree.map(jnp.asarray, pack_options(sequence))
+    top_k, top_p = jnp.zeros_like(rows.top_k), jnp.ones_like(rows.top_p)
+    return replace(rows, top_k=top_k, top_p=top_p, min_p=jnp.zeros_like(rows.min_p))

@@ -79,7 +79,7 @@ class Proof:
         self, requests: list[Request], run: Run, expected: dict[str, Answer]
     ) -> list[str]:
         """A line for each answer that differs by a tie; other differences fail at once."""
-        scorer, lines = Scorer(self.target, 64), []
+        scorer, lines = Scorer(self.target, 64, EOS), []
         for request in requests:
             name = request.request_id
             found, plain = run.answers[name], expected[name]

@@ -1,6 +1,7 @@
 """The tie rule on constructed cases, and as a law of the sampler it is about."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -126,3 +127,55 @@ def test_a_wrong_token_is_found_with_its_margin_and_not_excused() -> None:
     np.testing.assert_allclose(
         found.score_margin, abs(logits[right[3]] - logits[wrong[3]]), atol=1e-4
     )
+
+
+CONTROLS: dict[str, dict[str, Any]] = {
+    "bias": {},
+    "repetition": {"repetition_penalty": 1.4},
+    "counts": {"presence_penalty": 0.7, "frequency_penalty": -0.3},
+    "all": {"repetition_penalty": 0.8, "presence_penalty": -0.5, "frequency_penalty": 0.6},
+}
+
+
+def controlled_score(logit: float, count: int, in_prompt: bool, options: dict[str, Any]) -> float:
+    """A token's score by the rules of docs/request-options.md, in Python."""
+    factor = options.get("repetition_penalty", 1.0) if count or in_prompt else 1.0
+    score = logit / factor if logit > 0 else logit * factor
+    score -= count * options.get("frequency_penalty", 0.0)
+    return score - (count > 0) * options.get("presence_penalty", 0.0)
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_tie_that_options_on_tokens_make_is_recognised(name: str) -> None:
+    """A bias lifts a token that was not seen to the score of one that is in prompt and answer."""
+    target, prompt, answer = small_pair().target, [9, 1, 7, 5], [5, 3, 5]
+    options = CONTROLS[name]
+    logits = np.asarray(forward(target, jnp.asarray([prompt + answer])).logits, np.float64)[0, -1]
+    rival = float(logits[2])
+    lift = controlled_score(float(logits[5]), 2, True, options) - rival
+    scorer, causes = Scorer(target, 32), []
+    for off in (0.0, 5e-3):
+        sampling = SamplingParams(
+            temperature=0, max_tokens=9, seed=3, logit_bias={2: lift + off}, **options
+        )
+        found = scorer.explain("x", prompt, sampling, [*answer, 5], [*answer, 2])
+        assert found is not None
+        assert found.score_margin == pytest.approx(off, abs=5e-5)
+        causes.append(found.cause)
+    assert causes == ["score", None]
+
+
+def test_cuts_are_measured_from_the_best_token_that_is_not_barred() -> None:
+    """The best token ends the answer, which is too early; the third is at min-p of the second."""
+    target, prompt = small_pair().target, PROMPTS[0]
+    logits = np.asarray(forward(target, jnp.asarray([prompt])).logits, np.float64)[0, -1]
+    best, second, third = np.argsort(-logits)[:3].tolist()
+    sampling = SamplingParams(
+        max_tokens=9, seed=3, min_p=math.exp(logits[third] - logits[second]), min_tokens=4
+    )
+    causes = [
+        found.cause
+        for eos in ((best,), ())
+        if (found := Scorer(target, 32, eos).explain("x", prompt, sampling, [second], [third]))
+    ]
+    assert causes == ["cut", None]
