@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 WORD_BITS = 32
 
@@ -18,13 +18,19 @@ def open_masks(vocab_size: int, *rows: int) -> np.ndarray:
 
 
 def mask_logits(
-    logits: Float[Array, "batch rows vocab"], masks: UInt32[Array, "batch rows words"]
+    logits: Float[Array, "batch rows vocab"],
+    masks: UInt32[Array, "batch rows words"],
+    token_ids: Int[Array, " vocab"] | None = None,
 ) -> Float[Array, "batch rows vocab"]:
-    """-inf where the bit is not set; a row of ones keeps its logits bit for bit."""
-    return jnp.where(unpack_mask(masks, logits.shape[-1]), logits, -jnp.inf)
+    """-inf where the bit is not set; a row of ones keeps its logits bit for bit.
+
+    token_ids: the target id of each column, for a reduced draft vocabulary.
+    """
+    columns = slice(logits.shape[-1]) if token_ids is None else token_ids
+    return jnp.where(unpack_mask(masks)[..., columns], logits, -jnp.inf)
 
 
-def unpack_mask(masks: UInt32[Array, "*rows words"], vocab_size: int) -> Bool[Array, "*rows vocab"]:
-    """The bits of the first vocab_size tokens."""
+def unpack_mask(masks: UInt32[Array, "*rows words"]) -> Bool[Array, "*rows bits"]:
+    """A bit for each token, and those that fill the last word up."""
     bits = masks[..., None] >> jnp.arange(WORD_BITS, dtype=jnp.uint32) & 1
-    return bits.reshape(*masks.shape[:-1], -1)[..., :vocab_size] == 1
+    return bits.reshape(*masks.shape[:-1], -1) == 1

@@ -196,6 +196,10 @@ class EngineConfig:
         """Batch sizes of rounds that run as two programs: few, because there are two of each."""
         return tuple(sorted({self.buckets[0], self.buckets[-1]}))
 
+    def split_bucket_for(self, batch: int) -> int:
+        """The smallest of them that holds `batch` sequences."""
+        return next(size for size in self.split_buckets if size >= batch)
+
     def bucket_for(self, batch: int) -> int:
         """The smallest compiled batch size that holds `batch` sequences."""
         return next(b for b in self.buckets if b >= batch)

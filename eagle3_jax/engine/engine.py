@@ -168,7 +168,7 @@ class Engine:
         return True
 
     def _dispatch_round(self) -> bool:
-        members = self._members_with_pages()
+        members = self._round_members()
         for batch in self._batches(members):
             if any(sequence.matcher for sequence in batch):
                 drafts, timed = self.config.num_speculative_tokens, None
@@ -194,18 +194,29 @@ class Engine:
         return [batch for batch in (free, constrained) if batch]
 
     def _split_round(self, members: list[Sequence]) -> jax.Array:
-        """Proposes, reads what is in flight while the draft runs, masks what the drafts lead to,
-        and verifies. So a grammar has no round in flight when the next masks are made. Where the
-        grammar leaves one choice the host drafts it: the draft knows nothing of grammars."""
-        proposal = self._runner.propose(members)
+        """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
+        grammar leaves one choice the host drafts it."""
+        masks = self._runner.open_masks(
+            self.config.split_bucket_for(len(members)), self.config.width
+        )
+        constrained = [(row, s.matcher) for row, s in enumerate(members) if s.matcher is not None]
+        for row, matcher in constrained:
+            matcher.fill(masks[row, :1], [])
+        proposal = self._runner.propose(members, masks[:, :1])
+        drafts = self._runner.read_drafts(proposal)
+        for row, matcher in constrained:
+            drafts[row] = matcher.fill(masks[row], drafts[row].tolist())
+        return self._runner.verify(proposal, drafts, masks)
+
+    def _round_members(self) -> list[Sequence]:
+        """Who takes part in the next round. A grammar's masks need all that is committed: with one
+        among them nothing stays in flight."""
+        members = self._members_with_pages()
+        if not any(sequence.matcher for sequence in members):
+            return members
         while self._in_flight:
             self._read_oldest()
-        drafts = self._runner.read_drafts(proposal)
-        masks = self._runner.open_masks(len(drafts), self.config.width)
-        for row, sequence in enumerate(members):
-            if sequence.matcher is not None and sequence.status is Status.RUNNING:
-                drafts[row] = sequence.matcher.fill(masks[row], drafts[row].tolist())
-        return self._runner.verify(proposal, drafts, masks)
+        return self._members_with_pages()
 
     def _members_with_pages(self) -> list[Sequence]:
         """Who takes part in the next round. When pages run out, first reads what is in flight

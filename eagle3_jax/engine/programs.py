@@ -103,9 +103,11 @@ def _propose(
     state: DecodeState,
     slot_ids: Array,
     page_table: Array,
+    masks: Array,
 ) -> tuple[DecodeState, Drafts]:
     _, proposer = _models(pair, target, draft)
-    return propose_round(proposer, state, slot_ids, page_table, full=True, method=pair.method)
+    batch = slot_ids, page_table, masks
+    return propose_round(proposer, state, *batch, full=True, method=pair.method)
 
 
 def _verify(

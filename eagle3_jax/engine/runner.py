@@ -141,12 +141,14 @@ class Runner:
         program = Program(bucket, full, widths=self._widths_for(members, drafts))
         return self._run(program, *self._batch(members, bucket))
 
-    def propose(self, members: Sequence[EngineSequence]) -> Proposal:
-        """Dispatches the first half of a round over these sequences."""
-        bucket = next(size for size in self.config.split_buckets if size >= len(members))
+    def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
+        """Dispatches the first half of a round over these sequences, with masks [batch, 1, words]
+        of the first drafts."""
+        bucket = masks.shape[0]
         batch = self._batch(members, bucket)
         if self._has_draft:
-            return Proposal(batch, self._run(Program(bucket, True, "propose"), *batch))
+            program = Program(bucket, True, "propose")
+            return Proposal(batch, self._run(program, *batch, jax.device_put(masks)))
         no_drafts = np.zeros((bucket, self.config.num_speculative_tokens), np.int32)
         return Proposal(batch, Drafts(jax.device_put(no_drafts)))
 
@@ -218,7 +220,7 @@ class Runner:
         if program.batch is not None:
             slots = jax.ShapeDtypeStruct((program.batch,), integers)
             table = jax.ShapeDtypeStruct((program.batch, pages), integers)
-            inputs = self._verify_inputs(program.batch) if program.half == "verify" else ()
+            inputs = self._split_inputs(program) if program.half else ()
             kind = program.half or ("full round" if program.full else "round")
             return compile_program(
                 kind, self._pair, *weights, slots, table, *inputs, widths=program.widths
@@ -229,7 +231,10 @@ class Runner:
             chunk = replace(chunk, controls=controls, mask=mask)
         return compile_program("prefill", self._pair, *weights, shapes_of(chunk))
 
-    def _verify_inputs(self, batch: int) -> tuple[Drafts, jax.ShapeDtypeStruct]:
+    def _split_inputs(self, program: Program) -> tuple[Any, ...]:
+        batch = program.batch or 0
+        if program.half == "propose":
+            return (shapes_of(self.open_masks(batch, 1)),)
         drafts = Drafts(jnp.zeros((batch, self.config.num_speculative_tokens), jnp.int32))
         return shapes_of((drafts, self.open_masks(batch, self.config.width)))
 

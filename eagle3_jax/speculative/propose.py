@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -10,6 +10,7 @@ from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.controls import TokenControls, control_logits
 from eagle3_jax.speculative.drafts import Drafts, draw_with_law
 from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.token_mask import mask_logits
 
 
 def propose(
@@ -20,11 +21,13 @@ def propose(
     active: Bool[Array, " batch"],
     num_speculative_tokens: int,
     controls: TokenControls | None = None,
+    masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
     with_law: bool = False,
 ) -> tuple[Drafts, tuple[KVPool, ...]]:
     """Returns k drafts a row and the draft's pools.
 
+    masks: which tokens the first draft may be, a bit each (eagle3_jax.token_mask).
     with_law: for rejection sampling, which needs noise of the draft's own and the laws it drew
     from. With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
     """
@@ -39,7 +42,8 @@ def propose(
                 pages = view_pages(page_table, positions, active[:, None], pools[0].shape[1])
                 token = drafted[-1][:, None]
                 state, pools = draft(token, state, positions, pools, pages)
-            token, law = _sample_draft(draft, state, rows, drafted, controls, with_law)
+            allowed = masks if step == 0 else None
+            token, law = _sample_draft(draft, state, rows, drafted, controls, allowed, with_law)
             drafted.append(token)
             laws.append(law)
     ids = jnp.stack(drafted, axis=1) if drafted else jnp.zeros((batch, 0), jnp.int32)
@@ -76,6 +80,7 @@ def _sample_draft(
     rows: SlotRows,
     drafted: list[Int[Array, " batch"]],
     controls: TokenControls | None,
+    masks: UInt32[Array, "batch 1 words"] | None,
     with_law: bool,
 ) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
     """The draft's token with the target's own noise, so that equal laws pick equal tokens; or, with
@@ -91,6 +96,8 @@ def _sample_draft(
             jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(positions), 0), jnp.int32)
         )
         logits = control_logits(logits, positions, before, rows.options, controls, ids)
+    if masks is not None:
+        logits = mask_logits(logits, masks, ids)
     if not with_law:
         return jnp.maximum(sample(logits, positions, rows.options, ids)[:, 0], 0), None
     vocab_size = draft.config.vocab_size

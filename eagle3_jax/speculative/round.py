@@ -59,12 +59,16 @@ def propose_round(
     state: DecodeState,
     slot_ids: Int[Array, " batch"],
     page_table: Int[Array, "batch pages_per_seq"],
+    masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
     full: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Drafts]:
-    """The draft's half of a round: new draft KV and the drafts; without a draft zeros."""
+    """The draft's half of a round: new draft KV and the drafts; without a draft zeros.
+
+    masks: of the first draft; what may come behind it is known only once it is.
+    """
     rows: SlotRows = gather(state.slots, slot_ids)
     width = widths.drafts + 1 if widths else rows.verified_tokens.shape[1]
     if widths:
@@ -81,6 +85,7 @@ def propose_round(
             ~rows.finished,
             width - 1,
             controls,
+            masks,
             with_law=method.needs_law,
         )
     return replace(state, draft_pools=pools), drafts

@@ -15,3 +15,6 @@ def test_a_token_keeps_its_logit_exactly_where_its_bit_is_set(vocab: int) -> Non
     bits = np.unpackbits(masks.view(np.uint8), axis=-1, bitorder="little")[..., :vocab]
     expected = np.where(bits == 1, logits, -np.inf)
     assert (np.asarray(mask_logits(jnp.asarray(logits), jnp.asarray(masks))) == expected).all()
+    some = np.arange(0, vocab, 3)
+    reduced = mask_logits(jnp.asarray(logits[..., some]), jnp.asarray(masks), jnp.asarray(some))
+    assert (np.asarray(reduced) == expected[..., some]).all()
