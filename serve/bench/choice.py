@@ -78,18 +78,18 @@ class Side:
     answers: dict[str, str] = field(default_factory=dict)
     mean_k: float = 0.0
 
-    async def run(self, prompts: Sequence[str], concurrency: int) -> None:
-        """Answers all prompts, so many at a time."""
-        waiting, tokens = iter(prompts), 0
+    async def run(self, prompts: Sequence[str], concurrency: int) -> int:
+        """Answers all prompts, so many at a time; returns the tokens of all answers."""
+        waiting, counts = iter(prompts), list[int]()
 
         async def work() -> None:
-            nonlocal tokens
             for prompt in waiting:
-                tokens += await self._answer(prompt)
+                counts.append(await self._answer(prompt))
 
         start = time.perf_counter()
         await asyncio.gather(*(work() for _ in range(concurrency)))
-        self.runs.append(tokens / (time.perf_counter() - start))
+        self.runs.append(sum(counts) / (time.perf_counter() - start))
+        return sum(counts)
 
     async def drafted(self) -> tuple[float, float]:
         """Draft tokens made so far, and the rounds of sequences that made them or none."""

@@ -94,7 +94,7 @@ def test_a_run_asks_each_prompt_once_with_so_many_clients_and_counts_tokens() ->
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(base_url="http://x", transport=transport) as client:
             side = Side(client)
-            await side.run([f"{i}" for i in range(10)], concurrency=3)
+            assert await side.run([f"{i}" for i in range(10)], concurrency=3) == 10 * 7
             assert await side.drafted() == (30, 45)
         return side
 
