@@ -10,6 +10,7 @@ import pytest
 from edited import Tensors, copy_edited
 from flax import nnx
 from oracle_files import DRAFTS, ORACLES
+from safetensors.numpy import load_file
 
 from convert import load_draft, load_target
 from convert.fill import named_variables
@@ -108,9 +109,12 @@ def test_rope_theta_and_aux_convention_can_be_overridden(target: KimiTarget) -> 
 
 
 def test_the_id_map_is_the_files(target: KimiTarget) -> None:
+    """d2t says by how much an id moves, not where it goes."""
     target_ids = load_draft(REDUCED, target).target_ids
     assert target_ids is not None
-    assert len(set(np.asarray(target_ids).tolist())) == 192
+    moves = load_file(REDUCED / "model.safetensors")["d2t"]
+    np.testing.assert_array_equal(target_ids, np.arange(192) + moves)
+    assert (moves > 0).any() and len(set(np.asarray(target_ids).tolist())) == 192
     assert load_draft(FULL, target).target_ids is None
 
 

@@ -109,3 +109,30 @@ def test_accepted_counts_add_up_to_the_tokens_generated(case: dict[str, Any]) ->
     assert stats.num_accepted_tokens <= stats.num_draft_tokens <= k * stats.num_drafts
     assert list(stats.num_accepted_per_pos) == sorted(stats.num_accepted_per_pos, reverse=True)
     assert stats.prompt_tokens == sum(len(r.prompt_ids) for r in case["requests"])
+
+
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_between_two_chunks_of_a_prompt_everybody_else_gets_a_round(
+    monkeypatch: pytest.MonkeyPatch, with_draft: bool
+) -> None:
+    """And it verifies as many drafts as without the prompt beside it."""
+    config = EngineConfig(3, max_model_len=64, max_num_seqs=2, page_size=4, prefill_chunk=4)
+    engine = simulated_engine(monkeypatch, config, with_draft=with_draft)
+    runner: Any = engine._runner
+    order: list[str] = []
+    for program in ("prefill", "round"):
+        run = getattr(runner, program)
+
+        def note(*inputs: Any, name: str = program, run: Any = run) -> Any:
+            order.append(name)
+            return run(*inputs)
+
+        monkeypatch.setattr(runner, program, note)
+    talker = Request("talker", [1, 2], SamplingParams(max_tokens=60, seed=1))
+    long = Request("long", [i % VOCAB for i in range(40)], SamplingParams(max_tokens=2, seed=2))
+    answers = drive(engine, [talker, long], arrival_gap=2)
+    chunks = [i for i, name in enumerate(order) if name == "prefill"][1:]
+    assert len(chunks) == 10
+    assert all(order[i + 1] == "round" for i in chunks[:-1])
+    during = [r for output in answers["talker"].outputs for r in output.rounds][:10]
+    assert all(r.verified == 3 * with_draft for r in during)
