@@ -87,7 +87,7 @@ def tiny_target(seed: int = 0) -> KimiTarget:
 
 def tiny_draft(target: KimiTarget, seed: int = 1) -> Eagle3Draft:
     """A draft with the target's embedding and head."""
-    draft = _copying_draft(DRAFT, seed)
+    draft = copying_draft(DRAFT, seed)
     draft.embed_tokens, draft.lm_head = target.embed_tokens, target.lm_head
     return draft
 
@@ -126,7 +126,7 @@ def attentive_latent_draft(target: KimiTarget, seed: int = 5) -> Eagle3Draft:
 
 def reduced_draft(target: KimiTarget, seed: int = 2) -> Eagle3Draft:
     """A draft with a head of its own for tokens 1, 3, 5, ... of the first 80."""
-    draft = _copying_draft(replace(DRAFT, draft_vocab_size=REDUCED_VOCAB), seed)
+    draft = copying_draft(replace(DRAFT, draft_vocab_size=REDUCED_VOCAB), seed)
     draft.embed_tokens = target.embed_tokens
     draft.d2t.set_value(jnp.arange(REDUCED_VOCAB, dtype=jnp.int32) + 1)
     head: Any = target.lm_head.kernel.get_value()
@@ -141,7 +141,8 @@ def _filled_draft(config: DraftConfig, seed: int) -> Eagle3Draft:
     return draft
 
 
-def _copying_draft(config: DraftConfig, seed: int) -> Eagle3Draft:
+def copying_draft(config: DraftConfig, seed: int = 1) -> Eagle3Draft:
+    """A draft that tends to say what was said after the token before; without embedding."""
     draft, rng = _filled_draft(config, seed), np.random.default_rng(seed + 100)
     attention = draft.midlayer.self_attn
     assert isinstance(attention, GQAttention)

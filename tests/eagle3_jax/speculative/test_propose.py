@@ -1,6 +1,7 @@
 """The drafts of a round against cache-free passes of the draft over the same tokens."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,15 @@ import numpy as np
 import pytest
 from driving import sizes
 from lab import PAGES, Lab, one_row
-from tiny import VOCAB, attentive_draft, attentive_latent_draft, reduced_draft
+from tiny import (
+    DRAFT,
+    VOCAB,
+    attentive_draft,
+    attentive_latent_draft,
+    copying_draft,
+    reduced_draft,
+    tiny_draft,
+)
 
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -91,3 +100,13 @@ def test_drafts_in_a_round_are_those_of_cache_free_passes(
             committed = report[: report[K + 1]].tolist()
             assert committed[:-1] == drafts[: len(committed) - 1]
             tokens += committed
+
+
+def test_a_draft_knows_positions_past_its_own_context(target: KimiTarget) -> None:
+    """Positions are the target's: what a draft's config says of its length cuts nothing."""
+    tokens = jnp.asarray([PROMPT * 3])
+    aux = forward(target, tokens, aux_layer_ids=DRAFT.aux_layer_ids).aux_hidden
+    short = copying_draft(replace(DRAFT, max_position_embeddings=8))
+    short.embed_tokens, short.lm_head = target.embed_tokens, target.lm_head
+    expected, _ = draft_forward(tiny_draft(target), tokens, aux)
+    np.testing.assert_array_equal(draft_forward(short, tokens, aux)[0], expected)
