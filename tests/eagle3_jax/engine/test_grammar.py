@@ -249,3 +249,17 @@ def test_rounds_without_drafts_between_constrained_ones_change_no_token(
         assert answer.token_ids == alone[name].token_ids, name
     drafted = engine.stats().rounds_by_drafted
     assert drafted[0] > 5 and drafted[3] > 5, "one of the two kinds never ran"
+
+
+def test_after_warmup_grammars_compile_nothing_and_move_no_array_by_themselves(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    constrained: list[Request],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = ready(target, draft, sizes(3))
+    engine.warmup()
+    monkeypatch.setattr("eagle3_jax.engine.runner.compile_program", None)
+    with jax.transfer_guard("disallow"):
+        drive(engine, constrained[:10])
+    assert engine.stats().num_accepted_tokens > 10
