@@ -122,6 +122,8 @@ def test_speculation_batches_and_preemption_change_no_token(
     stats = engine.stats()
     assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
     assert stats.free_pages == stats.total_pages
+    runner = engine._runner
+    assert set(runner._programs) <= set(runner.programs), "a program that warmup would not compile"
 
 
 def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> list[int]:
