@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
+from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import FinishReason
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -20,13 +21,17 @@ class Generation:
     """One finished answer.
 
     token_ids includes the EOS or stop id and excludes what a stop string trims. accepted: accepted
-    drafts of each round, before trimming; the token sampled by prefill is no round.
+    drafts of each round, before trimming; the token sampled by prefill is no round. logprobs, where
+    asked for: of each token of token_ids, {id: Logprob(logprob, rank)}, that token first and then
+    the best ones. prompt_logprobs: the same of each token of the prompt, None for its first.
     """
 
     token_ids: list[int]
     finish_reason: FinishReason
     accepted: list[int]
     seed: int
+    logprobs: list[LogprobsOfToken] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 def generate(
@@ -95,18 +100,24 @@ def _longest(requests: list[Request], max_position_embeddings: int) -> int:
 
 
 def _run(engine: Engine, requests: list[Request]) -> list[Generation]:
-    tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    accepted: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    done: dict[str, Generation] = {}
+    outputs: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
     for request in requests:
         engine.add(request)
     while engine.has_work:
         for output in engine.step():
-            name = output.request_id
-            tokens[name].extend(output.token_ids)
-            accepted[name].extend(output.accepted)
-            if output.finish_reason:
-                done[name] = Generation(
-                    tokens[name], output.finish_reason, accepted[name], output.seed
-                )
-    return [done[request.request_id] for request in requests]
+            outputs[output.request_id].append(output)
+    return [_put_together(outputs[r.request_id], r.sampling) for r in requests]
+
+
+def _put_together(outputs: list[RequestOutput], sampling: SamplingParams) -> Generation:
+    last = outputs[-1]
+    assert last.finish_reason, "the engine has work left"
+    scored, prompt_scored = sampling.logprobs is not None, sampling.prompt_logprobs is not None
+    return Generation(
+        [token for output in outputs for token in output.token_ids],
+        last.finish_reason,
+        [count for output in outputs for count in output.accepted],
+        last.seed,
+        [entry for output in outputs for entry in output.logprobs] if scored else None,
+        last.prompt_logprobs if prompt_scored else None,
+    )

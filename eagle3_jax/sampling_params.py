@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
 from eagle3_jax.structured_outputs import StructuredOutputs
+
+LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class SamplingParams:
     repetition_penalty (1 is off) acts on tokens of prompt and answer, presence_penalty and
     frequency_penalty, -2..2, on those of the answer. num_speculative_tokens: drafts verified a
     round at most, None (or more than the engine makes) for all of them. structured_outputs: the
-    form of the answer.
+    form of the answer. logprobs: log-probabilities of every token of the answer and of so many best
+    ones, 0..20, None for none; logprobs_mode: raw_logprobs, the model's own, or processed_logprobs,
+    those after all options. prompt_logprobs: the same of the prompt's tokens, always raw.
     Raises ValueError for a value out of range.
     """
 
@@ -44,6 +48,9 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     num_speculative_tokens: int | None = None
     structured_outputs: StructuredOutputs | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprobs_mode: str = "raw_logprobs"
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -52,6 +59,7 @@ class SamplingParams:
         self._check_numbers()
         self._check_stops(stop)
         self._check_penalties()
+        self._check_logprobs()
         self._check_bias()
         self._check_words()
 
@@ -103,6 +111,14 @@ class SamplingParams:
             _require(-2 <= value <= 2, name, "in [-2, 2]", value)
         value = self.num_speculative_tokens
         _require(value is None or value >= 0, "num_speculative_tokens", "0 or more", value)
+
+    def _check_logprobs(self) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            valid = count is None or 0 <= count <= MAX_LOGPROBS
+            _require(valid, name, f"in 0..{MAX_LOGPROBS}", count)
+        mode, modes = self.logprobs_mode, " or ".join(LOGPROBS_MODES)
+        _require(mode in LOGPROBS_MODES, "logprobs_mode", modes, mode)
 
     def _check_bias(self) -> None:
         pairs = self.bias_pairs

@@ -11,6 +11,8 @@ MAX_REQUEST_STOP_IDS = 64
 """Ids that may end one request, EOS ids included."""
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 16
+MAX_LOGPROBS = 20
+"""Best tokens whose log-probabilities a request may ask for at every position."""
 
 
 @jax.tree_util.register_dataclass

@@ -11,11 +11,12 @@ from fastapi import Response
 from eagle3_jax.engine import RequestOutput
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.choices import Choices, ChoiceState
+from serve.logprobs import logprobs_by_id
 from serve.options import SpecMetricsLevel
 from serve.output_stream import OutputStream
 from serve.protocol import GenerationRequest
 from serve.responses import Choice, GenerationResponse
-from serve.service import Service
+from serve.service import Service, TokenizerLike
 from serve.spec_metrics import measure
 from serve.stamp import synthetic_stamp
 from serve.streaming import DONE, ClientGone, EventStream, event, until_disconnect
@@ -29,24 +30,27 @@ class Form(Protocol):
     id_prefix: str
     whole_object: str
     chunk_object: str
-    prompt_ids_in_choice: bool
+    prompt_in_choice: bool
 
     def whole(self, state: ChoiceState, shared: dict[str, Any]) -> Choice:
         """A finished choice."""
         ...
 
-    def piece(self, output: RequestOutput, first: bool, shared: dict[str, Any]) -> Choice:
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> Choice:
         """One output of a choice."""
         ...
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP request under way. Prompt ids, when asked for, come with a choice's first piece."""
+    """One HTTP request under way. What was asked for of a prompt comes with the first piece."""
 
     body: GenerationRequest
     choices: Choices
     form: Form
+    tokenizer: TokenizerLike
     envelope: dict[str, Any]
     spec_metrics: SpecMetricsLevel = "none"
     num_spec_tokens: int = 0
@@ -66,7 +70,7 @@ class Answer:
         async for state, output in self.choices.follow(stream):
             first = state.index not in begun
             begun.add(state.index)
-            piece = self.form.piece(output, first, self._fields(state, output, first))
+            piece = self.form.piece(state, output, first, self._fields(state, output, first))
             usage = {"usage": self.choices.usage} if self.body.continuous_usage else {}
             yield event(self._body(self.form.chunk_object, [piece], first, **usage))
         if self.body.include_usage:
@@ -81,8 +85,8 @@ class Answer:
 
     def _body(self, kind: str, choices: list[Choice], first: bool, **totals: Any) -> str:
         fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
-        if self.body.return_token_ids and first and not self.form.prompt_ids_in_choice:
-            fields["prompt_token_ids"] = self.choices.states[0].request.prompt_ids
+        if first and not self.form.prompt_in_choice:
+            fields |= self._prompt_fields(self.choices.states[0])
         response = GenerationResponse(**fields, seed=self.choices.seed)
         return response.model_dump_json(exclude_unset=True)
 
@@ -90,13 +94,22 @@ class Answer:
         self, state: ChoiceState, part: ChoiceState | RequestOutput, first: bool
     ) -> dict[str, Any]:
         """The fields that a choice, or one part of it, has in either endpoint."""
-        fields = {"index": state.index, "logprobs": None, "finish_reason": part.finish_reason}
+        fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
             fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": state.spec}
         if self.body.return_token_ids:
             fields["token_ids"] = list(part.token_ids)
-            if first and self.form.prompt_ids_in_choice:
-                fields["prompt_token_ids"] = state.request.prompt_ids
+        if first and self.form.prompt_in_choice:
+            fields |= self._prompt_fields(state)
+        return fields
+
+    def _prompt_fields(self, state: ChoiceState) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if self.body.return_token_ids:
+            fields["prompt_token_ids"] = state.request.prompt_ids
+        if (count := self.body.prompt_logprobs) is not None:
+            entries = logprobs_by_id(self.tokenizer, state.prompt_logprobs, count)
+            fields["prompt_logprobs"] = entries
         return fields
 
 
@@ -123,6 +136,7 @@ async def answer(
         body,
         Choices(requests, len(prompts)),
         form,
+        service.tokenizer,
         envelope,
         service.spec_metrics,
         service.engine.stats.num_speculative_tokens,

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+from functools import partial
 from typing import Any
 
 import fastapi
@@ -10,11 +11,12 @@ from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.answer import answer
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
+from serve.logprobs import ChatLogprobs, chat_logprobs
 from serve.protocol import ChatCompletionRequest
 from serve.reasoning import behind_reasoning
 from serve.responses import ChatChoice, ChatChunkChoice, Message
-from serve.service import Service
-from serve.tool_calls import ToolCallForm
+from serve.service import Service, TokenizerLike
+from serve.tool_calls import LogprobsOfPart, ToolCallForm
 from serve.tools import SECTION_MARK
 
 
@@ -24,18 +26,23 @@ class ChatForm:
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
-    prompt_ids_in_choice = False
+    prompt_in_choice = False
+
+    def __init__(self, logprobs: LogprobsOfPart) -> None:
+        self._logprobs = logprobs
 
     def whole(self, state: ChoiceState, shared: dict[str, Any]) -> ChatChoice:
         """A finished choice."""
         message = Message(role="assistant", content="".join(state.text))
-        return ChatChoice(**shared, message=message)
+        return ChatChoice(**shared, logprobs=self._logprobs(state), message=message)
 
-    def piece(self, output: RequestOutput, first: bool, shared: dict[str, Any]) -> ChatChunkChoice:
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> ChatChunkChoice:
         """One output of a choice."""
         text = output.text
         delta = Message(role="assistant", content=text) if first else Message(content=text)
-        return ChatChunkChoice(**shared, delta=delta)
+        return ChatChunkChoice(**shared, logprobs=self._logprobs(output), delta=delta)
 
 
 def chat_router(service: Service) -> APIRouter:
@@ -50,10 +57,21 @@ def chat_router(service: Service) -> APIRouter:
         service.engine.check_admitting()
         prompt = _prompt_ids(service, body)
         outputs = _outputs(service, body, prompt)
-        form = ToolCallForm(named=body.names_tool) if body.callable else ChatForm()
+        logprobs = partial(_logprobs, service.tokenizer, body.num_logprobs)
+        calls = ToolCallForm(logprobs, named=body.names_tool)
+        form = calls if body.callable else ChatForm(logprobs)
         return await answer(service, request, body, form, [prompt], None, outputs)
 
     return router
+
+
+def _logprobs(
+    tokenizer: TokenizerLike, count: int | None, part: ChoiceState | RequestOutput
+) -> ChatLogprobs | None:
+    """The log-probabilities of a choice, or of one part of it, if they were asked for."""
+    if count is None:
+        return None
+    return chat_logprobs(tokenizer, part.token_ids, part.logprobs, count)
 
 
 def _outputs(

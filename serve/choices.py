@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from eagle3_jax.engine import Acceptance, Request, RequestOutput, Round
+from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from serve.output_stream import OutputStream
 from serve.responses import PromptTokensDetails, SpecMetrics, Usage
 
@@ -17,6 +18,8 @@ class ChoiceState:
     request: Request
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOfToken] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs = ()
     rounds: list[Round] = field(default_factory=list)
     cached_tokens: int = 0
     finish_reason: str | None = None
@@ -41,6 +44,8 @@ class ChoiceState:
         """Adds an output."""
         self.text.append(output.text)
         self.token_ids.extend(output.token_ids)
+        self.logprobs.extend(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs
         self.rounds.extend(output.rounds)
         self.cached_tokens = output.cached_tokens
         self.finish_reason = output.finish_reason

@@ -9,28 +9,60 @@ from eagle3_jax.engine import RequestOutput
 from serve.answer import answer
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
+from serve.logprobs import TextOffsets, completion_logprobs
 from serve.protocol import CompletionRequest
 from serve.responses import CompletionChoice
-from serve.service import Service
+from serve.service import Service, TokenizerLike
 
 DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionForm:
-    """Text completions: chunks have the form of whole answers."""
+    """Text completions: chunks have the form of whole answers. An echo comes with the first."""
 
     id_prefix = "cmpl"
     whole_object = "text_completion"
     chunk_object = "text_completion"
-    prompt_ids_in_choice = True
+    prompt_in_choice = True
+
+    def __init__(self, body: CompletionRequest, tokenizer: TokenizerLike) -> None:
+        self._body = body
+        self._tokenizer = tokenizer
+        self._offsets: dict[int, TextOffsets] = {}
 
     def whole(self, state: ChoiceState, shared: dict[str, Any]) -> CompletionChoice:
         """A finished choice."""
-        return CompletionChoice(**shared, text="".join(state.text))
+        return self._choice(state, state, "".join(state.text), True, shared)
 
-    def piece(self, output: RequestOutput, first: bool, shared: dict[str, Any]) -> CompletionChoice:
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> CompletionChoice:
         """One output of a choice."""
-        return CompletionChoice(**shared, text=output.text)
+        return self._choice(state, output, output.text, first, shared)
+
+    def _choice(
+        self,
+        state: ChoiceState,
+        part: ChoiceState | RequestOutput,
+        text: str,
+        first: bool,
+        shared: dict[str, Any],
+    ) -> CompletionChoice:
+        prompt = state.request.prompt_ids if self._body.echo and first else []
+        echo = b"".join(map(self._tokenizer.token_bytes, prompt)).decode(errors="replace")
+        told = None
+        if self._body.logprobs is not None:
+            offsets = TextOffsets(self._tokenizer, skip_special=False).take(prompt)
+            answer = TextOffsets(self._tokenizer, len(echo))
+            offsets += self._offsets.setdefault(state.index, answer).take(part.token_ids)
+            told = completion_logprobs(
+                self._tokenizer,
+                [*prompt, *part.token_ids],
+                [*(part.prompt_logprobs if prompt else ()), *part.logprobs],
+                offsets,
+                self._body.logprobs,
+            )
+        return CompletionChoice(**shared, logprobs=told, text=echo + text)
 
 
 def completions_router(service: Service) -> APIRouter:
@@ -44,9 +76,8 @@ def completions_router(service: Service) -> APIRouter:
         prompts = [_prompt_ids(service, prompt) for prompt in body.prompts()]
         if not prompts:
             raise invalid_request("there is no prompt", param="prompt")
-        return await answer(
-            service, request, body, CompletionForm(), prompts, DEFAULT_MAX_TOKENS, body.form
-        )
+        form = CompletionForm(body, service.tokenizer)
+        return await answer(service, request, body, form, prompts, DEFAULT_MAX_TOKENS, body.form)
 
     return router
 

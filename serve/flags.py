@@ -6,7 +6,13 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from serve.load_flags import add_load_flags
-from serve.options import SPEC_METRICS_LEVELS, SPECULATIVE_KEYS, ServeOptions, check_options
+from serve.options import (
+    LOGPROBS_MODES,
+    SPEC_METRICS_LEVELS,
+    SPECULATIVE_KEYS,
+    ServeOptions,
+    check_options,
+)
 
 ONE_DEVICE = {
     "--tensor-parallel-size": ("-tp", "--tp", "--tp-size"),
@@ -153,6 +159,12 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         dest="enable_prefix_caching",
         default=argparse.SUPPRESS,
         help=argparse.SUPPRESS,
+    )
+    group.add_argument(
+        "--logprobs-mode",
+        choices=LOGPROBS_MODES,
+        default=LOGPROBS_MODES[0],
+        help="of the model's own logits, or after all options",
     )
     group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
     count("--seed", help="makes the seeds of unseeded requests repeatable")

@@ -43,6 +43,7 @@ class GenerateOptions:
     form: dict[str, Any]
     max_model_len: int | None
     raw: bool
+    echo: bool
     json: bool
     exact: bool
     acceptance: dict[str, Any]
@@ -90,6 +91,8 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         prompts += read_prompts(path)
     if not prompts:
         raise ValueError("give at least one --prompt or a --prompts-file that has some")
+    if not flags.json and (flags.logprobs is not None or flags.prompt_logprobs is not None):
+        raise ValueError("--logprobs and --prompt-logprobs are printed with --json only")
     k = flags.num_speculative_tokens
     has_draft = flags.demo or flags.draft
     if k is None:
@@ -108,6 +111,7 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         form=_read_form(flags),
         max_model_len=flags.max_model_len,
         raw=flags.raw,
+        echo=flags.echo,
         json=flags.json,
         exact=flags.exact,
         acceptance=_check_acceptance(flags, k),
@@ -156,6 +160,7 @@ def _build_parser() -> OneLineParser:
     add("--regex", metavar="TEXT", help="that the whole answer matches")
     add("--choice", action="append", metavar="TEXT", help="an answer; may be repeated")
     add("--grammar", metavar="TEXT", help="of the answer, as Lark or GBNF")
+    add("--echo", action="store_true", help="put the prompt in front of the text")
     add("--max-model-len", type=int, metavar="N", help="prompt + answer, in tokens")
     add("--raw", action="store_true", help="send prompts as they are, without the chat template")
     add("--json", action="store_true", help="one JSON object a line")

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
+from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.bad_words import spell_bad_words
@@ -22,6 +23,7 @@ from serve.loading import (
     keep_compiled_programs,
     load_pair,
 )
+from serve.logprobs import TokenBytes, logprobs_by_id
 from serve.offline_progress import OfflineProgress
 from serve.reasoning import behind_reasoning
 from serve.stamp import synthetic_stamp
@@ -31,11 +33,13 @@ MAX_BATCH = 8
 
 @dataclass
 class Generated:
-    """One answer as it grows."""
+    """One answer as it grows; `text` may begin with an echo of the prompt."""
 
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     rounds: list[Round] = field(default_factory=list)
+    logprobs: list[LogprobsOfToken] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs = ()
     finish_reason: str | None = None
     seed: int | None = None
 
@@ -44,12 +48,16 @@ class Generated:
         self.token_ids.extend(output.token_ids)
         self.text += output.text
         self.rounds.extend(output.rounds)
+        self.logprobs.extend(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs
         self.finish_reason = output.finish_reason
         self.seed = output.seed
 
-    def as_json(self, stamp: dict[str, float]) -> str:
+    def as_json(self, tokenizer: TokenBytes, stamp: dict[str, float]) -> str:
         """One line; accept lengths by the formulas of docs/metrics.md, null without a round. stamp:
         the field that synthetic acceptance adds.
+
+        Logprobs are there if they were asked for, in the form of vLLM's prompt_logprobs.
         """
         counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
         fields = {
@@ -64,6 +72,8 @@ class Generated:
             "accept_length_eos_corrected": counts.accept_length_eos_corrected,
             "seed": self.seed,
         }
+        told = {"logprobs": self.logprobs, "prompt_logprobs": self.prompt_logprobs}
+        fields |= {name: logprobs_by_id(tokenizer, told[name]) for name in told if told[name]}
         return json.dumps(fields | stamp, ensure_ascii=False)
 
 
@@ -84,6 +94,7 @@ def run(options: GenerateOptions) -> int:
             outputs = behind_reasoning(form, prompt, pair.tokenizer)
             params = replace(sampling, structured_outputs=outputs)
             engine.add(Request(str(index), prompt, params))
+        answers = [Generated(text=_echo(pair, prompt, options.echo)) for prompt in prompts]
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
@@ -91,8 +102,9 @@ def run(options: GenerateOptions) -> int:
         console.print("synthetic acceptance: answers are not the model's")
     with OfflineProgress(console, len(prompts)) as progress:
         engine.warmup(progress.on_compiled)
-        for answer in _generate(engine, len(prompts), progress):
-            progress.put_out(answer.as_json(stamp) if options.json else answer.text)
+        for answer in _generate(engine, answers, progress):
+            line = answer.as_json(pair.tokenizer, stamp) if options.json else answer.text
+            progress.put_out(line)
     return 0
 
 
@@ -108,6 +120,10 @@ def _encode(pair: LoadedPair, prompt: str, raw: bool) -> list[int]:
     if raw:
         return pair.tokenizer.encode(prompt, add_special=True)
     return pair.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+
+
+def _echo(pair: LoadedPair, prompt: list[int], wanted: bool) -> str:
+    return pair.tokenizer.decode(prompt, skip_special=False) if wanted else ""
 
 
 def _build_engine(pair: LoadedPair, options: GenerateOptions, longest_prompt: int) -> Engine:
@@ -128,15 +144,16 @@ def _build_engine(pair: LoadedPair, options: GenerateOptions, longest_prompt: in
     )
 
 
-def _generate(engine: Engine, count: int, progress: OfflineProgress) -> Iterator[Generated]:
+def _generate(
+    engine: Engine, answers: list[Generated], progress: OfflineProgress
+) -> Iterator[Generated]:
     """Finished answers in the order of their requests, each as soon as its turn comes."""
-    answers = [Generated() for _ in range(count)]
     printed = 0
     while engine.has_work:
         for output in engine.step():
             answers[int(output.request_id)].take(output)
         done = sum(answer.finish_reason is not None for answer in answers)
         progress.on_step(done, engine.stats())
-        while printed < count and answers[printed].finish_reason is not None:
+        while printed < len(answers) and answers[printed].finish_reason is not None:
             yield answers[printed]
             printed += 1

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from serve.load_flags import LoadOptions, read_load_options
 
 MAX_SPECULATIVE_TOKENS = 8
+LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 DEFAULT_SPECULATIVE_TOKENS = 3
 SPECULATIVE_KEYS = (
     "model",
@@ -72,6 +73,7 @@ class ServeOptions:
     prefill_chunk: int | None
     exact: bool
     enable_prefix_caching: bool
+    logprobs_mode: str
     seed: int | None
     spec_metrics: SpecMetricsLevel
 
@@ -104,6 +106,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         prefill_chunk=_positive(flags, "max_num_batched_tokens"),
         exact=flags.exact,
         enable_prefix_caching=flags.enable_prefix_caching,
+        logprobs_mode=flags.logprobs_mode,
         seed=flags.seed,
         spec_metrics=flags.per_request_spec_decode_metrics,
     )

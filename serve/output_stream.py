@@ -14,6 +14,7 @@ def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         token_ids=first.token_ids + second.token_ids,
         text=first.text + second.text,
         rounds=first.rounds + second.rounds,
+        logprobs=first.logprobs + second.logprobs,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from eagle3_jax.sampling_rows import MAX_LOGPROBS
 from serve.errors import invalid_option
 from serve.structured import StructuredFields
 from serve.tools import ToolFields
@@ -28,6 +29,7 @@ SAMPLING_OPTIONS = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "logprobs_mode",
 )
 
 
@@ -72,6 +74,8 @@ class GenerationRequest(StructuredFields):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     speculative: SpeculativeOptions | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs_mode: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -105,9 +109,20 @@ class GenerationRequest(StructuredFields):
         """Tokens to generate at most, as the client asked."""
         return self.max_tokens
 
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many best tokens are told beside each one of the answer; None for no logprobs."""
+        raise NotImplementedError
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """The same of the prompt."""
+        return self.prompt_logprobs
+
     def sampling_options(self) -> dict[str, Any]:
         """The sampling options this request sets, by their SamplingParams names."""
         given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        given["logprobs"], given["prompt_logprobs"] = self.num_logprobs, self.num_prompt_logprobs
         given["num_speculative_tokens"] = self.speculative and self.speculative.num_tokens
         lists = {name: tuple(v) for name, v in given.items() if isinstance(v, list)}
         return {name: v for name, v in (given | lists).items() if v is not None}
@@ -117,12 +132,25 @@ class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, body: Any) -> Any:
         refuse_unsupported(body, COMPLETION)
         return body
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As many as the field says."""
+        return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """An echo tells the prompt's like the answer's."""
+        asked = self.prompt_logprobs, self.logprobs if self.echo else None
+        return max((count for count in asked if count is not None), default=None)
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts one by one: a list of ids is one prompt, other lists hold one each."""
@@ -154,12 +182,25 @@ class ChatCompletionRequest(GenerationRequest, ToolFields):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, body: Any) -> Any:
         refuse_unsupported(body, CHAT)
         return body
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid_option("top_logprobs", "top_logprobs needs logprobs = true")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As many as `top_logprobs` says, once `logprobs` is true."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def token_limit(self) -> int | None:

@@ -1,13 +1,15 @@
 """The bodies that the server sends, in OpenAI's form.
 
-`seed`, `spec`, `stop_reason`, `metrics`, `token_ids` and `prompt_token_ids` are extensions; the
-last three appear only when asked for, which is why bodies are written with `exclude_unset`.
+`seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `prompt_token_ids` and `prompt_logprobs` are
+extensions; the last four appear only when asked for, which is why bodies are written with
+`exclude_unset`.
 """
 
 from typing import Literal
 
 from pydantic import BaseModel, SerializeAsAny
 
+from serve.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsById
 from serve.spec_metrics import ResponseMetrics
 
 
@@ -38,13 +40,14 @@ class Choice(BaseModel):
     """What completion and chat choices share."""
 
     index: int
-    logprobs: None = None
+    logprobs: CompletionLogprobs | ChatLogprobs | None = None
     finish_reason: str | None
     stop_reason: int | str | None = None
     seed: int | None = None
     spec: SpecMetrics | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[LogprobsById | None] | None = None
 
 
 class CompletionChoice(Choice):
@@ -102,6 +105,7 @@ class GenerationResponse(BaseModel):
     synthetic_acceptance_length: float | None = None
     seed: int | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[LogprobsById | None] | None = None
 
 
 class ModelCard(BaseModel):

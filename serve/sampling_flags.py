@@ -4,6 +4,8 @@ import argparse
 import json
 from typing import Any
 
+from serve.options import LOGPROBS_MODES
+
 SAMPLING_FLAGS = (
     "temperature",
     "top_p",
@@ -21,6 +23,9 @@ SAMPLING_FLAGS = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "logprobs",
+    "prompt_logprobs",
+    "logprobs_mode",
 )
 
 
@@ -44,6 +49,9 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     add("--repetition-penalty", type=float, help="1 is off")
     add("--presence-penalty", type=float)
     add("--frequency-penalty", type=float)
+    add("--logprobs", type=int, metavar="N", help="of each token and the N best, 0..20")
+    add("--prompt-logprobs", type=int, metavar="N", help="the same of the prompt")
+    add("--logprobs-mode", choices=LOGPROBS_MODES, help="the model's own, or after all options")
 
 
 def read_sampling_flags(flags: argparse.Namespace) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
         pair.tokenizer,
         thread,
         metrics,
-        pair.defaults.options,
+        {**pair.defaults.options, "logprobs_mode": options.logprobs_mode},
         _seed_source(options.seed),
         options.spec_metrics,
         grammars=engine.grammars,

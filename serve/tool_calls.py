@@ -2,16 +2,19 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_jax.engine import RequestOutput
 from serve.choices import ChoiceState
+from serve.logprobs import ChatLogprobs
 from serve.responses import ChatChoice, ChatChunkChoice, FunctionCall, Message, ToolCall
 
 HEADER = re.compile(
     r"<\|tool_call_begin\|>(functions\.(.+?):\d+)<\|tool_call_argument_begin\|>", re.DOTALL
 )
+LogprobsOfPart = Callable[[ChoiceState | RequestOutput], ChatLogprobs | None]
 DECODER = json.JSONDecoder()
 
 
@@ -40,11 +43,12 @@ class ToolCallForm:
     the function.
     """
 
+    logprobs: LogprobsOfPart
     named: bool
     id_prefix: str = "chatcmpl"
     whole_object: str = "chat.completion"
     chunk_object: str = "chat.completion.chunk"
-    prompt_ids_in_choice: bool = False
+    prompt_in_choice: bool = False
     _texts: dict[int, str] = field(default_factory=dict)
     _sent: dict[int, int] = field(default_factory=dict)
 
@@ -52,11 +56,13 @@ class ToolCallForm:
         """A finished choice; a call that the length limit cut is as long as it got."""
         calls, _ = read_tool_calls("".join(state.text))
         message = Message(role="assistant", content=None, tool_calls=calls)
-        return ChatChoice(**self._ended(shared), message=message)
+        return ChatChoice(**self._ended(shared), logprobs=self.logprobs(state), message=message)
 
-    def piece(self, output: RequestOutput, first: bool, shared: dict[str, Any]) -> ChatChunkChoice:
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> ChatChunkChoice:
         """One output of a choice, with the calls that are complete by it."""
-        index = shared["index"]
+        index = state.index
         text = self._texts[index] = self._texts.get(index, "") + output.text
         calls, complete = read_tool_calls(text)
         if not complete and output.finish_reason is None:
@@ -66,7 +72,8 @@ class ToolCallForm:
         delta: dict[str, Any] = {"role": "assistant"} if first else {}
         if calls[sent:]:
             delta["tool_calls"] = calls[sent:]
-        return ChatChunkChoice(**self._ended(shared), delta=Message(**delta))
+        told = self.logprobs(output)
+        return ChatChunkChoice(**self._ended(shared), logprobs=told, delta=Message(**delta))
 
     def _ended(self, shared: dict[str, Any]) -> dict[str, Any]:
         if shared["finish_reason"] != "stop" or self.named:

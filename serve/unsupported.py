@@ -14,20 +14,16 @@ SHARED: dict[str, tuple[object, ...]] = {
     "length_penalty": (None, 1),
     "use_beam_search": (None, False),
     "logits_processors": (None, []),
-    "prompt_logprobs": (None,),
+    "return_tokens_as_token_ids": (None, False),
     "truncate_prompt_tokens": (None,),
     "skip_special_tokens": (None, True),
     "kv_transfer_params": (None,),
 }
 COMPLETION = SHARED | {
-    "logprobs": (None,),
-    "echo": (None, False),
     "suffix": (None, ""),
     "prompt_embeds": (None,),
 }
 CHAT = SHARED | {
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "reasoning_effort": (None,),

@@ -23,6 +23,7 @@ def no_controls(vocab_size: int) -> Any:
         in_prompt=_filled(False, np.bool_, vocab_size),
         counts=_filled(0, np.int32, vocab_size),
         tail=_filled(NO_TOKEN, np.int32, MAX_BAD_WORD_TOKENS - 1),
+        processed_logprobs=_filled(False, np.bool_),
     )
 
 
@@ -33,9 +34,10 @@ def pack_controls(sequence: Sequence, vocab_size: int) -> TokenControls:
     preemption the answer so far is part of what is.
     """
     row = no_controls(vocab_size)
+    sampling, prompt_length = sequence.request.sampling, len(sequence.request.prompt_ids)
+    row.processed_logprobs[0] = sampling.logprobs_mode == "processed_logprobs"
     if not sequence.controlled:
         return row
-    sampling, prompt_length = sequence.request.sampling, len(sequence.request.prompt_ids)
     answer = sequence.prefill_ids[prompt_length:]
     row.stop_ids[0, : len(sequence.stop_ids)] = sequence.stop_ids
     row.in_prompt[0, sequence.request.prompt_ids] = True

@@ -10,14 +10,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-import jax
-
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars, Matcher, load_grammars
 from eagle3_jax.engine.request import Request, RequestOutput
-from eagle3_jax.engine.runner import Progress, RowReport, Runner
+from eagle3_jax.engine.runner import Progress, Report, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 from eagle3_jax.engine.stats import Counters, EngineStats
@@ -39,7 +37,7 @@ class InFlight(NamedTuple):
     the time between their two reads is then the round's own.
     """
 
-    report: jax.Array
+    report: Report
     members: list[Sequence]
     is_round: bool
     drafted: int = 0
@@ -162,8 +160,9 @@ class Engine:
             return False
         report = self._runner.prefill(chunk)
         self._scheduler.chunk_dispatched(chunk)
+        told = chunk.last or chunk.sequence.scores_prompt
         # One that has no news is read only to know when the round behind it began.
-        if chunk.last or (self._clock and self._in_flight):
+        if told or (self._clock and self._in_flight):
             self._in_flight.append(InFlight(report, [chunk.sequence], is_round=False))
         return True
 
@@ -193,7 +192,7 @@ class Engine:
         constrained = [s for s in members if s.matcher is not None]
         return [batch for batch in (free, constrained) if batch]
 
-    def _split_round(self, members: list[Sequence]) -> jax.Array:
+    def _split_round(self, members: list[Sequence]) -> Report:
         """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
         grammar leaves one choice the host drafts it."""
         masks = self._runner.open_masks(
@@ -206,7 +205,7 @@ class Engine:
         drafts = self._runner.read_drafts(proposal)
         for row, matcher in constrained:
             drafts[row] = matcher.fill(masks[row], drafts[row].tolist())
-        return self._runner.verify(proposal, drafts, masks)
+        return self._runner.verify(members, proposal, drafts, masks)
 
     def _round_members(self) -> list[Sequence]:
         """Who takes part in the next round. A grammar's masks need all that is committed: with one
@@ -237,7 +236,11 @@ class Engine:
             self._note_time(program, self._clock())
         for sequence, row in zip(program.members, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
-            if sequence.status is not Status.FINISHED and row.token_ids:
+            if sequence.status is Status.FINISHED:
+                continue
+            if row.prompt_logprobs is not None:
+                sequence.score_prompt(row.prompt_logprobs)
+            if row.token_ids:
                 self._commit(sequence, row, program.is_round, program.drafted)
             elif program.is_round:
                 self._counters.skipped_finished += program.drafted
@@ -254,9 +257,10 @@ class Engine:
             # The round began by giving the rows below its length their final draft KV.
             self._scheduler.prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
-        before = len(sequence.output_ids)
-        for token in row.token_ids:
-            sequence.append(token)
+        before, count = len(sequence.output_ids), sequence.request.sampling.logprobs
+        told = None if count is None else row.logprobs
+        for index, token in enumerate(row.token_ids):
+            sequence.append(token, told.at(index, token, count or 0) if told else None)
             if sequence.status is Status.FINISHED:
                 break
         kept = len(sequence.output_ids) - before

@@ -23,6 +23,7 @@ class PrefixCache:
 
     In exact mode only whole prefill chunks of prompts are shared, so that every row a sequence
     reads was written by the program, and at the place in the chunk, that would have written it.
+    A prompt whose logprobs are asked for is run whole, in exact mode by a program of its own.
     num_queries, num_hits: tokens of the sequences admitted so far, and those of them found.
     """
 
@@ -38,7 +39,7 @@ class PrefixCache:
 
     def reuse(self, sequence: Sequence) -> None:
         """Gives a sequence that has no pages those its prompt begins with, and skips their rows."""
-        if not self._enabled:
+        if not self._enabled or sequence.scores_prompt:
             return
         keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_size)
         count = self._whole(self._pages.count_known(keys))
@@ -59,7 +60,7 @@ class PrefixCache:
         Their target and draft KV must be final in every program dispatched from now on, and the
         token at position num_final known.
         """
-        if not self._enabled:
+        if not self._enabled or (self._exact and sequence.scores_prompt):
             return
         if self._exact:
             num_final = min(num_final, len(sequence.prefill_ids) - 1)

@@ -1,9 +1,10 @@
 """The compiled programs: flat leaves in, ahead-of-time compiled, kept for models of one shape.
 
 Weights enter as flat leaves and become modules again while tracing: passing modules would cost
-milliseconds a call. Every option of a request is data, so a pair needs two prefill programs and two
-round programs per batch bucket: lean ones, and full ones for options that look at token ids. A
-grammar needs a round's two halves as programs of their own, both full, at two batch buckets.
+milliseconds a call. Every option of a request is data, so a pair needs two round programs per batch
+bucket: lean ones, and full ones for options that look at token ids and for logprobs; two prefill
+programs alike, and a third one for the logprobs of prompts. A grammar needs a round's two halves as
+programs of their own, both full, at two batch buckets.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import jax
 from flax import nnx
 from jax import Array, ShapeDtypeStruct
 
+from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.drafts import Drafts
@@ -72,7 +74,7 @@ def _round(
     *,
     full: bool = False,
     widths: Widths | None = None,
-) -> tuple[DecodeState, Array]:
+) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
     if pair.method.tree:
         return tree_round(
@@ -91,9 +93,16 @@ def _round(
 
 
 def _prefill(
-    pair: Pair, target: Leaves, draft: Leaves, state: DecodeState, chunk: PrefillChunk
-) -> tuple[DecodeState, Array]:
-    return prefill_chunk(*_models(pair, target, draft), pair.aux_layer_ids, state, chunk)
+    pair: Pair,
+    target: Leaves,
+    draft: Leaves,
+    state: DecodeState,
+    chunk: PrefillChunk,
+    *,
+    score_prompt: bool = False,
+) -> tuple[DecodeState, Array, Logprobs | None]:
+    models = _models(pair, target, draft)
+    return prefill_chunk(*models, pair.aux_layer_ids, state, chunk, score_prompt=score_prompt)
 
 
 def _propose(
@@ -119,7 +128,7 @@ def _verify(
     page_table: Array,
     drafts: Drafts,
     masks: Array,
-) -> tuple[DecodeState, Array]:
+) -> tuple[DecodeState, Array, Logprobs | None]:
     verifier, _ = _models(pair, target, draft)
     batch = slot_ids, page_table, drafts, masks
     return verify_round(verifier, pair.aux_layer_ids, state, *batch, full=True, method=pair.method)
@@ -131,6 +140,7 @@ PROGRAMS = {
     "prefill": _prefill,
     "propose": _propose,
     "verify": _verify,
+    "scoring prefill": partial(_prefill, score_prompt=True),
 }
 
 
@@ -143,11 +153,11 @@ def compile_program(
     state: DecodeState,
     *inputs: Any,
     widths: Widths | None = None,
-) -> Callable[..., tuple[DecodeState, Any]]:
-    """Compiles the program of this kind, one of PROGRAMS, for these shapes.
+) -> Callable[..., tuple[Any, ...]]:
+    """Compiles the program of this kind, one of PROGRAMS, for these shapes: the state comes first.
 
-    A prefill is full when its chunk holds controls. widths: of a round narrower than the state.
-    The state is donated.
+    A prefill is full when its chunk holds controls, as that of a scoring one must. widths: of a
+    round narrower than the state. The state is donated.
     """
     function = partial(PROGRAMS[kind], pair)
     if widths is not None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
+from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -25,7 +26,9 @@ class RequestOutput:
     token_ids and text are the new ones, already trimmed: token_ids includes the EOS or stop id and
     excludes what a stop string cuts. stop_reason is the stop id or string that ended it, None for
     EOS; after an error, what went wrong. rounds: those reported here; what they accepted is counted
-    before trimming. cached_tokens: prompt tokens whose KV was found in the prefix cache.
+    before trimming. cached_tokens: prompt tokens whose KV was found in the prefix cache. Where
+    asked for, logprobs has one entry per token of token_ids, and prompt_logprobs, the same in every
+    output, one per token of the prompt.
     """
 
     request_id: str
@@ -37,6 +40,8 @@ class RequestOutput:
     prompt_tokens: int
     seed: int
     cached_tokens: int = 0
+    logprobs: tuple[LogprobsOfToken, ...] = ()
+    prompt_logprobs: PromptLogprobs = ()
 
     @property
     def accepted(self) -> tuple[int, ...]:

@@ -13,10 +13,12 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.controls_packing import no_controls, pack_controls
+from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
+from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.controls import empty_controls
@@ -29,26 +31,41 @@ Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
 
 
+class Report(NamedTuple):
+    """What a dispatched program will tell; logprobs only where somebody asked for them."""
+
+    rows: jax.Array
+    logprobs: Logprobs | None
+
+
 class RowReport(NamedTuple):
-    """What one program committed for one sequence: tokens, and how many drafts it verified."""
+    """What one program committed for one sequence: tokens, and how many drafts it verified.
+
+    logprobs: of the tokens. prompt_logprobs: of the prompt's tokens after each of the chunk's.
+    """
 
     token_ids: list[int]
     verified: int
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None
 
 
 class Program(NamedTuple):
     """A compiled program's name: the batch of a round, None for a prefill; lean or full.
 
     half: which half of a round it is, None for whole rounds. widths: of a whole round where the
-    engine chooses k.
+    engine chooses k. scores_prompt: a full prefill that gives logprobs of the prompt, too.
     """
 
     batch: int | None
     full: bool
     half: Literal["propose", "verify"] | None = None
     widths: Widths | None = None
+    scores_prompt: bool = False
 
     def __str__(self) -> str:
+        if self.scores_prompt:
+            return "scoring prefill"
         if self.half is not None:
             return f"{self.half} of {self.batch}"
         kind = "prefill" if self.batch is None else f"round of {self.batch}"
@@ -99,6 +116,7 @@ class Runner:
     def programs(self) -> list[Program]:
         """Every program this runner will ever run; exact mode has one way to compute a row."""
         prefills = [Program(None, full) for full in (False, True)]
+        prefills.append(Program(None, True, scores_prompt=True))
         kinds = (True,) if self.config.exact else (False, True)
         shapes = product(kinds, self.config.buckets, self._widths)
         rounds = [Program(size, full, widths=widths) for full, size, widths in shapes]
@@ -120,26 +138,29 @@ class Runner:
         if progress:
             progress("ready", len(programs), len(programs))
 
-    def prefill(self, chunk: ChunkPlan) -> jax.Array:
+    def prefill(self, chunk: ChunkPlan) -> Report:
         """Dispatches one chunk; returns the report to read later."""
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
-        packed, full = pack_chunk(chunk, self.config, drafts), False
+        packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
+        scores = sequence.scores_prompt
         # Only a prompt's last chunk samples.
-        if chunk.last and self._needs_full(chunk.sequence):
-            mask = self.open_masks(1, 1)
-            if chunk.sequence.matcher is not None:
-                chunk.sequence.matcher.fill(mask[0], [])
-            controls = pack_controls(chunk.sequence, self._vocab_size)
-            packed, full = replace(packed, controls=controls, mask=mask[0]), True
-        return self._run(Program(None, full), jax.device_put(packed))
+        full = scores or (chunk.last and self._needs_full(sequence))
+        if full:
+            mask = self.open_masks(1, 1)[0]
+            if chunk.last and sequence.matcher is not None:
+                sequence.matcher.fill(mask, [])
+            controls = pack_controls(sequence, self._vocab_size)
+            packed = replace(packed, controls=controls, mask=mask)
+        program = Program(None, full, scores_prompt=scores)
+        return self._report(program, [sequence], jax.device_put(packed))
 
-    def round(self, members: Sequence[EngineSequence], drafts: int) -> jax.Array:
+    def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:
         """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
         later. Only an engine that chooses k has programs for more than one number of drafts."""
         bucket = self.config.bucket_for(len(members))
         full = any(self._needs_full(sequence) for sequence in members)
         program = Program(bucket, full, widths=self._widths_for(members, drafts))
-        return self._run(program, *self._batch(members, bucket))
+        return self._report(program, members, *self._batch(members, bucket))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
         """Dispatches the first half of a round over these sequences, with masks [batch, 1, words]
@@ -148,15 +169,23 @@ class Runner:
         batch = self._batch(members, bucket)
         if self._has_draft:
             program = Program(bucket, True, "propose")
-            return Proposal(batch, self._run(program, *batch, jax.device_put(masks)))
+            (drafts,) = self._run(program, *batch, jax.device_put(masks))
+            drafts.ids.copy_to_host_async()
+            return Proposal(batch, drafts)
         no_drafts = np.zeros((bucket, self.config.num_speculative_tokens), np.int32)
         return Proposal(batch, Drafts(jax.device_put(no_drafts)))
 
-    def verify(self, proposal: Proposal, draft_ids: np.ndarray, masks: np.ndarray) -> jax.Array:
+    def verify(
+        self,
+        members: Sequence[EngineSequence],
+        proposal: Proposal,
+        draft_ids: np.ndarray,
+        masks: np.ndarray,
+    ) -> Report:
         """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
         program = Program(masks.shape[0], True, "verify")
         drafts, masks = jax.device_put((draft_ids, masks))
-        return self._run(program, *proposal.batch, Drafts(drafts), masks)
+        return self._report(program, members, *proposal.batch, Drafts(drafts), masks)
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:
@@ -168,15 +197,18 @@ class Runner:
         return open_masks(self._vocab_size, batch, rows)
 
     @staticmethod
-    def read(report: jax.Array) -> list[RowReport]:
-        """Waits for a program and reads its report: the one device-to-host transfer of a round.
+    def read(report: Report) -> list[RowReport]:
+        """Waits for a program and reads its report: the one device-to-host transfer of a round
+        that nobody asks for logprobs.
 
         A prefill reports [token, committed], a round of k drafts [k+1 tokens, committed, verified].
         """
-        rows = jax.device_get(report)
+        rows, logprobs = jax.device_get(report)
         if rows.shape[1] == 2:
-            return [RowReport([int(token)][: int(count)], 0) for token, count in rows]
-        return [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
+            reports = [RowReport([int(token)][: int(count)], 0) for token, count in rows]
+        else:
+            reports = [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
+        return _with_logprobs(reports, logprobs) if logprobs else reports
 
     def _widths_for(self, members: Sequence[EngineSequence], drafts: int) -> Widths | None:
         """The narrowest round of so many drafts that reads all rows of the last one."""
@@ -186,7 +218,8 @@ class Runner:
         return next(w for w in self._widths if w and w.drafts == drafts and w.first_rows >= rows)
 
     def _needs_full(self, sequence: EngineSequence) -> bool:
-        return self.config.exact or sequence.controlled or sequence.matcher is not None
+        asks = sequence.matcher is not None or sequence.wants_logprobs
+        return self.config.exact or sequence.controlled or asks
 
     def _batch(self, members: Sequence[EngineSequence], bucket: int) -> list[jax.Array]:
         """Slots and page table of these sequences on the device, padded to the bucket."""
@@ -197,13 +230,24 @@ class Runner:
             table[row, : len(sequence.pages)] = sequence.pages
         return self._upload(bucket, slots, table)
 
-    def _run(self, program: Program, *inputs: object) -> Any:
+    def _report(
+        self, program: Program, members: Sequence[EngineSequence], *inputs: object
+    ) -> Report:
+        """Dispatches a program; its logprobs are for those members who want some."""
+        rows, logprobs = self._run(program, *inputs)
+        asked = program.scores_prompt or any(sequence.wants_logprobs for sequence in members)
+        report = Report(rows, logprobs if asked else None)
+        for array in jax.tree.leaves(report):
+            array.copy_to_host_async()
+        return report
+
+    def _run(self, program: Program, *inputs: object) -> tuple[Any, ...]:
+        """What the program returns beside the new state."""
         if program not in self._programs:
             self._programs[program] = self._compile(program)
         execute = self._programs[program]
-        self._state, report = execute(self._target, self._draft, self._state, *inputs)
-        jax.tree.leaves(report)[0].copy_to_host_async()
-        return report
+        self._state, *outputs = execute(self._target, self._draft, self._state, *inputs)
+        return tuple(outputs)
 
     def _upload(self, bucket: int, slots: np.ndarray, table: np.ndarray) -> list[jax.Array]:
         """Sends slots and page table; skipped while they stay what this bucket saw last."""
@@ -229,7 +273,8 @@ class Runner:
         if program.full:
             controls, mask = no_controls(self._vocab_size), self.open_masks(1, 1)[0]
             chunk = replace(chunk, controls=controls, mask=mask)
-        return compile_program("prefill", self._pair, *weights, shapes_of(chunk))
+        kind = "scoring prefill" if program.scores_prompt else "prefill"
+        return compile_program(kind, self._pair, *weights, shapes_of(chunk))
 
     def _split_inputs(self, program: Program) -> tuple[Any, ...]:
         batch = program.batch or 0
@@ -237,6 +282,16 @@ class Runner:
             return (shapes_of(self.open_masks(batch, 1)),)
         drafts = Drafts(jnp.zeros((batch, self.config.num_speculative_tokens), jnp.int32))
         return shapes_of((drafts, self.open_masks(batch, self.config.width)))
+
+
+def _with_logprobs(reports: list[RowReport], told: Logprobs) -> list[RowReport]:
+    """The rows' reports with their logprobs, read from the device."""
+
+    def of_row(row: int) -> dict[str, LogprobRows]:
+        prompt = {"prompt_logprobs": LogprobRows.of_row(told.prompt, row)} if told.prompt else {}
+        return {"logprobs": LogprobRows.of_row(told.sampled, row), **prompt}
+
+    return [report._replace(**of_row(row)) for row, report in enumerate(reports)]
 
 
 def initial_state(

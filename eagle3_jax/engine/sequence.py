@@ -9,6 +9,7 @@ from functools import cached_property
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammar import Matcher
+from eagle3_jax.engine.logprobs import LogprobRows, LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
@@ -39,6 +40,7 @@ class Sequence:
     re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
     num_published of them. cached_tokens: prompt tokens found there at the first admission.
     matcher: where the answer is in its grammar, if it has one.
+    logprobs: one entry per token of output_ids, where asked for; num_told tokens were handed out.
     """
 
     request: Request
@@ -61,6 +63,9 @@ class Sequence:
     replay: int = 0
     output_ids: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    logprobs: list[LogprobsOfToken] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs = ()
+    num_told: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -99,6 +104,7 @@ class Sequence:
             TextStream(tokenizer, sampling.stop, sampling.include_stop_str_in_output),
             matcher,
             prefill_ids=list(request.prompt_ids),
+            prompt_logprobs=() if sampling.prompt_logprobs is None else (None,),
         )
 
     @property
@@ -113,6 +119,16 @@ class Sequence:
         sampling = self.request.sampling
         held_back = sampling.min_tokens > 0 and len(self.stop_ids) > MAX_STOP_IDS
         return held_back or sampling.controls_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the answer's logprobs are asked for."""
+        return self.request.sampling.logprobs is not None
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the prompt's logprobs are asked for: all of it has to run, by its own program."""
+        return self.request.sampling.prompt_logprobs is not None
 
     def wanted_drafts(self, most: int) -> int:
         """How many of at most `most` drafts a round it lets verify."""
@@ -134,7 +150,13 @@ class Sequence:
         """Whether the rounds in flight must reach the limit: each commits at least one token."""
         return self.kv_len + 1 + self.rounds_in_flight >= self.limit
 
-    def append(self, token: int) -> None:
+    def score_prompt(self, rows: LogprobRows) -> None:
+        """Takes the logprobs of the prompt's next tokens; one that runs again has nothing new."""
+        count, known = self.request.sampling.prompt_logprobs or 0, len(self.prompt_logprobs)
+        tokens = self.request.prompt_ids[known : known + len(rows)]
+        self.prompt_logprobs += tuple(rows.at(i, token, count) for i, token in enumerate(tokens))
+
+    def append(self, token: int, logprobs: LogprobsOfToken | None = None) -> None:
         """Takes one committed token and applies the finish rules: stop id, stop string, length.
 
         A stop within the length budget beats the length. A grammar ends at an EOS id, whether or
@@ -153,6 +175,8 @@ class Sequence:
             return
         sampling, own_stops = self.request.sampling, self.request.sampling.stop_token_ids
         self.output_ids.append(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
         ready = len(self.output_ids) >= sampling.min_tokens
         if ready and (token in self.eos_token_ids or token in own_stops):
             silent = not sampling.include_stop_str_in_output
@@ -183,6 +207,7 @@ class Sequence:
         if not (token_ids or text or self.finish_reason):
             return None
         rounds, self.rounds = tuple(self.rounds), []
+        first, self.num_told = self.num_told, self.num_told + len(token_ids)
         return RequestOutput(
             self.request.request_id,
             token_ids,
@@ -193,6 +218,8 @@ class Sequence:
             len(self.request.prompt_ids),
             self.seed,
             self.cached_tokens or 0,
+            tuple(self.logprobs[first : self.num_told]),
+            self.prompt_logprobs,
         )
 
     def rewind(self, *, exact: bool) -> None:
@@ -203,6 +230,8 @@ class Sequence:
         """
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
         self.last_drafts = 0
+        if len(self.prompt_logprobs) < len(self.request.prompt_ids):
+            self.prompt_logprobs = self.prompt_logprobs[:1]
         answer = [] if exact else self.output_ids
         self.prefill_ids = [*self.request.prompt_ids, *answer]
         self.replay = len(self.output_ids) if exact else 0

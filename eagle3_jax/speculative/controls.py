@@ -32,6 +32,7 @@ class TokenControls:
     stop_ids: every id that may not come before min_len. repetition divides or multiplies the logits
     of tokens seen in prompt or answer; presence and frequency are subtracted, once or by count, for
     tokens of the answer. in_prompt, counts: what was seen. tail: the answer's last tokens.
+    processed_logprobs: its log-probabilities are those after all options; enabled or not.
     """
 
     enabled: Bool[Array, " batch"]
@@ -44,6 +45,7 @@ class TokenControls:
     in_prompt: Bool[Array, "batch vocab"]
     counts: Int[Array, "batch vocab"]
     tail: Int[Array, "batch context"]
+    processed_logprobs: Bool[Array, " batch"]
 
 
 def empty_controls(slots: int, vocab_size: int) -> TokenControls:
@@ -59,6 +61,7 @@ def empty_controls(slots: int, vocab_size: int) -> TokenControls:
         in_prompt=jnp.zeros((slots, vocab_size), bool),
         counts=jnp.zeros((slots, vocab_size), jnp.int32),
         tail=jnp.full((slots, MAX_BAD_WORD_TOKENS - 1), NO_TOKEN, jnp.int32),
+        processed_logprobs=jnp.zeros((slots,), bool),
     )
 
 

@@ -7,13 +7,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import view_pages
+from eagle3_jax.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import sample, spoil_infinite
-from eagle3_jax.speculative.controls import control_logits, open_controls
+from eagle3_jax.speculative.controls import TokenControls, control_logits, open_controls
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.verify import is_stop
 from eagle3_jax.token_mask import mask_logits
+
+PROMPT_ROWS = 16
+"""Rows of a prompt whose logits are held together: 10 MB at 163,840 ids."""
 
 
 def prefill_chunk(
@@ -22,10 +26,13 @@ def prefill_chunk(
     aux_layer_ids: tuple[int, ...],
     state: DecodeState,
     chunk: PrefillChunk,
-) -> tuple[DecodeState, Int[Array, "1 report"]]:
+    *,
+    score_prompt: bool = False,
+) -> tuple[DecodeState, Int[Array, "1 report"], Logprobs | None]:
     """Writes the chunk's KV in both caches; after the last chunk samples and opens the slot.
 
-    Returns the state and a report in a round's form: [1 token, number committed].
+    Returns the state, a report in a round's form: [1 token, number committed], and with controls
+    the token's logprobs; score_prompt: also those of the tokens after each row of the chunk.
     """
     size = chunk.tokens.shape[0] - 1
     offsets = jnp.arange(size)[None]
@@ -46,18 +53,52 @@ def prefill_chunk(
         )
     final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
     position = (chunk.start + chunk.length).reshape(1, 1)
-    logits = spoil_infinite(target.logits(final))
-    if chunk.controls is not None:
-        no_drafts = jnp.zeros((1, 0), jnp.int32)
-        logits = control_logits(logits, position, no_drafts, chunk.options, chunk.controls)
-    if chunk.mask is not None:
-        logits = mask_logits(logits, chunk.mask[:, None])
-    token = sample(logits, position, chunk.options)
+    logits, logprobs = spoil_infinite(target.logits(final)), None
+    if chunk.controls is None:
+        token = sample(logits, position, chunk.options)
+    else:
+        token, sampled = _sample_controlled(logits, position, chunk, chunk.controls)
+        prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
+        logprobs = Logprobs(sampled, prompt)
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
     slots = _open_slot(state.slots, chunk, token, feature)
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
     controls = open_controls(state.controls, chunk.controls, chunk.slot, token)
-    return DecodeState(target_pools, draft_pools, slots, controls), report
+    return DecodeState(target_pools, draft_pools, slots, controls), report, logprobs
+
+
+def _sample_controlled(
+    logits: Float[Array, "1 1 vocab"],
+    position: Int[Array, "1 1"],
+    chunk: PrefillChunk,
+    controls: TokenControls,
+) -> tuple[Int[Array, "1 1"], TokenLogprobs]:
+    """The first token of the answer under all options, and its logprobs."""
+    no_drafts = jnp.zeros((1, 0), jnp.int32)
+    controlled = control_logits(logits, position, no_drafts, chunk.options, controls)
+    if chunk.mask is not None:
+        controlled = mask_logits(controlled, chunk.mask[:, None])
+    token = sample(controlled, position, chunk.options)
+    logprobs = sampled_logprobs(
+        logits, controlled, position, token, chunk.options, controls.processed_logprobs
+    )
+    return token, logprobs
+
+
+def _prompt_logprobs(
+    target: KimiTarget, hidden: Float[Array, "1 size hidden"], next_ids: Int[Array, "1 size"]
+) -> TokenLogprobs:
+    """Raw logprobs [1, size] of the token after each row, a few rows at a time."""
+    size = hidden.shape[1]
+    block = min(PROMPT_ROWS, size)
+    blocks = -(-size // block)
+    rows = jnp.pad(hidden, ((0, 0), (0, blocks * block - size), (0, 0)))
+    ids = jnp.pad(next_ids, ((0, 0), (0, blocks * block - size)))
+    scored = jax.lax.map(
+        lambda part: token_logprobs(target.logits(part[0]), part[1]),
+        (rows.reshape(blocks, block, -1), ids.reshape(blocks, block)),
+    )
+    return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:])[:, :size], scored)
 
 
 def _open_slot(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
+from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import spoil_infinite
@@ -39,15 +40,15 @@ def speculative_round(
     full: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
-) -> tuple[DecodeState, Int[Array, "batch report"]]:
+) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Advances the sequences in `slot_ids` by one verify of width k+1: both halves in one program.
 
-    full: reads and keeps the state's controls, which a batch without such options need not pay for.
-    method: how drafts are drawn and accepted; static.
+    full: reads and keeps the state's controls and computes logprobs, which a batch without such
+    options need not pay for. method: how drafts are drawn and accepted; static.
     widths: of an engine that chooses k; else the state (verified_tokens) says it all.
 
-    Returns the new state and the report the host reads: [k+1 tokens, number committed (0: the row
-    was finished), drafts verified] a row.
+    Returns the new state, the report the host reads: [k+1 tokens, number committed (0: the row was
+    finished), drafts verified] a row, and the logprobs of these tokens.
     """
     static: Any = {"full": full, "method": method, "widths": widths}
     state, drafts = propose_round(draft, state, slot_ids, page_table, **static)
@@ -103,17 +104,18 @@ def verify_round(
     full: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
-) -> tuple[DecodeState, Int[Array, "batch report"]]:
+) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """The target's half of a round: verify, decide, commit.
 
-    masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask.
+    masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask; only
+    with full.
     """
     whole: SlotRows = gather(state.slots, slot_ids)
     rows = narrow(whole, widths) if widths else whole
     controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
     active = ~rows.finished
     with jax.named_scope("verify"):
-        result, aux_hidden, target_pools = _target_rows(
+        result, aux_hidden, target_pools, logprobs = _target_rows(
             target,
             aux_layer_ids,
             drafts,
@@ -133,7 +135,7 @@ def verify_round(
         all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
     verified = jnp.where(active, num_valid_drafts(rows), 0)
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, state.draft_pools, slots, all_controls), report
+    return DecodeState(target_pools, state.draft_pools, slots, all_controls), report, logprobs
 
 
 def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
@@ -152,10 +154,11 @@ def _target_rows(
     controls: TokenControls | None = None,
     masks: UInt32[Array, "batch width words"] | None = None,
     method: SpeculationMethod = COUPLED,
-) -> tuple[VerifyResult, Array, tuple[KVPool, ...]]:
+) -> tuple[VerifyResult, Array, tuple[KVPool, ...], Logprobs | None]:
     """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
 
-    Rows past the valid drafts repeat the last valid position and write to scratch.
+    Rows past the valid drafts repeat the last valid position and write to scratch. Without controls
+    there are no logprobs.
     """
     last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
     tokens = jnp.concatenate([last, drafts.ids], axis=1)
@@ -165,12 +168,18 @@ def _target_rows(
     pages = view_pages(page_table, positions, writes, pools[0].shape[1])
     hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
     logits = spoil_infinite(target.logits(hidden))
-    if controls is not None:
-        places = rows.seq_lens[:, None] + 1 + offsets
-        logits = control_logits(logits, places, drafts.ids, rows.options, controls)
+    if controls is None:
+        return _decide(method, logits, drafts, rows), aux_hidden, pools, None
+    places = rows.seq_lens[:, None] + 1 + offsets
+    controlled = control_logits(logits, places, drafts.ids, rows.options, controls)
     if masks is not None:
-        logits = mask_logits(logits, masks)
-    return _decide(method, logits, drafts, rows), aux_hidden, pools
+        controlled = mask_logits(controlled, masks)
+    result = _decide(method, controlled, drafts, rows)
+    with jax.named_scope("logprobs"):
+        logprobs = sampled_logprobs(
+            logits, controlled, places, result.token_ids, rows.options, controls.processed_logprobs
+        )
+    return result, aux_hidden, pools, Logprobs(logprobs)
 
 
 def _decide(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
+from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import spoil_infinite
@@ -32,11 +33,11 @@ def tree_round(
     shape: TreeShape,
     *,
     full: bool = False,
-) -> tuple[DecodeState, Int[Array, "batch report"]]:
+) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Advances the sequences in `slot_ids` by one verify of a tree with as many levels as drafts.
 
-    It needs a draft. State and report are those of `speculative_round`; a level counts as one draft
-    verified.
+    It needs a draft. State, report and logprobs are those of `speculative_round`; a level counts as
+    one draft verified.
     """
     assert draft is not None, "the runner refuses trees without a draft"
     rows: SlotRows = gather(state.slots, slot_ids)
@@ -49,7 +50,7 @@ def tree_round(
         )
     with jax.named_scope("verify"):
         nodes = place_nodes(tree, levels)
-        walked, aux_hidden, target_pools = _target_nodes(
+        walked, aux_hidden, target_pools, logprobs = _target_nodes(
             target,
             aux_layer_ids,
             tree,
@@ -71,7 +72,7 @@ def tree_round(
         all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
     verified = jnp.where(active, num_valid_drafts(rows), 0)
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, draft_pools, slots, all_controls), report
+    return DecodeState(target_pools, draft_pools, slots, all_controls), report, logprobs
 
 
 def _target_nodes(
@@ -84,17 +85,28 @@ def _target_nodes(
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
     controls: TokenControls | None,
-) -> tuple[Walk, Array, tuple[KVPool, ...]]:
+) -> tuple[Walk, Array, tuple[KVPool, ...], Logprobs | None]:
     """Runs all nodes through the target, each at its depth's position, and decides."""
     positions = rows.seq_lens[:, None] + nodes.depths
     pages = view_nodes(page_table, rows.seq_lens, nodes.ancestors, active, pools[0].shape[1])
     hidden, aux_hidden, pools = target(tree.tokens, positions, aux_layer_ids, pools, pages)
     logits = spoil_infinite(target.logits(hidden))
-    if controls is not None:
-        logits = control_nodes(
-            logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls
+    if controls is None:
+        return walk(logits, tree, nodes.depths, rows), aux_hidden, pools, None
+    controlled = control_nodes(
+        logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls
+    )
+    walked = walk(controlled, tree, nodes.depths, rows)
+    with jax.named_scope("logprobs"):
+        logprobs = sampled_logprobs(
+            jnp.take_along_axis(logits, walked.path[..., None], axis=1),
+            jnp.take_along_axis(controlled, walked.path[..., None], axis=1),
+            jnp.take_along_axis(positions + 1, walked.path, axis=1),
+            walked.result.token_ids,
+            rows.options,
+            controls.processed_logprobs,
         )
-    return walk(logits, tree, nodes.depths, rows), aux_hidden, pools
+    return walked, aux_hidden, pools, Logprobs(logprobs)
 
 
 def take_path(

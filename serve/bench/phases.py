@@ -92,7 +92,7 @@ class PhaseChains:
         state, report = _copy(self._state), None
         start = time.perf_counter()
         for _ in range(self._rounds):
-            state, report = self._round(self._target, self._draft, state, *self._batch)
+            state, report, _ = self._round(self._target, self._draft, state, *self._batch)
         return self._seconds_each(start, report)
 
     def time_phases(self) -> float:
@@ -135,7 +135,7 @@ class PhaseChains:
             for start in range(0, length, config.prefill_chunk):
                 plan = ChunkPlan(sequence, start, min(length - start, config.prefill_chunk))
                 chunk = jax.device_put(pack_chunk(plan, config, drafts))
-                state, _ = prefill(self._target, self._draft, state, chunk)
+                state, *_ = prefill(self._target, self._draft, state, chunk)
         return jax.block_until_ready(state)
 
     def _record(self) -> list[Recorded]:
@@ -171,7 +171,7 @@ def _verify(
 ) -> tuple[DecodeState, Array]:
     rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], state.slots)
     target = pair.target.rebuild(leaves)
-    result, aux_hidden, pools = _target_rows(
+    result, aux_hidden, pools, _ = _target_rows(
         target,
         pair.aux_layer_ids,
         Drafts(draft_ids),

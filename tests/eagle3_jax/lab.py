@@ -115,7 +115,7 @@ class Lab:
         weights = (self._target, self._draft, self.state)
         shapes = shapes_of((*weights, *inputs))
         program = compile_program(kind, self._pair, *shapes, widths=widths)
-        self.state, report = program(*weights, *jax.device_put(inputs))
+        self.state, report, _ = program(*weights, *jax.device_put(inputs))
         return np.asarray(report)
 
 

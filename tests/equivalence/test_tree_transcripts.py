@@ -42,10 +42,10 @@ def reporting_trees(monkeypatch: pytest.MonkeyPatch) -> None:
         return tree, pools
 
     def run(*inputs: Any, **options: Any) -> Any:
-        state, report = tree_round(*inputs, **options)
+        state, report, logprobs = tree_round(*inputs, **options)
         tree = grown.pop()
         parts = report[:, : STEPS + 1], tree.tokens, tree.parents, report[:, STEPS + 1 :]
-        return state, jnp.concatenate(parts, axis=1)
+        return state, jnp.concatenate(parts, axis=1), logprobs
 
     monkeypatch.setattr(round_module, "propose_tree", grow)
     monkeypatch.setattr(programs, "tree_round", run)
@@ -74,10 +74,10 @@ def generate(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch)
     runner = engine._runner
     run = runner._run
 
-    def keep(program: Any, *inputs: Any) -> jax.Array:
-        report = run(program, *inputs)
-        reports.extend([report] if program.batch else [])
-        return report
+    def keep(program: Any, *inputs: Any) -> tuple[Any, ...]:
+        outputs = run(program, *inputs)
+        reports.extend(outputs[:1] if program.batch else [])
+        return outputs
 
     monkeypatch.setattr(runner, "_run", keep)
     engine.add(Request("x", prompt, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)))

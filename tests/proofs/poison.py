@@ -22,7 +22,7 @@ class Poison:
         self._engine, runner = engine, engine._runner
         run = runner._run
 
-        def run_spoiled(program: Any, *inputs: Any) -> jax.Array:
+        def run_spoiled(program: Any, *inputs: Any) -> tuple[Any, ...]:
             runner._state = self._spoil(runner._state)
             return run(program, *inputs)
 

@@ -4,12 +4,19 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Served, served
+from fake_server import Served, served, served_by
 from oracle_files import ORACLES
+
+from convert.tiktoken_file import SpecialToken
+from serve.loading import LoadedPair, build_engine, load_pair
+
+MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
+MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)
 
 
 @pytest.fixture
@@ -49,3 +56,23 @@ def target_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in ("kimi_bf16", "tokenizer"):
         shutil.copytree(ORACLES / part, directory, dirs_exist_ok=True)
     return directory
+
+
+@pytest.fixture(scope="session")
+def pair(target_directory: Path) -> LoadedPair:
+    """A tiny random pair, whose tokenizer has marks of tool calls in place of reserved tokens."""
+    pair = load_pair(target_directory, ORACLES / "draft_mha_bf16")
+    free = (t.token_id for t in pair.tokenizer.special_tokens if "reserved" in t.text)
+    named = zip(free, MARKS, strict=False)
+    marks = {token_id: SpecialToken(token_id, text, False) for token_id, text in named}
+    special = tuple(marks.get(t.token_id, t) for t in pair.tokenizer.special_tokens)
+    return replace(pair, tokenizer=replace(pair.tokenizer, special_tokens=special))
+
+
+@pytest.fixture(scope="session")
+def server(pair: LoadedPair) -> Iterator[Served]:
+    """A server over that pair, with k = 3."""
+    sizes = {"max_num_seqs": 2, "batch_buckets": (2,), "max_model_len": 256}
+    engine = build_engine(pair, num_speculative_tokens=3, **sizes)
+    with served_by(engine, pair.tokenizer, grammars=engine.grammars) as running:
+        yield running

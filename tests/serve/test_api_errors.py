@@ -33,8 +33,10 @@ BAD_COMPLETIONS = {
     "exclamation": {"prompt": "a!"},
     "stream_options": {"stream_options": {"include_usage": True}},
     "best_of": {"best_of": 2},
-    "logprobs": {"logprobs": 0},
-    "echo": {"echo": True},
+    "logprobs": {"logprobs": 21},
+    "prompt_logprobs": {"prompt_logprobs": -1},
+    "logprobs_mode": {"logprobs_mode": "raw_logits"},
+    "return_tokens_as_token_ids": {"return_tokens_as_token_ids": True},
     "suffix": {"suffix": "x"},
     "logit_bias": {"logit_bias": {"5": 101}},
     "allowed_token_ids": {"allowed_token_ids": []},
@@ -81,8 +83,8 @@ def test_bad_chat_is_400_that_names_the_reason(fake: Served, naming: str) -> Non
 
 
 def test_unsupported_option_is_the_errors_param(fake: Served) -> None:
-    error = check_error(fake.http.post(COMPLETIONS, json={"prompt": "a", "echo": True}), 400)
-    assert (error["param"], error["code"]) == ("echo", "unsupported_option")
+    error = check_error(fake.http.post(COMPLETIONS, json={"prompt": "a", "suffix": "x"}), 400)
+    assert (error["param"], error["code"]) == ("suffix", "unsupported_option")
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b'{"prompt": "a", "temperature": NaN}'])

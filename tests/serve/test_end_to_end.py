@@ -2,37 +2,15 @@
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import Served, served_by
-from oracle_files import ORACLES
+from fake_server import Served
 
-from convert.tiktoken_file import SpecialToken
 from serve.generate import main as generate_main
-from serve.loading import build_engine, load_pair
 
 PROMPT = list(range(40, 60))
-MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
-MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)
-SIZES = {"max_num_seqs": 2, "batch_buckets": (2,), "max_model_len": 256}
-
-
-@pytest.fixture(scope="session")
-def server(target_directory: Path) -> Iterator[Served]:
-    """A server with k = 3, whose tokenizer has marks of tool calls in place of reserved tokens."""
-    pair = load_pair(target_directory, ORACLES / "draft_mha_bf16")
-    free = (t.token_id for t in pair.tokenizer.special_tokens if "reserved" in t.text)
-    named = zip(free, MARKS, strict=False)
-    marks = {token_id: SpecialToken(token_id, text, False) for token_id, text in named}
-    special = tuple(marks.get(t.token_id, t) for t in pair.tokenizer.special_tokens)
-    pair = replace(pair, tokenizer=replace(pair.tokenizer, special_tokens=special))
-    engine = build_engine(pair, num_speculative_tokens=3, **SIZES)
-    with served_by(engine, pair.tokenizer, grammars=engine.grammars) as running:
-        yield running
 
 
 FLAGS = ["--bad-words", "the", "--logit-bias", '{"41": 2.5, "50": -100}', "--ignore-eos"]

@@ -2,6 +2,8 @@
 
 import json
 
+from fake_engine import CharTokenizer
+
 from eagle3_jax.engine import RequestOutput, Round
 from serve.offline import Generated
 
@@ -15,7 +17,7 @@ def printed(*outputs: RequestOutput) -> dict[str, object]:
     generated = Generated()
     for one in outputs:
         generated.take(one)
-    return json.loads(generated.as_json({}))
+    return json.loads(generated.as_json(CharTokenizer(), {}))
 
 
 def test_json_line_adds_up_over_the_outputs() -> None:

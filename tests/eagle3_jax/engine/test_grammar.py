@@ -155,7 +155,7 @@ class Traffic:
     def watch(self, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
         run, runner = engine._runner._run, engine._runner
 
-        def logged_run(program: Any, *inputs: object) -> jax.Array:
+        def logged_run(program: Any, *inputs: object) -> tuple[Any, ...]:
             self.events.append(f"{program}")
             return run(program, *inputs)
 

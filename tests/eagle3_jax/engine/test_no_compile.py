@@ -1,6 +1,7 @@
 """After warmup nothing compiles, little moves, and the state is updated in place."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ from driving import Answer, sizes
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.runner import Report
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -17,6 +19,7 @@ from eagle3_jax.sampling_params import SamplingParams
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 TRACE_EVENT = "/jax/core/compile/jaxpr_trace_duration"
 K = 3
+LOGPROBS: list[dict[str, Any]] = [{}, {"logprobs": 4}, {"logprobs": 0, "prompt_logprobs": 20}]
 
 
 class Compilations:
@@ -96,9 +99,12 @@ def serve(engine: Engine, requests: list[Request]) -> Iterator[dict[str, Answer]
 def test_mixed_traffic_compiles_nothing_and_moves_no_array_by_itself(
     engine: Engine, compilations: Compilations
 ) -> None:
+    asked = [
+        replace(r, sampling=replace(r.sampling, **LOGPROBS[i % 3])) for i, r in enumerate(traffic())
+    ]
     compilations.events.clear()
     with jax.transfer_guard("disallow"):
-        *_, answers = serve(engine, traffic())
+        *_, answers = serve(engine, asked)
     assert compilations.events == []
     assert engine.stats().num_preemptions > 0 and engine.stats().prefix_cache_hits > 0
     reasons = {answer.finish[0] for answer in answers.values()}
@@ -111,15 +117,15 @@ def test_mixed_traffic_compiles_nothing_and_moves_no_array_by_itself(
 def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
     engine: Engine, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A report is four bytes a number, k + 3 numbers a row of a round."""
+    """A report is four bytes a number, k + 3 numbers a row of a round: nobody asks for logprobs."""
     dispatched: list[str] = []
     run_round, run_prefill = engine._runner.round, engine._runner.prefill
 
-    def counted_round(members: Sequence[Any], drafts: int) -> jax.Array:
+    def counted_round(members: Sequence[Any], drafts: int) -> Report:
         dispatched.append("round")
         return run_round(members, drafts)
 
-    def counted_prefill(chunk: ChunkPlan) -> jax.Array:
+    def counted_prefill(chunk: ChunkPlan) -> Report:
         dispatched.extend(["prompt"] if chunk.last else [])
         return run_prefill(chunk)
 
@@ -154,5 +160,5 @@ def test_warmup_names_every_program_before_it_compiles(
     seen: list[tuple[str, int, int]] = []
     Engine(target, draft, sizes(K, batch_buckets=(1, 4))).warmup(lambda *step: seen.append(step))
     rounds = ["round of 1", "round of 4", "full round of 1", "full round of 4"]
-    names = ["prefill", "full prefill", *rounds, "ready"]
-    assert seen == [(name, done, 6) for done, name in enumerate(names)]
+    names = ["prefill", "full prefill", "scoring prefill", *rounds, "ready"]
+    assert seen == [(name, done, 7) for done, name in enumerate(names)]

@@ -1,0 +1,175 @@
+"""Log-probabilities as OpenAI's client and eagle3-generate show them, from a real engine."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fake_server import Served
+
+import eagle3_jax
+from eagle3_jax.engine import Logprob
+from serve.generate import main as generate_main
+from serve.loading import LoadedPair
+from serve.logprobs import LEAST, TextOffsets, finite, token_text
+
+PROMPT = list(range(40, 60))
+SAMPLING: dict[str, Any] = {"temperature": 0.8, "seed": 5, "max_tokens": 12}
+IDS = {"return_token_ids": True}
+CLOSE = 2e-4
+
+
+def law(pair: LoadedPair, token_ids: list[int]) -> np.ndarray:
+    """float64 log-probabilities of the whole model; row i is about token i + 1."""
+    padded = jnp.asarray([token_ids + [0] * (64 - len(token_ids))])
+    logits = np.asarray(eagle3_jax.forward(pair.target, padded).logits[0], np.float64)
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_an_echoed_completion_tells_every_token_but_the_first(
+    server: Served, pair: LoadedPair, drafts: int
+) -> None:
+    extra: dict[str, Any] = {**IDS, "speculative": {"num_tokens": drafts}, "prompt_logprobs": 1}
+    answer = server.openai.completions.create(
+        model="fake", prompt=PROMPT, echo=True, logprobs=3, extra_body=extra, **SAMPLING
+    )
+    choice = answer.choices[0]
+    assert choice.model_extra is not None and choice.logprobs is not None
+    told, tokens = choice.logprobs, PROMPT + choice.model_extra["token_ids"]
+    assert told.tokens == [token_text(pair.tokenizer, token) for token in tokens]
+    assert told.token_logprobs is not None and told.top_logprobs is not None
+    assert told.text_offset is not None and told.token_logprobs[0] is None
+    assert len(told.top_logprobs) == len(told.text_offset) == len(tokens) == len(PROMPT) + 12
+    expected = law(pair, tokens)
+    for index in range(1, len(tokens)):
+        row = expected[index - 1]
+        assert told.token_logprobs[index] == pytest.approx(row[tokens[index]], abs=CLOSE)
+        shown = [tokens[index], *np.argsort(-row)[:3].tolist()]
+        texts = [token_text(pair.tokenizer, token) for token in shown]
+        # Halves of characters share a text: the best of them stands for all.
+        best = {t: max(row[i] for i, u in zip(shown, texts, strict=True) if u == t) for t in texts}
+        assert told.top_logprobs[index] == pytest.approx(best, abs=CLOSE)
+    prompt_text = pair.tokenizer.decode(PROMPT, skip_special=False)
+    assert choice.text.startswith(prompt_text)
+    assert told.text_offset[len(PROMPT)] == len(prompt_text)
+    for entry, token in zip(choice.model_extra["prompt_logprobs"][1:], PROMPT[1:], strict=True):
+        assert next(iter(entry)) == str(token)
+        assert entry[str(token)]["decoded_token"] == token_text(pair.tokenizer, token)
+
+
+def test_a_streamed_completion_tells_what_the_whole_one_does(server: Served) -> None:
+    options: dict[str, Any] = {
+        "model": "fake",
+        "prompt": PROMPT,
+        "echo": True,
+        "logprobs": 2,
+        "n": 2,
+    }
+    whole = server.openai.completions.create(**options, **SAMPLING)
+    parts: list[dict[str, list]] = [{}, {}]
+    for chunk in server.openai.completions.create(**options, **SAMPLING, stream=True):
+        for piece in chunk.choices:
+            assert piece.logprobs is not None
+            for name, values in piece.logprobs.model_dump().items():
+                parts[piece.index].setdefault(name, []).extend(values)
+    for choice, told in zip(whole.choices, parts, strict=True):
+        assert choice.logprobs is not None
+        expected = choice.logprobs.model_dump()
+        for name in ("tokens", "text_offset"):
+            assert told[name] == expected[name]
+        assert told["token_logprobs"][1:] == pytest.approx(
+            expected["token_logprobs"][1:], abs=CLOSE
+        )
+    assert parts[0]["tokens"] != parts[1]["tokens"]
+
+
+def test_a_chat_tells_bytes_that_add_up_and_its_stream_tells_the_same(
+    server: Served, pair: LoadedPair
+) -> None:
+    options: dict[str, Any] = {
+        "model": "fake",
+        "messages": [{"role": "user", "content": "hello"}],
+        "logprobs": True,
+        "top_logprobs": 4,
+        "extra_body": {**IDS, "ignore_eos": True},
+    }
+    answer = server.openai.chat.completions.create(**options, **SAMPLING)
+    choice = answer.choices[0]
+    assert choice.logprobs is not None and choice.logprobs.content is not None
+    assert answer.model_extra is not None and choice.model_extra is not None
+    told, tokens = choice.logprobs.content, choice.model_extra["token_ids"]
+    prompt = answer.model_extra["prompt_token_ids"]
+    assert [bytes(t.bytes or ()) for t in told] == [pair.tokenizer.token_bytes(t) for t in tokens]
+    expected = law(pair, prompt + tokens)
+    for index, entry in enumerate(told):
+        row = expected[len(prompt) + index - 1]
+        assert entry.logprob == pytest.approx(row[tokens[index]], abs=CLOSE)
+        best = [top.logprob for top in entry.top_logprobs]
+        assert best == pytest.approx(np.sort(row)[::-1][:4], abs=CLOSE)
+    streamed = []
+    for chunk in server.openai.chat.completions.create(**options, **SAMPLING, stream=True):
+        for piece in chunk.choices:
+            assert piece.logprobs is not None
+            streamed += piece.logprobs.content or []
+    assert [entry.token for entry in streamed] == [entry.token for entry in told]
+    assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in told], abs=CLOSE)
+
+
+def test_filtered_tokens_are_numbers_in_json(server: Served) -> None:
+    """One candidate is left: the others' probability is 0, and JSON has no infinity."""
+    body = {"prompt": PROMPT, "logprobs": 3, "top_k": 1, "logprobs_mode": "processed_logprobs"}
+    answer = server.http.post("/v1/completions", json=body | SAMPLING).json()
+    told = answer["choices"][0]["logprobs"]
+    assert told["token_logprobs"] == [0.0] * 12
+    assert {value for top in told["top_logprobs"] for value in top.values()} == {0.0, LEAST}
+
+
+def test_a_prompt_tells_through_chat_too(server: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "prompt_logprobs": 0, **SAMPLING}
+    answer = server.http.post("/v1/chat/completions", json=body | IDS).json()
+    first, *others = answer["prompt_logprobs"]
+    assert first is None
+    assert [list(entry) for entry in others] == [[str(t)] for t in answer["prompt_token_ids"][1:]]
+    assert answer["choices"][0]["logprobs"] is None
+
+
+def test_eagle3_generate_prints_what_the_server_tells(
+    server: Served, target_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [str(target_directory), "--json", "--raw", "--echo", "--prompt", "hello there"]
+    argv += ["--logprobs", "2", "--prompt-logprobs", "1", "--temperature", "0.8"]
+    argv += ["--seed", "5", "--max-tokens", "12", "--max-model-len", "256"]
+    assert generate_main(argv) == 0
+    plain = json.loads(capsys.readouterr().out)
+    body = {"prompt": "hello there", "echo": True, "logprobs": 2, "prompt_logprobs": 1, **SAMPLING}
+    choice = server.http.post("/v1/completions", json=body).json()["choices"][0]
+    assert choice["text"] == plain["text"] and choice["text"].startswith("hello there")
+    assert plain["prompt_logprobs"][0] is None
+    printed = [*plain["prompt_logprobs"][1:], *plain["logprobs"]]
+    values = [next(iter(entry.values())) for entry in printed]
+    assert [v["decoded_token"] for v in values] == choice["logprobs"]["tokens"][1:]
+    logprobs = choice["logprobs"]["token_logprobs"][1:]
+    assert [v["logprob"] for v in values] == pytest.approx(logprobs, abs=CLOSE)
+    assert all(len(entry) in (2, 3) for entry in plain["logprobs"])
+
+
+class Pieces:
+    """A tokenizer of three tokens, two of which are one character."""
+
+    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes:
+        return (b"\xe4\xb8", b"\xad", b"a")[token_id]
+
+
+def test_the_parts_of_a_character_begin_where_it_does() -> None:
+    offsets = TextOffsets(Pieces(), 5)
+    assert offsets.take([2, 0]) + offsets.take([1, 2, 1, 2]) == [5, 6, 6, 7, 8, 9]
+
+
+def test_no_logprob_is_infinite_or_no_number() -> None:
+    values = [finite(Logprob(v, 1)) for v in (-math.inf, math.nan, -2.5)]
+    assert values == [LEAST, LEAST, -2.5]
