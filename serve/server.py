@@ -88,6 +88,8 @@ def _describe(config: EngineConfig) -> str:
     k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
     method = config.rejection_sample_method
     how = "" if method == "coupled" else f" ({method})"
+    if tree := config.method.tree:
+        how = f" levels of a tree (topk {tree.topk}, {tree.num_draft_tokens} nodes verified)"
     return (
         f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
         f"k = {k}{how}, KV cache size: {tokens} tokens"

@@ -66,16 +66,30 @@ class AcceptRecord:
     """What `eagle3-bench accept` found."""
 
     num_speculative_tokens: int
+    eagle_topk: int
+    num_draft_tokens: int | None
     temperature: float
     rows: list[AcceptRow]
 
 
 def accept_table(
-    pair: LoadedPair, prompts: Sequence[HeldOutPrompt], k: int, temperature: float
+    pair: LoadedPair,
+    prompts: Sequence[HeldOutPrompt],
+    k: int,
+    temperature: float,
+    *,
+    eagle_topk: int = 1,
+    num_draft_tokens: int | None = None,
 ) -> list[AcceptRow]:
-    """Accept length by category at one k, overall last."""
+    """Accept length by category at one k, overall last; eagle_topk above 1: of trees."""
     longest = max(len(prompt.token_ids) for prompt in prompts)
-    engine = build_engine(pair, num_speculative_tokens=k, max_model_len=longest + ANSWER_TOKENS)
+    engine = build_engine(
+        pair,
+        num_speculative_tokens=k,
+        max_model_len=longest + ANSWER_TOKENS,
+        eagle_topk=eagle_topk,
+        num_draft_tokens=num_draft_tokens,
+    )
     sampling = SamplingParams(temperature=temperature, max_tokens=ANSWER_TOKENS, seed=0)
     return measure_accept(engine, pair.tokenizer, prompts, sampling)[0]
 

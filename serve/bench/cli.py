@@ -78,11 +78,14 @@ def _accept(flags: argparse.Namespace, console: Console) -> int:
 
     found, pair = conditions(), _pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts)
-    rows = accept_table(pair, prompts, flags.k, flags.temperature)
-    title = f"Held-out prompts, k={flags.k}, temperature {flags.temperature:g}"
+    tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
+    rows = accept_table(pair, prompts, flags.k, flags.temperature, **tree)
+    shape = f" (topk {flags.eagle_topk}, {flags.num_draft_tokens} nodes)"
+    drafts = f"k={flags.k}{shape if flags.eagle_topk > 1 else ''}"
+    title = f"Held-out prompts, {drafts}, temperature {flags.temperature:g}"
     tables.print_accept(console, rows, title)
     if flags.json:
-        record = AcceptRecord(flags.k, flags.temperature, rows)
+        record = AcceptRecord(flags.k, **tree, temperature=flags.temperature, rows=rows)
         write_record(flags.json, "accept", found, record)
     return 0
 

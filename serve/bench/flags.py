@@ -43,8 +43,17 @@ def _check(flags: argparse.Namespace) -> None:
         value = min(value) if isinstance(value, list) else value
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
-    if flags.command == "accept" and flags.temperature < 0:
+    if flags.command == "accept":
+        _check_accept(flags)
+
+
+def _check_accept(flags: argparse.Namespace) -> None:
+    if flags.temperature < 0:
         raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
+    # Only here: flags are read before anything imports JAX.
+    from eagle3_jax.speculative.tree_shape import tree_shape
+
+    tree_shape(flags.eagle_topk, flags.num_draft_tokens, flags.k)
 
 
 def _build_parser() -> OneLineParser:
@@ -79,6 +88,12 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
     _add_loading(parser)
     parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
+    parser.add_argument(
+        "--eagle-topk", type=int, default=1, metavar="N", help="above 1: trees k levels deep"
+    )
+    parser.add_argument(
+        "--num-draft-tokens", type=int, metavar="N", help="nodes of a tree that are verified"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
 

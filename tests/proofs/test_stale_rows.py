@@ -14,7 +14,7 @@ from driving import Answer, drive, sizes
 from poison import Poison
 from tiny import VOCAB
 
-from eagle3_jax.engine import Engine, Request, runner
+from eagle3_jax.engine import Engine, EngineConfig, Request, runner
 from eagle3_jax.layers import gqa, mla
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -25,6 +25,7 @@ KINDS = (
     SamplingParams(temperature=0.7, top_p=0.9),
     SamplingParams(temperature=1.0, min_p=0.05),
 )
+CHAIN, TREE = sizes(3), sizes(3, eagle_topk=3, num_draft_tokens=9)
 CANCEL_AT = {"2": 6, "5": 20}
 
 
@@ -47,10 +48,14 @@ def answers_of(engine: Engine, count: int) -> dict[str, tuple[list[int], list[in
 
 
 def check_poison(
-    monkeypatch: pytest.MonkeyPatch, target: KimiTarget, draft: Eagle3Draft, count: int
+    monkeypatch: pytest.MonkeyPatch,
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    count: int,
+    config: EngineConfig = CHAIN,
 ) -> None:
     """Poisoned and clean engines answer alike."""
-    clean, spoiled = (Engine(target, draft, sizes(3)) for _ in range(2))
+    clean, spoiled = (Engine(target, draft, config) for _ in range(2))
     expected = answers_of(clean, count)
     poison = Poison(monkeypatch, spoiled)
     assert answers_of(spoiled, count) == expected, "stale rows were read"
@@ -63,6 +68,8 @@ def test_poisoned_rows_change_nothing(
     monkeypatch: pytest.MonkeyPatch, target: KimiTarget, draft: Eagle3Draft, long: bool
 ) -> None:
     check_poison(monkeypatch, target, draft, count=100 if long else 8)
+    if long:
+        check_poison(monkeypatch, target, draft, count=100, config=TREE)
 
 
 @pytest.mark.parametrize(

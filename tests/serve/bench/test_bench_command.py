@@ -19,6 +19,7 @@ from serve.bench.ties import Difference
     [
         (["accept", "--k", "0"], "--k must be at least 1"),
         (["accept", "--k", "99"], "0..8"),
+        (["accept", "--eagle-topk", "4"], "num_draft_tokens must be 2..37"),
         (["accept", "--temperature", "-1"], "--temperature must be 0 or more; got -1.0"),
         (["equal", "somewhere"], "MODEL needs a draft"),
         (["equal", "--draft", "somewhere"], "--draft needs the target"),
