@@ -10,3 +10,4 @@ from eagle3_jax.generate import generate as generate
 from eagle3_jax.models.eagle3 import Eagle3Draft as Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget as KimiTarget
 from eagle3_jax.sampling_params import SamplingParams as SamplingParams
+from eagle3_jax.structured_outputs import StructuredOutputs as StructuredOutputs
