@@ -80,6 +80,7 @@ def accept_table(
     *,
     eagle_topk: int = 1,
     num_draft_tokens: int | None = None,
+    rejection_sample_method: str = "coupled",
 ) -> list[AcceptRow]:
     """Accept length by category at one k, overall last; eagle_topk above 1: of trees."""
     longest = max(len(prompt.token_ids) for prompt in prompts)
@@ -89,6 +90,7 @@ def accept_table(
         max_model_len=longest + ANSWER_TOKENS,
         eagle_topk=eagle_topk,
         num_draft_tokens=num_draft_tokens,
+        rejection_sample_method=rejection_sample_method,
     )
     sampling = SamplingParams(temperature=temperature, max_tokens=ANSWER_TOKENS, seed=0)
     return measure_accept(engine, pair.tokenizer, prompts, sampling)[0]

@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = {
         "cpu": _cpu,
         "accept": _accept,
+        "acceptance": _acceptance,
         "equal": _equal,
         "drafts": _drafts,
         "soak": _soak,
@@ -79,15 +80,32 @@ def _accept(flags: argparse.Namespace, console: Console) -> int:
     found, pair = conditions(), _pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts)
     tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
-    rows = accept_table(pair, prompts, flags.k, flags.temperature, **tree)
+    method = flags.rejection_sample_method
+    rows = accept_table(
+        pair, prompts, flags.k, flags.temperature, **tree, rejection_sample_method=method
+    )
     shape = f" (topk {flags.eagle_topk}, {flags.num_draft_tokens} nodes)"
     drafts = f"k={flags.k}{shape if flags.eagle_topk > 1 else ''}"
-    title = f"Held-out prompts, {drafts}, temperature {flags.temperature:g}"
+    title = f"Held-out prompts, {drafts}, {method}, temperature {flags.temperature:g}"
     tables.print_accept(console, rows, title)
     if flags.json:
         record = AcceptRecord(flags.k, **tree, temperature=flags.temperature, rows=rows)
         write_record(flags.json, "accept", found, record)
     return 0
+
+
+def _acceptance(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench.acceptance import check_acceptance
+    from serve.bench.acceptance_table import print_acceptance
+    from serve.bench.held_out import held_out
+    from serve.bench.record import write_record
+
+    found, pair = conditions(), _pair(flags)
+    result = check_acceptance(pair, held_out(pair.tokenizer, flags.prompts), flags.k)
+    print_acceptance(console, result)
+    if flags.json:
+        write_record(flags.json, "acceptance", found, result)
+    return 0 if result.holds else 1
 
 
 def _equal(flags: argparse.Namespace, console: Console) -> int:

@@ -32,7 +32,7 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.draft and not flags.model:
         raise ValueError("--draft needs the target it was made for: MODEL")
     if (
-        flags.command in ("accept", "drafts", "choice", "grammar")
+        flags.command in ("accept", "acceptance", "drafts", "choice", "grammar")
         and check_num_speculative_tokens(flags.k) == 0
     ):
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
@@ -43,6 +43,7 @@ def _check(flags: argparse.Namespace) -> None:
         value = min(value) if isinstance(value, list) else value
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+    _check_method(flags.command, getattr(flags, "rejection_sample_method", "coupled"))
     if flags.command == "accept":
         _check_accept(flags)
 
@@ -56,6 +57,17 @@ def _check_accept(flags: argparse.Namespace) -> None:
     tree_shape(flags.eagle_topk, flags.num_draft_tokens, flags.k)
 
 
+def _check_method(command: str, method: str) -> None:
+    if method == "synthetic":
+        raise ValueError(
+            f"{command} judges what the model does: synthetic acceptance has nothing to do with it"
+        )
+    known = ("coupled", "standard") if command == "accept" else ("coupled",)
+    if method not in known:
+        listed = " or ".join(known)
+        raise ValueError(f"--rejection-sample-method: {command} needs {listed}; got {method!r}")
+
+
 def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-bench", description="Measures this engine.", allow_abbrev=False
@@ -65,6 +77,9 @@ def _build_parser() -> OneLineParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_cpu(commands.add_parser("cpu", help="all ratios of the CPU engine, one pinned core"))
     _add_accept(commands.add_parser("accept", help="accept length on held-out prompts"))
+    _add_acceptance(
+        commands.add_parser("acceptance", help="coupled acceptance beside theory; status 1 if off")
+    )
     _add_equal(commands.add_parser("equal", help="count identical outputs; status 1 if any fails"))
     _add_drafts(commands.add_parser("drafts", help="BF16, FP8, INT4 and MLA drafts side by side"))
     _add_soak(commands.add_parser("soak", help="random traffic and cancels; status 1 on a leak"))
@@ -96,6 +111,19 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
+    _add_method(parser)
+
+
+def _add_acceptance(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    _add_loading(parser)
+    parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
+    parser.add_argument("--prompts", type=int, default=16, metavar="N", help="a category")
+    _add_method(parser)
+
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rejection-sample-method", default="coupled", metavar="NAME")
 
 
 def _add_equal(parser: argparse.ArgumentParser) -> None:
@@ -104,12 +132,14 @@ def _add_equal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
     parser.add_argument("--prompts", type=int, metavar="N", help="a category; 40 (quick: 2)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
+    _add_method(parser)
 
 
 def _add_drafts(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(demo=True, model=None, draft=None)
     parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
     parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
+    _add_method(parser)
     parser.add_argument(
         "--draft",
         dest="others",

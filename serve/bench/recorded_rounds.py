@@ -1,0 +1,118 @@
+"""Rounds of the engine's own program that also tell the laws behind every draft.
+
+The models are listened to while the round is traced: what their heads say is what drafts and
+choices are drawn from, and the round itself is the engine's, line by line.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.packing import empty_chunk, pack_chunk
+from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.runner import initial_state
+from eagle3_jax.engine.scheduler import ChunkPlan
+from eagle3_jax.engine.sequence import Sequence as EngineSequence
+from eagle3_jax.sampling import probabilities, process_logits
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.round import gather, speculative_round
+from eagle3_jax.speculative.state import DecodeState
+from serve.loading import LoadedPair
+
+BATCH = 8
+
+
+class Draft(NamedTuple):
+    """One draft that was looked at, every draft before it in its round being accepted: the law p of
+    the target and q of the draft that proposed it, and whether it was accepted."""
+
+    p: np.ndarray
+    q: np.ndarray
+    accepted: bool
+
+
+class RecordedRounds:
+    """Up to eight sequences of a pair at a time, in slots of their own."""
+
+    def __init__(self, pair: LoadedPair, k: int, max_model_len: int) -> None:
+        assert pair.draft is not None, "there is nothing to record without a draft"
+        self._config = EngineConfig(k, max_model_len, BATCH, batch_buckets=(BATCH,))
+        self._eos = pair.eos_token_ids
+        self._target, target_structure = flatten_model(pair.target)
+        self._draft, draft_structure = flatten_model(pair.draft)
+        ids = pair.draft.config.aux_layer_ids
+        self._pair = Pair(target_structure, draft_structure, ids)
+        self._state = initial_state(pair.target, pair.draft, self._config, len(ids))
+        weights = shapes_of((self._target, self._draft, self._state))
+        chunk = shapes_of(empty_chunk(self._config))
+        self._prefill = compile_program("prefill", self._pair, *weights, chunk)
+        self._round: Any = jax.jit(partial(_recorded_round, self._pair), donate_argnums=(2,))
+
+    def drafts(
+        self, prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]
+    ) -> Iterator[Draft]:
+        """Every draft that was looked at while these prompts, at most eight, were answered."""
+        config, slots = self._config, np.full(BATCH, BATCH, np.int32)
+        table = np.zeros((BATCH, config.pages_per_seq), np.int32)
+        for slot, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
+            sequence = self._place(slot, prompt, params)
+            slots[slot], table[slot] = slot, sequence.pages
+            for start in range(0, len(prompt), config.prefill_chunk):
+                length = min(len(prompt) - start, config.prefill_chunk)
+                plan = ChunkPlan(sequence, start, length)
+                chunk = jax.device_put(pack_chunk(plan, config, config.num_speculative_tokens))
+                self._state = self._prefill(self._target, self._draft, self._state, chunk)[0]
+        while True:
+            self._state, report, p, q = self._round(
+                self._target, self._draft, self._state, slots, table
+            )
+            report, p, q = jax.device_get((report, p, q))
+            committed, verified = report[:, -2], report[:, -1]
+            if not committed.any():
+                return
+            for row in np.flatnonzero(committed):
+                accepted = int(committed[row]) - 1
+                for j in range(min(accepted + 1, int(verified[row]))):
+                    yield Draft(p[row, j], q[row, j], j < accepted)
+
+    def _place(self, slot: int, prompt: list[int], params: SamplingParams) -> EngineSequence:
+        limit = self._config.max_model_len
+        sequence = EngineSequence.of(Request(f"{slot}", prompt, params), self._eos, limit, None)
+        count = self._config.pages_per_seq
+        sequence.slot, sequence.pages = slot, list(range(1 + slot * count, 1 + (slot + 1) * count))
+        return sequence
+
+
+def _recorded_round(
+    pair: Pair, target: Leaves, draft: Leaves, state: DecodeState, slot_ids: Array, table: Array
+) -> tuple[DecodeState, Array, Array, Array]:
+    """The lean round; returns the state, its report, and the laws p and q [batch, k, vocab]."""
+    assert pair.draft is not None, "a recorded round drafts"
+    rows = gather(state.slots, slot_ids)
+    models = pair.target.rebuild(target), pair.draft.rebuild(draft)
+    said, proposed = (_listen(model) for model in models)
+    state, report, *_ = speculative_round(*models, pair.aux_layer_ids, state, slot_ids, table)
+    positions = rows.seq_lens[:, None] + 1 + jnp.arange(len(proposed))
+    p, ids = process_logits(said[0][:, :-1], positions, rows.options), models[1].target_ids
+    q = process_logits(jnp.concatenate(proposed, axis=1), positions, rows.options, ids)
+    p, q = (probabilities(scores, rows.options.temperature) for scores in (p, q))
+    return state, report, p, q if ids is None else jnp.zeros_like(p).at[..., ids].set(q)
+
+
+def _listen(model: Any) -> list[Array]:
+    """What the model's head says from now on, pass by pass."""
+    heard: list[Array] = []
+    head = model.logits
+
+    def logits(hidden: Array) -> Array:
+        heard.append(head(hidden))
+        return heard[-1]
+
+    object.__setattr__(model, "logits", logits)
+    return heard
