@@ -1,4 +1,4 @@
-"""Proof (b) for rejection sampling: what rounds commit at the real vocabulary has the target's law."""
+"""Proof (b) for rejection sampling: what is committed at 163,840 ids has the target's law."""
 
 from collections.abc import Callable
 from dataclasses import replace
