@@ -18,9 +18,9 @@ MARGIN = 0.015
 DECIDE_EVERY = 8
 TRIAL_ROUNDS = 5
 ENOUGH_SAMPLES = 3
-TRIAL_BUDGET = 0.004
-"""Share of the goodput that trials of one neighbour may cost: a close one is tried often, one that
-is far behind rarely, so that what is known of both stays true."""
+TRIAL_BUDGET = 0.008
+"""Share of the goodput that all trials may cost: a k that is close is tried often, one that is far
+behind rarely, so that what is known of each stays true."""
 LEAST_BETWEEN_TRIALS = 40
 
 
@@ -82,13 +82,13 @@ class Load:
         self.plan(drafts, TRIAL_ROUNDS)
 
     def due(self, goodput: Mapping[int, float]) -> int | None:
-        """The k next to the best one that should be tried again."""
-        for drafts in (self.best - 1, self.best + 1):
-            if drafts in goodput:
-                behind = 1 - goodput[drafts] / goodput[self.best]
-                wait = max(TRIAL_ROUNDS * behind / TRIAL_BUDGET, LEAST_BETWEEN_TRIALS)
-                if self.rounds - self.last_trial.get(drafts, 0) >= wait:
-                    return drafts
+        """Another k than the best one that should be tried again."""
+        for drafts in goodput:
+            behind = 1 - goodput[drafts] / goodput[self.best]
+            wait = TRIAL_ROUNDS * behind * (len(goodput) - 1) / TRIAL_BUDGET
+            since = self.rounds - self.last_trial.get(drafts, 0)
+            if drafts != self.best and since >= max(wait, LEAST_BETWEEN_TRIALS):
+                return drafts
         return None
 
 
@@ -96,7 +96,7 @@ class GoodputChooser:
     """The k with most tokens a second: expected tokens of a round over its measured seconds.
 
     A shape's first rounds try every k. Then the best is kept until another is better by MARGIN, and
-    its neighbours are tried again now and then. Nothing compiles: every k has its programs.
+    the others are tried again now and then. Nothing compiles: every k has its programs.
     """
 
     def __init__(self, config: EngineConfig):
