@@ -236,11 +236,10 @@ class Engine:
             self._note_time(program, self._clock())
         for sequence, row in zip(program.members, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
-            if sequence.status is Status.FINISHED:
-                continue
-            if row.prompt_logprobs is not None:
+            alive = sequence.status is not Status.FINISHED
+            if alive and row.prompt_logprobs is not None:
                 sequence.score_prompt(row.prompt_logprobs)
-            if row.token_ids:
+            if alive and row.token_ids:
                 self._commit(sequence, row, program.is_round, program.drafted)
             elif program.is_round:
                 self._counters.skipped_finished += program.drafted

@@ -105,7 +105,8 @@ class SimulatedRunner:
         assert slot.sequence is sequence, "a round over a slot that was not opened for it"
         if slot.finished:
             return RowReport([], 0)
-        valid = max(0, min(drafts, slot.max_len - len(slot.tokens) - 1))
+        wanted = sequence.wanted_drafts(drafts)
+        valid = max(0, min(wanted, slot.max_len - len(slot.tokens) - 1))
         accepted = min(self.agreeing(slot), valid)
         self._write_draft(sequence, slot.tokens, len(slot.tokens) - 2 - slot.num_accepted)
         self._check(sequence, slot.tokens[:-1], ahead=slot.tokens)
