@@ -13,6 +13,7 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.controls_packing import no_controls, pack_controls
+from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
@@ -21,9 +22,7 @@ from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
-from eagle3_jax.speculative.controls import empty_controls
 from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.speculative.state import DecodeState, empty_slots
 from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import open_masks
 
@@ -292,22 +291,3 @@ def _with_logprobs(reports: list[RowReport], told: Logprobs) -> list[RowReport]:
         return {"logprobs": LogprobRows.of_row(told.sampled, row), **prompt}
 
     return [report._replace(**of_row(row)) for row, report in enumerate(reports)]
-
-
-def initial_state(
-    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int
-) -> DecodeState:
-    """Empty pools and finished slots (one extra for padding rows)."""
-    dtype = target.embed_tokens.embedding.get_value().dtype
-    pages = (config.pool_pages, config.page_size)
-    aux_size = num_aux * target.config.hidden_size
-
-    def pools(rows: Sequence[tuple[int, ...]]) -> tuple[jax.Array, ...]:
-        return tuple(jnp.zeros((*pages, *row), dtype) for row in rows)
-
-    return DecodeState(
-        pools(target.pool_rows),
-        pools(draft.pool_rows) if draft else (),
-        empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
-        empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
-    )

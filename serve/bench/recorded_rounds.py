@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
-from eagle3_jax.engine.runner import initial_state
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling import probabilities, process_logits

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
-from eagle3_jax.engine.runner import initial_state
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows

@@ -1,0 +1,31 @@
+"""What the device holds before the first program runs."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.controls import empty_controls
+from eagle3_jax.speculative.state import DecodeState, empty_slots
+
+
+def initial_state(
+    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int
+) -> DecodeState:
+    """Empty pools and finished slots (one extra for padding rows)."""
+    dtype = target.embed_tokens.embedding.get_value().dtype
+    pages = (config.pool_pages, config.page_size)
+    aux_size = num_aux * target.config.hidden_size
+
+    def pools(rows: Sequence[tuple[int, ...]]) -> tuple[jax.Array, ...]:
+        return tuple(jnp.zeros((*pages, *row), dtype) for row in rows)
+
+    return DecodeState(
+        pools(target.pool_rows),
+        pools(draft.pool_rows) if draft else (),
+        empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
+        empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
+    )
