@@ -17,7 +17,7 @@ MARGIN = 0.015
 """Another k must promise so much more goodput; less is noise, and two equals would take turns."""
 DECIDE_EVERY = 8
 TRIAL_ROUNDS = 5
-ENOUGH_SAMPLES = 3
+ENOUGH_SAMPLES = 2
 TRIAL_BUDGET = 0.008
 """Share of the goodput that all trials may cost: a k that is close is tried often, one that is far
 behind rarely, so that what is known of each stays true."""

@@ -1,4 +1,4 @@
-"""Continuous batching: queues requests, alternates prefill chunks and rounds, applies stop rules.
+"""Continuous batching: queues requests, puts prefill chunks between rounds, applies stop rules.
 
 One thread owns an engine. Programs are dispatched ahead: a round is read only after the next one is
 on its way (depth 2), so the host works while the device does. What the host learns late costs
@@ -26,6 +26,9 @@ from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
+MOST_CHUNKS = 4
+"""Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
+rows cost about as much as full ones. Nobody's next token waits for more."""
 Clock = Callable[[], float]
 
 
@@ -125,8 +128,11 @@ class Engine:
         return bool(self._sequences or self._in_flight or self._outputs)
 
     def step(self) -> list[RequestOutput]:
-        """Dispatches at most one prefill chunk and one round, then reads what is due."""
+        """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
         dispatched = self._dispatch_prefill()
+        for _ in range(MOST_CHUNKS - 1):
+            if self._scheduler.leaves_slots_idle:
+                self._dispatch_prefill()
         dispatched |= self._dispatch_round()
         keep = DISPATCH_DEPTH - 1 if dispatched else 0
         while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):

@@ -61,6 +61,11 @@ class Scheduler:
         length = min(len(sequence.prefill_ids) - start, self.config.prefill_chunk)
         return ChunkPlan(sequence, start, length)
 
+    @property
+    def leaves_slots_idle(self) -> bool:
+        """Whether prompts wait although there are slots for them."""
+        return bool(self.waiting and self._free_slots)
+
     def chunk_dispatched(self, chunk: ChunkPlan) -> None:
         """Notes a dispatched chunk; after the last one the sequence joins the rounds."""
         sequence = chunk.sequence
