@@ -1,17 +1,41 @@
-"""Which implementation of an operation runs: one choice, one error that explains itself."""
+"""Which implementation of an operation runs: one choice, said once, one error that explains itself.
 
-from collections.abc import Callable, Mapping
+`pallas` is the GPU kernel (interpreted on CPU), `xla` the form for CPU, `reference` the contract.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
-import jax
+from pallas_kernels import gpu
+
+_preferred: ContextVar[str | None] = ContextVar("preferred", default=None)
+_log = logging.getLogger(__name__)
 
 
-def default_implementation() -> str:
-    """`xla` on CPU; elsewhere `reference`, whose control flow is static.
+@contextmanager
+def prefer(implementation: str | None) -> Iterator[None]:
+    """Programs that are traced meanwhile use this implementation where a call names none."""
+    token = _preferred.set(implementation)
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
 
-    The `xla` forms loop as often as their data say, which a GPU would stop to ask the host about.
+
+def candidates() -> tuple[str, ...]:
+    """What is tried, in this order, where nothing is named.
+
+    The `xla` forms loop as often as their data say, which a GPU would stop to ask the host about;
+    the control flow of `reference` is static.
     """
-    return "xla" if jax.default_backend() == "cpu" else "reference"
+    preferred = _preferred.get()
+    if preferred is not None:
+        return (preferred,)
+    return ("xla",) if gpu.current().arch == "cpu" else ("pallas", "reference")
 
 
 def choose(
@@ -19,17 +43,32 @@ def choose(
     implementation: str | None,
     implementations: Mapping[str, Callable[..., Any] | str],
 ) -> Callable[..., Any]:
-    """The function that runs `operation`; `None` means the backend's default.
+    """The function that runs `operation`; `None` means what `prefer` says, or the GPU's default.
 
     implementations: name -> the function, or the reason (a string) why it cannot run here.
-    Raises ValueError for an unknown or an unavailable name, listing what could run and why not.
+    Raises ValueError where none of the names can run, with every implementation's reason.
     """
-    chosen = implementations.get(implementation or default_implementation())
-    if callable(chosen):
-        return chosen
-    available = ", ".join(name for name, found in implementations.items() if callable(found))
-    reason = "no such implementation" if chosen is None else chosen
+    names = candidates() if implementation is None else (implementation,)
+    for name in names:
+        found = implementations.get(name)
+        if callable(found):
+            _say(
+                operation, name, *(f"{n}: {implementations[n]}" for n in names[: names.index(name)])
+            )
+            return found
+    reasons = {name: found for name, found in implementations.items() if not callable(found)}
+    reasons |= {name: "no such implementation" for name in names if name not in implementations}
+    available = [name for name, found in implementations.items() if callable(found)]
     raise ValueError(
-        f"{operation}: cannot run implementation={implementation!r}: {reason}; "
-        f"available: {available}"
+        f"{operation}: cannot run implementation {' or '.join(map(repr, names))}: "
+        + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        + f"; available: {', '.join(available) or 'none'}"
     )
+
+
+@cache
+def _say(operation: str, name: str, *refusals: str) -> None:
+    """Once for each choice; one that is not the first is a warning."""
+    level = logging.WARNING if refusals else logging.INFO
+    because = f" ({'; '.join(refusals)})" if refusals else ""
+    _log.log(level, "%s runs as %s%s", operation, name, because)

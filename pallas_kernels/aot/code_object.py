@@ -1,0 +1,122 @@
+"""What an AMDGPU code object says of its kernels: registers, spills, scratch memory.
+
+The notes are those of the AMDGPU ABI ("Code Object V3 and later" of LLVM's AMDGPU user guide):
+a MessagePack map in an ELF note. XLA also leaves the optimised LLVM IR, where the matrix
+instructions are.
+"""
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_NOTE_SEGMENT, _AMDGPU_METADATA = 4, 32
+_LENGTHS = {0xD9: "B", 0xC4: "B", 0xDA: "H", 0xC5: "H", 0xDE: "H", 0xDF: "I", 0xDC: "H", 0xDD: "I"}
+_NUMBERS = {0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q"}
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """One compiled kernel. vgprs: vector registers, accumulation registers included.
+
+    scratch_bytes: memory a lane needs because registers did not do. matrix: matrix instructions in
+    its code object, by LLVM's name without "llvm.amdgcn.". lds_bytes: what is known statically.
+    """
+
+    name: str
+    vgprs: int
+    vgpr_spills: int
+    sgpr_spills: int
+    scratch_bytes: int
+    lds_bytes: int
+    threads: int
+    matrix: dict[str, int]
+
+    def waves_per_simd(self, lds_limit: int) -> int:
+        """Waves that fit on one of a compute unit's four SIMDs at a time; CDNA3 and CDNA4."""
+        by_registers = min(8, 512 // max(8, -(-self.vgprs // 8) * 8))
+        groups = lds_limit // self.lds_bytes if self.lds_bytes else 32
+        return min(by_registers, max(1, groups * (self.threads // 64) // 4))
+
+
+def read_code_object(path: Path) -> list[GpuKernel]:
+    """The kernels of a .hsaco file that XLA left, with the IR beside it if there is any."""
+    ir = path.with_name(path.stem + "_opt.ll")
+    calls = re.findall(
+        r"call[^\n]*@llvm\.amdgcn\.(s?mfma\w*[\w.]*)", ir.read_text() if ir.exists() else ""
+    )
+    return [
+        GpuKernel(
+            name=entry[".name"],
+            vgprs=entry[".vgpr_count"],
+            vgpr_spills=entry[".vgpr_spill_count"],
+            sgpr_spills=entry[".sgpr_spill_count"],
+            scratch_bytes=entry[".private_segment_fixed_size"],
+            lds_bytes=entry[".group_segment_fixed_size"],
+            threads=entry[".max_flat_workgroup_size"],
+            matrix=dict(Counter(calls)),
+        )
+        for entry in _metadata(path.read_bytes())["amdhsa.kernels"]
+    ]
+
+
+def _metadata(elf: bytes) -> dict[str, Any]:
+    for start, end in _note_segments(elf):
+        while start < end:
+            name_size, size, kind = struct.unpack_from("<III", elf, start)
+            name = elf[start + 12 : start + 12 + name_size]
+            start += 12 + -(-name_size // 4) * 4
+            if kind == _AMDGPU_METADATA and name.startswith(b"AMDGPU"):
+                return _unpack(elf, start)[0]
+            start += -(-size // 4) * 4
+    raise ValueError("no AMDGPU metadata: this is no code object")
+
+
+def _note_segments(elf: bytes) -> Iterator[tuple[int, int]]:
+    (table,) = struct.unpack_from("<Q", elf, 32)
+    entry_size, count = struct.unpack_from("<HH", elf, 54)
+    for index in range(count):
+        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", elf, table + index * entry_size)
+        if kind == _NOTE_SEGMENT:
+            yield offset, offset + size
+
+
+def _unpack(data: bytes, at: int) -> tuple[Any, int]:
+    """One MessagePack value and where the next one begins."""
+    tag, at = data[at], at + 1
+    if tag <= 0x7F or tag >= 0xE0:
+        return (tag if tag <= 0x7F else tag - 256), at
+    if tag in (0xC0, 0xC2, 0xC3):
+        return {0xC0: None, 0xC2: False, 0xC3: True}[tag], at
+    if tag in _NUMBERS:
+        code = ">" + _NUMBERS[tag]
+        return struct.unpack_from(code, data, at)[0], at + struct.calcsize(code)
+    if tag in _LENGTHS:
+        code = ">" + _LENGTHS[tag]
+        length, at = struct.unpack_from(code, data, at)[0], at + struct.calcsize(code)
+    else:
+        length = tag & (0x1F if 0xA0 <= tag <= 0xBF else 0x0F)
+    if 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF):
+        return _unpack_map(data, at, length)
+    if 0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD):
+        return _unpack_list(data, at, length)
+    return data[at : at + length].decode(errors="replace"), at + length
+
+
+def _unpack_map(data: bytes, at: int, length: int) -> tuple[dict[Any, Any], int]:
+    found = {}
+    for _ in range(length):
+        key, at = _unpack(data, at)
+        found[key], at = _unpack(data, at)
+    return found, at
+
+
+def _unpack_list(data: bytes, at: int, length: int) -> tuple[list[Any], int]:
+    found = []
+    for _ in range(length):
+        value, at = _unpack(data, at)
+        found.append(value)
+    return found, at

@@ -1,0 +1,39 @@
+"""One kernel at one named shape: what is tested, compiled, tuned and timed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ARCHS = ("gfx950", "gfx942")
+
+
+@dataclass(frozen=True)
+class Case:
+    """operation, shape and variant name it: `mla_decode kimi.attention@tp4 q4_fp8`.
+
+    run: the kernel with all that is static bound; reference: its contract, same arguments and
+    result. example(seed): arguments as JAX arrays, at the true sizes and with realistic data;
+    jax.eval_shape of it is what is compiled. kernels: the names of what it launches.
+    matrix: architecture -> part of the name of the matrix instruction that must do the work; an
+    architecture that is not in it is not compiled for. bytes_moved and flops: what must at least be
+    read and written, and multiplied and added, once for each call: the floors.
+    decode: whether it belongs to a decode step, and so to the short form of the check.
+    """
+
+    operation: str
+    shape: str
+    variant: str
+    run: Callable[..., Any]
+    reference: Callable[..., Any]
+    example: Callable[[int], tuple[Any, ...]]
+    kernels: tuple[str, ...]
+    matrix: Mapping[str, str]
+    bytes_moved: int
+    flops: int
+    decode: bool = False
+    tolerance: float = field(default=2e-2, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """How it is listed."""
+        return f"{self.operation} {self.shape} {self.variant}"

@@ -1,0 +1,66 @@
+"""The GPU that programs are traced for, and what a kernel may use there.
+
+On CPU the kernels run interpreted; `assume` makes them take the paths of an AMD GPU there, and
+`compiling` makes them real, for a compiler without a device. Both must be entered before a program
+is traced, and a traced program must not be reused outside: JAX's caches do not know of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """arch: `gfx950`, `gfx942`, `sm_90`, …, or `cpu`, where kernels are interpreted.
+
+    fp8: the float8 that its matrix units multiply; e4m3fnuz has the bits of e4m3fn at half the
+    value. scaled_dot: whether they take MXFP4 with its scales. lds_bytes: memory of a workgroup.
+    """
+
+    arch: str
+    fp8: DTypeLike = jnp.float8_e4m3fn
+    scaled_dot: bool = False
+    lds_bytes: int = 65536
+
+
+MI355X = Gpu("gfx950", scaled_dot=True, lds_bytes=163840)
+MI325X = Gpu("gfx942", fp8=jnp.float8_e4m3fnuz)
+KNOWN = {gpu.arch: gpu for gpu in (MI355X, MI325X)}
+
+_assumed: ContextVar[Gpu | None] = ContextVar("assumed", default=None)
+_compiling: ContextVar[bool] = ContextVar("compiling", default=False)
+
+
+def current() -> Gpu:
+    """The GPU to trace for: the assumed one, or what JAX's first device is."""
+    assumed = _assumed.get()
+    if assumed is not None:
+        return assumed
+    if jax.default_backend() == "cpu":
+        return Gpu("cpu")
+    arch = str(getattr(jax.devices()[0], "compute_capability", "")).split(":")[0]
+    return KNOWN.get(arch, Gpu(arch))
+
+
+def interpreted() -> bool:
+    """Whether kernels run as plain JAX: on CPU, unless a program is compiled for a GPU."""
+    return jax.default_backend() == "cpu" and not _compiling.get()
+
+
+@contextmanager
+def assume(arch: str, *, compiling: bool = False) -> Iterator[Gpu]:
+    """Traces for this AMD GPU meanwhile. Raises ValueError for one that is not known."""
+    if arch not in KNOWN:
+        raise ValueError(f"expected one of {', '.join(KNOWN)}; got {arch!r}")
+    tokens = _assumed.set(KNOWN[arch]), _compiling.set(compiling)
+    try:
+        yield KNOWN[arch]
+    finally:
+        _assumed.reset(tokens[0])
+        _compiling.reset(tokens[1])

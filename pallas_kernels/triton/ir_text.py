@@ -1,0 +1,71 @@
+"""The way out of Pallas: a kernel as the text of its Triton IR, which XLA compiles by itself."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.interpreters.mlir import JaxIrContext, upstream_dialects
+from jax._src.lib.mlir import ir
+from jaxlib.triton import dialect
+
+from pallas_kernels import gpu
+
+CALL_TARGET = "__gpu$xla.gpu.triton"
+
+
+def triton_ir(kernel: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> dict[str, Any]:
+    """What Pallas hands to XLA for a function that launches one kernel: its IR as text, its name,
+    grid and launch parameters, as `call_triton_ir` takes them."""
+    with abstract_gpu(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = jax.jit(lambda *a: kernel(*a)).trace(*shapes).lower(lowering_platforms=("rocm",))
+    calls = [
+        op
+        for function in module.compiler_ir().body
+        for op in function.regions[0].blocks[0]
+        if op.name == "stablehlo.custom_call"
+        and CALL_TARGET in str(op.attributes["call_target_name"])
+    ]
+    if len(calls) != 1:
+        raise ValueError(f"expected a function that launches one kernel, got {len(calls)}")
+    config = ir.DictAttr(calls[0].attributes["mhlo.backend_config"])
+    found = {entry.name: entry.attr for entry in config}
+    numbers = ("num_stages", "num_warps", "grid_x", "grid_y", "grid_z")
+    return {
+        "name": ir.StringAttr(found["name"]).value,
+        "ir": _as_text(ir.StringAttr(found["ir"]).value_bytes),
+        **{key: ir.IntegerAttr(found[key]).value for key in numbers},
+    }
+
+
+def call_triton_ir(
+    program: Mapping[str, Any], out: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct]
+) -> Callable[..., Any]:
+    """Launches a kernel given as `triton_ir` returns it; nothing of Pallas is involved."""
+    call = jax.ffi.ffi_call(CALL_TARGET, out, custom_call_api_version=4)
+    fixed = {k: np.int32(v) if isinstance(v, int) else v for k, v in program.items()}
+    return lambda *arrays: call(*arrays, **fixed, debug=False)
+
+
+def abstract_gpu() -> AbstractContextManager[Any]:
+    """From JAX 0.11 on, lowering a kernel without a device needs to hear which one is meant."""
+    if jax.__version_info__ < (0, 11):
+        return nullcontext()
+    from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
+
+    device = AbstractDevice(gpu.current().arch, None, "gpu")
+    return use_abstract_mesh(
+        AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,), abstract_device=device)
+    )
+
+
+def _as_text(bytecode: bytes) -> str:
+    context = JaxIrContext()
+    context.append_dialect_registry(upstream_dialects)
+    dialect.register_dialect(context)
+    context.load_all_available_dialects()
+    with context:
+        return str(ir.Module.parse(bytecode))

@@ -1,0 +1,44 @@
+"""Launching a kernel, and how one reads and writes arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from pallas_kernels import gpu
+
+load, store = plt.load, plt.store
+
+
+def launch(
+    kernel: Callable[..., None],
+    *,
+    name: str,
+    grid: tuple[int, ...],
+    in_specs: Sequence[pl.BlockSpec],
+    out_specs: Any,
+    out_shape: Any,
+    num_warps: int = 4,
+    num_stages: int = 1,
+    input_output_aliases: Mapping[int, int] | None = None,
+) -> Callable[..., Any]:
+    """One kernel over a grid; interpreted where there is no GPU to compile for."""
+    return pl.pallas_call(
+        kernel,
+        name=name,
+        grid=grid,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        out_shape=out_shape,
+        input_output_aliases=dict(input_output_aliases or {}),
+        compiler_params=plt.CompilerParams(num_warps=num_warps, num_stages=num_stages),
+        interpret=gpu.interpreted(),
+    )
+
+
+def whole(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
+    """Every program sees the whole array; the kernel says what it loads."""
+    return pl.BlockSpec(array.shape, lambda *_: (0,) * len(array.shape))

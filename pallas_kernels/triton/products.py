@@ -1,0 +1,88 @@
+"""Matrix products of blocks, and the numbers that the matrix units take."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax._src.lib.mlir import ir
+from jax._src.pallas.triton import lowering
+from jax.experimental.pallas import triton as plt
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jaxlib.triton import dialect
+
+from pallas_kernels import gpu
+from pallas_kernels.quantized import QuantFormat, QuantizedArray, dequantize
+
+E4M3, E2M1, BF16 = 0, 4, 5
+"""triton::ScaleDotElemType."""
+
+
+def dot(a: Array, b: Array, *, trans_b: bool = False) -> Array:
+    """a @ b, or a @ b.T, summed in float32 (int8: in int32)."""
+    return plt.dot(a, b, trans_b=trans_b)
+
+
+def dot_mxfp4(x: Array, x_scale: Array | None, values: Array, scale: Array, total: Array) -> Array:
+    """total + x @ w.T for MXFP4 w, on a matrix unit that knows it (`Gpu.scaled_dot`).
+
+    values: uint8 [out, in / 2], scale: uint8 e8m0 [out, in / 32]. x: uint8 of the same kind or
+    e4m3fn [rows, in], with scales [rows, in / 32] each, or bfloat16 [rows, in] without.
+    """
+    scales = () if x_scale is None else (x_scale,)
+    return _dot_mxfp4_p.bind(x, values, scale, total, *scales)
+
+
+def to_fp8(x: Array) -> Array:
+    """float32 in ±448, rounded to e4m3fn; on gfx942 the same bits as e4m3fnuz: half of x.
+
+    Pallas cannot cast to e4m3fnuz, in which the bits of -0 are a NaN.
+    """
+    small = x.astype(jnp.float8_e4m3fn)
+    if gpu.current().fp8 == jnp.float8_e4m3fn:
+        return small
+    bits = jax.lax.bitcast_convert_type(small, jnp.uint8)
+    bits = jnp.where(bits == 0x80, jnp.uint8(0), bits)
+    return jax.lax.bitcast_convert_type(bits, gpu.current().fp8)
+
+
+_dot_mxfp4_p = Primitive("dot_mxfp4")
+
+
+@_dot_mxfp4_p.def_abstract_eval
+def _(x: Array, values: Array, scale: Array, total: Array, *x_scale: Array) -> Array:
+    return jax.core.ShapedArray(total.shape, total.dtype)
+
+
+def _interpreted(x: Array, values: Array, scale: Array, total: Array, *x_scale: Array) -> Array:
+    def wide(values: Array, scale: Array) -> Array:
+        return dequantize(QuantizedArray(values, scale, QuantFormat("mxfp4")))
+
+    if x.dtype == jnp.uint8:
+        x = wide(x, x_scale[0])
+    elif x_scale:
+        factors = jnp.exp2(x_scale[0].astype(jnp.float32) - 127)
+        x = x.astype(jnp.float32) * jnp.repeat(factors, 32, axis=1)
+    return total + jnp.matmul(x.astype(jnp.float32), wide(values, scale).T)
+
+
+mlir.register_lowering(_dot_mxfp4_p, mlir.lower_fun(_interpreted, multiple_results=False))
+
+
+@lowering.register_lowering(_dot_mxfp4_p)
+def _(ctx, x, values, scale, total, *x_scale):
+    dtype = ctx.avals_in[0].dtype
+    kind = E2M1 if dtype == jnp.uint8 else BF16 if dtype == jnp.bfloat16 else E4M3
+    i32 = ir.IntegerType.get_signless(32)
+    return dialect.DotScaledOp(
+        total.type,
+        x,
+        dialect.trans(values, (1, 0)),
+        total,
+        ir.IntegerAttr.get(i32, kind),
+        ir.IntegerAttr.get(i32, E2M1),
+        fastMath=False,
+        a_scale=x_scale[0] if x_scale else None,
+        b_scale=scale,
+        lhs_k_pack=True,
+        rhs_k_pack=True,
+    ).result
