@@ -55,7 +55,7 @@ class LoadResult:
 
 @dataclass(frozen=True)
 class ChoiceRecord:
-    """All loads. requests: of one run of one side at concurrency c: the larger of it and 8c."""
+    """All loads. requests: of one run of one side at concurrency c: the larger of it and 32c."""
 
     num_speculative_tokens: int
     repetitions: int
@@ -176,7 +176,7 @@ async def _measure(
             for name, url in urls.items()
         }
         for concurrency in concurrencies:
-            count = max(requests, 8 * concurrency)
+            count = max(requests, 32 * concurrency)
             asked = list(itertools.islice(itertools.cycle(prompts), count))
             sides = {name: Side(client) for name, client in clients.items()}
             await _measure_load(sides, asked, concurrency, repetitions)

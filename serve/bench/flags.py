@@ -166,7 +166,7 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=3, help="the fixed k, and the most, 1..8")
     parser.add_argument("--repetitions", type=int, default=5, metavar="N")
     parser.add_argument(
-        "--requests", type=int, default=32, metavar="N", help="of a run; 8 a client if more"
+        "--requests", type=int, default=64, metavar="N", help="of a run; 32 a client if more"
     )
     parser.add_argument(
         "--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16], metavar="N", help="clients"
