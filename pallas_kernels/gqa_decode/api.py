@@ -1,14 +1,10 @@
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.gqa_decode import reference, xla
+from pallas_kernels.gqa_decode import pallas, reference, xla
+from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.split_kv import refusal
 from pallas_kernels.visibility import check_ancestors
-
-IMPLEMENTATIONS = {
-    "xla": xla.gqa_decode,
-    "reference": reference.gqa_decode,
-    "pallas": "the GPU kernel is not written yet",
-}
 
 
 def gqa_decode(
@@ -20,6 +16,8 @@ def gqa_decode(
     *,
     scale: float,
     ancestors: Bool[Array, "mask_batch mask_len nodes"] | None = None,
+    k_scale: Float[Array, ""] | None = None,
+    v_scale: Float[Array, ""] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "batch q_len heads head_dim"]:
     """Attend queries to paged keys and values; consecutive query heads share a key-value head.
@@ -29,6 +27,7 @@ def gqa_decode(
     positions[b, j] + 1 + i holds node i and is visible too iff ancestors[b, j, i]. Slots that no
     query of a sequence sees may hold anything, NaN included, and pages past the last that one sees
     may be any integer. scale multiplies the scores. Scores and softmax are float32.
+    k_scale and v_scale, which float8 pools need: what is stored times it is what is attended to.
     One kv_head is multi-query, kv_heads == heads is multi-head.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
@@ -47,5 +46,22 @@ def gqa_decode(
             f"positions {positions.shape}, page_table {page_table.shape}"
         )
     check_ancestors("gqa_decode", ancestors, positions)
-    run = choose("gqa_decode", implementation, IMPLEMENTATIONS)
-    return run(q, k_pool, v_pool, page_table, positions, scale=scale, ancestors=ancestors)
+    check_scale("gqa_decode", k_pool, k_scale)
+    check_scale("gqa_decode", v_pool, v_scale)
+    implementations = {
+        "xla": xla.gqa_decode,
+        "reference": reference.gqa_decode,
+        "pallas": refusal(q, k_pool, v_pool) or pallas.gqa_decode,
+    }
+    run = choose("gqa_decode", implementation, implementations)
+    return run(
+        q,
+        k_pool,
+        v_pool,
+        page_table,
+        positions,
+        scale=scale,
+        ancestors=ancestors,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.kv_scale import scaled
 from pallas_kernels.visibility import slots_in_use, visible_slots
 
 
@@ -16,19 +17,21 @@ def gqa_decode(
     *,
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
+    k_scale: Float[Array, ""] | None = None,
+    v_scale: Float[Array, ""] | None = None,
 ) -> Float[Array, "batch q_len heads head_dim"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
     kv_heads = k_pool.shape[2]
 
-    def context(pool: Array) -> Array:
+    def context(pool: Array, pool_scale: Array | None) -> Array:
         rows = jnp.take(pool, page_table, axis=0, mode="clip")
         rows = rows.reshape(batch, -1, kv_heads, head_dim)
         # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
         written = slots_in_use(positions, ancestors)(jnp.arange(rows.shape[1]))
-        return jnp.where(written[..., None, None], rows, 0)
+        return scaled(jnp.where(written[..., None, None], rows, 0), pool_scale, q.dtype)
 
-    keys, values = context(k_pool), context(v_pool)
+    keys, values = context(k_pool, k_scale), context(v_pool, v_scale)
     query = q.reshape(batch, q_len, kv_heads, heads // kv_heads, head_dim)
     scores = jnp.einsum("bqkgd,bskd->bqkgs", query, keys, preferred_element_type=jnp.float32)
     visible = visible_slots(jnp.arange(keys.shape[1]), positions, ancestors)[:, :, None, None]

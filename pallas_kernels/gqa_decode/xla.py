@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.kv_scale import scaled
 from pallas_kernels.paged_softmax import attend, gather_slots
 from pallas_kernels.visibility import slots_in_use
 
@@ -16,6 +17,8 @@ def gqa_decode(
     *,
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
+    k_scale: Float[Array, ""] | None = None,
+    v_scale: Float[Array, ""] | None = None,
 ) -> Float[Array, "batch q_len heads head_dim"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
@@ -28,12 +31,13 @@ def gqa_decode(
     def per_query(rows: Array) -> Array:
         return jnp.repeat(jnp.repeat(rows, shared, axis=1), groups, axis=0)
 
-    def per_group(pool: Array, pages: Array, slots: Array) -> Array:
-        rows = gather_slots(pool, pages, in_use(slots))
+    def per_group(pool: Array, factor: Array | None, pages: Array, slots: Array) -> Array:
+        rows = scaled(gather_slots(pool, pages, in_use(slots)), factor, q.dtype)
         return jnp.moveaxis(rows, 2, 1).reshape(batch * groups, -1, head_dim)
 
     def read(pages: Array, slots: Array) -> tuple[Array, Array]:
-        return per_group(k_pool, pages, slots), per_group(v_pool, pages, slots)
+        keys = per_group(k_pool, k_scale, pages, slots)
+        return keys, per_group(v_pool, v_scale, pages, slots)
 
     out = attend(
         query,

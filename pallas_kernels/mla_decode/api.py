@@ -1,14 +1,10 @@
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.mla_decode import reference, xla
+from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.mla_decode import pallas, reference, xla
+from pallas_kernels.split_kv import refusal
 from pallas_kernels.visibility import check_ancestors
-
-IMPLEMENTATIONS = {
-    "xla": xla.mla_decode,
-    "reference": reference.mla_decode,
-    "pallas": "the GPU kernel is not written yet",
-}
 
 
 def mla_decode(
@@ -20,6 +16,7 @@ def mla_decode(
     *,
     scale: float,
     ancestors: Bool[Array, "mask_batch mask_len nodes"] | None = None,
+    kv_scale: Float[Array, ""] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "batch q_len heads kv_lora"]:
     """Attend absorbed queries to a paged pool of latents; the values are the latents themselves.
@@ -30,6 +27,7 @@ def mla_decode(
     is visible too iff ancestors[b, j, i].
     Slots that no query of a sequence sees may hold anything, NaN included, and pages past the last
     that one sees may be any integer. scale multiplies the scores. Scores and softmax are float32.
+    kv_scale, which a float8 pool needs: what is stored times it is what is attended to.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if pool.shape[-1] != q_latent.shape[-1] + q_rope.shape[-1]:
@@ -43,5 +41,20 @@ def mla_decode(
             f"positions {positions.shape}, page_table {page_table.shape}"
         )
     check_ancestors("mla_decode", ancestors, positions)
-    run = choose("mla_decode", implementation, IMPLEMENTATIONS)
-    return run(q_latent, q_rope, pool, page_table, positions, scale=scale, ancestors=ancestors)
+    check_scale("mla_decode", pool, kv_scale)
+    implementations = {
+        "xla": xla.mla_decode,
+        "reference": reference.mla_decode,
+        "pallas": refusal(q_latent, pool) or pallas.mla_decode,
+    }
+    run = choose("mla_decode", implementation, implementations)
+    return run(
+        q_latent,
+        q_rope,
+        pool,
+        page_table,
+        positions,
+        scale=scale,
+        ancestors=ancestors,
+        kv_scale=kv_scale,
+    )

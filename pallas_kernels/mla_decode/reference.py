@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.kv_scale import scaled
 from pallas_kernels.visibility import slots_in_use, visible_slots
 
 
@@ -16,6 +17,7 @@ def mla_decode(
     *,
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
+    kv_scale: Float[Array, ""] | None = None,
 ) -> Float[Array, "batch q_len heads kv_lora"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, kv_lora = q_latent.shape[0], q_latent.shape[-1]
@@ -23,6 +25,7 @@ def mla_decode(
     slots = jnp.arange(rows.shape[1])
     # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
     rows = jnp.where(slots_in_use(positions, ancestors)(slots)[..., None], rows, 0)
+    rows = scaled(rows, kv_scale, q_latent.dtype)
     query = jnp.concatenate([q_latent, q_rope], axis=-1)
     scores = jnp.einsum("bqhw,bsw->bqhs", query, rows, preferred_element_type=jnp.float32) * scale
     visible = visible_slots(slots, positions, ancestors)[:, :, None]

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.kv_scale import scaled
 from pallas_kernels.paged_softmax import attend, gather_slots
 from pallas_kernels.visibility import slots_in_use
 
@@ -16,6 +17,7 @@ def mla_decode(
     *,
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
+    kv_scale: Float[Array, ""] | None = None,
 ) -> Float[Array, "batch q_len heads kv_lora"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, _, heads, kv_lora = q_latent.shape
@@ -24,7 +26,7 @@ def mla_decode(
     in_use = slots_in_use(positions, ancestors)
 
     def read(pages: Array, slots: Array) -> tuple[Array, Array]:
-        rows = gather_slots(pool, pages, in_use(slots))
+        rows = scaled(gather_slots(pool, pages, in_use(slots)), kv_scale, query.dtype)
         return rows, rows
 
     # The rope part comes along in the values, because cutting it off would be a second copy.

@@ -1,6 +1,8 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,8 +11,8 @@ from paged import attend, scatter
 from pallas_kernels import gqa_decode
 
 HEADS, HEAD_DIM, SCALE = 6, 8, 0.4
-IMPLEMENTATIONS = ["xla", "reference"]
-Case = tuple[NDArray, NDArray, NDArray, NDArray, NDArray]
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+Case = Sequence[Any]
 
 
 def make_case(
@@ -41,9 +43,9 @@ def oracle(case: Case) -> NDArray[np.float64]:
     return out
 
 
-def run(case: Case, implementation: str) -> NDArray[np.float32]:
+def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
     call: Callable = jax.jit(gqa_decode, static_argnames=("scale", "implementation"))
-    return np.asarray(call(*case, scale=SCALE, implementation=implementation))
+    return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -54,6 +56,24 @@ def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
 ):
     case = make_case([3, 17, 129, 140], 3, page_size, pages_per_seq, kv_heads)
     np.testing.assert_allclose(run(case, implementation), oracle(case), atol=5e-6)
+
+
+def test_contexts_of_several_parts_are_joined():
+    case = make_case([255, 256, 257, 700], 3, 16, 44, 3)
+    np.testing.assert_allclose(run(case, "pallas"), oracle(case), atol=5e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_float8_pools_stand_for_their_numbers_times_their_scales(implementation: str):
+    query, *pools, table, positions = make_case([9, 40], 2, 16, 3, 2)
+    stored = [jnp.asarray(pool).astype(jnp.float8_e4m3fn) for pool in pools]
+    plain = [np.asarray(x, np.float32) * s for x, s in zip(stored, (0.75, 1.5), strict=True)]
+    case = (query, *stored, table, positions)
+    scales = {"k_scale": jnp.float32(0.75), "v_scale": jnp.float32(1.5)}
+    expected = oracle((query, plain[0], plain[1], table, positions))
+    np.testing.assert_allclose(run(case, implementation, **scales), expected, atol=5e-6)
+    with pytest.raises(ValueError, match="float8_e4m3fn needs its scale"):
+        run(case, implementation, k_scale=scales["k_scale"])
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -73,11 +93,12 @@ def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: s
     np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
 
 
-def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits():
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
+def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits(implementation: str):
     query, k_pool, v_pool, table, positions = case = make_case([20, 200], 2, 16, 13, 2)
-    expected = run(case, "xla")[:1]
+    expected = run(case, implementation)[:1]
     alone = (query[:1], k_pool, v_pool, table[:1, :2], positions[:1])
-    np.testing.assert_array_equal(run(alone, "xla"), expected)
+    np.testing.assert_array_equal(run(alone, implementation), expected)
 
 
 def test_shapes_that_do_not_fit_are_refused():

@@ -1,6 +1,8 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,8 +11,8 @@ from paged import attend, scatter
 from pallas_kernels import mla_decode
 
 HEADS, KV_LORA, ROPE, SCALE = 3, 16, 8, 0.3
-IMPLEMENTATIONS = ["xla", "reference"]
-Case = tuple[NDArray, NDArray, NDArray, NDArray, NDArray]
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+Case = Sequence[Any]
 
 
 def make_case(lengths: list[int], q_len: int, page_size: int, pages_per_seq: int) -> Case:
@@ -41,9 +43,9 @@ def oracle(case: Case) -> NDArray[np.float64]:
     return out
 
 
-def run(case: Case, implementation: str) -> NDArray[np.float32]:
+def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
     call: Callable = jax.jit(mla_decode, static_argnames=("scale", "implementation"))
-    return np.asarray(call(*case, scale=SCALE, implementation=implementation))
+    return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -54,6 +56,41 @@ def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
 ):
     case = make_case([q_len, 17, 129, 140], q_len, page_size, pages_per_seq)
     np.testing.assert_allclose(run(case, implementation), oracle(case), atol=5e-6)
+
+
+def test_contexts_of_several_parts_are_joined():
+    case = make_case([255, 256, 257, 700], 3, 16, 44)
+    np.testing.assert_allclose(run(case, "pallas"), oracle(case), atol=5e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_float8_pool_stands_for_its_numbers_times_the_scale(implementation: str):
+    q_latent, q_rope, pool, table, positions = make_case([9, 40], 2, 16, 3)
+    stored = jnp.asarray(pool).astype(jnp.float8_e4m3fn)
+    plain = (q_latent, q_rope, np.asarray(stored, np.float32) * 0.75, table, positions)
+    case = (q_latent, q_rope, stored, table, positions)
+    found = run(case, implementation, kv_scale=jnp.float32(0.75))
+    np.testing.assert_allclose(found, oracle(plain), atol=5e-6)
+    with pytest.raises(ValueError, match="float8_e4m3fn needs its scale"):
+        run(case, implementation)
+
+
+def test_bfloat16_rounds_only_the_weights_and_the_result():
+    *floats, table, positions = make_case([9, 300], 2, 16, 19)
+    rounded = [jnp.asarray(x, jnp.bfloat16) for x in floats]
+    exact = oracle((*(np.asarray(x, np.float32) for x in rounded), table, positions))
+    found = run((*rounded, table, positions), "pallas").astype(np.float32)
+    np.testing.assert_allclose(found, exact, atol=1e-2, rtol=1e-2)
+
+
+def test_a_row_that_sees_nothing_leaves_the_others_alone():
+    q_latent, q_rope, pool, table, positions = case = make_case([9, 33], 3, 16, 4)
+    expected = run(case, "pallas")
+    shorter = positions.copy()
+    shorter[0], shorter[1, 0] = -1, -1
+    found = run((q_latent, q_rope, pool, table, shorter), "pallas")
+    np.testing.assert_array_equal(found[1, 1:], expected[1, 1:])
+    assert (found[0] == 0).all() and (found[1, 0] == 0).all()
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -73,16 +110,18 @@ def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: s
     np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
 
 
-def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits():
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
+def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits(implementation: str):
     q_latent, q_rope, pool, table, positions = case = make_case([20, 200], 2, 16, 13)
-    expected = run(case, "xla")[:1]
+    expected = run(case, implementation)[:1]
     alone = (q_latent[:1], q_rope[:1], pool, table[:1, :2], positions[:1])
-    np.testing.assert_array_equal(run(alone, "xla"), expected)
+    np.testing.assert_array_equal(run(alone, implementation), expected)
 
 
-def test_page_size_does_not_change_the_bits():
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
+def test_page_size_does_not_change_the_bits(implementation: str):
     small, medium, large = (
-        run(make_case([30, 64], 2, size, 64 // size), "xla") for size in (1, 16, 64)
+        run(make_case([30, 64], 2, size, 64 // size), implementation) for size in (1, 16, 64)
     )
     np.testing.assert_array_equal(small, medium)
     np.testing.assert_array_equal(small, large)

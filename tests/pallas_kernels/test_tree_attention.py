@@ -15,7 +15,7 @@ LENGTHS = [1, 17, 125]
 """Committed slots; 125 puts a tree on both sides of a chunk of the running softmax."""
 PARENTS = [[0, 0, 0, 1, 1, 4], [0, 0, 1, 2, 3, 4], [0, 0, 0, 0, 0, 0]]
 NODES, PAGE_SIZE, PAGES_PER_SEQ, SCALE = 6, 16, 9, 0.3
-IMPLEMENTATIONS = ["xla", "reference"]
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
 ROWS = {"mla": [(24,)], "gqa": [(2, 8), (2, 8)]}
 """A slot's row in each pool: latent 16 and rotated key 8, or two heads of keys and of values."""
 

@@ -1,0 +1,66 @@
+"""Attention of the drafts and of MiniMax at the published shapes."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.case import Case
+from pallas_kernels.gqa_decode import pallas, reference
+from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.shapes import GROUPED_ATTENTION, GroupedAttention
+
+DRAFT = [*(PagedCase(q_len, 1024) for q_len in (1, 4, 7)), PagedCase(1, 1024, fp8=True)]
+TARGET = [*(PagedCase(q_len, 8192) for q_len in (1, 4, 7)), PagedCase(4, 8192, fp8=True)]
+AT_TP4 = [
+    *(PagedCase(1, 1024, page_size=size) for size in (1, 16, 128)),
+    PagedCase(4, 1024, tree=True),
+]
+
+
+def cases() -> list[Case]:
+    """Drafts with a head of their own for each query head, and MiniMax with six for one."""
+    return [_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
+
+
+def _contexts(shape: GroupedAttention) -> list[PagedCase]:
+    if not shape.name.startswith("draft"):
+        return TARGET
+    return DRAFT + (AT_TP4 if shape.name.endswith("@tp4") else [])
+
+
+def _case(shape: GroupedAttention, paged: PagedCase) -> Case:
+    slots, rows = paged.batch * paged.context, paged.batch * paged.q_len
+    kept = 2 * shape.kv_heads * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
+    return Case(
+        operation="gqa_decode",
+        shape=shape.name,
+        variant=paged.variant,
+        run=partial(_run, pallas.gqa_decode),
+        reference=partial(_run, reference.gqa_decode),
+        example=partial(_example, shape, paged),
+        kernels=("gqa_decode", "gqa_decode_merge"),
+        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        bytes_moved=slots * kept + rows * shape.heads * shape.head_dim * 4,
+        flops=4 * rows * shape.heads * paged.context * shape.head_dim,
+        decode=True,
+    )
+
+
+def _run(operation: Any, *arrays: Any) -> Any:
+    *inputs, options = arrays
+    return operation(*inputs, scale=128**-0.5, **options)
+
+
+def _example(shape: GroupedAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:
+    keys = jax.random.split(jax.random.key(seed), 4)
+    row = shape.kv_heads, shape.head_dim
+    return (
+        paged.queries(keys[0], shape.heads, shape.head_dim),
+        paged.pool(keys[1], *row),
+        paged.pool(keys[2], *row),
+        paged.table(keys[3]),
+        paged.positions(),
+        paged.options("k_scale", "v_scale"),
+    )

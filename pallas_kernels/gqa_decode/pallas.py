@@ -1,0 +1,102 @@
+"""Paged grouped-query attention on a GPU: the rows of a program share one key-value head.
+
+They are the queries' heads of the group, q_len * heads / kv_heads of them for each sequence.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Bool, Float, Int
+
+from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
+from pallas_kernels.triton import dot, load
+
+
+def choose_tiles(rows: int, kv_heads: int) -> Tiles:
+    """For a group of so many rows: q_len times the heads that share a key-value head."""
+    splits = 8 if kv_heads >= 16 else 32
+    return Tiles(rows=16 if rows <= 16 else 32, keys=32 if rows > 16 else 64, splits=splits)
+
+
+def gqa_decode(
+    q: Float[Array, "batch q_len heads head_dim"],
+    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
+    k_scale: Float[Array, ""] | None = None,
+    v_scale: Float[Array, ""] | None = None,
+    tiles: Tiles | None = None,
+) -> Float[Array, "batch q_len heads head_dim"]:
+    """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    batch, q_len, heads, head_dim = q.shape
+    _, page_size, kv_heads, _ = k_pool.shape
+    shared = heads // kv_heads
+    tiles = tiles or choose_tiles(q_len * shared, kv_heads)
+    kernel = partial(
+        _attend_part, shared=shared, page_size=page_size, scale=scale * math.log2(math.e)
+    )
+    out = attend_in_parts(
+        kernel,
+        name="gqa_decode",
+        queries=(q.reshape(batch, -1, head_dim),),
+        pools=tuple(pool.reshape(-1, kv_heads * head_dim) for pool in (k_pool, v_pool)),
+        scales=(k_scale, v_scale),
+        page_table=page_table,
+        positions=positions,
+        ancestors=ancestors,
+        dim=head_dim,
+        row_tiles=kv_heads * pl.cdiv(q_len * shared, tiles.rows),
+        tiles=tiles,
+        dtype=q.dtype,
+    )
+    return out.reshape(q.shape)
+
+
+def _attend_part(
+    q: Any,
+    k_pool: Any,
+    v_pool: Any,
+    k_scale: Any,
+    v_scale: Any,
+    table: Any,
+    positions: Any,
+    ancestors: Any,
+    out: Any,
+    log_mass: Any,
+    *,
+    tiles: Tiles,
+    nodes: int,
+    shared: int,
+    page_size: int,
+    scale: float,
+) -> None:
+    rows, head_dim = positions.shape[0] * shared, q.shape[1]
+    heads = q.shape[0] // positions.shape[0]
+    row_tiles = pl.cdiv(rows, tiles.rows)
+    group, tile = lax.div(pl.program_id(0), row_tiles), lax.rem(pl.program_id(0), row_tiles)
+    in_group, in_head = tile * tiles.rows + jnp.arange(tiles.rows), jnp.arange(padded(head_dim, 16))
+    is_row, is_column = in_group < rows, in_head < head_dim
+    query = lax.div(in_group, shared)
+    row = query * heads + group * shared + lax.rem(in_group, shared)
+    asked = rows_at(q, row, in_head, is_row, is_column)
+    score_scale = scale * load(k_scale)
+
+    def add_slots(at: Array, used: Array, seen: Array, state: Softmax) -> Softmax:
+        keys, values = (
+            rows_at(pool, at, group * head_dim + in_head, used, is_column).astype(q.dtype)
+            for pool in (k_pool, v_pool)
+        )
+        return add_keys(state, dot(asked, keys, trans_b=True) * score_scale, seen, values)
+
+    context = Context(table, positions, ancestors, query, is_row, page_size, nodes)
+    state = attend_to_part(context, tiles, in_head.size, add_slots)
+    leave(state, load(v_scale), out, log_mass, row, is_row)

@@ -1,0 +1,70 @@
+"""Latent attention of decode and verify steps at the published shapes."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.case import Case
+from pallas_kernels.mla_decode import pallas, reference
+from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
+
+SCALE = 192**-0.5
+EVERYWHERE = [
+    *(PagedCase(q_len, 8192) for q_len in (1, 4, 7)),
+    *(PagedCase(q_len, 8192, fp8=True) for q_len in (1, 4)),
+]
+AT_TP4 = [
+    *(PagedCase(q_len, 1024) for q_len in (1, 4)),
+    *(PagedCase(4, 8192, page_size=size) for size in (1, 16, 128)),
+    PagedCase(7, 8192, tree=True),
+]
+
+
+def cases() -> list[Case]:
+    """Every device share of the heads, and at TP4 the page sizes, a short context and a tree."""
+    return [
+        _case(shape, paged)
+        for shape in LATENT_ATTENTION
+        for paged in EVERYWHERE + (AT_TP4 if shape.name.endswith("@tp4") else [])
+    ]
+
+
+def _case(shape: LatentAttention, paged: PagedCase) -> Case:
+    width = shape.kv_lora + shape.rope
+    scores = paged.batch * paged.q_len * shape.heads * paged.context
+    slots = paged.batch * paged.context
+    queries = paged.batch * paged.q_len * shape.heads
+    return Case(
+        operation="mla_decode",
+        shape=shape.name,
+        variant=paged.variant,
+        run=partial(_run, pallas.mla_decode),
+        reference=partial(_run, reference.mla_decode),
+        example=partial(_example, shape, paged),
+        kernels=("mla_decode", "mla_decode_merge"),
+        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
+        + queries * (width + shape.kv_lora) * 2,
+        flops=2 * scores * (width + shape.kv_lora),
+        decode=True,
+    )
+
+
+def _run(operation: Any, *arrays: Any) -> Any:
+    *inputs, options = arrays
+    return operation(*inputs, scale=SCALE, **options)
+
+
+def _example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:
+    keys = jax.random.split(jax.random.key(seed), 4)
+    return (
+        paged.queries(keys[0], shape.heads, shape.kv_lora),
+        paged.queries(keys[1], shape.heads, shape.rope),
+        paged.pool(keys[2], shape.kv_lora + shape.rope),
+        paged.table(keys[3]),
+        paged.positions(),
+        paged.options("kv_scale"),
+    )

@@ -1,0 +1,103 @@
+"""Paged latent attention on a GPU: a row of the pool is read once, as key and as value.
+
+Rotated and latent part are two products, since blocks are powers of two. The accumulator of
+rows x kv_lora float32 is what fills the registers.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
+from pallas_kernels.triton import dot, load
+
+
+def choose_tiles(rows: int, pool_dtype: DTypeLike) -> Tiles:
+    """For a sequence of so many rows: q_len times heads.
+
+    32 rows a program leave no registers for widening a float8 pool (65 spill on gfx942). Fewer
+    parts where several tiles of rows fill the GPU: what a part leaves is rows x kv_lora float32,
+    written and read again.
+    """
+    small = rows <= 16 or jnp.dtype(pool_dtype).itemsize == 1
+    return Tiles(rows=16 if small else 32, splits=32 if rows <= 16 else 16)
+
+
+def mla_decode(
+    q_latent: Float[Array, "batch q_len heads kv_lora"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    pool: Float[Array, "pages page_size width"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
+    kv_scale: Float[Array, ""] | None = None,
+    tiles: Tiles | None = None,
+) -> Float[Array, "batch q_len heads kv_lora"]:
+    """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    batch, q_len, heads, kv_lora = q_latent.shape
+    rows = q_len * heads
+    tiles = tiles or choose_tiles(rows, pool.dtype)
+    kernel = partial(
+        _attend_part, heads=heads, page_size=pool.shape[1], scale=scale * math.log2(math.e)
+    )
+    out = attend_in_parts(
+        kernel,
+        name="mla_decode",
+        queries=(q_latent.reshape(batch, rows, -1), q_rope.reshape(batch, rows, -1)),
+        pools=(pool.reshape(-1, pool.shape[-1]),),
+        scales=(kv_scale,),
+        page_table=page_table,
+        positions=positions,
+        ancestors=ancestors,
+        dim=kv_lora,
+        row_tiles=pl.cdiv(rows, tiles.rows),
+        tiles=tiles,
+        dtype=q_latent.dtype,
+    )
+    return out.reshape(q_latent.shape)
+
+
+def _attend_part(
+    q_latent: Any,
+    q_rope: Any,
+    pool: Any,
+    kv_scale: Any,
+    table: Any,
+    positions: Any,
+    ancestors: Any,
+    out: Any,
+    log_mass: Any,
+    *,
+    tiles: Tiles,
+    nodes: int,
+    heads: int,
+    page_size: int,
+    scale: float,
+) -> None:
+    (rows, kv_lora), rope = q_latent.shape, q_rope.shape[1]
+    row = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    in_latent, in_rope = jnp.arange(padded(kv_lora, 16)), jnp.arange(padded(rope, 16))
+    is_row, is_latent, is_rope = row < rows, in_latent < kv_lora, in_rope < rope
+    latent_query = rows_at(q_latent, row, in_latent, is_row, is_latent)
+    rope_query = rows_at(q_rope, row, in_rope, is_row, is_rope)
+    stored_scale = load(kv_scale)
+
+    def add_slots(at: Array, used: Array, seen: Array, state: Softmax) -> Softmax:
+        latent = rows_at(pool, at, in_latent, used, is_latent).astype(q_latent.dtype)
+        rotated = rows_at(pool, at, kv_lora + in_rope, used, is_rope).astype(q_rope.dtype)
+        scores = dot(latent_query, latent, trans_b=True) + dot(rope_query, rotated, trans_b=True)
+        return add_keys(state, scores * (scale * stored_scale), seen, latent)
+
+    query = lax.div(row, heads)
+    context = Context(table, positions, ancestors, query, is_row, page_size, nodes)
+    state = attend_to_part(context, tiles, in_latent.size, add_slots)
+    leave(state, stored_scale, out, log_mass, row, is_row)

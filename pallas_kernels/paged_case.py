@@ -1,0 +1,70 @@
+"""Paged contexts as a decode step finds them, for the cases of the attention operations."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+KV_SCALE = 0.25
+
+
+@dataclass(frozen=True)
+class PagedCase:
+    """Sequences of equal length: q_len rows each, the last of so many slots, or nodes of a tree."""
+
+    q_len: int
+    context: int
+    page_size: int = 64
+    fp8: bool = False
+    tree: bool = False
+    batch: int = 16
+
+    @property
+    def variant(self) -> str:
+        """How it is listed: `q4_8k_page16_fp8`."""
+        parts = f"q{self.q_len}", f"{self.context // 1024}k", f"page{self.page_size}"
+        return "_".join([*parts, *["fp8"] * self.fp8, *["tree"] * self.tree])
+
+    @property
+    def kv_dtype(self) -> DTypeLike:
+        """Of the pools."""
+        return jnp.float8_e4m3fn if self.fp8 else jnp.bfloat16
+
+    @property
+    def pages(self) -> int:
+        """Of one pool: those of the sequences and one of scratch."""
+        return self.batch * (self.context // self.page_size) + 1
+
+    def queries(self, key: Array, *dims: int) -> Float[Array, "batch q_len heads dim"]:
+        """Query rows [batch, q_len, *dims]."""
+        return jax.random.normal(key, (self.batch, self.q_len, *dims), jnp.bfloat16)
+
+    def pool(self, key: Array, *row: int) -> Float[Array, "pages page_size *row"]:
+        """A pool of rows like these; in float8 they stand for KV_SCALE times what is stored."""
+        rows = jax.random.normal(key, (self.pages, self.page_size, *row), jnp.bfloat16)
+        return (rows / KV_SCALE).astype(self.kv_dtype) if self.fp8 else rows
+
+    def table(self, key: Array) -> Int[Array, "batch pages_per_seq"]:
+        """Pages in random order, none of them twice."""
+        return jax.random.permutation(key, self.pages - 1).reshape(self.batch, -1) + 1
+
+    def positions(self) -> Int[Array, "batch q_len"]:
+        """Of the rows; those of a tree's nodes are all the last before it."""
+        first = self.context - self.q_len
+        rows = jnp.full(self.q_len, first - 1) if self.tree else first + jnp.arange(self.q_len)
+        return jnp.broadcast_to(rows.astype(jnp.int32), (self.batch, self.q_len))
+
+    def options(self, *scales: str) -> dict[str, Array]:
+        """The arguments that only some cases have."""
+        found = {name: jnp.float32(KV_SCALE) for name in scales if self.fp8}
+        return found | ({"ancestors": self._ancestors()} if self.tree else {})
+
+    def _ancestors(self) -> Bool[Array, "batch q_len nodes"]:
+        """Of a binary tree: node i hangs on (i - 1) // 2."""
+        mask = np.eye(self.q_len, dtype=bool)
+        for node in range(1, self.q_len):
+            mask[node] |= mask[(node - 1) // 2]
+        return jnp.broadcast_to(mask, (self.batch, *mask.shape))

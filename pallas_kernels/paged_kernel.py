@@ -1,0 +1,97 @@
+"""What a program of an attention kernel does with a paged context: find, see, weigh its slots."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pallas_kernels.triton import dot, load
+
+LOWEST = -1e30
+"""Score of what is not seen: finite, since -inf - -inf is NaN."""
+
+
+class Context(NamedTuple):
+    """One sequence's slots as the rows of a program see them; the first three are refs.
+
+    table [pages_per_seq], positions [q_len], ancestors [q_len, nodes]; query: which of the
+    sequence's queries each row belongs to; is_row: whether there is such a row; nodes: of the tree
+    they are nodes of, 0 where they are none.
+    """
+
+    table: Any
+    positions: Any
+    ancestors: Any
+    query: Array
+    is_row: Array
+    page_size: int
+    nodes: int
+
+
+class Softmax(NamedTuple):
+    """A running softmax to the base 2: highest score and mass [rows], weighted sum [rows, dim]."""
+
+    peak: Array
+    mass: Array
+    total: Array
+
+
+def padded(size: int, least: int = 1) -> int:
+    """Blocks have sizes that are powers of two; the operands of a product 16 at least."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array) -> Array:
+    """Rows of a matrix by their numbers, zero where there is none."""
+    mask = is_row[:, None] & is_column[None, :]
+    return load(ref.at[row[:, None], column[None, :]], mask=mask, other=0.0)
+
+
+def context_length(context: Context) -> Array:
+    """Slots up to the last that some row of the sequence may see."""
+    q_len = context.positions.shape[0]
+    rows = jnp.arange(padded(q_len))
+    last = jnp.max(load(context.positions.at[rows], mask=rows < q_len, other=-1))
+    return jnp.clip(last + 1 + context.nodes, 0, context.table.shape[0] * context.page_size)
+
+
+def positions_of_rows(context: Context) -> Array:
+    """Position of each row's query; -1, which sees nothing, where there is no row."""
+    return load(context.positions.at[context.query], mask=context.is_row, other=-1)
+
+
+def look_at(
+    context: Context, slots: Array, stop: Array, position: Array
+) -> tuple[Array, Array, Array]:
+    """Of slots before `stop`: their rows in the pool, which are used, which row sees which."""
+    used = slots < stop
+    seen = (slots[None, :] <= position[:, None]) & used[None, :]
+    if context.nodes:
+        node = slots[None, :] - position[:, None] - 1
+        is_node = (node >= 0) & (node < context.nodes) & (used[None, :] & (position >= 0)[:, None])
+        ancestor = load(context.ancestors.at[context.query[:, None], node], mask=is_node, other=0)
+        seen = seen | (ancestor != 0)
+        # Between the nodes that are asked for may be slots that nobody has written.
+        used = jnp.max(seen.astype(jnp.int32), axis=0) > 0
+    page = load(context.table.at[lax.div(slots, context.page_size)], mask=used, other=0)
+    return page * context.page_size + lax.rem(slots, context.page_size), used, seen
+
+
+def no_softmax(rows: int, dim: int) -> Softmax:
+    """Before the first key."""
+    zeros = jnp.zeros((rows,), jnp.float32)
+    return Softmax(zeros + LOWEST, zeros, jnp.zeros((rows, dim), jnp.float32))
+
+
+def add_keys(state: Softmax, scores: Array, seen: Array, values: Array) -> Softmax:
+    """With these keys too: scores and seen [rows, keys], values [keys, dim].
+
+    What nobody sees leaves the bits as they are; a NaN that is seen stays a NaN.
+    """
+    scores = jnp.where(seen, scores, LOWEST)
+    peak = jnp.maximum(state.peak, jnp.max(scores, axis=1))
+    weights = jnp.where(seen, jnp.exp2(scores - peak[:, None]), 0.0)
+    kept = jnp.exp2(state.peak - peak)
+    mass = state.mass * kept + jnp.sum(weights, axis=1)
+    added = dot(weights.astype(values.dtype), values)
+    return Softmax(peak, mass, state.total * kept[:, None] + added)

@@ -1,0 +1,192 @@
+"""Attention of a few rows to long contexts on a GPU: parts of a context side by side, then joined.
+
+The rows of a sequence are its queries' heads. A program attends a tile of them to one part of the
+context and leaves the result and the logarithm of its mass; a second kernel joins the parts. Where
+a context is cut depends on its own length alone, so that neither a neighbour nor the width of the
+table changes a row's bits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from pallas_kernels import gpu
+from pallas_kernels.paged_kernel import (
+    LOWEST,
+    Context,
+    Softmax,
+    context_length,
+    look_at,
+    no_softmax,
+    padded,
+    positions_of_rows,
+    rows_at,
+)
+from pallas_kernels.triton import launch, load, store, whole
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """rows x keys: scores that a program has at a time. splits: most parts of a context.
+
+    least_split: slots that a part has where the context goes on; a multiple of keys, as its
+    length is. splits is a power of two.
+    """
+
+    rows: int = 16
+    keys: int = 32
+    splits: int = 32
+    least_split: int = 256
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+def refusal(query: Array, *pools: Array) -> str | None:
+    """Why a kernel can't attend these queries to these pools, if it can't."""
+    arch = gpu.current().arch
+    if arch.startswith("gfx") and arch not in gpu.KNOWN:
+        return f"expected {', '.join(gpu.KNOWN)} or an NVIDIA GPU, got {arch}"
+    if query.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"expected queries of bfloat16 or float32, got {query.dtype}"
+    for pool in pools:
+        if pool.dtype not in (query.dtype, jnp.float8_e4m3fn):
+            return f"expected a pool of {query.dtype} or float8_e4m3fn, got {pool.dtype}"
+    return None
+
+
+def part(split: Array, length: Array, tiles: Tiles) -> tuple[Array, Array]:
+    """First slot and end of one part of a context."""
+    keys = lax.div(length + tiles.splits * tiles.keys - 1, tiles.splits * tiles.keys) * tiles.keys
+    slots = jnp.maximum(keys, tiles.least_split)
+    return split * slots, jnp.minimum((split + 1) * slots, length)
+
+
+def attend_in_parts(
+    kernel: Callable[..., None],
+    *,
+    name: str,
+    queries: Sequence[Float[Array, "batch rows _"]],
+    pools: Sequence[Float[Array, "slots _"]],
+    scales: Sequence[Float[Array, ""] | None],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    ancestors: Bool[Array, "batch q_len nodes"] | None,
+    dim: int,
+    row_tiles: int,
+    tiles: Tiles,
+    dtype: DTypeLike,
+) -> Float[Array, "batch rows dim"]:
+    """Launches the kernel for each (row tile, part, sequence) and joins what it leaves.
+
+    kernel(*queries, *pools, *scales, table, positions, ancestors, out, log_mass, tiles=, nodes=).
+    """
+    batch, rows, _ = queries[0].shape
+    nodes = 0 if ancestors is None else ancestors.shape[-1]
+    # Without a tree nothing is read in its place, and something made for it would be a launch.
+    mask = positions if ancestors is None else ancestors.astype(jnp.int8)
+    sequences = (page_table, positions, mask)
+    scalars = [jnp.ones(1) if scale is None else scale.reshape(1) for scale in scales]
+    parts = launch(
+        partial(kernel, tiles=tiles, nodes=nodes),
+        name=name,
+        grid=(row_tiles, tiles.splits, batch),
+        in_specs=[
+            *map(_of_sequence, queries),
+            *map(whole, pools),
+            *(pl.BlockSpec((None,), lambda t, s, b: (0,)) for _ in scalars),
+            *map(_of_sequence, sequences),
+        ],
+        out_specs=(
+            pl.BlockSpec((None, None, rows, dim), lambda t, s, b: (b, s, 0, 0)),
+            pl.BlockSpec((None, None, rows), lambda t, s, b: (b, s, 0)),
+        ),
+        out_shape=(
+            jax.ShapeDtypeStruct((batch, tiles.splits, rows, dim), jnp.float32),
+            jax.ShapeDtypeStruct((batch, tiles.splits, rows), jnp.float32),
+        ),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )(*queries, *pools, *scalars, *sequences)
+    return _merge(*parts, name=f"{name}_merge", dtype=dtype)
+
+
+def attend_to_part(
+    context: Context,
+    tiles: Tiles,
+    dim: int,
+    add_slots: Callable[[Array, Array, Array, Softmax], Softmax],
+) -> Softmax:
+    """What a program's rows get from its part of the context, values of size dim.
+
+    add_slots(at, used, seen, state) takes slots into the running softmax; see `look_at`.
+    """
+    start, stop = part(pl.program_id(1), context_length(context), tiles)
+    position = positions_of_rows(context)
+
+    def add_block(index: Array, state: Softmax) -> Softmax:
+        slots = start + index * tiles.keys + jnp.arange(tiles.keys)
+        return add_slots(*look_at(context, slots, stop, position), state)
+
+    blocks = pl.cdiv(jnp.maximum(stop - start, 0), tiles.keys)
+    return lax.fori_loop(0, blocks, add_block, no_softmax(tiles.rows, dim))
+
+
+def leave(
+    state: Softmax, value_scale: Array, out: Any, log_mass: Any, row: Array, is_row: Array
+) -> None:
+    """Stores the part's attention and log2-mass: -inf, and no values, where nothing was seen."""
+    some = state.mass != 0
+    mass = jnp.where(some, state.mass, 1.0)
+    column = jnp.arange(state.total.shape[1])
+    store(
+        out.at[row[:, None], column[None, :]],
+        state.total * (value_scale / mass)[:, None],
+        mask=(is_row & some)[:, None] & (column < out.shape[1])[None, :],
+    )
+    store(log_mass.at[row], jnp.where(some, state.peak + jnp.log2(mass), -jnp.inf), mask=is_row)
+
+
+def _of_sequence(array: Array) -> pl.BlockSpec:
+    """A program sees its own sequence's part of the array."""
+    return pl.BlockSpec((None, *array.shape[1:]), lambda t, s, b: (b, *(0,) * (array.ndim - 1)))
+
+
+def _merge(
+    parts: Float[Array, "batch splits rows dim"],
+    log_mass: Float[Array, "batch splits rows"],
+    name: str,
+    dtype: DTypeLike,
+) -> Float[Array, "batch rows dim"]:
+    """Joins the parts of each row; those with nothing seen are not read."""
+    batch, splits, rows, dim = parts.shape
+    return launch(
+        _merge_row,
+        name=name,
+        grid=(rows, batch),
+        in_specs=[
+            pl.BlockSpec((None, splits, None, dim), lambda r, b: (b, 0, r, 0)),
+            pl.BlockSpec((None, splits, None), lambda r, b: (b, 0, r)),
+        ],
+        out_specs=pl.BlockSpec((None, None, dim), lambda r, b: (b, r, 0)),
+        out_shape=jax.ShapeDtypeStruct((batch, rows, dim), dtype),
+    )(parts, log_mass)
+
+
+def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
+    splits, dim = parts.shape
+    split, column = jnp.arange(splits), jnp.arange(padded(dim))
+    logs = load(log_mass.at[split])
+    exists = logs != -jnp.inf
+    weights = jnp.where(exists, jnp.exp2(logs - jnp.maximum(jnp.max(logs), LOWEST)), 0.0)
+    values = rows_at(parts, split, column, exists, column < dim)
+    total = jnp.sum(weights)
+    mean = jnp.sum(values * weights[:, None], axis=0) / jnp.where(total == 0, 1.0, total)
+    store(out.at[column], mean.astype(out.dtype), mask=column < dim)
