@@ -14,9 +14,31 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 SCRATCH_PAGE = 0
-KVPool = Float[Array, "pages page_size *row"]
+FP8_MAX = 448.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class QuantizedPool:
+    """float8_e4m3fn rows; what they stand for is value * scale. scale: float32, one a pool."""
+
+    values: Float[Array, "pages page_size *row"]
+    scale: Float[Array, ""]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the values."""
+        return self.values.shape
+
+
+KVPool = Float[Array, "pages page_size *row"] | QuantizedPool
 KVPools = tuple[KVPool, ...]
 """The pools of one layer; empty where no cache is used."""
+
+
+def rows_and_scale(pool: KVPool) -> tuple[Array, Float[Array, ""] | None]:
+    """A pool as attention takes it: the stored rows, and their factor where there is one."""
+    return (pool.values, pool.scale) if isinstance(pool, QuantizedPool) else (pool, None)
 
 
 @jax.tree_util.register_dataclass
@@ -73,12 +95,16 @@ def view_nodes(
     return replace(view, positions=last, ancestors=ancestors)
 
 
-def move_rows(
-    pool: Float[Array, "pages page_size *row"], origin: PageView, to: PageView
-) -> Float[Array, "pages page_size *row"]:
+def move_rows(pool: KVPool, origin: PageView, to: PageView) -> KVPool:
     """Copies the rows that `origin` addresses to where `to` writes; all are read before."""
+    if isinstance(pool, QuantizedPool):
+        return replace(pool, values=_move(pool.values, origin, to))
+    return _move(pool, origin, to)
+
+
+def _move(pool: Array, origin: PageView, to: PageView) -> Array:
     rows = pool.at[origin.write_pages, origin.write_offsets].get(mode="promise_in_bounds")
-    return write_rows(pool, rows, to)
+    return _scatter(pool, rows, to)
 
 
 def contain_spoiled(
@@ -95,12 +121,23 @@ def contain_spoiled(
     return jnp.where(spoiled, 0, values)
 
 
-def write_rows(
+def write_rows(pool: KVPool, rows: Float[Array, "batch q_len *row"], pages: PageView) -> KVPool:
+    """Stores one KV row per query row, rounded to the pool's numbers.
+
+    Float8 saturates: what is beyond 448 scales becomes that, and NaN stays.
+    """
+    if not isinstance(pool, QuantizedPool):
+        return _scatter(pool, rows, pages)
+    scaled = jnp.clip(rows.astype(jnp.float32) / pool.scale, -FP8_MAX, FP8_MAX)
+    return replace(pool, values=_scatter(pool.values, scaled, pages))
+
+
+def _scatter(
     pool: Float[Array, "pages page_size *row"],
     rows: Float[Array, "batch q_len *row"],
     pages: PageView,
 ) -> Float[Array, "pages page_size *row"]:
-    """Stores one KV row per query row. Page and offset stay apart: no flat index can overflow.
+    """Page and offset stay apart: no flat index can overflow.
 
     A lone row is written twice: XLA:CPU turns a scatter of one row into a slice update, repeats
     that inside the reads that follow, and copies the whole pool instead of writing in place.

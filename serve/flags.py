@@ -146,6 +146,25 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     count("--max-num-seqs", "--max-running-requests", help="requests decoded together")
     count("--block-size", "--page-size", help="tokens a cache page holds")
     count("--num-gpu-blocks-override", help="cache pages")
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=("auto", "bfloat16", "fp8", "fp8_e4m3"),
+        default="auto",
+        help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
+    )
+    group.add_argument(
+        "--kv-cache-scale",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="what fp8 values are multiplied with",
+    )
+    group.add_argument(
+        "--kernels",
+        choices=("auto", "pallas", "xla", "reference"),
+        default="auto",
+        help="how operations run; auto: pallas on GPUs, xla on CPU",
+    )
     count("--max-num-batched-tokens", "--chunked-prefill-size", help="prompt tokens a chunk")
     group.add_argument(
         "--enable-prefix-caching",

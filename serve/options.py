@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -61,6 +62,9 @@ class ServeOptions:
     demo: bool
     speculation: Speculation
     adaptive: bool
+    kv_cache_dtype: str
+    kv_cache_scale: float
+    kernels: str | None
     load: LoadOptions
     served_model_name: tuple[str, ...]
     host: str
@@ -105,6 +109,9 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         num_pages=_positive(flags, "num_gpu_blocks_override"),
         prefill_chunk=_positive(flags, "max_num_batched_tokens"),
         exact=flags.exact,
+        kv_cache_dtype=flags.kv_cache_dtype.removesuffix("_e4m3"),
+        kv_cache_scale=_check_scale(flags),
+        kernels=None if flags.kernels == "auto" else flags.kernels,
         enable_prefix_caching=flags.enable_prefix_caching,
         logprobs_mode=flags.logprobs_mode,
         seed=flags.seed,
@@ -187,6 +194,15 @@ def check_num_speculative_tokens(count: Any) -> int:
             f"got {count!r}"
         )
     return count
+
+
+def _check_scale(flags: argparse.Namespace) -> float:
+    """--kv-cache-scale; ValueError unless it is a positive factor of float8."""
+    if not 0 < flags.kv_cache_scale < math.inf:
+        raise ValueError(f"--kv-cache-scale must be positive; got {flags.kv_cache_scale}")
+    if flags.kv_cache_scale != 1 and not flags.kv_cache_dtype.startswith("fp8"):
+        raise ValueError("--kv-cache-scale needs --kv-cache-dtype fp8")
+    return flags.kv_cache_scale
 
 
 def _check_adaptive(flags: argparse.Namespace, speculation: Speculation, *, proposes: bool) -> bool:

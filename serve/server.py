@@ -93,6 +93,7 @@ def _describe(config: EngineConfig) -> str:
     return (
         f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
         f"k = {k}{how}, KV cache size: {tokens} tokens"
+        + ("" if config.kv_cache_dtype == "auto" else f" in {config.kv_cache_dtype}")
     )
 
 
@@ -121,6 +122,9 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
         "prefill_chunk": options.prefill_chunk,
         "exact": options.exact,
         "adaptive": options.adaptive,
+        "kv_cache_dtype": options.kv_cache_dtype,
+        "kv_cache_scale": options.kv_cache_scale,
+        "kernels": options.kernels,
         "num_speculative_tokens_per_batch_size": table,
         "eagle_topk": options.speculation.eagle_topk,
         "num_draft_tokens": options.speculation.num_draft_tokens,

@@ -10,6 +10,7 @@ from eagle3_jax.speculative.tree_shape import tree_shape
 from eagle3_jax.speculative.widths import Widths
 
 MAX_SPECULATIVE_TOKENS = 8
+KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class EngineConfig:
     rejection_sample_method and the two below: see eagle3_jax.speculative.method.
     num_speculative_tokens_per_batch_size: rows (first batch size, last, k' <= k); adaptive: the
     engine chooses k' <= k by what it measures. Each k' has programs of its own then.
+    kv_cache_dtype: `auto`, that of the model, `bfloat16`, or `fp8`: e4m3fn times kv_cache_scale,
+    one factor for all pools. kernels: the implementation that operations run as, None for the
+    device's own (see pallas_kernels.dispatch).
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree_shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -47,6 +51,9 @@ class EngineConfig:
     adaptive: bool = False
     eagle_topk: int = 1
     num_draft_tokens: int | None = None
+    kv_cache_dtype: str = "auto"
+    kv_cache_scale: float = 1.0
+    kernels: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -76,9 +83,19 @@ class EngineConfig:
                 "exact mode promises the tokens of plain decoding, which only "
                 f"rejection_sample_method 'coupled' keeps; got {method!r}"
             )
+        self._check_cache()
         self._check_choice()
         if self.method.tree:
             self._check_tree()
+
+    def _check_cache(self) -> None:
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            known = " or ".join(KV_CACHE_DTYPES)
+            raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")
+        if not 0 < self.kv_cache_scale < math.inf:
+            raise ValueError(f"kv_cache_scale must be positive, got {self.kv_cache_scale}")
+        if self.kv_cache_scale != 1 and self.kv_cache_dtype != "fp8":
+            raise ValueError("kv_cache_scale is a factor of float8: kv_cache_dtype must be fp8")
 
     def _check_tree(self) -> None:
         modes = {

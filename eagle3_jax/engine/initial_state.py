@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 
+from eagle3_jax.cache import KVPool, QuantizedPool
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -20,8 +20,15 @@ def initial_state(
     pages = (config.pool_pages, config.page_size)
     aux_size = num_aux * target.config.hidden_size
 
-    def pools(rows: Sequence[tuple[int, ...]]) -> tuple[jax.Array, ...]:
-        return tuple(jnp.zeros((*pages, *row), dtype) for row in rows)
+    def pool(row: tuple[int, ...]) -> KVPool:
+        if config.kv_cache_dtype != "fp8":
+            plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
+            return jnp.zeros((*pages, *row), plain)
+        values = jnp.zeros((*pages, *row), jnp.float8_e4m3fn)
+        return QuantizedPool(values, jnp.float32(config.kv_cache_scale))
+
+    def pools(rows: Sequence[tuple[int, ...]]) -> tuple[KVPool, ...]:
+        return tuple(map(pool, rows))
 
     return DecodeState(
         pools(target.pool_rows),

@@ -26,6 +26,7 @@ from eagle3_jax.speculative.round import propose_round, speculative_round, verif
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
 from eagle3_jax.speculative.tree_round import tree_round
 from eagle3_jax.speculative.widths import Widths
+from pallas_kernels.dispatch import prefer
 
 Leaves = tuple[Array, ...]
 Shapes = tuple[ShapeDtypeStruct, ...]
@@ -44,12 +45,16 @@ class Structure(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """Static description of target, draft and method, the key under which programs are kept."""
+    """Static description of target, draft and method, the key under which programs are kept.
+
+    kernels: the implementation of the operations, None for the device's own.
+    """
 
     target: Structure
     draft: Structure | None
     aux_layer_ids: tuple[int, ...]
     method: SpeculationMethod = COUPLED
+    kernels: str | None = None
 
 
 def flatten_model(model: nnx.Module) -> tuple[Leaves, Structure]:
@@ -162,7 +167,9 @@ def compile_program(
     function = partial(PROGRAMS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
-    return jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs).compile()
+    with prefer(pair.kernels):
+        lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
+    return lowered.compile()
 
 
 def shapes_of(tree: Any) -> Any:

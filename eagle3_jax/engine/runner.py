@@ -103,7 +103,7 @@ class Runner:
             capture = default_aux_layer_ids(target.config.num_hidden_layers)
         self._target, target_structure = flatten_model(target)
         self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
-        self._pair = Pair(target_structure, draft_structure, capture, config.method)
+        self._pair = Pair(target_structure, draft_structure, capture, config.method, config.kernels)
         self._state = initial_state(target, draft, config, len(capture))
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs

@@ -4,14 +4,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import PageView, contain_spoiled, write_rows
+from eagle3_jax.cache import KVPools, PageView, contain_spoiled, rows_and_scale, write_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
 from pallas_kernels import gqa_decode
-
-KVPools = tuple[Float[Array, "pages page_size kv_heads head_dim"], ...]
-"""The key and the value pool; empty where no cache is used."""
 
 
 class GQAttention(nnx.Module):
@@ -54,13 +51,14 @@ class GQAttention(nnx.Module):
         pools: KVPools = (),
         pages: PageView | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        """Attends causally; with pools, writes the rows' keys and values there and reads them."""
+        """Attends causally; with pools of keys and values, writes the rows there and reads them."""
         q, k, v = self.project(x, rope)
         if not pools or pages is None:
             heads = causal_attention(q, k, v, self.scale)
         else:
             rows = (k, contain_spoiled(k, v))
-            keys, values = (write_rows(*pair, pages) for pair in zip(pools, rows, strict=True))
+            pools = tuple(write_rows(*pair, pages) for pair in zip(pools, rows, strict=True))
+            (keys, k_scale), (values, v_scale) = map(rows_and_scale, pools)
             heads = gqa_decode(
                 q,
                 keys,
@@ -69,8 +67,9 @@ class GQAttention(nnx.Module):
                 pages.positions,
                 scale=self.scale,
                 ancestors=pages.ancestors,
+                k_scale=k_scale,
+                v_scale=v_scale,
             )
-            pools = (keys, values)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(

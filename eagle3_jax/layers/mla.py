@@ -11,16 +11,20 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import PageView, contain_spoiled, write_rows
+from eagle3_jax.cache import (
+    KVPool,
+    KVPools,
+    PageView,
+    contain_spoiled,
+    rows_and_scale,
+    write_rows,
+)
 from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
 from pallas_kernels import mla_decode
-
-LatentPools = tuple[Float[Array, "pages page_size latent"], ...]
-"""The one pool of latents; empty where no cache is used."""
 
 
 class LatentUp(nnx.Module):
@@ -69,9 +73,9 @@ class MLAttention(nnx.Module):
         self,
         x: Float[Array, "batch q_len inputs"],
         rope: RopeTables,
-        pools: LatentPools = (),
+        pools: KVPools = (),
         pages: PageView | None = None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], LatentPools]:
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """Attends causally; with a pool, writes the rows' latents there and reads from it."""
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope), self.scale)
@@ -123,20 +127,22 @@ class MLAttention(nnx.Module):
         self,
         q_nope: Float[Array, "batch q_len heads nope"],
         q_rope: Float[Array, "batch q_len heads rope"],
-        pool: Float[Array, "pages page_size latent"],
+        pool: KVPool,
         pages: PageView,
     ) -> Float[Array, "batch q_len heads v"]:
         with jax.named_scope("mla_absorb_query"):
             q = jnp.einsum("bqhd,hcd->bqhc", q_nope, self.kv_b_proj.key_kernel.get_value())
+        latents, kv_scale = rows_and_scale(pool)
         with jax.named_scope("mla_decode"):
             out = mla_decode(
                 q,
                 q_rope,
-                pool,
+                latents,
                 pages.page_table,
                 pages.positions,
                 scale=self.scale,
                 ancestors=pages.ancestors,
+                kv_scale=kv_scale,
             )
         with jax.named_scope("mla_expand_value"):
             return jnp.einsum("bqhc,hcd->bqhd", out, self.kv_b_proj.value_kernel.get_value())

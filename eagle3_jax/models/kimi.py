@@ -8,11 +8,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle3_jax.cache import PageView
+from eagle3_jax.cache import KVPools, PageView
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.embedding import Embedding
 from eagle3_jax.layers.linear import Linear
-from eagle3_jax.layers.mla import LatentPools, MLAttention
+from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.norm import RMSNorm
@@ -36,9 +36,9 @@ class KimiLayer(nnx.Module):
         self,
         x: Float[Array, "batch q_len hidden"],
         rope: RopeTables,
-        pools: LatentPools = (),
+        pools: KVPools = (),
         pages: PageView | None = None,
-    ) -> tuple[Float[Array, "batch q_len hidden"], LatentPools]:
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         attended, pools = self.self_attn(self.input_layernorm(x), rope, pools, pages)
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), pools
@@ -68,12 +68,12 @@ class KimiTarget(nnx.Module):
         token_ids: Int[Array, "batch q_len"],
         positions: Int[Array, "batch q_len"],
         aux_layer_ids: Sequence[int],
-        pools: LatentPools = (),
+        pools: KVPools = (),
         pages: PageView | None = None,
     ) -> tuple[
         Float[Array, "batch q_len hidden"],
         Float[Array, "batch q_len aux"],
-        LatentPools,
+        KVPools,
     ]:
         """Runs the layers; returns hidden states (before the final norm), aux states and pools.
 
@@ -83,7 +83,7 @@ class KimiTarget(nnx.Module):
         x = self.embed_tokens(token_ids)
         rope = rope_tables(self.config.rope, self.config.qk_rope_head_dim, positions)
         streams: list[Array] = [x]
-        written: LatentPools = ()
+        written: KVPools = ()
         for i, layer in enumerate(self.layers):
             with jax.named_scope(f"target_layer_{i}"):
                 x, layer_pools = layer(x, rope, pools[i : i + 1], pages)

@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "acceptance": _acceptance,
         "equal": _equal,
         "drafts": _drafts,
+        "kv-cache": _kv_cache,
         "soak": _soak,
         "choice": _choice,
         "grammar": _grammar,
@@ -150,6 +151,23 @@ def _drafts(flags: argparse.Namespace, console: Console) -> int:
     if flags.json:
         write_record(flags.json, "drafts", found, result)
     return 0 if result.holds else 1
+
+
+def _kv_cache(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench import tables
+    from serve.bench.held_out import held_out
+    from serve.bench.kv_cache import compare_caches
+    from serve.bench.record import write_record
+    from serve.notices import say_on_stderr
+
+    found, pair = conditions(), _pair(flags)
+    prompts = held_out(pair.tokenizer, flags.prompts)
+    scale = flags.kv_cache_scale
+    result = compare_caches(pair, prompts, flags.k, kv_cache_scale=scale, say=say_on_stderr)
+    tables.print_caches(console, result)
+    if flags.json:
+        write_record(flags.json, "kv_cache", found, result)
+    return 0
 
 
 def _soak(flags: argparse.Namespace, console: Console) -> int:

@@ -82,6 +82,7 @@ def _build_parser() -> OneLineParser:
     )
     _add_equal(commands.add_parser("equal", help="count identical outputs; status 1 if any fails"))
     _add_drafts(commands.add_parser("drafts", help="BF16, FP8, INT4 and MLA drafts side by side"))
+    _add_kv_cache(commands.add_parser("kv-cache", help="accuracy and accept length with fp8 KV"))
     _add_soak(commands.add_parser("soak", help="random traffic and cancels; status 1 on a leak"))
     _add_choice(commands.add_parser("choice", help="--adaptive beside k = 0 and a fixed k"))
     _add_grammar(commands.add_parser("grammar", help="answers with a schema; status 1 if wrong"))
@@ -150,6 +151,14 @@ def _add_drafts(parser: argparse.ArgumentParser) -> None:
         help="other drafts of the embedded target",
     )
     parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
+    _add_shared(parser)
+    _add_loading(parser)
+    parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
+    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
+    parser.add_argument("--kv-cache-scale", type=float, default=1.0, metavar="X", help="of fp8")
 
 
 def _add_soak(parser: argparse.ArgumentParser) -> None:

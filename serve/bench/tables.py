@@ -11,6 +11,7 @@ from serve.bench.conditions import Conditions
 from serve.bench.convert import ConvertRecord
 from serve.bench.drafts import DraftsRecord
 from serve.bench.equal import CaseResult, EqualResult, describe
+from serve.bench.kv_cache import CacheRecord
 from serve.bench.plain import PlainResult, Side
 from serve.bench.rounds import RoundResult
 from serve.bench.soak import SoakRecord
@@ -167,6 +168,25 @@ def print_drafts(console: Console, result: DraftsRecord) -> None:
     for draft in result.drafts:
         for difference in draft.differences:
             console.print(f"  {describe(difference)}")
+
+
+def print_caches(console: Console, result: CacheRecord) -> None:
+    """Accept length and accuracy of every KV cache."""
+    sizes = f"{result.prompts} held-out prompts, greedy, k={result.num_speculative_tokens}"
+    table = _table(f"KV caches, {sizes}, fp8 scale {result.kv_cache_scale:g}")
+    headings = ("cache", "accept length", "right", "same answers", "nats a token", "moved by")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "cache" else "right")
+    for cache in result.caches:
+        table.add_row(
+            cache.kv_cache_dtype,
+            f"{cache.overall.accept_length:.3f}",
+            f"{cache.overall.right:.1%}",
+            f"{cache.same_answers:.1%}",
+            f"{cache.loss:.5f}",
+            f"{cache.moved:.5f}",
+        )
+    console.print(table)
 
 
 def print_case(console: Console, case: CaseResult) -> None:

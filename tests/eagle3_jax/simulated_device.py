@@ -17,6 +17,7 @@ import pytest
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.engine import MOST_CHUNKS
 from eagle3_jax.engine.runner import RowReport
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
@@ -87,7 +88,7 @@ class SimulatedRunner:
         return [RowReport(slot.tokens[-1:], 0)]
 
     def round(self, members: Rows[Sequence], drafts: int) -> list[RowReport]:
-        assert self.unread <= 2, "more than one round and a prefill were in flight"
+        assert self.unread <= 1 + MOST_CHUNKS, "more than one round was in flight"
         assert len({s.slot for s in members}) == len(members) <= self.config.max_num_seqs
         self.unread += 1
         return [self._advance(sequence, min(drafts, self.drafts)) for sequence in members]

@@ -1,10 +1,18 @@
 """Where rows of a paged cache go, against a dictionary from position to value."""
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
-from eagle3_jax.cache import SCRATCH_PAGE, view_pages, write_rows
+from eagle3_jax.cache import (
+    SCRATCH_PAGE,
+    QuantizedPool,
+    move_rows,
+    rows_and_scale,
+    view_pages,
+    write_rows,
+)
 
 TABLE = np.array([[5, 2, 7], [3, 6, 0]], np.int32)
 
@@ -51,3 +59,28 @@ def test_the_view_keeps_what_attention_needs() -> None:
     view = view_pages(jnp.asarray(TABLE), positions, jnp.ones((2, 2), bool), 2)
     np.testing.assert_array_equal(view.positions, positions)
     np.testing.assert_array_equal(view.page_table, TABLE)
+
+
+def test_float8_rows_round_to_the_nearest_value_and_saturate() -> None:
+    """Against ml_dtypes' e4m3fn; NaN stays, so that a spoiled row is still seen to be one."""
+    rows = np.array([0.3, -0.3, 17.0, 1000.0, -1e9, np.inf, 1e-9, np.nan], np.float32)
+    view = view_pages(jnp.asarray(TABLE[:1]), jnp.arange(1)[None], jnp.ones((1, 1), bool), 2)
+    empty = QuantizedPool(jnp.zeros((8, 2, len(rows)), jnp.float8_e4m3fn), jnp.float32(0.5))
+    values, scale = rows_and_scale(write_rows(empty, jnp.asarray(rows)[None, None], view))
+    assert scale is not None
+    expected = np.clip(rows / 0.5, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(
+        np.asarray(values)[TABLE[0, 0], 0].astype(np.float32), expected.astype(np.float32)
+    )
+
+
+def test_moved_float8_rows_keep_their_bits() -> None:
+    rows = jnp.linspace(-9, 9, 16).reshape(1, 2, 8)
+    empty = QuantizedPool(jnp.zeros((8, 2, 8), jnp.float8_e4m3fn), jnp.float32(0.25))
+    table, both = jnp.asarray(TABLE[:1]), jnp.ones((1, 2), bool)
+    origin = view_pages(table, jnp.array([[0, 1]]), both, 2)
+    to = view_pages(table, jnp.array([[2, 3]]), both, 2)
+    moved, _ = rows_and_scale(move_rows(write_rows(empty, rows, origin), origin, to))
+    bits = np.asarray(moved).view(np.uint8)
+    assert bits[5].any()
+    np.testing.assert_array_equal(bits[2], bits[5])

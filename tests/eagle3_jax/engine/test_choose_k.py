@@ -12,6 +12,7 @@ from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.choose_k import MARGIN, Choice, FixedChooser, GoodputChooser, best_k
 from eagle3_jax.engine.recent_acceptance import RecentAcceptance
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
+from eagle3_jax.engine.step_cost import StepCosts
 from eagle3_jax.sampling_params import SamplingParams
 
 K = 6
@@ -164,3 +165,12 @@ def test_a_table_says_k_by_batch_size() -> None:
 def test_without_a_table_every_round_drafts_the_same() -> None:
     chooser = FixedChooser(EngineConfig(num_speculative_tokens=2))
     assert {chooser.choose(sequences(size)).drafts for size in range(1, 9)} == {2}
+
+
+def test_a_disturbed_round_and_the_first_one_do_not_count() -> None:
+    """The first run of a program, and two preempted ones among eight."""
+    costs = StepCosts()
+    for seconds in (50.0, 3.0, 9.0, 3.1, 3.0, 20.0, 3.1):
+        costs.observe(2, seconds)
+    assert costs.count(2) == 6
+    assert costs.seconds(2) == pytest.approx(3.05, abs=0.06)

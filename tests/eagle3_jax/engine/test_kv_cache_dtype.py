@@ -1,0 +1,72 @@
+"""Caches of fewer bits: what they keep, and what they must not change."""
+
+import jax
+import numpy as np
+import pytest
+from driving import Answer, drive, sizes
+
+from eagle3_jax.cache import rows_and_scale
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def exact_fp8(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
+    engine = Engine(target, None, sizes(3, exact=True, kv_cache_dtype="fp8"))
+    answers: dict[str, Answer] = {}
+    for request in requests:
+        answers |= drive(engine, [request])
+    return answers
+
+
+@pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
+def test_in_exact_mode_speculation_changes_no_token_with_float8(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    requests: list[Request],
+    exact_fp8: dict[str, Answer],
+) -> None:
+    """Batched, preempted and speculated against one at a time without a draft."""
+    engine = Engine(target, draft, sizes(3, exact=True, kv_cache_dtype="fp8"))
+    answers = drive(engine, requests)
+    assert engine.stats().num_preemptions > 0
+    for name, answer in answers.items():
+        assert answer.token_ids == exact_fp8[name].token_ids
+
+
+def test_float8_moves_the_law_a_little_and_not_for_nothing(
+    exact_fp8: dict[str, Answer], plain: dict[str, Answer]
+) -> None:
+    """Answers begin as with float32 and part somewhere: the cache is really of fewer bits."""
+    begun = [a.token_ids[:1] == plain[name].token_ids[:1] for name, a in exact_fp8.items()]
+    assert np.mean(begun) > 0.8
+    assert any(a.token_ids != plain[name].token_ids for name, a in exact_fp8.items())
+
+
+def test_pools_take_the_bytes_of_their_dtype(target: KimiTarget) -> None:
+    """One float8 a value and one factor a pool; every row that was written is there."""
+    engine = Engine(target, None, sizes(0, kv_cache_dtype="fp8", kv_cache_scale=0.5))
+    drive(engine, [Request("a", [1, 2, 3], GREEDY)])
+    for pool in engine._runner._state.target_pools:
+        values, scale = rows_and_scale(pool)
+        assert values.dtype == jax.numpy.float8_e4m3fn
+        assert scale is not None and float(scale) == 0.5
+        assert np.asarray(values).view(np.uint8).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kv_cache_dtype": "int8"}, "auto or bfloat16 or fp8, got 'int8'"),
+        ({"kv_cache_dtype": "fp8", "kv_cache_scale": 0.0}, "must be positive, got 0.0"),
+        ({"kv_cache_scale": 2.0}, "kv_cache_dtype must be fp8"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        EngineConfig(**given)  # pyright: ignore[reportArgumentType]
