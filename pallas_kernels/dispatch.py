@@ -18,8 +18,11 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def prefer(implementation: str | None) -> Iterator[None]:
-    """Programs that are traced meanwhile use this implementation where a call names none."""
-    token = _preferred.set(implementation)
+    """Programs that are traced meanwhile use this implementation where a call names none.
+
+    None prefers nothing else than before.
+    """
+    token = _preferred.set(implementation or _preferred.get())
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from eagle3_jax.engine.programs import compile_program
+from pallas_kernels.dispatch import prefer
 
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000
@@ -18,6 +19,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="run the proofs in tests/proofs at full length"
     )
+    parser.addoption(
+        "--kernels", metavar="NAME", help="the implementation of operations where none is named"
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preferred_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of every test: `pytest tests/eagle3_jax/engine --kernels pallas`."""
+    with prefer(request.config.getoption("kernels")):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
