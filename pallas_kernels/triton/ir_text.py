@@ -16,23 +16,25 @@ from pallas_kernels import gpu
 CALL_TARGET = "__gpu$xla.gpu.triton"
 
 
-def triton_ir(kernel: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> dict[str, Any]:
-    """What Pallas hands to XLA for a function that launches one kernel: its IR as text, its name,
-    grid and launch parameters, as `call_triton_ir` takes them."""
+def triton_ir(
+    kernel: Callable[..., Any], *shapes: jax.ShapeDtypeStruct, name: str | None = None
+) -> dict[str, Any]:
+    """What Pallas hands to XLA for a function that launches one kernel (one of this name): its IR
+    as text, its name, grid and launch parameters, as `call_triton_ir` takes them."""
     with abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         module = jax.jit(lambda *a: kernel(*a)).trace(*shapes).lower(lowering_platforms=("rocm",))
     calls = [
-        op
+        {entry.name: entry.attr for entry in ir.DictAttr(op.attributes["mhlo.backend_config"])}
         for function in module.compiler_ir().body
         for op in function.regions[0].blocks[0]
         if op.name == "stablehlo.custom_call"
         and CALL_TARGET in str(op.attributes["call_target_name"])
     ]
+    calls = [c for c in calls if name is None or ir.StringAttr(c["name"]).value == name]
     if len(calls) != 1:
         raise ValueError(f"expected a function that launches one kernel, got {len(calls)}")
-    config = ir.DictAttr(calls[0].attributes["mhlo.backend_config"])
-    found = {entry.name: entry.attr for entry in config}
+    found = calls[0]
     numbers = ("num_stages", "num_warps", "grid_x", "grid_y", "grid_z")
     return {
         "name": ir.StringAttr(found["name"]).value,

@@ -1,0 +1,62 @@
+"""Addresses in pools that no test could allocate, read off the IR that XLA compiles."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels import gpu, gqa_decode, mla_decode
+from pallas_kernels.triton import triton_ir
+
+PAGE_SIZE, SEQUENCES = 64, 2
+
+
+def shape(dtype: Any, *dims: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(dims, dtype)
+
+
+def mla_ir(dtype: Any, pages: int) -> str:
+    def attend(*arrays: Any) -> Any:
+        *inputs, kv_scale = arrays
+        return mla_decode(*inputs, scale=1.0, kv_scale=kv_scale, implementation="pallas")
+
+    heads = SEQUENCES, 1, 16
+    queries = shape(jnp.bfloat16, *heads, 512), shape(jnp.bfloat16, *heads, 64)
+    return ir_of(attend, "mla_decode", *queries, shape(dtype, pages, PAGE_SIZE, 576))
+
+
+def gqa_ir(dtype: Any, pages: int) -> str:
+    def attend(q: Any, pool: Any, *rest: Any) -> Any:
+        *inputs, factor = rest
+        scales = {"k_scale": factor, "v_scale": factor}
+        return gqa_decode(q, pool, pool, *inputs, scale=1.0, **scales, implementation="pallas")
+
+    query = shape(jnp.bfloat16, SEQUENCES, 1, 16, 128)
+    return ir_of(attend, "gqa_decode", query, shape(dtype, pages, PAGE_SIZE, 16, 128))
+
+
+def ir_of(attend: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
+    table, positions = shape(jnp.int32, SEQUENCES, 8), shape(jnp.int32, SEQUENCES, 1)
+    with gpu.assume("gfx950", compiling=True):
+        return triton_ir(attend, *arrays, table, positions, shape(jnp.float32), name=name)["ir"]
+
+
+def offset_bits(ir: str, pool: Any) -> set[str]:
+    """Of the blocks of keys and values that are read from the pool."""
+    keys = 32 if "x512x" in ir else 64
+    element = {jnp.bfloat16: "bf16", jnp.float8_e4m3fn: "f8E4M3FN"}[pool]
+    form = rf"tt\.addptr .*: tensor<{keys}x\d+x!tt\.ptr<{element}>>, tensor<{keys}x\d+xi(\d+)>"
+    return set(re.findall(form, ir))
+
+
+@pytest.mark.parametrize(("ir", "row"), [(mla_ir, 576), (gqa_ir, 16 * 128)])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn])
+def test_offsets_have_64_bits_where_a_pool_has_more_than_2_to_31_elements(
+    ir: Any, row: int, dtype: Any
+) -> None:
+    pages = 2**31 // (PAGE_SIZE * row)
+    assert offset_bits(ir(dtype, pages), dtype) == {"32"}
+    assert offset_bits(ir(dtype, pages + 1), dtype) == {"64"}
+    assert offset_bits(ir(dtype, 4 * pages), dtype) == {"64"}
