@@ -14,20 +14,25 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels import gpu
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
 from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
 from pallas_kernels.triton import dot, load
 
 
-def choose_tiles(rows: int, pool_dtype: DTypeLike) -> Tiles:
+def choose_tiles(rows: int, dtype: DTypeLike) -> Tiles:
     """For a sequence of so many rows: q_len times heads.
 
-    32 rows a program leave no registers for widening a float8 pool (65 spill on gfx942). Fewer
-    parts where several tiles of rows fill the GPU: what a part leaves is rows x kv_lora float32,
-    written and read again.
+    With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
+    with 32 keys they spill (`docs/kernels.md`); in float32 16 rows fit. A thread of an NVIDIA GPU
+    has half the registers.
+    What a part leaves is rows x kv_lora float32, written and read again: fewer parts of more rows.
     """
-    small = rows <= 16 or jnp.dtype(pool_dtype).itemsize == 1
-    return Tiles(rows=16 if small else 32, splits=32 if rows <= 16 else 16)
+    most = 64 if gpu.current().arch in gpu.KNOWN else 32
+    most = 16 if dtype == jnp.float32 else most
+    return Tiles(
+        rows=min(padded(rows, 16), most), keys=16, splits=32 if rows <= 16 else 16, num_stages=2
+    )
 
 
 def mla_decode(
@@ -45,7 +50,7 @@ def mla_decode(
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
-    tiles = tiles or choose_tiles(rows, pool.dtype)
+    tiles = tiles or choose_tiles(rows, q_latent.dtype)
     kernel = partial(
         _attend_part, heads=heads, page_size=pool.shape[1], scale=scale * math.log2(math.e)
     )

@@ -18,8 +18,8 @@ E4M3, E2M1, BF16 = 0, 4, 5
 
 
 def dot(a: Array, b: Array, *, trans_b: bool = False) -> Array:
-    """a @ b, or a @ b.T, summed in float32 (int8: in int32)."""
-    return plt.dot(a, b, trans_b=trans_b)
+    """a @ b, or a @ b.T, summed in float32 (int8: in int32). float32 is not rounded to TF32."""
+    return plt.dot(a, b, trans_b=trans_b, allow_tf32=False)
 
 
 def dot_mxfp4(x: Array, x_scale: Array | None, values: Array, scale: Array, total: Array) -> Array:

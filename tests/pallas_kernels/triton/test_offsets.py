@@ -22,7 +22,7 @@ def mla_ir(dtype: Any, pages: int) -> str:
         *inputs, kv_scale = arrays
         return mla_decode(*inputs, scale=1.0, kv_scale=kv_scale, implementation="pallas")
 
-    heads = SEQUENCES, 1, 16
+    heads = SEQUENCES, 1, 64
     queries = shape(jnp.bfloat16, *heads, 512), shape(jnp.bfloat16, *heads, 64)
     return ir_of(attend, "mla_decode", *queries, shape(dtype, pages, PAGE_SIZE, 576))
 
@@ -44,8 +44,8 @@ def ir_of(attend: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
 
 
 def offset_bits(ir: str, pool: Any) -> set[str]:
-    """Of the blocks of keys and values that are read from the pool."""
-    keys = 32 if "x512x" in ir else 64
+    """Of the blocks of keys and values that are read from the pool; blocks of queries differ."""
+    keys = 16 if "x512x" in ir else 32
     element = {jnp.bfloat16: "bf16", jnp.float8_e4m3fn: "f8E4M3FN"}[pool]
     form = rf"tt\.addptr .*: tensor<{keys}x\d+x!tt\.ptr<{element}>>, tensor<{keys}x\d+xi(\d+)>"
     return set(re.findall(form, ir))
