@@ -1,0 +1,53 @@
+"""The comparison of KV caches against the model without any cache."""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+from small_pair import PROMPTS, small_pair
+
+from eagle3_jax import forward
+from serve.bench.held_out import HeldOutPrompt
+from serve.bench.kv_cache import CACHES, CacheRecord, answer_logprobs, compare_caches
+from serve.demo.corpus import held_out_prompts
+from serve.loading import build_engine
+
+HASTE = "jax_disable_most_optimizations"
+ASKED = [HeldOutPrompt("facts", held_out_prompts("facts", 1)[0], ids) for ids in PROMPTS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def haste() -> Iterator[None]:
+    """Nearly all of the time goes into compiling."""
+    jax.config.update(HASTE, True)
+    yield
+    jax.config.update(HASTE, False)
+
+
+@pytest.fixture(scope="module")
+def record() -> CacheRecord:
+    return compare_caches(
+        small_pair(), ASKED, 1, kv_cache_scale=1.0, max_tokens=12, say=lambda _: None
+    )
+
+
+def test_fewer_bits_move_the_law_further(record: CacheRecord) -> None:
+    plain, half, quarter = record.caches
+    assert [cache.kv_cache_dtype for cache in record.caches] == list(CACHES)
+    assert (plain.same_answers, plain.moved) == (1.0, 0.0)
+    assert 0 < half.moved < quarter.moved < 0.1
+    assert abs(quarter.loss - plain.loss) <= quarter.moved
+
+
+def test_answers_are_scored_as_the_model_without_a_cache_scores_them() -> None:
+    pair, answers = small_pair(), [[5, 9, 2, 11], [7], [0, 0], [3, 4, 5]]
+    engine = build_engine(pair, num_speculative_tokens=0, max_num_seqs=2, batch_buckets=(2,))
+    told = answer_logprobs(engine, ASKED, answers)
+    expected = []
+    for prompt, answer in zip(ASKED, answers, strict=True):
+        logits = forward(pair.target, np.array([[*prompt.token_ids, *answer]])).logits[0]
+        laws = jax.nn.log_softmax(logits)
+        first = len(prompt.token_ids)
+        expected += [float(laws[first + i - 1, token]) for i, token in enumerate(answer)]
+    np.testing.assert_allclose(told, expected, atol=2e-4)
