@@ -1,6 +1,7 @@
 """Operations on arrays that decide the speed of a decode step; each folder holds one contract."""
 
 from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
+from pallas_kernels.grouped_matmul import TileMap as TileMap
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
 from pallas_kernels.mla_decode import mla_decode as mla_decode
 from pallas_kernels.quantized import QuantFormat as QuantFormat

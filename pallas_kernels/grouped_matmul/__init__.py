@@ -1,1 +1,2 @@
 from pallas_kernels.grouped_matmul.api import grouped_mlp as grouped_mlp
+from pallas_kernels.grouped_matmul.tile_map import TileMap as TileMap

@@ -1,14 +1,14 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.grouped_matmul import reference, xla
+from pallas_kernels.grouped_matmul import pallas, reference, xla
+from pallas_kernels.grouped_matmul.shared import Shared, swiglu
+from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.quantized import QuantizedArray
-
-IMPLEMENTATIONS = {
-    "xla": xla.grouped_mlp,
-    "reference": reference.grouped_mlp,
-    "pallas": "the GPU kernel is not written yet",
-}
 
 
 def grouped_mlp(
@@ -19,12 +19,16 @@ def grouped_mlp(
     expert_ids: Int[Array, "id_tokens top_k"],
     expert_weights: Float[Array, "weight_tokens weight_k"],
     *,
+    shared: Shared | None = None,
+    tiles: TileMap | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """Each token's weighted sum of its chosen experts, down(silu(gate x) * up x).
 
     expert_ids [tokens, top_k] in [0, experts), weights float32. A row's sum runs in the order of
     its choices, so at a fixed number of tokens a row's bits never depend on the other rows.
+    shared: gate, up and down of an expert that every token takes beside, with weight 1.
+    tiles: the kernels' map of these ids, as `pallas_kernels.route` makes it in passing.
     Quantised stacks multiply as `pallas_kernels.matmul` says, down's input included.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
@@ -42,5 +46,21 @@ def grouped_mlp(
             f"{x.shape}, {gate.shape}, {up.shape}, {down.shape}, "
             f"{expert_ids.shape}, {expert_weights.shape}"
         )
-    run = choose("grouped_mlp", implementation, IMPLEMENTATIONS)
+    run = choose(
+        "grouped_mlp",
+        implementation,
+        {
+            "xla": partial(_beside_shared, xla.grouped_mlp, shared),
+            "reference": partial(_beside_shared, reference.grouped_mlp, shared),
+            "pallas": pallas.refusal(x, gate, up, down)
+            or partial(pallas.grouped_mlp, shared=shared, tiles=tiles),
+        },
+    )
     return run(x, gate, up, down, expert_ids, expert_weights)
+
+
+def _beside_shared(
+    routed: Callable[..., Array], shared: Shared | None, x: Array, *arrays: Any
+) -> Array:
+    total = routed(x, *arrays)
+    return total if shared is None else total + swiglu(x, *shared)

@@ -2,16 +2,16 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt8
 
 from pallas_kernels.quantized.array import BLOCK, GROUP
 
 FP8_MAX = 448.0
 _SMALLEST_FP8_SCALE = 1 / (FP8_MAX * 512)
-_INT8_MAX = 127
-_E2M1_MAX = 6.0
+INT8_MAX = 127
+E2M1_MAX = 6.0
 _MANTISSA_BITS = 23
-_ROUND_TO_EVEN_EXPONENT = 0x200000
+ROUND_TO_EVEN_EXPONENT = 0x200000
 
 
 def fp8_per_token(
@@ -30,7 +30,7 @@ def fp8_per_token(
 
 def fp8_per_group(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inputs"]:
     """x quantised to e4m3 and back, float32, a scale for every 128 values of a row."""
-    blocks = _runs(x, BLOCK)
+    blocks = runs(x, BLOCK)
     values, scale = fp8_per_token(blocks)
     return (values * scale).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
 
@@ -40,9 +40,9 @@ def int8_per_token(
 ) -> tuple[Int[Array, "*rows inputs"], Float[Array, "*rows 1"]]:
     """int8 values, rounded half to even, and a float32 scale a row: absmax / 127."""
     wide = x.astype(jnp.float32)
-    scale = jnp.max(jnp.abs(wide), axis=-1, keepdims=True) * (1 / _INT8_MAX)
+    scale = jnp.max(jnp.abs(wide), axis=-1, keepdims=True) * (1 / INT8_MAX)
     values = jnp.round(wide / jnp.where(scale > 0, scale, 1))
-    return jnp.clip(values, -_INT8_MAX, _INT8_MAX).astype(jnp.int8), scale
+    return jnp.clip(values, -INT8_MAX, INT8_MAX).astype(jnp.int8), scale
 
 
 def mxfp4_round_trip(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inputs"]:
@@ -51,24 +51,48 @@ def mxfp4_round_trip(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inp
     The exponent follows Quark's "even" rule: the group's largest magnitude, rounded to one mantissa
     bit, fixes it. (OCP Microscaling Formats v1.0; formats as in amd-quark 0.11.)
     """
-    groups = _runs(x, GROUP)
+    rounded, exponent = _mxfp4(x)
+    return jnp.ldexp(rounded, exponent).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
+
+
+def mxfp4_packed(
+    x: Float[Array, "*rows inputs"],
+) -> tuple[UInt8[Array, "*rows half"], UInt8[Array, "*rows groups"]]:
+    """The same as e2m1 nibbles, the even element in the low one, and e8m0 scales.
+
+    The inputs are a multiple of 32. A group that is not finite has the scale NaN.
+    """
+    rounded, exponent = _mxfp4(x)
+    magnitude = jnp.abs(rounded)
+    linear = jnp.where(magnitude < 2, 2 * magnitude, magnitude + 2)
+    code = jnp.where(magnitude < 4, linear, magnitude / 2 + 4).astype(jnp.uint8)
+    nibble = jnp.where(rounded < 0, code | 8, code).reshape(*x.shape[:-1], -1, 2)
+    finite = jnp.isfinite(rounded).all(-1)
+    scale = jnp.where(finite, exponent[..., 0] + 127, 255).astype(jnp.uint8)
+    return nibble[..., 0] | nibble[..., 1] << 4, scale
+
+
+def _mxfp4(
+    x: Float[Array, "*rows inputs"],
+) -> tuple[Float[Array, "*rows groups 32"], Int[Array, "*rows groups 1"]]:
+    """e2m1 values and their group's exponent."""
+    groups = runs(x, GROUP)
     largest = jnp.max(jnp.abs(groups), axis=-1, keepdims=True)
-    bits = jax.lax.bitcast_convert_type(largest, jnp.uint32) + _ROUND_TO_EVEN_EXPONENT
+    bits = jax.lax.bitcast_convert_type(largest, jnp.uint32) + ROUND_TO_EVEN_EXPONENT
     exponent = (bits >> _MANTISSA_BITS).astype(jnp.int32) - 127 - 2
     exponent = jnp.clip(exponent, -127, 127)
-    rounded = _round_to_e2m1(jnp.ldexp(groups, -exponent))
-    return jnp.ldexp(rounded, exponent).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
+    return _round_to_e2m1(jnp.ldexp(groups, -exponent)), exponent
 
 
 def _round_to_e2m1(x: Float[Array, "*rows values"]) -> Float[Array, "*rows values"]:
     """Nearest of 0, .5, 1, 1.5, 2, 3, 4, 6 by magnitude, ties to the even mantissa."""
     magnitude = jnp.abs(x)
     step = jnp.where(magnitude < 2, 0.5, jnp.where(magnitude < 4, 1.0, 2.0))
-    rounded = jnp.minimum(jnp.round(magnitude / step) * step, _E2M1_MAX)
+    rounded = jnp.minimum(jnp.round(magnitude / step) * step, E2M1_MAX)
     return jnp.copysign(rounded, x)
 
 
-def _runs(x: Float[Array, "*rows inputs"], size: int) -> Float[Array, "*rows runs size"]:
+def runs(x: Float[Array, "*rows inputs"], size: int) -> Float[Array, "*rows runs size"]:
     """The last axis cut into runs of `size`, the last one padded with zeros."""
     wide = x.astype(jnp.float32)
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % size)]

@@ -1,6 +1,6 @@
 """Launching a kernel, and how one reads and writes arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ def launch(
     *,
     name: str,
     grid: tuple[int, ...],
-    in_specs: Sequence[pl.BlockSpec],
+    in_specs: Any,
     out_specs: Any,
     out_shape: Any,
     num_warps: int = 4,

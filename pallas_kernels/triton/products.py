@@ -1,5 +1,7 @@
 """Matrix products of blocks, and the numbers that the matrix units take."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -49,7 +51,7 @@ _dot_mxfp4_p = Primitive("dot_mxfp4")
 
 
 @_dot_mxfp4_p.def_abstract_eval
-def _(x: Array, values: Array, scale: Array, total: Array, *x_scale: Array) -> Array:
+def _(x: Any, values: Any, scale: Any, total: Any, *x_scale: Any) -> Any:
     return jax.core.ShapedArray(total.shape, total.dtype)
 
 

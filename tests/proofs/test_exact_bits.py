@@ -121,8 +121,8 @@ def test_the_proof_notices_rows_that_feel_their_neighbours(
     """Experts whose output has a little of the batch's first row in it."""
     exact = moe.grouped_mlp
 
-    def leaky(x: jax.Array, *weights: Any) -> jax.Array:
-        return exact(x, *weights) + 1e-5 * x[:1]
+    def leaky(x: jax.Array, *weights: Any, **options: Any) -> jax.Array:
+        return exact(x, *weights, **options) + 1e-5 * x[:1]
 
     monkeypatch.setattr(moe, "grouped_mlp", leaky)
     compile_rounds_anew(monkeypatch, lab_module)

@@ -13,9 +13,9 @@ def test_scores_choose_the_experts_that_the_model_ran(monkeypatch: pytest.Monkey
     target, ran = small_pair().target, []
     whole = moe.grouped_mlp
 
-    def record(x, gate, up, down, ids, weights):
+    def record(x, gate, up, down, ids, weights, **options):
         ran.append(np.asarray(ids))
-        return whole(x, gate, up, down, ids, weights)
+        return whole(x, gate, up, down, ids, weights, **options)
 
     monkeypatch.setattr(moe, "grouped_mlp", record)
     tokens = jnp.asarray([PROMPTS[0]])

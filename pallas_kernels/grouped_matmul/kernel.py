@@ -1,0 +1,167 @@
+"""One launch over the tiles of the experts: gate and up with SwiGLU, or down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+
+from pallas_kernels import gpu
+from pallas_kernels.grouped_matmul.activations import activations
+from pallas_kernels.grouped_matmul.products import Operand, Part, products
+from pallas_kernels.grouped_matmul.shared import Matrix
+from pallas_kernels.grouped_matmul.tile_map import TileMap
+from pallas_kernels.grouped_matmul.tiles import Tiles, choose_tiles
+from pallas_kernels.quantized import QuantFormat, QuantizedArray
+from pallas_kernels.triton import launch, load, store, whole
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of a call. Pairs are token * top_k + choice; with a shared expert, which every token
+    chose, its results follow those of the pairs and its tiles come before theirs."""
+
+    tokens: int
+    top_k: int
+    rows: int
+    shared: bool
+
+    @property
+    def pairs(self) -> int:
+        """How many (token, choice) there are."""
+        return self.tokens * self.top_k
+
+    @property
+    def shared_tiles(self) -> int:
+        """Tiles of the shared expert."""
+        return pl.cdiv(self.tokens, self.rows) if self.shared else 0
+
+    @property
+    def results(self) -> int:
+        """Rows of what a launch writes."""
+        return self.pairs + (self.tokens if self.shared else 0)
+
+
+def multiply(
+    batch: Batch,
+    order: TileMap,
+    x: Array,
+    stacks: Sequence[Matrix],
+    shared: Sequence[Matrix],
+    chosen: Tiles | None = None,
+) -> Array:
+    """[results, outputs]: silu(gate x) * up x of two stacks from x of the tokens, in the map's
+    order; of one stack, its product with such rows, in the order of the pairs."""
+    (_, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
+    chosen = chosen or choose_tiles(outputs, format, gpu.current().arch)
+    arrays = (
+        order,
+        activations(x, format),
+        [_operand(stack) for stack in stacks],
+        [_operand(one[None]) for one in shared],
+    )
+    one_tile = pl.BlockSpec((None,), lambda _, tile: (jnp.maximum(tile - batch.shared_tiles, 0),))
+    used = pl.BlockSpec((None,), lambda *_: (0,))
+    specs = jax.tree.map(whole, arrays)
+    specs = (TileMap(used, one_tile, one_tile, one_tile, specs[0].order), *specs[1:])
+    out = jax.ShapeDtypeStruct((batch.results, outputs), x.dtype)
+    tile = Tile(batch, chosen, inputs, outputs, format)
+    return launch(
+        partial(_kernel, tile=tile),
+        name="expert_gate_up" if len(stacks) == 2 else "expert_down",
+        grid=(pl.cdiv(outputs, chosen.columns), batch.shared_tiles + order.expert.size),
+        in_specs=specs,
+        out_specs=whole(out),
+        out_shape=out,
+        num_warps=chosen.warps,
+        num_stages=chosen.stages,
+    )(*arrays)
+
+
+def format_of(matrix: Matrix) -> QuantFormat | None:
+    """None for plain weights."""
+    return matrix.format if isinstance(matrix, QuantizedArray) else None
+
+
+def _operand(stack: Matrix) -> Operand:
+    if isinstance(stack, QuantizedArray):
+        return Operand(stack.values, stack.scale)
+    return Operand(stack)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What the programs of a launch have in common."""
+
+    batch: Batch
+    tiles: Tiles
+    inputs: int
+    outputs: int
+    format: QuantFormat | None
+
+
+class Rows(NamedTuple):
+    """A tile's rows; those that are not inside repeat one that is.
+
+    place: in the order of the map; pair: token * top_k + choice. Those of the shared expert follow
+    behind all others.
+    """
+
+    token: Array
+    place: Array
+    pair: Array
+    inside: Array
+
+
+def _kernel(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Tile) -> None:
+    # Interpreted, a program's indices are not known inside of `pl.when`.
+    first, index = pl.program_id(0) * tile.tiles.columns, pl.program_id(1)
+    batch, columns = tile.batch, first + jnp.arange(tile.tiles.columns)
+    routed = index - batch.shared_tiles
+
+    @pl.when((routed >= 0) & (routed < load(order.used)))
+    def _() -> None:
+        part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.format)
+        _run(x, stacks, out, tile, part, _routed_rows(order, batch))
+
+    if batch.shared:
+
+        @pl.when(routed < 0)
+        def _() -> None:
+            part = Part(jnp.int32(0), columns, tile.inputs, tile.outputs, tile.format)
+            _run(x, shared, out, tile, part, _shared_rows(index, batch))
+
+
+def _run(x: Any, stacks: Any, out: Any, tile: Tile, part: Part, rows: Rows) -> None:
+    if len(stacks) == 2:
+        gate, up = products(x, rows.token, stacks, part, tile.tiles.depth)
+        _store(out, rows.place, rows.inside, part.columns, jax.nn.silu(gate) * up)
+    else:
+        (product,) = products(x, rows.place, stacks, part, tile.tiles.depth)
+        _store(out, rows.pair, rows.inside, part.columns, product)
+
+
+def _routed_rows(order: TileMap, batch: Batch) -> Rows:
+    row = jnp.arange(batch.rows)
+    inside = row < load(order.rows)
+    place = load(order.first) + jnp.where(inside, row, 0)
+    pair = load(order.order.at[place])
+    return Rows(pair // batch.top_k, place, pair, inside)
+
+
+def _shared_rows(index: Array, batch: Batch) -> Rows:
+    row = index * batch.rows + jnp.arange(batch.rows)
+    inside = row < batch.tokens
+    token = jnp.where(inside, row, 0)
+    return Rows(token, batch.pairs + token, batch.pairs + token, inside)
+
+
+def _store(out: Any, rows: Array, inside: Array, columns: Array, value: Array) -> None:
+    mask = inside[:, None] & (columns < out.shape[1])[None, :]
+    # Interpreted, a masked store writes what was there: not to a row that this tile writes.
+    apart = jnp.where(inside, rows, out.shape[0])
+    store(out.at[apart[:, None], columns[None, :]], value.astype(out.dtype), mask=mask)

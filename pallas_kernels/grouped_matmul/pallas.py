@@ -1,0 +1,80 @@
+"""The experts in two launches: gate and up of a tile in one program, then down, and one sum.
+
+A program reads from the tile map which expert it runs on which pairs, so only experts that were
+chosen are read; programs past the tiles in use end at once. Each pair's result has its own row, and
+a token adds up its pairs in the order of its choices: no result depends on the order of programs.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import gpu
+from pallas_kernels.grouped_matmul.kernel import Batch, format_of, multiply
+from pallas_kernels.grouped_matmul.shared import Matrix, Shared, swiglu
+from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
+from pallas_kernels.grouped_matmul.tiles import row_tile
+from pallas_kernels.quantized import QuantizedArray
+
+
+def grouped_mlp(
+    x: Float[Array, "tokens hidden"],
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+    expert_ids: Int[Array, "tokens top_k"],
+    expert_weights: Float[Array, "tokens top_k"],
+    *,
+    shared: Shared | None = None,
+    tiles: TileMap | None = None,
+) -> Float[Array, "tokens hidden"]:
+    """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
+    if shared is not None and not _joins(shared, gate, up, down):
+        routed = grouped_mlp(x, gate, up, down, expert_ids, expert_weights, tiles=tiles)
+        return routed + swiglu(x, *shared)
+    (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
+    rows = row_tile(tokens, top_k, experts)
+    order = tile_map(expert_ids, experts, rows) if tiles is None else tiles
+    batch = Batch(tokens, top_k, rows, shared is not None)
+    own = shared or ()
+    inner = multiply(batch, order, x, [gate, up], own[:2])
+    outs = multiply(batch, order, inner, [down], own[2:])
+    of_pairs = outs[: batch.pairs].reshape(tokens, top_k, -1)
+    total = jnp.zeros(x.shape, jnp.float32)
+    for choice in range(top_k):
+        total += expert_weights[:, choice, None] * of_pairs[:, choice]
+    routed = total.astype(x.dtype)
+    return routed if shared is None else routed + outs[batch.pairs :]
+
+
+def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
+    """Why the kernels cannot run on these."""
+    known = (jnp.bfloat16, jnp.float32) if gpu.interpreted() else (jnp.bfloat16,)
+    if x.dtype not in known:
+        return f"expected x in {' or '.join(jnp.dtype(d).name for d in known)}, got {x.dtype}"
+    if format_of(gate) != format_of(up):
+        return f"expected gate and up in one format, got {format_of(gate)} and {format_of(up)}"
+    for stack in (gate, up, down):
+        values = stack.values if isinstance(stack, QuantizedArray) else stack
+        if values.dtype != (expected := _values_dtype(stack, x)):
+            return f"expected weights in {jnp.dtype(expected).name}, got {values.dtype}"
+    return None
+
+
+def _values_dtype(stack: Matrix, x: Array) -> Any:
+    """What the kernels multiply x with: float8 of the GPU's own kind if x becomes float8."""
+    format = format_of(stack)
+    if format is None:
+        return x.dtype
+    if format.values_per_byte == 2:
+        return jnp.uint8
+    return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
+
+
+def _joins(shared: Shared, *stacks: Matrix) -> bool:
+    """Whether the shared expert looks like one of the routed ones."""
+    return all(
+        own.shape == stack.shape[1:] and format_of(own) == format_of(stack)
+        for own, stack in zip(shared, stacks, strict=True)
+    )

@@ -1,0 +1,142 @@
+"""Products of a tile's rows with a part of one expert's matrices, for every format of weights.
+
+Weights stay as they are stored until they are in registers. Scales of whole rows and columns are
+multiplied to the sum at the end, those of blocks to each step's part of it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pallas_kernels.grouped_matmul.unpack import e2m1, e8m0, int4, per_value
+from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.triton import dot, dot_mxfp4, load
+
+
+class Operand(NamedTuple):
+    """Values and scales, if there are any: arrays outside a kernel, refs inside.
+
+    Rows [rows, in] have scales [rows], [rows, in / 128] or, packed MXFP4, [rows, in / 32]. Stacks
+    are as in `pallas_kernels.quantized`, plain ones [experts, in, out].
+    """
+
+    values: Any
+    scale: Any = None
+
+
+class Part(NamedTuple):
+    """Of a stack of [inputs, outputs] matrices: these columns of one expert."""
+
+    expert: Array
+    columns: Array
+    inputs: int
+    outputs: int
+    format: QuantFormat | None
+
+
+def products(
+    x: Operand, rows: Array, stacks: Sequence[Operand], part: Part, depth: int
+) -> list[Array]:
+    """float32 [rows, columns] for each stack; x is read once, `depth` inputs a step.
+
+    Rows must exist; columns past the last one repeat it.
+    """
+
+    def add(index: Array, totals: list[Array]) -> list[Array]:
+        block = _rows_of(x.values, rows, index, depth, part)
+        return [
+            _add(total, block, x, rows, stack, part, index * depth)
+            for total, stack in zip(totals, stacks, strict=True)
+        ]
+
+    sums = jnp.int32 if x.values.dtype == jnp.int8 else jnp.float32
+    zeros = [jnp.zeros((rows.size, part.columns.size), sums) for _ in stacks]
+    totals = jax.lax.fori_loop(0, -(-part.inputs // depth), add, zeros)
+    return [_scaled(total, x, rows, w, part) for total, w in zip(totals, stacks, strict=True)]
+
+
+def clamp(indices: Array, limit: int) -> Array:
+    """Indices that all exist: those past the last one repeat it."""
+    return indices if limit % indices.size == 0 else jnp.minimum(indices, limit - 1)
+
+
+def _add(
+    total: Array, block: Array, x: Operand, rows: Array, stack: Operand, part: Part, start: Array
+) -> Array:
+    """The sum after one more step, from input `start` on."""
+    if part.format is None:
+        return total + dot(block, _plain(stack.values, part, start, block.shape[1]))
+    packed = block.dtype == jnp.uint8
+    depth = block.shape[1] * (2 if packed else 1)
+    stored = depth // part.format.values_per_byte
+    values = _stored(stack.values, part, start, depth, stored)
+    if packed:
+        scale = _stored(stack.scale, part, start, depth, depth // GROUP)
+        group = clamp(start // GROUP + jnp.arange(depth // GROUP), x.scale.shape[1])
+        own = load(x.scale.at[rows[:, None], group[None, :]])
+        return dot_mxfp4(block, own, values, scale, total)
+    if part.format.weights == "fp8_block":
+        added = dot(block, values.astype(block.dtype), trans_b=True)
+        column = clamp(part.columns, part.outputs) // BLOCK
+        run = jnp.full(column.shape, start // BLOCK)
+        added *= load(stack.scale.at[part.expert, column, run])[None, :]
+        if x.scale is not None:
+            added *= load(x.scale.at[rows, jnp.full(rows.shape, start // BLOCK)])[:, None]
+        return total + added
+    weights = _widened(values, stack, part, start, depth, block.dtype)
+    return total + dot(block, weights, trans_b=True)
+
+
+def _widened(
+    values: Array, stack: Operand, part: Part, start: Array, depth: int, dtype: Any
+) -> Array:
+    """[columns, depth] in this dtype, with the scales that belong to groups of inputs."""
+    assert part.format is not None
+    if part.format.weights == "fp8_channel":
+        return values.astype(dtype)
+    if part.format.weights == "int4_channel":
+        return int4(values).astype(dtype)
+    scale = _stored(stack.scale, part, start, depth, depth // GROUP)
+    if part.format.weights == "mxfp4":
+        return (e2m1(values) * per_value(e8m0(scale))).astype(dtype)
+    product = int4(values).astype(jnp.float32) * per_value(scale.astype(jnp.float32))
+    return product.astype(scale.dtype).astype(dtype)
+
+
+def _scaled(total: Array, x: Operand, rows: Array, stack: Operand, part: Part) -> Array:
+    """Times the scales of whole rows and columns."""
+    total = total.astype(jnp.float32)
+    if x.scale is not None and len(x.scale.shape) == 1:
+        total *= load(x.scale.at[rows])[:, None]
+    if part.format is not None and part.format.weights in ("fp8_channel", "int4_channel"):
+        columns = clamp(part.columns, part.outputs)
+        total *= load(stack.scale.at[part.expert, columns])[None, :]
+    return total
+
+
+def _rows_of(values: Any, rows: Array, index: Array, depth: int, part: Part) -> Array:
+    """A step's inputs of each row, zeros past the last one."""
+    width = depth // (2 if values.dtype == jnp.uint8 else 1)
+    place = index * width + jnp.arange(width)
+    if part.inputs % depth == 0:
+        return load(values.at[rows[:, None], place[None, :]])
+    mask = jnp.broadcast_to(place < values.shape[1], (rows.size, width))
+    return load(values.at[rows[:, None], place[None, :]], mask=mask, other=0)
+
+
+def _plain(values: Any, part: Part, start: Array, depth: int) -> Array:
+    """[depth, columns] of a plain stack."""
+    k = clamp(start + jnp.arange(depth), part.inputs)
+    columns = clamp(part.columns, part.outputs)
+    return load(values.at[part.expert, k[:, None], columns[None, :]])
+
+
+def _stored(ref: Any, part: Part, start: Array, depth: int, width: int) -> Array:
+    """[columns, width] of an array that keeps `depth` inputs in `width` numbers a row."""
+    columns = clamp(part.columns, part.outputs)
+    place = clamp(start // (depth // width) + jnp.arange(width), ref.shape[2])
+    return load(ref.at[part.expert, columns[:, None], place[None, :]])

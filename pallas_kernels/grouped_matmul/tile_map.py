@@ -1,0 +1,48 @@
+"""Which rows of which expert a program of the kernels multiplies.
+
+A pair is one (token, choice). Pairs are sorted by expert and each expert's run is cut into tiles of
+a fixed number of rows, the last of them partly empty. Experts that nobody chose have no tile.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+
+class TileMap(NamedTuple):
+    """int32 arrays, or a kernel's refs of them.
+
+    used [1]: how many tiles there are; what the others say past that is never read.
+    expert, first, rows [tiles]: a tile's expert, its first place in `order`, its number of pairs.
+    order [tokens * top_k]: the pairs, token * top_k + choice, by expert and then by token.
+    """
+
+    used: Any
+    expert: Any
+    first: Any
+    rows: Any
+    order: Any
+
+
+def most_tiles(pairs: int, experts: int, rows: int) -> int:
+    """As many tiles as there can be: at most one an expert is not full."""
+    return min(pairs, pairs // rows + experts)
+
+
+def tile_map(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> TileMap:
+    """The map for tiles of this many rows, by XLA: the contract of the kernel of `route`."""
+    chosen, expert = expert_ids.reshape(-1), jnp.arange(experts)
+    counts = (chosen == expert[:, None]).sum(1)
+    tiles_of = (counts + rows - 1) // rows
+    ends, last = jnp.cumsum(tiles_of), jnp.cumsum(counts)
+    tile = jnp.arange(most_tiles(chosen.size, experts, rows))
+    expert_of = jnp.minimum((ends <= tile[:, None]).sum(1), experts - 1)
+    taken = (tile - (ends - tiles_of)[expert_of]) * rows
+    return TileMap(
+        used=ends[-1:].astype(jnp.int32),
+        expert=expert_of.astype(jnp.int32),
+        first=((last - counts)[expert_of] + taken).astype(jnp.int32),
+        rows=jnp.clip(counts[expert_of] - taken, 0, rows).astype(jnp.int32),
+        order=jnp.argsort(chosen, stable=True).astype(jnp.int32),
+    )

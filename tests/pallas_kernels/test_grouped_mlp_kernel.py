@@ -1,0 +1,138 @@
+"""The experts' GPU kernels, interpreted: every format against the contract, and the laws of rows.
+
+Sizes are multiples of no tile: 160 inputs and 96 columns against steps of 128 and tiles of 64.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_quantized import SCHEMES, random_array
+
+from pallas_kernels import QuantFormat, QuantizedArray, gpu, grouped_mlp
+from pallas_kernels.grouped_matmul.quantize import int8_rows, mxfp4_rows
+from pallas_kernels.quantized.activations import int8_per_token, mxfp4_packed
+
+EXPERTS, TOP_K, HIDDEN, INTER = 4, 2, 160, 96
+Inputs = list[Any]
+
+
+def make_inputs(format: QuantFormat | None, tokens: int, seed: int = 0) -> Inputs:
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(size=(tokens, HIDDEN)) / 4).astype(np.float32)
+    ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(tokens)]).astype(np.int32)
+    weights = rng.random((tokens, TOP_K)).astype(np.float32)
+    stacks = [stack(format, *size) for size in ((INTER, HIDDEN), (INTER, HIDDEN), (HIDDEN, INTER))]
+    return [jnp.asarray(x), *stacks, jnp.asarray(ids), jnp.asarray(weights)]
+
+
+def stack(format: QuantFormat | None, outputs: int, inputs: int) -> jax.Array | QuantizedArray:
+    if format is not None:
+        return random_array(format, outputs, inputs, stack=(EXPERTS,))[0]
+    rng = np.random.default_rng(outputs)
+    return jnp.asarray(rng.normal(size=(EXPERTS, inputs, outputs)) / 8, jnp.float32)
+
+
+def run(inputs: Inputs, implementation: str = "pallas") -> np.ndarray:
+    call: Callable = jax.jit(lambda *arrays: grouped_mlp(*arrays, implementation=implementation))
+    return np.asarray(call(*inputs))
+
+
+def assert_close(got: np.ndarray, expected: np.ndarray, relative: float = 2e-5) -> None:
+    np.testing.assert_allclose(got, expected, rtol=0, atol=relative * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "format", [None, *SCHEMES], ids=lambda f: f"{f.weights}-{f.activations}" if f else "plain"
+)
+def test_equals_the_contract(format: QuantFormat | None) -> None:
+    inputs = make_inputs(format, tokens=5)
+    # A rounding to eight bits of what differs in the last bit of float32 may fall to either side.
+    relative = 2e-5 if format is None or format.activations == "none" else 2e-2
+    assert_close(run(inputs), run(inputs, "reference"), relative)
+
+
+@pytest.mark.parametrize("chosen", [[3, 0], [1, 2]])
+def test_every_token_on_two_experts_is_three_tiles_each(chosen: list[int]) -> None:
+    x, gate, up, down, ids, weights = make_inputs(None, tokens=40)
+    inputs = [x, gate, up, down, jnp.broadcast_to(jnp.asarray(chosen), ids.shape), weights]
+    assert_close(run(inputs), run(inputs, "reference"))
+
+
+@pytest.mark.parametrize("tokens", [1, 400])
+def test_one_token_and_tiles_of_64_rows(tokens: int) -> None:
+    inputs = make_inputs(None, tokens)
+    assert_close(run(inputs), run(inputs, "reference"))
+
+
+LAWS = [None, QuantFormat("int4_channel", "int8_token"), QuantFormat("mxfp4", "mxfp4")]
+
+
+@pytest.mark.parametrize("format", LAWS)
+def test_a_row_keeps_its_bits_wherever_and_beside_whomever_it_is(
+    format: QuantFormat | None,
+) -> None:
+    call = jax.jit(lambda *arrays: grouped_mlp(*arrays, implementation="pallas"))
+    x, gate, up, down, ids, weights = inputs = make_inputs(format, tokens=33)
+    expected = np.asarray(call(*inputs))
+    order = np.random.default_rng(2).permutation(33)
+    permuted = call(x[order], gate, up, down, ids[order], weights[order])
+    np.testing.assert_array_equal(np.asarray(permuted), expected[order])
+    other = make_inputs(format, tokens=33, seed=1)
+    for kept in (0, 16, 32):
+        mixed = [other[i].at[kept].set(inputs[i][kept]) for i in (0, 4, 5)]
+        mixed[0] = mixed[0].at[kept - 1].set(jnp.nan)
+        got = np.asarray(call(mixed[0], gate, up, down, *mixed[1:]))
+        np.testing.assert_array_equal(got[kept], expected[kept])
+        assert np.isnan(got[kept - 1]).all()
+
+
+def halved(array: QuantizedArray) -> QuantizedArray:
+    """Float8 weights as gfx942 takes them: the same bits, which mean half, and twice the scale."""
+    bits = jax.lax.bitcast_convert_type(array.values, jnp.uint8)
+    bits = jnp.where(bits == 0x80, 0, bits).astype(jnp.uint8)
+    values = jax.lax.bitcast_convert_type(bits, jnp.float8_e4m3fnuz)
+    return QuantizedArray(values, array.scale * 2, array.format)
+
+
+@pytest.mark.parametrize(
+    "format", [QuantFormat("fp8_channel", "fp8_token"), QuantFormat("fp8_block", "fp8_group")]
+)
+def test_gfx942_multiplies_its_own_float8(format: QuantFormat) -> None:
+    x, gate, up, down, ids, weights = inputs = make_inputs(format, tokens=3)
+    with gpu.assume("gfx942"):
+        got = run([x, halved(gate), halved(up), halved(down), ids, weights])
+        with pytest.raises(ValueError, match="expected weights in float8_e4m3fnuz"):
+            run(inputs)
+    assert_close(got, run(inputs), 2e-2)
+
+
+def test_gfx950_multiplies_mxfp4_with_its_scales() -> None:
+    inputs = make_inputs(QuantFormat("mxfp4", "mxfp4"), tokens=3)
+    with gpu.assume("gfx950"):
+        got = run(inputs)
+    assert_close(got, run(inputs, "reference"), 2e-2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "contract"), [(int8_rows, int8_per_token), (mxfp4_rows, mxfp4_packed)]
+)
+def test_rows_are_quantised_as_the_contract_does(kernel: Callable, contract: Callable) -> None:
+    """Ties too: halves and quarters of a largest value that leaves them as they are."""
+    x = np.random.default_rng(0).normal(size=(4, 160)).astype(np.float32)
+    x[1] = np.round(x[1] * 4) / 4
+    x[1, ::32], x[2] = [127, -6, 6, 6, 1], 0
+    for got, expected in zip(jax.jit(kernel)(x), jax.jit(contract)(x), strict=True):
+        np.testing.assert_array_equal(got, np.asarray(expected).reshape(got.shape))
+
+
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    x, gate, up, down, *rest = make_inputs(QuantFormat("int4_group"), tokens=2)
+    plain = make_inputs(None, tokens=2)[2]
+    with pytest.raises(ValueError, match="expected gate and up in one format"):
+        run([x, gate, plain, down, *rest])
+    with pytest.raises(ValueError, match="expected x in bfloat16 or float32, got float16"):
+        run([x.astype(jnp.float16), gate, up, down, *rest])
