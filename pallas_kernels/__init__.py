@@ -4,6 +4,7 @@ from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
 from pallas_kernels.grouped_matmul import TileMap as TileMap
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
 from pallas_kernels.mla_decode import mla_decode as mla_decode
+from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
 from pallas_kernels.quantized import QuantFormat as QuantFormat
 from pallas_kernels.quantized import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized import dequantize as dequantize

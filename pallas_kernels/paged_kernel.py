@@ -47,12 +47,18 @@ def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array
     return load(ref.at[row[:, None], column[None, :]], mask=mask, other=0.0)
 
 
-def context_length(context: Context) -> Array:
+def context_length(table: Any, positions: Any, page_size: int, nodes: int = 0) -> Array:
     """Slots up to the last that some row of the sequence may see."""
-    q_len = context.positions.shape[0]
+    q_len = positions.shape[0]
     rows = jnp.arange(padded(q_len))
-    last = jnp.max(load(context.positions.at[rows], mask=rows < q_len, other=-1))
-    return jnp.clip(last + 1 + context.nodes, 0, context.table.shape[0] * context.page_size)
+    last = jnp.max(load(positions.at[rows], mask=rows < q_len, other=-1))
+    return jnp.clip(last + 1 + nodes, 0, table.shape[0] * page_size)
+
+
+def slots_in_pool(table: Any, slots: Array, used: Array, page_size: int) -> Array:
+    """The pool's rows that a sequence's slots are, where they are used."""
+    page = load(table.at[lax.div(slots, page_size)], mask=used, other=0)
+    return page * page_size + lax.rem(slots, page_size)
 
 
 def positions_of_rows(context: Context) -> Array:
@@ -73,8 +79,7 @@ def look_at(
         seen = seen | (ancestor != 0)
         # Between the nodes that are asked for may be slots that nobody has written.
         used = jnp.max(seen.astype(jnp.int32), axis=0) > 0
-    page = load(context.table.at[lax.div(slots, context.page_size)], mask=used, other=0)
-    return page * context.page_size + lax.rem(slots, context.page_size), used, seen
+    return slots_in_pool(context.table, slots, used, context.page_size), used, seen
 
 
 def no_softmax(rows: int, dim: int) -> Softmax:

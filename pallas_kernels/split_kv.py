@@ -128,7 +128,8 @@ def attend_to_part(
 
     add_slots(at, used, seen, state) takes slots into the running softmax; see `look_at`.
     """
-    start, stop = part(pl.program_id(1), context_length(context), tiles)
+    length = context_length(context.table, context.positions, context.page_size, context.nodes)
+    start, stop = part(pl.program_id(1), length, tiles)
     position = positions_of_rows(context)
 
     def add_block(index: Array, state: Softmax) -> Softmax:

@@ -1,0 +1,1 @@
+from pallas_kernels.mla_prefill.api import mla_prefill as mla_prefill

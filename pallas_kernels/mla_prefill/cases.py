@@ -1,0 +1,69 @@
+"""Latent attention of a prompt's chunk at the published shapes."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.case import Case
+from pallas_kernels.mla_prefill import pallas, reference
+from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
+
+NOPE = VALUE = 128
+CHUNKS = [
+    PagedCase(512, 1024, batch=1),
+    PagedCase(1024, 8192, batch=1),
+    PagedCase(1024, 8192, batch=1, fp8=True),
+]
+
+
+def cases() -> list[Case]:
+    """A prompt's middle and, eight times as far, a long one's end."""
+    return [_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
+
+
+def _case(shape: LatentAttention, paged: PagedCase) -> Case:
+    width, slots = shape.kv_lora + shape.rope, paged.batch * paged.context
+    rows = paged.batch * paged.q_len * shape.heads
+    seen = paged.context - paged.q_len // 2
+    return Case(
+        operation="mla_prefill",
+        shape=shape.name,
+        variant=paged.variant,
+        run=partial(_run, pallas.mla_prefill),
+        reference=partial(_run, reference.mla_prefill),
+        example=partial(_example, shape, paged),
+        kernels=("mla_prefill_expand", "mla_prefill"),
+        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
+        + rows * (NOPE + shape.rope + VALUE) * 2
+        + shape.heads * shape.kv_lora * (NOPE + VALUE) * 2,
+        flops=2 * rows * seen * (NOPE + shape.rope + VALUE)
+        + 2 * slots * shape.heads * shape.kv_lora * (NOPE + VALUE),
+    )
+
+
+def _run(operation: Any, *arrays: Any) -> Any:
+    *inputs, options = arrays
+    return operation(*inputs, scale=192**-0.5, **options)
+
+
+def _example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:
+    keys = jax.random.split(jax.random.key(seed), 6)
+
+    def kernel(key: Any, size: int) -> Any:
+        weights = jax.random.normal(key, (shape.heads, shape.kv_lora, size), jnp.bfloat16)
+        return weights * shape.kv_lora**-0.5
+
+    return (
+        paged.queries(keys[0], shape.heads, NOPE),
+        paged.queries(keys[1], shape.heads, shape.rope),
+        kernel(keys[2], NOPE),
+        kernel(keys[3], VALUE),
+        paged.pool(keys[4], shape.kv_lora + shape.rope),
+        paged.table(keys[5]),
+        paged.positions(),
+        paged.options("kv_scale"),
+    )

@@ -1,0 +1,139 @@
+"""Latent attention of a chunk on a GPU: expand the context's keys and values once, then attend.
+
+Absorbed, a score and its value cost kv_lora + rope + kv_lora products a row; expanded, nope + rope
++ value, and once for all rows kv_lora * (nope + value). For Kimi: 1088 against 320 and 131,072.
+Key blocks are counted from slot 0, so a row's bits do not depend on where its chunk begins.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.mla_prefill.expand import expand
+from pallas_kernels.paged_kernel import (
+    Softmax,
+    add_keys,
+    context_length,
+    no_softmax,
+    padded,
+    rows_at,
+    slots_in_pool,
+)
+from pallas_kernels.triton import dot, launch, load, store, whole
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """rows x keys: scores that a program of one head has at a time."""
+
+    rows: int = 128
+    keys: int = 32
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+def mla_prefill(
+    q_nope: Float[Array, "batch q_len heads nope"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    key_kernel: Float[Array, "heads kv_lora nope"],
+    value_kernel: Float[Array, "heads kv_lora value"],
+    pool: Float[Array, "pages page_size width"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+    kv_scale: Float[Array, ""] | None = None,
+    tiles: Tiles | None = None,
+) -> Float[Array, "batch q_len heads value"]:
+    """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    batch, q_len, heads, _ = q_nope.shape
+    page_size, width = pool.shape[1:]
+    rows, value_dim = pool.reshape(-1, width), value_kernel.shape[2]
+    stored_scale = jnp.ones(1) if kv_scale is None else kv_scale.reshape(1)
+    keys, values = expand(
+        key_kernel, value_kernel, rows, stored_scale, page_table, positions, page_size
+    )
+    tiles = tiles or Tiles()
+    queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
+    of_head = [
+        pl.BlockSpec((None, None, *x.shape[2:]), lambda t, h, b: (b, h, 0, 0))
+        for x in (keys, values)
+    ]
+    out = launch(
+        partial(
+            _attend, tiles=tiles, heads=heads, page_size=page_size, scale=scale * math.log2(math.e)
+        ),
+        name="mla_prefill",
+        grid=(pl.cdiv(q_len, tiles.rows), heads, batch),
+        in_specs=[
+            *map(_of_sequence, queries),
+            *of_head,
+            whole(rows),
+            pl.BlockSpec((None,), lambda t, h, b: (0,)),
+            _of_sequence(page_table),
+            _of_sequence(positions),
+        ],
+        out_specs=pl.BlockSpec((None, q_len * heads, value_dim), lambda t, h, b: (b, 0, 0)),
+        out_shape=jax.ShapeDtypeStruct((batch, q_len * heads, value_dim), q_nope.dtype),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )(*queries, keys, values, rows, stored_scale, page_table, positions)
+    return out.reshape(batch, q_len, heads, value_dim)
+
+
+def _of_sequence(array: Array) -> pl.BlockSpec:
+    return pl.BlockSpec((None, *array.shape[1:]), lambda t, h, b: (b, *(0,) * (array.ndim - 1)))
+
+
+def _attend(
+    q_nope: Any,
+    q_rope: Any,
+    keys: Any,
+    values: Any,
+    pool: Any,
+    kv_scale: Any,
+    table: Any,
+    positions: Any,
+    out: Any,
+    *,
+    tiles: Tiles,
+    heads: int,
+    page_size: int,
+    scale: float,
+) -> None:
+    q_len, rope = positions.shape[0], q_rope.shape[1]
+    query = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    is_row, row = query < q_len, query * heads + pl.program_id(1)
+    position = load(positions.at[query], mask=is_row, other=-1)
+    stop = jnp.minimum(jnp.max(position) + 1, context_length(table, positions, page_size))
+    in_nope, in_rope, in_value = (
+        jnp.arange(padded(size, 16)) for size in (q_nope.shape[1], rope, out.shape[1])
+    )
+    is_nope, is_rope, is_value = in_nope < q_nope.shape[1], in_rope < rope, in_value < out.shape[1]
+    nope_query = rows_at(q_nope, row, in_nope, is_row, is_nope)
+    rope_query = rows_at(q_rope, row, in_rope, is_row, is_rope)
+    stored_scale = load(kv_scale)
+
+    def add_block(index: Array, state: Softmax) -> Softmax:
+        slot = index * tiles.keys + jnp.arange(tiles.keys)
+        used = slot < stop
+        at = slots_in_pool(table, slot, used, page_size)
+        rotated = rows_at(pool, at, pool.shape[1] - rope + in_rope, used, is_rope)
+        turned = dot(rope_query, rotated.astype(q_rope.dtype), trans_b=True) * stored_scale
+        plain = dot(nope_query, rows_at(keys, slot, in_nope, used, is_nope), trans_b=True)
+        seen = (slot[None, :] <= position[:, None]) & used[None, :]
+        block = rows_at(values, slot, in_value, used, is_value)
+        return add_keys(state, (plain + turned) * scale, seen, block)
+
+    state = no_softmax(tiles.rows, in_value.size)
+    state = lax.fori_loop(0, pl.cdiv(stop, tiles.keys), add_block, state)
+    mean = state.total / jnp.where(state.mass == 0, 1.0, state.mass)[:, None]
+    mask = is_row[:, None] & is_value[None, :]
+    store(out.at[row[:, None], in_value[None, :]], mean.astype(out.dtype), mask=mask)

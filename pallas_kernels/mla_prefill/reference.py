@@ -1,0 +1,36 @@
+"""Paged latent attention with keys and values of every head, written plainly: the contract."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.kv_scale import scaled
+
+
+def mla_prefill(
+    q_nope: Float[Array, "batch q_len heads nope"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    key_kernel: Float[Array, "heads kv_lora nope"],
+    value_kernel: Float[Array, "heads kv_lora value"],
+    pool: Float[Array, "pages page_size width"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    positions: Int[Array, "batch q_len"],
+    *,
+    scale: float,
+    kv_scale: Float[Array, ""] | None = None,
+) -> Float[Array, "batch q_len heads value"]:
+    """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    batch, kv_lora = positions.shape[0], key_kernel.shape[1]
+    rows = jnp.take(pool, page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
+    slots = jnp.arange(rows.shape[1])
+    # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
+    written = slots <= positions.max(1, keepdims=True)
+    rows = scaled(jnp.where(written[..., None], rows, 0), kv_scale, q_nope.dtype)
+    latent, rotated = rows[..., :kv_lora], rows[..., kv_lora:]
+    keys = jnp.einsum("bsc,hcd->bshd", latent, key_kernel)
+    values = jnp.einsum("bsc,hcd->bshd", latent, value_kernel)
+    scores = jnp.einsum("bqhd,bshd->bqhs", q_nope, keys, preferred_element_type=jnp.float32)
+    scores += jnp.einsum("bqhd,bsd->bqhs", q_rope, rotated, preferred_element_type=jnp.float32)
+    visible = (slots <= positions[..., None])[:, :, None]
+    probs = jax.nn.softmax(jnp.where(visible, scores * scale, -jnp.inf), axis=-1)
+    return jnp.einsum("bqhs,bshd->bqhd", probs.astype(values.dtype), values)

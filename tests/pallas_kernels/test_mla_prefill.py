@@ -1,0 +1,86 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from paged import attend, scatter
+
+from pallas_kernels import mla_prefill
+
+HEADS, KV_LORA, NOPE, ROPE, VALUE, SCALE = 2, 20, 12, 6, 10, 0.3
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+Case = Sequence[Any]
+
+
+def make_case(lengths: list[int], q_len: int, page_size: int, pages_per_seq: int) -> Case:
+    """The last q_len positions of each sequence ask; every slot past a length holds NaN."""
+    rng = np.random.default_rng(sum(lengths))
+    contexts = [rng.normal(size=(n, KV_LORA + ROPE)).astype(np.float32) for n in lengths]
+    pool, table = scatter(contexts, page_size, pages_per_seq)
+    positions = np.array(lengths)[:, None] - q_len + np.arange(q_len)
+    shapes = (len(lengths), q_len, HEADS, NOPE), (len(lengths), q_len, HEADS, ROPE)
+    kernels = (HEADS, KV_LORA, NOPE), (HEADS, KV_LORA, VALUE)
+    return (
+        *(rng.normal(size=shape).astype(np.float32) for shape in shapes),
+        *((rng.normal(size=shape) / 5).astype(np.float32) for shape in kernels),
+        pool,
+        table,
+        positions.astype(np.int32),
+    )
+
+
+def oracle(case: Case) -> NDArray[np.float64]:
+    q_nope, q_rope, key_kernel, value_kernel, pool, table, positions = case
+    out = np.zeros((*q_nope.shape[:3], VALUE))
+    for b, j, h in np.ndindex(q_nope.shape[:3]):
+        rows = pool[table[b]].reshape(-1, KV_LORA + ROPE)[: positions[b, j] + 1].astype(np.float64)
+        latent, rotated = rows[:, :KV_LORA], rows[:, KV_LORA:]
+        keys = np.concatenate([latent @ key_kernel[h], rotated], axis=1)
+        query = np.concatenate([q_nope[b, j, h], q_rope[b, j, h]])
+        out[b, j, h] = attend(query, keys, latent @ value_kernel[h], SCALE)
+    return out
+
+
+def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
+    call: Callable = jax.jit(mla_prefill, static_argnames=("scale", "implementation"))
+    return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(implementation: str):
+    case = make_case([67, 140], 67, 16, 9)
+    np.testing.assert_allclose(run(case, implementation), oracle(case), atol=5e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_float8_pool_stands_for_its_numbers_times_the_scale(implementation: str):
+    *before, pool, table, positions = make_case([20, 40], 20, 16, 3)
+    stored = jnp.asarray(pool).astype(jnp.float8_e4m3fn)
+    plain = (*before, np.asarray(stored, np.float32) * 0.75, table, positions)
+    case = (*before, stored, table, positions)
+    found = run(case, implementation, kv_scale=jnp.float32(0.75))
+    np.testing.assert_allclose(found, oracle(plain), atol=5e-6)
+    with pytest.raises(ValueError, match="float8_e4m3fn needs its scale"):
+        run(case, implementation)
+
+
+def test_neither_neighbours_nor_the_table_nor_where_a_chunk_begins_change_the_bits():
+    *arrays, pool, table, positions = make_case([60, 40], 40, 16, 4)
+    expected = run((*arrays, pool, table, positions), "pallas")
+    later = [array[:1, 7:] for array in arrays[:2]]
+    wider = np.pad(table[:1], ((0, 0), (0, 3)), constant_values=-5)
+    alone = (*later, *arrays[2:], pool, wider, positions[:1, 7:])
+    np.testing.assert_array_equal(run(alone, "pallas"), expected[:1, 7:])
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    q_nope, q_rope, keys, values, pool, table, positions = make_case([9, 33], 2, 16, 4)
+    with pytest.raises(ValueError, match="latent, then rope"):
+        run((q_nope, q_rope, keys, values, pool[..., :-1], table, positions), "xla")
+    with pytest.raises(ValueError, match="heads, kv_lora, size"):
+        run((q_nope, q_rope, keys[:1], values, pool, table, positions), "xla")
+    with pytest.raises(ValueError, match="page_table"):
+        run((q_nope, q_rope, keys, values, pool, table[:1], positions), "xla")
