@@ -24,7 +24,10 @@ from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
-from pallas_kernels import mla_decode
+from pallas_kernels import mla_decode, mla_prefill
+
+EXPANDED_ROWS = 256
+"""Of a chunk this long, keys and values of the context are less work than absorbed queries."""
 
 
 class LatentUp(nnx.Module):
@@ -85,7 +88,9 @@ class MLAttention(nnx.Module):
             # The latent is key and value; the rotated part is key alone.
             row = jnp.concatenate([contain_spoiled(key_rope, latent), key_rope], axis=-1)
             pools = (write_rows(pools[0], row, pages),)
-            heads = self._attend_absorbed(q_nope, q_rope, pools[0], pages)
+            expanded = x.shape[1] >= EXPANDED_ROWS and pages.ancestors is None
+            attend = self._attend_expanded if expanded else self._attend_absorbed
+            heads = attend(q_nope, q_rope, pools[0], pages)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
@@ -146,3 +151,24 @@ class MLAttention(nnx.Module):
             )
         with jax.named_scope("mla_expand_value"):
             return jnp.einsum("bqhc,hcd->bqhd", out, self.kv_b_proj.value_kernel.get_value())
+
+    def _attend_expanded(
+        self,
+        q_nope: Float[Array, "batch q_len heads nope"],
+        q_rope: Float[Array, "batch q_len heads rope"],
+        pool: KVPool,
+        pages: PageView,
+    ) -> Float[Array, "batch q_len heads v"]:
+        latents, kv_scale = rows_and_scale(pool)
+        with jax.named_scope("mla_prefill"):
+            return mla_prefill(
+                q_nope,
+                q_rope,
+                self.kv_b_proj.key_kernel.get_value(),
+                self.kv_b_proj.value_kernel.get_value(),
+                latents,
+                pages.page_table,
+                pages.positions,
+                scale=self.scale,
+                kv_scale=kv_scale,
+            )

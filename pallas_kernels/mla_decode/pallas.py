@@ -27,12 +27,12 @@ def choose_tiles(rows: int, dtype: DTypeLike) -> Tiles:
     with 32 keys they spill (`docs/kernels.md`); in float32 16 rows fit. A thread of an NVIDIA GPU
     has half the registers.
     What a part leaves is rows x kv_lora float32, written and read again: fewer parts of more rows.
+    A prompt's chunk fills the GPU by itself.
     """
     most = 64 if gpu.current().arch in gpu.KNOWN else 32
     most = 16 if dtype == jnp.float32 else most
-    return Tiles(
-        rows=min(padded(rows, 16), most), keys=16, splits=32 if rows <= 16 else 16, num_stages=2
-    )
+    splits = 32 if rows <= 16 else 16 if rows <= 512 else 4 if rows <= 2048 else 1
+    return Tiles(rows=min(padded(rows, 16), most), keys=16, splits=splits, num_stages=2)
 
 
 def mla_decode(

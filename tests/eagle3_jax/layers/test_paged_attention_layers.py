@@ -13,9 +13,10 @@ from tiny import HIDDEN, TARGET
 
 from eagle3_jax.cache import view_pages
 from eagle3_jax.config import RopeConfig
+from eagle3_jax.layers import mla
 from eagle3_jax.layers.gqa import GQAttention
-from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.rope import rope_tables
+from pallas_kernels.dispatch import prefer
 
 LENGTH, BATCH = 21, 2
 ROPE = RopeConfig(1000.0)
@@ -69,12 +70,25 @@ def test_absorbed_latent_attention_equals_expanded(
     """Of the target, and of a draft, which reads [embedding, state]."""
     target = replace(TARGET, q_lora_rank=q_lora_rank).latent_attention
     config = replace(target, input_size=inputs_of * HIDDEN)
-    layer = amplified(MLAttention(config, rngs=nnx.Rngs(3), dtype=jnp.float32))
+    layer = amplified(mla.MLAttention(config, rngs=nnx.Rngs(3), dtype=jnp.float32))
     x, dim = inputs(config.input_size), config.qk_rope_head_dim
     expected = whole(layer, x, dim)
     assert float(jnp.abs(expected).max()) > 1
     absorbed = paged(layer, x, dim, page_size)
     np.testing.assert_allclose(absorbed, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["xla", "pallas"])
+def test_a_long_chunk_attends_as_the_whole_sequence_does(
+    monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    monkeypatch.setattr(mla, "EXPANDED_ROWS", 7)
+    config = TARGET.latent_attention
+    layer = amplified(mla.MLAttention(config, rngs=nnx.Rngs(3), dtype=jnp.float32))
+    x, dim = inputs(config.input_size), config.qk_rope_head_dim
+    with prefer(kernels):
+        expanded = paged(layer, x, dim, page_size=16)
+    np.testing.assert_allclose(expanded, whole(layer, x, dim), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("page_size", SPLITS)
