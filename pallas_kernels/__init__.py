@@ -1,5 +1,6 @@
 """Operations on arrays that decide the speed of a decode step; each folder holds one contract."""
 
+from pallas_kernels.absorb_query import absorb_query as absorb_query
 from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
 from pallas_kernels.grouped_matmul import TileMap as TileMap
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp

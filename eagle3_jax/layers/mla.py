@@ -24,7 +24,7 @@ from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
-from pallas_kernels import mla_decode, mla_prefill
+from pallas_kernels import absorb_query, mla_decode, mla_prefill
 
 EXPANDED_ROWS = 256
 """Of a chunk this long, keys and values of the context are less work than absorbed queries."""
@@ -83,14 +83,14 @@ class MLAttention(nnx.Module):
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope), self.scale)
         else:
-            q_nope, q_rope = self._queries(x, rope)
+            queries = self._queries(x)
             latent, key_rope = self._latents(x, rope)
             # The latent is key and value; the rotated part is key alone.
             row = jnp.concatenate([contain_spoiled(key_rope, latent), key_rope], axis=-1)
             pools = (write_rows(pools[0], row, pages),)
             expanded = x.shape[1] >= EXPANDED_ROWS and pages.ancestors is None
             attend = self._attend_expanded if expanded else self._attend_absorbed
-            heads = attend(q_nope, q_rope, pools[0], pages)
+            heads = attend(queries, rope, pools[0], pages)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
@@ -101,24 +101,23 @@ class MLAttention(nnx.Module):
         Float[Array, "batch q_len heads v"],
     ]:
         """Queries, keys and values of every head: the latent expanded."""
-        q_nope, q_rope = self._queries(x, rope)
+        q_nope, q_rope = jnp.split(self._queries(x), [self.config.qk_nope_head_dim], axis=-1)
         latent, key_rope = self._latents(x, rope)
         keys = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.key_kernel.get_value())
         values = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.value_kernel.get_value())
         key_rope = jnp.broadcast_to(key_rope[:, :, None], (*keys.shape[:3], key_rope.shape[-1]))
-        q = jnp.concatenate([q_nope, q_rope], axis=-1)
+        q = jnp.concatenate([q_nope, rotate_interleaved(q_rope, rope)], axis=-1)
         return q, jnp.concatenate([keys, key_rope], axis=-1), values
 
     def _queries(
-        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
-    ) -> tuple[Float[Array, "batch q_len heads nope"], Float[Array, "batch q_len heads rope"]]:
+        self, x: Float[Array, "batch q_len inputs"]
+    ) -> Float[Array, "batch q_len heads qk"]:
+        """Not rotated yet."""
         if self.config.q_lora_rank is None:
             q = self.q_proj(x)
         else:
             q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
-        q = q.reshape(*x.shape[:2], self.config.num_attention_heads, self.config.qk_head_dim)
-        q_nope, q_rope = jnp.split(q, [self.config.qk_nope_head_dim], axis=-1)
-        return q_nope, rotate_interleaved(q_rope, rope)
+        return q.reshape(*x.shape[:2], self.config.num_attention_heads, self.config.qk_head_dim)
 
     def _latents(
         self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
@@ -130,13 +129,13 @@ class MLAttention(nnx.Module):
 
     def _attend_absorbed(
         self,
-        q_nope: Float[Array, "batch q_len heads nope"],
-        q_rope: Float[Array, "batch q_len heads rope"],
+        queries: Float[Array, "batch q_len heads qk"],
+        rope: RopeTables,
         pool: KVPool,
         pages: PageView,
     ) -> Float[Array, "batch q_len heads v"]:
         with jax.named_scope("mla_absorb_query"):
-            q = jnp.einsum("bqhd,hcd->bqhc", q_nope, self.kv_b_proj.key_kernel.get_value())
+            q, q_rope = absorb_query(queries, self.kv_b_proj.key_kernel.get_value(), *rope)
         latents, kv_scale = rows_and_scale(pool)
         with jax.named_scope("mla_decode"):
             out = mla_decode(
@@ -154,16 +153,17 @@ class MLAttention(nnx.Module):
 
     def _attend_expanded(
         self,
-        q_nope: Float[Array, "batch q_len heads nope"],
-        q_rope: Float[Array, "batch q_len heads rope"],
+        queries: Float[Array, "batch q_len heads qk"],
+        rope: RopeTables,
         pool: KVPool,
         pages: PageView,
     ) -> Float[Array, "batch q_len heads v"]:
+        q_nope, q_rope = jnp.split(queries, [self.config.qk_nope_head_dim], axis=-1)
         latents, kv_scale = rows_and_scale(pool)
         with jax.named_scope("mla_prefill"):
             return mla_prefill(
                 q_nope,
-                q_rope,
+                rotate_interleaved(q_rope, rope),
                 self.kv_b_proj.key_kernel.get_value(),
                 self.kv_b_proj.value_kernel.get_value(),
                 latents,

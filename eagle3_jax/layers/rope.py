@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import RopeConfig, YarnConfig
+from pallas_kernels import rotation
 
 
 class RopeTables(NamedTuple):
@@ -51,11 +52,7 @@ def rotate_interleaved(
     x: Float[Array, "batch q_len heads dim"], rope: RopeTables
 ) -> Float[Array, "batch q_len heads dim"]:
     """Rotates the pairs (2i, 2i+1), GPT-J style: the target's convention."""
-    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
-    even, odd = pairs[..., 0], pairs[..., 1]
-    cos, sin = rope.cos[:, :, None], rope.sin[:, :, None]
-    turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
-    return turned.reshape(x.shape).astype(x.dtype)
+    return rotation.rotate_interleaved(x, rope.cos, rope.sin)
 
 
 def rotate_halves(

@@ -1,0 +1,1 @@
+from pallas_kernels.absorb_query.api import absorb_query as absorb_query

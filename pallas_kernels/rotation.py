@@ -1,0 +1,17 @@
+"""Rotary positions on pairs of neighbours."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def rotate_interleaved(
+    x: Float[Array, "batch q_len heads dim"],
+    cos: Float[Array, "batch q_len half"],
+    sin: Float[Array, "batch q_len half"],
+) -> Float[Array, "batch q_len heads dim"]:
+    """Rotates the pairs (2i, 2i+1) in float32, GPT-J style: Kimi-K2.5's convention."""
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
+    even, odd = pairs[..., 0], pairs[..., 1]
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
+    return turned.reshape(x.shape).astype(x.dtype)
