@@ -1,9 +1,12 @@
-# Needs Python 3.11 or newer and make; everything else goes into .venv.
+# Needs Python 3.11 or newer and make; everything else goes into .venv. rocm-check also needs gcc and
+# binutils, no GPU and no ROCm; XLA's ROCm plugin speaks up in every process that finds it, so it has
+# an environment of its own.
 PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
+ROCM := .venv-rocm/bin
 
-.PHONY: serve test prove lint clean
+.PHONY: serve test prove rocm-check rocm-check-short lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -15,13 +18,25 @@ test: .venv/installed-test
 prove: .venv/installed-test
 	$(BIN)/python -m pytest tests/proofs --long
 
+# Every kernel and the whole round through XLA's ROCm compiler, for MI355X and MI325X.
+rocm-check: .venv-rocm/installed
+	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
+	$(ROCM)/python -m pallas_kernels.aot
+	$(ROCM)/python -m serve.plan --list
+
+# The decode steps of 4 and 8 devices.
+rocm-check-short: .venv-rocm/installed
+	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
+	$(ROCM)/python -m pallas_kernels.aot --short
+	$(ROCM)/python -m serve.plan --scheme mxfp4
+
 lint: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-rocm
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -34,3 +49,10 @@ clean:
 .venv/installed-test: pyproject.toml | .venv/bin/pip
 	$(BIN)/pip install --disable-pip-version-check --editable '.[test]'
 	touch .venv/installed $@
+
+.venv-rocm/installed: pyproject.toml
+	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \
+		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
+	$(PYTHON) -m venv .venv-rocm
+	$(ROCM)/pip install --disable-pip-version-check --editable '.[rocm-check]'
+	touch $@

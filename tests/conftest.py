@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from eagle3_jax.engine.programs import compile_program
+from pallas_kernels.aot.compile import rocm_is_installed
 from pallas_kernels.dispatch import prefer
 
 MAPS = Path("/proc/self/maps")
@@ -22,6 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kernels", metavar="NAME", help="the implementation of operations where none is named"
     )
+    parser.addoption(
+        "--rocm", action="store_true", help="fail, not skip, where XLA's ROCm compiler is missing"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,6 +33,13 @@ def preferred_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Of every test: `pytest tests/eagle3_jax/engine --kernels pallas`."""
     with prefer(request.config.getoption("kernels")):
         yield
+
+
+@pytest.fixture(scope="session")
+def rocm_compiler(request: pytest.FixtureRequest) -> None:
+    """For tests that compile for AMD's GPUs; `make rocm-check` runs them all."""
+    if not (rocm_is_installed() or request.config.getoption("--rocm")):
+        pytest.skip("XLA's ROCm compiler is not installed (extra rocm); see make rocm-check")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,7 +23,8 @@ class GpuKernel:
     """One compiled kernel. vgprs: vector registers, accumulation registers included.
 
     scratch_bytes: memory a lane needs because registers did not do. matrix: matrix instructions in
-    its code object, by LLVM's name without "llvm.amdgcn.". lds_bytes: what is known statically.
+    its code object, by LLVM's name without "llvm.amdgcn.". lds_bytes: of a workgroup; what a code
+    object says is the static part.
     """
 
     name: str
@@ -34,6 +35,10 @@ class GpuKernel:
     lds_bytes: int
     threads: int
     matrix: dict[str, int]
+
+    def is_called(self, name: str) -> bool:
+        """Whether this is its name, or that with the number that XLA gives to namesakes."""
+        return re.fullmatch(rf"{re.escape(name)}(__\d+)?", self.name) is not None
 
     def waves_per_simd(self, lds_limit: int) -> int:
         """Waves that fit on one of a compute unit's four SIMDs at a time; CDNA3 and CDNA4."""

@@ -6,8 +6,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,12 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import xla_bridge
-from jax._src.lib import xla_client
+from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import gpu
-from pallas_kernels.aot.code_object import GpuKernel, read_code_object
+from pallas_kernels.aot.code_object import GpuKernel
+from pallas_kernels.aot.kept_files import kept_files, kernels_of
 from pallas_kernels.aot.stubs import make_stubs
 from pallas_kernels.triton.ir_text import abstract_gpu
 
@@ -49,7 +49,8 @@ _TARGETS = {
 class Program:
     """A compiled program. hlo: XLA's optimised module, which says what is launched in which order.
 
-    kernels: every kernel that XLA generated, Pallas's included. The bytes are of one device.
+    kernels: every kernel that XLA generated, Pallas's included (of its own fusions only those that
+    this process compiles for the first time). The bytes are of one device.
     """
 
     arch: str
@@ -84,18 +85,24 @@ def compile_program(
         warnings.simplefilter("ignore", DeprecationWarning)
         # JAX's caches don't know the GPU that is assumed: a new function is traced anew.
         lowered = jax.jit(lambda *a: function(*a), donate_argnums=donate).lower(*placed)
-    with _kept_files() as folder:
-        compiled = lowered.compile()
-        kernels = [k for f in sorted(folder.glob("*.hsaco")) for k in read_code_object(f)]
-    memory = compiled.memory_analysis()
+    with kept_files() as folder:
+        compiled = lowered.compile(compiler_options={"xla_dump_to": str(folder)})
+        hlo = compiled.as_text() or ""
+        kernels = kernels_of(arch, hlo, folder)
+    memory: Any = compiled.memory_analysis()
     return Program(
         arch,
-        compiled.as_text(),
+        hlo,
         kernels,
         memory.argument_size_in_bytes,
         memory.alias_size_in_bytes,
         memory.temp_size_in_bytes,
     )
+
+
+def rocm_is_installed() -> bool:
+    """Whether XLA's ROCm compiler (extra `rocm`) is there."""
+    return _plugin_package() is not None
 
 
 @cache
@@ -111,31 +118,27 @@ def devices(arch: str, count: int) -> tuple[Any, ...]:
 @cache
 def _load_plugin() -> None:
     """Makes XLA's ROCm compiler known to JAX, with empty libraries where ROCm is missing."""
-    found = importlib.util.find_spec("jax_plugins.xla_rocm7")
-    if found is None or not found.submodule_search_locations:
+    found = _plugin_package()
+    if found is None:
         raise RuntimeError(
             "XLA's ROCm compiler is not installed: pip install 'eagle3-jax[rocm]' (no GPU needed)"
         )
-    plugin = Path(found.submodule_search_locations[0]) / "xla_rocm_plugin.so"
+    plugin = found / "xla_rocm_plugin.so"
     stubs = Path(tempfile.gettempdir()) / f"eagle3-rocm-stubs-{os.getuid()}-{plugin.stat().st_size}"
     for library in make_stubs(plugin, stubs):
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    options = xla_client.generate_pjrt_gpu_plugin_options() | {"platform_name": "ROCM"}
+    options = {**xla_client.generate_pjrt_gpu_plugin_options(), "platform_name": "ROCM"}
     xla_bridge.register_plugin("rocm", priority=500, library_path=str(plugin), options=options)
 
 
-@contextmanager
-def _kept_files() -> Iterator[Path]:
-    """Where XLA leaves code objects and IR meanwhile."""
-    changed = ("TMPDIR", "TF_ROCM_KEEP_XLA_TEMPFILES")
-    before = {name: os.environ.get(name) for name in changed}
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(zip(changed, (folder, "1"), strict=True))
-        try:
-            yield Path(folder)
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+def _plugin_package() -> Path | None:
+    """Where the plugin is installed. Without any plugin there is no package jax_plugins."""
+    try:
+        found = importlib.util.find_spec("jax_plugins.xla_rocm7")
+    except ModuleNotFoundError:
+        return None
+    locations = found.submodule_search_locations if found else None
+    return Path(locations[0]) if locations else None
 
 
 def _target(arch: str) -> str:

@@ -66,7 +66,7 @@ def _name(format: QuantFormat | None) -> str:
 def _bytes(format: QuantFormat | None) -> float:
     """Of a weight, with the scales of groups; those of rows and blocks are lost in the rounding."""
     if format is None:
-        return 2
+        return 2.0
     per_group = {"int4_group": 2 / GROUP, "mxfp4": 1 / GROUP}
     return 1 / format.values_per_byte + per_group.get(format.weights, 0)
 

@@ -1,0 +1,72 @@
+"""One case compiled for one architecture, and what is wrong with the result."""
+
+import time
+from dataclasses import dataclass
+from functools import cache
+
+import jax
+
+from pallas_kernels import gpu
+from pallas_kernels.all_cases import all_cases
+from pallas_kernels.aot.code_object import GpuKernel
+from pallas_kernels.aot.compile import Program, compile_program
+from pallas_kernels.aot.expectations import copy_problems, kernel_problems, matrix_problems
+from pallas_kernels.case import Case
+
+
+@dataclass(frozen=True)
+class Checked:
+    """problems: empty where all is well. kernels: those that the case names."""
+
+    case: str
+    arch: str
+    problems: tuple[str, ...]
+    kernels: tuple[GpuKernel, ...] = ()
+    temporary_bytes: int = 0
+    seconds: float = 0.0
+
+    def waves_of(self, kernel: GpuKernel) -> int:
+        """How many of its waves fit on a SIMD at a time."""
+        return kernel.waves_per_simd(gpu.KNOWN[self.arch].lds_bytes)
+
+
+def check_named(job: tuple[str, str]) -> Checked:
+    """The case of this name for this architecture; raises what the compiler raises."""
+    name, arch = job
+    return check(_by_name()[name], arch)
+
+
+@cache
+def _by_name() -> dict[str, Case]:
+    return {case.name: case for case in all_cases()}
+
+
+def check(case: Case, arch: str) -> Checked:
+    """Compiles the case at its true shape."""
+    begin = time.monotonic()
+    with gpu.assume(arch):
+        arguments = jax.eval_shape(lambda: case.example(0))
+    program = compile_program(arch, case.run, *arguments)
+    kernels = tuple(k for k in program.kernels if any(map(k.is_called, case.kernels)))
+    problems = examine(case, program, kernels, jax.tree.leaves(arguments))
+    seconds = time.monotonic() - begin
+    return Checked(
+        case.name, arch, tuple(problems), kernels, program.temporary_bytes, round(seconds, 2)
+    )
+
+
+def examine(
+    case: Case,
+    program: Program,
+    kernels: tuple[GpuKernel, ...],
+    arguments: list[jax.ShapeDtypeStruct],
+) -> list[str]:
+    """Everything that is not as the case says."""
+    missing = {n for n in case.kernels if not any(kernel.is_called(n) for kernel in kernels)}
+    there = ", ".join(sorted(kernel.name for kernel in program.kernels))
+    return [
+        *(f"no kernel {name}, only {there or 'none'}" for name in sorted(missing)),
+        *(problem for kernel in kernels for problem in kernel_problems(kernel, program.arch)),
+        *matrix_problems(kernels, case.matrix[program.arch]),
+        *copy_problems(program, arguments),
+    ]

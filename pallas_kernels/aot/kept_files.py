@@ -1,0 +1,52 @@
+"""The files that XLA leaves of a compilation, and the kernels they tell of."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pallas_kernels.aot.code_object import GpuKernel, read_code_object
+
+_CALL = re.compile(r'custom_call_target="__gpu\$xla\.gpu\.triton".*?backend_config=(\{.*\})')
+_NAME = re.compile(r'\bname = "([^"]*)"')
+_LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
+
+_compiled: dict[tuple[str, str], list[GpuKernel]] = {}
+"""(architecture, launch in HLO) -> its kernels: XLA keeps code, and leaves files only once."""
+
+
+@contextmanager
+def kept_files() -> Iterator[Path]:
+    """Where XLA leaves code objects and IR meanwhile."""
+    changed = ("TMPDIR", "TF_ROCM_KEEP_XLA_TEMPFILES")
+    before = {name: os.environ.get(name) for name in changed}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(zip(changed, (folder, "1"), strict=True))
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def kernels_of(arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
+    """The kernels of a program whose files are in `folder`, with all their local memory."""
+    objects = sorted(folder.glob("*.hsaco"))
+    launched = "\n".join(f.read_text() for f in folder.glob("*.thunk_sequence.txt"))
+    dynamic = {name: int(size) for name, size in _LAUNCH.findall(launched)}
+    found = [
+        replace(kernel, lds_bytes=kernel.lds_bytes + dynamic.get(kernel.name, 0))
+        for path in objects
+        for kernel in read_code_object(path)
+    ]
+    for launch in dict.fromkeys(_CALL.findall(hlo)):
+        name = _NAME.findall(launch)[-1]
+        ours = [kernel for kernel in found if kernel.is_called(name)]
+        if ours:
+            _compiled[arch, launch] = ours
+        else:
+            found += _compiled.get((arch, launch), [])
+    return found

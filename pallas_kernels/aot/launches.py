@@ -1,0 +1,75 @@
+"""What a compiled program launches, in order: the cost that a small batch pays beside its bytes."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from pallas_kernels.aot.hlo import Instruction, parse_module
+
+TRITON_CALL = "__gpu$xla.gpu.triton"
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "call"),
+    *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain", "async-start"),
+}
+_FREE_CALLS = {"Sharding", "AllocateBuffer", "annotate_device_placement"}
+_COLLECTIVES = (
+    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
+    *("collective-permute", "collective-broadcast"),
+)
+_NAMES = {"while": "loop", "conditional": "branch"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """kind: kernel (written by hand), library, loop, branch, collective or XLA's name of the
+    operation, most often fusion. scope: the JAX operation with the named scopes around it.
+    times: how often it runs in a loop; 0 where only the data say."""
+
+    name: str
+    kind: str
+    result: str
+    scope: str
+    times: int = 1
+
+
+def launches(hlo: str) -> list[Launch]:
+    """Every launch of an optimised module; those of a loop's body once, behind the loop."""
+    executed = parse_module(hlo).executed()
+    return [launch for instruction, times in executed if (launch := _launch(instruction, times))]
+
+
+def count(found: Sequence[Launch]) -> int:
+    """How many without collectives; a loop whose length only the data say counts once."""
+    return sum(max(launch.times, 1) for launch in found if launch.kind != "collective")
+
+
+def added(fewer: Sequence[Launch], more: Sequence[Launch]) -> list[Launch]:
+    """What a program launches beyond a similar one with a layer less, in order."""
+    before, after = ([_key(launch) for launch in side] for side in (fewer, more))
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    changes = (change for change in matcher.get_opcodes() if change[0] in ("insert", "replace"))
+    return [launch for _, _, _, start, end in changes for launch in more[start:end]]
+
+
+def _key(launch: Launch) -> tuple[str, str, str, int]:
+    """Equal for the same work in two layers."""
+    return re.sub(r"\d+", "", launch.scope), launch.kind, launch.result, launch.times
+
+
+def _launch(instruction: Instruction, times: int) -> Launch | None:
+    opcode, name = instruction.opcode, instruction.name
+    kind = opcode.removesuffix("-start")
+    if opcode in _FREE or opcode.endswith("-done"):
+        return None
+    if kind in _COLLECTIVES:
+        kind = "collective"
+    elif opcode == "custom-call":
+        target = re.search(r'custom_call_target="([^"]*)"', instruction.text)
+        kind, name = "library", target[1] if target else name
+        if name in _FREE_CALLS:
+            return None
+        if name == TRITON_CALL:
+            kind, name = "kernel", re.findall(r'\bname = "([^"]*)"', instruction.text)[-1]
+    result = re.sub(r"\{[^}]*\}", "", instruction.type) if kind not in _NAMES else ""
+    return Launch(name, _NAMES.get(kind, kind), result, instruction.op_name, times)

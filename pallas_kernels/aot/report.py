@@ -1,0 +1,72 @@
+"""What was compiled, as a table, a list of failures and a JSON file."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+
+from pallas_kernels.aot.check import Checked
+from pallas_kernels.aot.code_object import GpuKernel
+
+_COLUMNS = ("VGPRs", "SGPR spills", "LDS KiB", "waves", "matrix instructions", "temp MiB", "s")
+
+
+def table(results: Iterable[Checked]) -> Table:
+    """A line for each kernel of each case."""
+    shown = Table(title="Compiled by XLA's ROCm compiler", title_justify="left", box=None)
+    for heading in ("case", "arch", "kernel", *_COLUMNS, ""):
+        numbers = heading in _COLUMNS and not heading.startswith("matrix")
+        shown.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
+    for result in results:
+        kernels = sorted(result.kernels, key=lambda kernel: kernel.name)
+        for index, kernel in enumerate(kernels or (None,)):
+            first = index == 0
+            shown.add_row(
+                result.case if first else "",
+                result.arch if first else "",
+                *_kernel_cells(kernel, result),
+                f"{result.temporary_bytes / 2**20:.1f}" if first else "",
+                f"{result.seconds:.1f}" if first else "",
+                ("[red]FAILED[/red]" if result.problems else "ok") if first else "",
+            )
+    return shown
+
+
+def _kernel_cells(kernel: GpuKernel | None, result: Checked) -> tuple[str, ...]:
+    if kernel is None:
+        return ("",) * 6
+    matrix = ", ".join(
+        f"{times} {name.removeprefix('mfma.')}" for name, times in kernel.matrix.items()
+    )
+    return (
+        kernel.name,
+        f"{kernel.vgprs}",
+        f"{kernel.sgpr_spills or ''}",
+        f"{kernel.lds_bytes / 1024:.0f}",
+        f"{result.waves_of(kernel)}",
+        matrix,
+    )
+
+
+def summary(results: Sequence[Checked], seconds: float) -> list[str]:
+    """Every failure, then how many there are."""
+    failed = [result for result in results if result.problems]
+    lines = [
+        f"FAILED {result.case} {result.arch}: {problem}"
+        for result in failed
+        for problem in result.problems
+    ]
+    kernels = sum(len(result.kernels) for result in results)
+    return [
+        *lines,
+        f"{len(results)} programs with {kernels} kernels compiled in {seconds:.0f} s: "
+        f"{len(results) - len(failed)} as they must be, {len(failed)} not",
+    ]
+
+
+def write_json(path: str | Path, results: Sequence[Checked]) -> None:
+    """All of it, a record for each case and architecture."""
+    records = [asdict(result) for result in results]
+    Path(path).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")

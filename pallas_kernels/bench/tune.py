@@ -1,0 +1,74 @@
+"""Tries tiles around the heuristic's on the GPU that is there, and keeps what was faster."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import tuning
+from pallas_kernels.bench.timing import copies_for, time_jax
+from pallas_kernels.case import Case
+
+ENOUGH = 0.97
+"""Of the heuristic's time: what is less than 3% faster is noise."""
+_SAMPLES = 7
+Choice = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """operation and key as `tuning.tuned` was asked, and what was found for them."""
+
+    choice: Choice
+    tiles: Mapping[str, int]
+    us: float
+    heuristic_us: float
+
+
+def tune(case: Case) -> list[Tuned]:
+    """Each choice of tiles that the case makes, one after the other, the others as they are."""
+    first = case.example(0)
+    count = copies_for(sum(leaf.nbytes for leaf in jax.tree.leaves(first)))
+    sets = [first, *(jax.tree.map(jnp.copy, first) for _ in range(count - 1))]
+    with tuning.trying({}) as asked:
+        heuristic_us = time_jax(lambda *a: case.run(*a), sets, _SAMPLES).us.median
+    found = []
+    for choice, tiles in asked.items():
+        times = {}
+        for candidate in around(tiles):
+            try:
+                with tuning.trying({choice: candidate}):
+                    us = time_jax(lambda *a: case.run(*a), sets, _SAMPLES).us.median
+            except Exception:  # Most tiles do not fit; the compiler says which.
+                continue
+            times[us] = candidate
+        if times and min(times) < ENOUGH * heuristic_us:
+            found.append(Tuned(choice, times[min(times)], min(times), heuristic_us))
+    return found
+
+
+def around(tiles: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """The same tiles with one number halved or doubled."""
+    for name, value in tiles.items():
+        for other in (value // 2, value * 2):
+            if other >= 1 and isinstance(value, int) and not isinstance(value, bool):
+                yield {**tiles, name: other}
+
+
+def write_tuned(arch: str, found: list[Tuned], conditions: Mapping[str, Any]) -> None:
+    """Into `tuned/<arch>.json`, over what it held for the same choices."""
+    path = tuning.FOLDER / f"{arch}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["tiles"] if path.exists() else {}
+    for entry in found:
+        operation, key = entry.choice
+        before.setdefault(operation, {})[key] = {
+            "tiles": dict(entry.tiles),
+            "us": entry.us,
+            "heuristic_us": entry.heuristic_us,
+        }
+    record = {**conditions, "tiles": before}
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    tuning.measured.cache_clear()

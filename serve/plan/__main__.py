@@ -1,0 +1,101 @@
+"""python -m serve.plan: the whole round of Kimi-K2.5 at its real width through XLA's ROCm compiler,
+with few layers, and what one MoE layer launches. Needs the extra `rocm`, gcc and binutils."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from pallas_kernels.aot.workers import Failure, run_each
+from pallas_kernels.case import ARCHS
+from serve.plan.compiled_round import RoundShape
+from serve.plan.kimi_k25 import Scheme
+from serve.plan.layer_launches import MOST_LAUNCHES, RoundReport, report_round
+
+FILE_WIDTH = 150
+GIB, MIB = 1 << 30, 1 << 20
+_HEADINGS = ("launches a MoE layer", "whole round", "arguments GiB", "temporaries MiB", "s")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 1 where a program does not compile, or not as it must."""
+    flags = _parse(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    shapes = [
+        RoundShape(arch, scheme, moe_layers=2)
+        for arch in flags.arch or ARCHS
+        for scheme in flags.scheme or get_args(Scheme)
+    ]
+    results = list(run_each(report_round, shapes, processes=flags.jobs, limit_s=flags.limit))
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console.print(_table(shapes, results))
+    reports = [result for result in results if isinstance(result, RoundReport)]
+    for report in reports if flags.list else ():
+        console.print("\n".join(_layer(report)), markup=False, highlight=False, soft_wrap=True)
+    failures = list(_failures(shapes, results))
+    console.print("\n".join(failures), markup=False, highlight=False, soft_wrap=True)
+    return 1 if failures else 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m serve.plan", description=__doc__)
+    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
+    parser.add_argument("--scheme", choices=get_args(Scheme), action="append", help="default: all")
+    parser.add_argument("--list", action="store_true", help="every launch of one MoE layer")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="for one program")
+    return parser.parse_args(argv)
+
+
+def _table(shapes: Sequence[RoundShape], results: Sequence[RoundReport | Failure]) -> Table:
+    shown = Table(
+        title="The round of Kimi-K2.5, 1 dense and 3 MoE layers, batch 16, k = 3, one device",
+        title_justify="left",
+    )
+    for heading in ("arch", "weights"):
+        shown.add_column(heading)
+    for heading in _HEADINGS:
+        shown.add_column(heading, justify="right")
+    for shape, result in zip(shapes, results, strict=True):
+        cells = ("FAILED",) if isinstance(result, Failure) else _cells(result)
+        shown.add_row(shape.arch, shape.scheme, *cells)
+    return shown
+
+
+def _cells(report: RoundReport) -> tuple[str, ...]:
+    return (
+        f"{report.per_layer}",
+        f"{report.program}",
+        f"{report.argument_bytes / GIB:.1f}",
+        f"{report.temporary_bytes / MIB:.0f}",
+        f"{report.seconds:.0f}",
+    )
+
+
+def _layer(report: RoundReport) -> Iterator[str]:
+    yield f"\nOne MoE layer, {report.shape.arch} {report.shape.scheme}:"
+    for number, launch in enumerate(report.layer, 1):
+        times = "" if launch.times == 1 else f" x {launch.times or 'as the data say'}"
+        yield f"{number:3} {launch.kind:10} {launch.name}{times} -> {launch.result}"
+        yield f"               {launch.scope}"
+
+
+def _failures(
+    shapes: Sequence[RoundShape], results: Sequence[RoundReport | Failure]
+) -> Iterator[str]:
+    for shape, result in zip(shapes, results, strict=True):
+        name = f"FAILED {shape.arch} {shape.scheme}:"
+        if isinstance(result, Failure):
+            yield f"{name} {result.reason} {result.said}"
+        else:
+            yield from (f"{name} {problem}" for problem in result.problems)
+            if result.per_layer > MOST_LAUNCHES:
+                yield f"{name} {result.per_layer} launches a MoE layer, {MOST_LAUNCHES} at most"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""What one MoE layer of the round launches: the difference of two programs that differ by it."""
+
+import time
+from dataclasses import dataclass, replace
+
+from pallas_kernels.aot.expectations import copy_problems, kernel_problems
+from pallas_kernels.aot.launches import Launch, added, count, launches
+from serve.plan.compiled_round import RoundShape, compile_round
+
+MOST_LAUNCHES = 16
+"""Of one MoE layer, collectives not counted; a naive program has about 24."""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """layer: launches of one MoE layer, in order; program: how many the whole round has.
+
+    The bytes and the problems are those of the deeper program.
+    """
+
+    shape: RoundShape
+    layer: tuple[Launch, ...]
+    per_layer: int
+    program: int
+    argument_bytes: int
+    temporary_bytes: int
+    problems: tuple[str, ...]
+    seconds: float
+
+
+def report_round(shape: RoundShape) -> RoundReport:
+    """Compiles the round with shape.moe_layers layers and with one more."""
+    begin = time.monotonic()
+    shallow, _ = compile_round(shape)
+    deep, weights = compile_round(replace(shape, moe_layers=shape.moe_layers + 1))
+    fewer, more = launches(shallow.hlo), launches(deep.hlo)
+    ours = {launch.name for launch in more if launch.kind == "kernel"}
+    problems = [
+        problem
+        for kernel in (*shallow.kernels, *deep.kernels)
+        if any(map(kernel.is_called, ours))
+        for problem in kernel_problems(kernel, shape.arch)
+    ]
+    return RoundReport(
+        shape,
+        tuple(added(fewer, more)),
+        count(more) - count(fewer),
+        count(more),
+        deep.argument_bytes,
+        deep.temporary_bytes,
+        (*problems, *copy_problems(deep, weights)),
+        round(time.monotonic() - begin, 1),
+    )

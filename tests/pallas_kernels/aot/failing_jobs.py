@@ -1,0 +1,17 @@
+"""A job for worker processes that ends as it is told."""
+
+import os
+import signal
+import sys
+import time
+
+
+def do(what: str) -> str:
+    if what == "crash":
+        print("F0000 Check failed: registers", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "hang":
+        time.sleep(60)
+    if what == "raise":
+        raise ValueError("no such tile")
+    return f"{what} {os.getpid()}"

@@ -1,0 +1,27 @@
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels import gpu
+
+
+def test_a_cpu_interprets_unless_a_program_is_compiled_for_a_gpu():
+    assert gpu.current().arch == "cpu" and gpu.interpreted()
+    with gpu.assume("gfx942") as assumed:
+        assert gpu.current() == assumed == gpu.MI325X and gpu.interpreted()
+        with gpu.assume("gfx950", compiling=True):
+            assert gpu.current() == gpu.MI355X and not gpu.interpreted()
+        assert gpu.current() == gpu.MI325X and gpu.interpreted()
+    assert gpu.current().arch == "cpu"
+
+
+def test_each_gpu_multiplies_its_own_float8():
+    assert {arch: known.fp8 for arch, known in gpu.KNOWN.items()} == {
+        "gfx950": jnp.float8_e4m3fn,
+        "gfx942": jnp.float8_e4m3fnuz,
+    }
+
+
+def test_an_unknown_gpu_is_refused():
+    with pytest.raises(ValueError, match="expected one of gfx950, gfx942; got 'gfx90a'"):
+        with gpu.assume("gfx90a"):
+            pass
