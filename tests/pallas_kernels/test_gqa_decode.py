@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from pallas_kernels import gqa_decode
 
 HEADS, HEAD_DIM, SCALE = 6, 8, 0.4
 IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+PAGES = [(1, 140), (16, 9), (64, 3)]
+"""Page size, pages of a sequence."""
 Case = Sequence[Any]
 
 
@@ -48,18 +51,22 @@ def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
     return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("kv_heads", [1, 2, HEADS])
-@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 140), (16, 9), (64, 3)])
+@pytest.mark.parametrize(
+    ("implementation", "pages", "kv_heads"),
+    [
+        *product(["xla", "reference"], PAGES, [1, 2, HEADS]),
+        *(("pallas", pages, heads) for pages, heads in zip(PAGES, [1, 2, HEADS], strict=True)),
+    ],
+)
 def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
-    implementation: str, kv_heads: int, page_size: int, pages_per_seq: int
+    implementation: str, pages: tuple[int, int], kv_heads: int
 ):
-    case = make_case([3, 17, 129, 140], 3, page_size, pages_per_seq, kv_heads)
+    case = make_case([3, 17, 129, 140], 3, *pages, kv_heads)
     np.testing.assert_allclose(run(case, implementation), oracle(case), atol=5e-6)
 
 
-def test_contexts_of_several_parts_are_joined():
-    case = make_case([255, 256, 257, 700], 3, 16, 44, 3)
+def test_contexts_of_several_parts_and_rows_of_several_tiles_are_joined():
+    case = make_case([255, 256, 257, 700], 14, 16, 44, 1)
     np.testing.assert_allclose(run(case, "pallas"), oracle(case), atol=5e-6)
 
 

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from pallas_kernels import mla_decode
 
 HEADS, KV_LORA, ROPE, SCALE = 3, 16, 8, 0.3
 IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+PAGES = [(1, 140), (16, 9), (64, 3)]
+"""Page size, pages of a sequence."""
 Case = Sequence[Any]
 
 
@@ -48,18 +51,23 @@ def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
     return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize(("page_size", "pages_per_seq"), [(1, 140), (16, 9), (64, 3)])
-@pytest.mark.parametrize("q_len", [1, 4])
+@pytest.mark.parametrize(
+    ("implementation", "pages", "q_len"),
+    [
+        *product(["xla", "reference"], PAGES, [1, 4]),
+        *product(["pallas"], PAGES[:1], [1]),
+        *product(["pallas"], PAGES[1:], [4]),
+    ],
+)
 def test_equals_float64_loops_and_ignores_nan_in_unwritten_slots(
-    implementation: str, page_size: int, pages_per_seq: int, q_len: int
+    implementation: str, pages: tuple[int, int], q_len: int
 ):
-    case = make_case([q_len, 17, 129, 140], q_len, page_size, pages_per_seq)
+    case = make_case([q_len, 17, 129, 140], q_len, *pages)
     np.testing.assert_allclose(run(case, implementation), oracle(case), atol=5e-6)
 
 
-def test_contexts_of_several_parts_are_joined():
-    case = make_case([255, 256, 257, 700], 3, 16, 44)
+def test_contexts_of_several_parts_and_rows_of_several_tiles_are_joined():
+    case = make_case([255, 256, 257, 700], 14, 16, 44)
     np.testing.assert_allclose(run(case, "pallas"), oracle(case), atol=5e-6)
 
 
@@ -81,6 +89,22 @@ def test_bfloat16_rounds_only_the_weights_and_the_result():
     exact = oracle((*(np.asarray(x, np.float32) for x in rounded), table, positions))
     found = run((*rounded, table, positions), "pallas").astype(np.float32)
     np.testing.assert_allclose(found, exact, atol=1e-2, rtol=1e-2)
+
+
+def test_rows_of_a_sequence_may_be_in_any_order():
+    q_latent, q_rope, pool, table, positions = case = make_case([9, 33], 3, 16, 4)
+    order = np.array([2, 0, 1])
+    shuffled = (q_latent[:, order], q_rope[:, order], pool, table, positions[:, order])
+    np.testing.assert_array_equal(run(shuffled, "pallas"), run(case, "pallas")[:, order])
+
+
+def test_what_a_kernel_cannot_attend_is_refused_with_the_reason():
+    q_latent, q_rope, pool, table, positions = make_case([9, 33], 3, 16, 4)
+    half = [array.astype(np.float16) for array in (q_latent, q_rope, pool)]
+    with pytest.raises(ValueError, match="queries of bfloat16 or float32, got float16"):
+        run((*half, table, positions), "pallas")
+    with pytest.raises(ValueError, match="pool of float32 or float8_e4m3fn, got float16"):
+        run((q_latent, q_rope, half[2], table, positions), "pallas")
 
 
 def test_a_row_that_sees_nothing_leaves_the_others_alone():
