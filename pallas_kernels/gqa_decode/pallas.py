@@ -10,21 +10,25 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
 from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
 from pallas_kernels.triton import dot, load
+from pallas_kernels.tuning import tuned
 
 
-def choose_tiles(rows: int, kv_heads: int) -> Tiles:
+def choose_tiles(rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike) -> Tiles:
     """For a group of so many rows: q_len times the heads that share a key-value head.
 
     64 rows with 16 keys take fewer registers than 32 with 32, and no wave repeats another's scores.
     Many key-value heads fill the GPU with few parts.
     """
-    rows, keys = (16, 32) if rows <= 16 else (64, 16)
-    return Tiles(rows, keys, splits=8 if kv_heads >= 16 else 32, num_stages=2)
+    tile, keys = (16, 32) if rows <= 16 else (64, 16)
+    heuristic = Tiles(tile, keys, splits=8 if kv_heads >= 16 else 32, num_stages=2)
+    key = f"rows {rows} kv_heads {kv_heads} head_dim {head_dim} {jnp.dtype(dtype)}"
+    return tuned("gqa_decode", key, heuristic)
 
 
 def gqa_decode(
@@ -44,7 +48,7 @@ def gqa_decode(
     batch, q_len, heads, head_dim = q.shape
     _, page_size, kv_heads, _ = k_pool.shape
     shared = heads // kv_heads
-    tiles = tiles or choose_tiles(q_len * shared, kv_heads)
+    tiles = tiles or choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
     kernel = partial(
         _attend_part, shared=shared, page_size=page_size, scale=scale * math.log2(math.e)
     )

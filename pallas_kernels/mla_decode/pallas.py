@@ -18,9 +18,13 @@ from pallas_kernels import gpu
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
 from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
 from pallas_kernels.triton import dot, load
+from pallas_kernels.tuning import tuned
+
+PARTS = ((16, 32), (64, 16), (128, 8), (2048, 4))
+"""Up to so many rows of a sequence, its context has at most so many parts."""
 
 
-def choose_tiles(rows: int, dtype: DTypeLike) -> Tiles:
+def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> Tiles:
     """For a sequence of so many rows: q_len times heads.
 
     With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
@@ -31,8 +35,9 @@ def choose_tiles(rows: int, dtype: DTypeLike) -> Tiles:
     """
     most = 64 if gpu.current().arch in gpu.KNOWN else 32
     most = 16 if dtype == jnp.float32 else most
-    splits = 32 if rows <= 16 else 16 if rows <= 512 else 4 if rows <= 2048 else 1
-    return Tiles(rows=min(padded(rows, 16), most), keys=16, splits=splits, num_stages=2)
+    splits = next((parts for limit, parts in PARTS if rows <= limit), 1)
+    heuristic = Tiles(rows=min(padded(rows, 16), most), keys=16, splits=splits, num_stages=2)
+    return tuned("mla_decode", f"rows {rows} kv_lora {kv_lora} {jnp.dtype(dtype)}", heuristic)
 
 
 def mla_decode(
@@ -50,7 +55,7 @@ def mla_decode(
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
-    tiles = tiles or choose_tiles(rows, q_latent.dtype)
+    tiles = tiles or choose_tiles(rows, kv_lora, q_latent.dtype)
     kernel = partial(
         _attend_part, heads=heads, page_size=pool.shape[1], scale=scale * math.log2(math.e)
     )

@@ -27,6 +27,7 @@ from pallas_kernels.paged_kernel import (
     slots_in_pool,
 )
 from pallas_kernels.triton import dot, launch, load, store, whole
+from pallas_kernels.tuning import tuned
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def mla_prefill(
     keys, values = expand(
         key_kernel, value_kernel, rows, stored_scale, page_table, positions, page_size
     )
-    tiles = tiles or Tiles()
+    key = f"heads {heads} value {value_dim} {jnp.dtype(q_nope.dtype)}"
+    tiles = tiles or tuned("mla_prefill", key, Tiles())
     queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
     of_head = [
         pl.BlockSpec((None, None, *x.shape[2:]), lambda t, h, b: (b, h, 0, 0))
