@@ -1,6 +1,7 @@
 """Operations on arrays that decide the speed of a decode step; each folder holds one contract."""
 
 from pallas_kernels.absorb_query import absorb_query as absorb_query
+from pallas_kernels.fp8_matmul import matmul as matmul
 from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
 from pallas_kernels.grouped_matmul import TileMap as TileMap
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
@@ -9,4 +10,3 @@ from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
 from pallas_kernels.quantized import QuantFormat as QuantFormat
 from pallas_kernels.quantized import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized import dequantize as dequantize
-from pallas_kernels.quantized import matmul as matmul

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from pallas_kernels.quantized.array import BLOCK, GROUP
 
 FP8_MAX = 448.0
-_SMALLEST_FP8_SCALE = 1 / (FP8_MAX * 512)
+SMALLEST_FP8_SCALE = 1 / (FP8_MAX * 512)
 INT8_MAX = 127
 E2M1_MAX = 6.0
 _MANTISSA_BITS = 23
@@ -23,7 +23,7 @@ def fp8_per_token(
     """
     wide = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
-    scale = jnp.maximum(largest / FP8_MAX, _SMALLEST_FP8_SCALE)
+    scale = jnp.maximum(largest / FP8_MAX, SMALLEST_FP8_SCALE)
     clipped = jnp.clip(wide * (1 / scale), -FP8_MAX, FP8_MAX)
     return clipped.astype(jnp.float8_e4m3fn).astype(jnp.float32), scale
 

@@ -14,6 +14,8 @@ from pallas_kernels.quantized.dequantize import dequantize, integer_or_fp8_value
 
 Kernel = Float[Array, "*stack inputs outputs"] | QuantizedArray
 """What a linear layer multiplies with: [in, out], or its quantised form."""
+OneKernel = Float[Array, "_ _"] | QuantizedArray
+"""The same among several, of different sizes."""
 
 
 def matmul(x: Float[Array, "*rows inputs"], kernel: Kernel) -> Float[Array, "*rows outputs"]:

@@ -25,7 +25,10 @@ def launch(
     num_stages: int = 1,
     input_output_aliases: Mapping[int, int] | None = None,
 ) -> Callable[..., Any]:
-    """One kernel over a grid; interpreted where there is no GPU to compile for."""
+    """One kernel over a grid; interpreted where there is no GPU to compile for.
+
+    in_specs: a BlockSpec an argument, or a tree of them for an argument that is a tree.
+    """
     return pl.pallas_call(
         kernel,
         name=name,

@@ -1,0 +1,53 @@
+"""What the dense kernels multiply, and why they would not."""
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from pallas_kernels import gpu
+from pallas_kernels.fp8_matmul.quantize import quantize
+from pallas_kernels.quantized import OneKernel, QuantFormat, QuantizedArray
+from pallas_kernels.rms_norm import Norm, rms_norm
+from pallas_kernels.tile_product import Operand
+
+_FP8 = ("fp8_channel", "fp8_block")
+
+
+def as_rows(
+    x: Float[Array, "*rows inputs"], kernel: OneKernel, norm: Norm | None = None
+) -> Operand:
+    """x as this kernel multiplies it, [rows, inputs]: quantised where the format says so."""
+    flat = x.reshape(-1, x.shape[-1])
+    if not isinstance(kernel, QuantizedArray) or kernel.format.activations == "none":
+        return Operand(flat if norm is None else rms_norm(flat, norm))
+    return quantize(flat, norm, grouped=kernel.format.activations == "fp8_group")
+
+
+def as_weight(kernel: OneKernel) -> Operand:
+    """A plain or a float8 kernel as it is stored."""
+    if isinstance(kernel, QuantizedArray):
+        return Operand(kernel.values, kernel.scale)
+    return Operand(kernel)
+
+
+def refusal(x: Array, kernel: OneKernel) -> str | None:
+    """Why kernels cannot multiply these here."""
+    weights = kernel.values if isinstance(kernel, QuantizedArray) else kernel
+    if isinstance(kernel, QuantizedArray) and kernel.format.weights not in _FP8:
+        return f"expected weights {' or '.join(_FP8)}, got {kernel.format.weights}"
+    wanted = _dtype(kernel.format) if isinstance(kernel, QuantizedArray) else x.dtype
+    if weights.dtype != wanted:
+        return (
+            f"expected weights in {jnp.dtype(wanted).name} on {gpu.current().arch}, got "
+            f"{weights.dtype.name} (pallas_kernels.quantized.for_gpu)"
+        )
+    if x.dtype not in (jnp.float32, jnp.bfloat16):
+        return f"expected x in float32 or bfloat16, got {x.dtype}"
+    if weights.ndim != 2 or max(weights.size, x.size) >= 2**31:
+        return f"expected matrices below 2^31 elements, got {x.shape} and {weights.shape}"
+    return None
+
+
+def _dtype(format: QuantFormat) -> DTypeLike:
+    """What the weights are multiplied as; those that are widened before may be any."""
+    return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8

@@ -1,0 +1,21 @@
+"""Root-mean-square normalisation, in float32 whatever the run dtype."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Norm(NamedTuple):
+    """What x goes through before it is multiplied."""
+
+    weight: Float[Array, " hidden"]
+    eps: float
+
+
+def rms_norm(x: Float[Array, "*rows hidden"], norm: Norm) -> Float[Array, "*rows hidden"]:
+    """weight * x / sqrt(mean(x^2) + eps); rounds to the run dtype before the weight, as HF does."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + norm.eps)
+    return norm.weight * (wide * scale).astype(x.dtype)

@@ -1,0 +1,119 @@
+"""Products of one tile: rows of x with columns of weights, summed over the inputs step by step.
+
+What the kernels for dense products share. A row or column past its array repeats the last one
+(columns of plain weights count as zeros): a kernel stores none of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.triton import dot, load, store
+
+
+class Operand(NamedTuple):
+    """What is multiplied, as arrays or as a kernel's refs: values and, if they have any, scales.
+
+    x [rows, in] has one scale a row or one for 128 inputs, [rows, in / 128]. Weights with scales
+    are float8 [out, in] with one a column, [out], or one a block, [out / 128, in / 128]; those
+    without are [in, out].
+    """
+
+    values: Any
+    scale: Any = None
+
+    @property
+    def outputs(self) -> int:
+        """Columns of a weight."""
+        return self.values.shape[1 if self.scale is None else 0]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A program multiplies `rows` with `columns`, `step` inputs at a time."""
+
+    rows: int
+    columns: int
+    step: int
+    warps: int = 4
+    stages: int = 2
+
+
+def products(
+    x: Operand, weights: Sequence[Operand], rows: Array, columns: Array, step: int
+) -> list[Array]:
+    """float32 [rows, columns] of x with each weight; they share columns, and x is read once."""
+    inputs = x.values.shape[1]
+
+    def add(index: Array, totals: list[Array]) -> list[Array]:
+        depth = index * step + jnp.arange(step)
+        part = _load_rows(x.values, rows, depth)
+        return [
+            total + _part(part, x, w, rows, columns, depth, index)
+            for total, w in zip(totals, weights, strict=True)
+        ]
+
+    zeros = jnp.zeros((rows.size, columns.size), jnp.float32)
+    totals = jax.lax.fori_loop(0, -(-inputs // step), add, [zeros] * len(weights))
+    return [_scale(total, x, w, rows, columns) for total, w in zip(totals, weights, strict=True)]
+
+
+def store_tile(out: Any, rows: Array, columns: Array, tile: Array) -> None:
+    """Writes what of the tile is inside the array."""
+    index = (rows[:, None], columns[None, :])
+    inside = (index[0] < out.shape[0]) & (index[1] < out.shape[1])
+    store(out.at[index], tile.astype(out.dtype), mask=inside)
+
+
+def clamp(indices: Array, limit: int) -> Array:
+    """Indices that all exist: those past the last one repeat it."""
+    return indices if limit % indices.size == 0 else jnp.minimum(indices, limit - 1)
+
+
+def _part(
+    part: Array, x: Operand, w: Operand, rows: Array, columns: Array, depth: Array, index: Array
+) -> Array:
+    """One step's sum; block scales are applied here, because they change from step to step."""
+    if w.scale is None:
+        return dot(part, _load_columns(w.values, depth, columns))
+    block = _load_rows(w.values, columns, depth)
+    total = dot(part, block if x.scale is not None else block.astype(part.dtype), trans_b=True)
+    if len(w.scale.shape) == 1:
+        return total
+    scale = load(w.scale.at[clamp(columns, w.outputs) // BLOCK, jnp.full(columns.shape, index)])
+    if x.scale is None:
+        return total * scale[None, :]
+    own = load(x.scale.at[clamp(rows, x.values.shape[0]), jnp.full(rows.shape, index)])
+    return total * own[:, None] * scale[None, :]
+
+
+def _scale(total: Array, x: Operand, w: Operand, rows: Array, columns: Array) -> Array:
+    """Times the scales of whole rows and columns."""
+    if x.scale is not None and len(x.scale.shape) == 1:
+        total = total * load(x.scale.at[clamp(rows, x.values.shape[0])])[:, None]
+    if w.scale is not None and len(w.scale.shape) == 1:
+        total = total * load(w.scale.at[clamp(columns, w.outputs)])[None, :]
+    return total
+
+
+def _load_rows(ref: Any, rows: Array, depth: Array) -> Array:
+    """[rows, depth] of an array with contiguous inputs."""
+    index = (clamp(rows, ref.shape[0])[:, None], depth[None, :])
+    if ref.shape[1] % depth.size == 0:
+        return load(ref.at[index])
+    mask = jnp.broadcast_to(index[1] < ref.shape[1], (rows.size, depth.size))
+    return load(ref.at[index], mask=mask, other=0.0)
+
+
+def _load_columns(ref: Any, depth: Array, columns: Array) -> Array:
+    """[depth, columns] of an array with contiguous outputs."""
+    index = (depth[:, None], columns[None, :])
+    if ref.shape[0] % depth.size == 0 and ref.shape[1] % columns.size == 0:
+        return load(ref.at[index])
+    mask = (index[0] < ref.shape[0]) & (index[1] < ref.shape[1])
+    return load(ref.at[index], mask=mask, other=0.0)
