@@ -8,7 +8,7 @@ from eagle3_jax.cache import KVPools, PageView, contain_spoiled, rows_and_scale,
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
-from pallas_kernels import gqa_decode
+from pallas_kernels import gqa_decode, joint_matmul
 
 
 class GQAttention(nnx.Module):
@@ -80,8 +80,8 @@ class GQAttention(nnx.Module):
         Float[Array, "batch q_len kv_heads head_dim"],
     ]:
         """Rotated queries and keys, and values."""
+        kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
         q, k, v = (
-            projection(x).reshape(*x.shape[:2], -1, self.head_dim)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
+            rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in joint_matmul(x, *kernels)
         )
         return rotate_halves(q, rope), rotate_halves(k, rope), v

@@ -24,7 +24,7 @@ from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
-from pallas_kernels import absorb_query, mla_decode, mla_prefill
+from pallas_kernels import absorb_query, joint_matmul, mla_decode, mla_prefill
 
 EXPANDED_ROWS = 256
 """Of a chunk this long, keys and values of the context are less work than absorbed queries."""
@@ -83,8 +83,9 @@ class MLAttention(nnx.Module):
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope), self.scale)
         else:
-            queries = self._queries(x)
-            latent, key_rope = self._latents(x, rope)
+            q_low, compressed = self._compress(x)
+            queries = self._queries(q_low)
+            latent, key_rope = self._latents(compressed, rope)
             # The latent is key and value; the rotated part is key alone.
             row = jnp.concatenate([contain_spoiled(key_rope, latent), key_rope], axis=-1)
             pools = (write_rows(pools[0], row, pages),)
@@ -101,28 +102,38 @@ class MLAttention(nnx.Module):
         Float[Array, "batch q_len heads v"],
     ]:
         """Queries, keys and values of every head: the latent expanded."""
-        q_nope, q_rope = jnp.split(self._queries(x), [self.config.qk_nope_head_dim], axis=-1)
-        latent, key_rope = self._latents(x, rope)
+        q_low, compressed = self._compress(x)
+        q_nope, q_rope = jnp.split(self._queries(q_low), [self.config.qk_nope_head_dim], axis=-1)
+        latent, key_rope = self._latents(compressed, rope)
         keys = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.key_kernel.get_value())
         values = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.value_kernel.get_value())
         key_rope = jnp.broadcast_to(key_rope[:, :, None], (*keys.shape[:3], key_rope.shape[-1]))
         q = jnp.concatenate([q_nope, rotate_interleaved(q_rope, rope)], axis=-1)
         return q, jnp.concatenate([keys, key_rope], axis=-1), values
 
-    def _queries(
+    def _compress(
         self, x: Float[Array, "batch q_len inputs"]
+    ) -> tuple[Float[Array, "batch q_len q_inputs"], Float[Array, "batch q_len latent"]]:
+        """What queries are made of (x itself where they have no low rank), and what latents."""
+        if self.config.q_lora_rank is None:
+            return x, self.kv_a_proj_with_mqa(x)
+        linears = self.q_a_proj, self.kv_a_proj_with_mqa
+        q_low, compressed = joint_matmul(x, *(linear.kernel.get_value() for linear in linears))
+        return q_low, compressed
+
+    def _queries(
+        self, q_low: Float[Array, "batch q_len q_inputs"]
     ) -> Float[Array, "batch q_len heads qk"]:
         """Not rotated yet."""
         if self.config.q_lora_rank is None:
-            q = self.q_proj(x)
+            q = self.q_proj(q_low)
         else:
-            q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
-        return q.reshape(*x.shape[:2], self.config.num_attention_heads, self.config.qk_head_dim)
+            q = self.q_b_proj(self.q_a_layernorm(q_low))
+        return q.reshape(*q.shape[:2], self.config.num_attention_heads, self.config.qk_head_dim)
 
     def _latents(
-        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
+        self, compressed: Float[Array, "batch q_len latent"], rope: RopeTables
     ) -> tuple[Float[Array, "batch q_len kv_lora"], Float[Array, "batch q_len rope"]]:
-        compressed = self.kv_a_proj_with_mqa(x)
         latent, key_rope = jnp.split(compressed, [self.config.kv_lora_rank], axis=-1)
         key_rope = rotate_interleaved(key_rope[:, :, None], rope)[:, :, 0]
         return self.kv_a_layernorm(latent), key_rope

@@ -1,11 +1,12 @@
 """SwiGLU feed-forward block."""
 
-import jax
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.norm import RMSNorm
+from pallas_kernels import gated_matmul
 
 
 class MLP(nnx.Module):
@@ -19,5 +20,9 @@ class MLP(nnx.Module):
         self.up_proj = Linear(wide, ("embed", "mlp"), rngs=rngs, dtype=dtype)
         self.down_proj = Linear(narrow, ("mlp", "embed"), rngs=rngs, dtype=dtype)
 
-    def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+    def __call__(
+        self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
+    ) -> Float[Array, "*rows hidden"]:
+        """With a norm, of the normed x."""
+        gate, up = self.gate_proj.kernel.get_value(), self.up_proj.kernel.get_value()
+        return self.down_proj(gated_matmul(x, gate, up, norm=norm and norm.norm))

@@ -62,7 +62,7 @@ class DraftLayer(nnx.Module):
         self, residual: Float[Array, "batch q_len hidden"]
     ) -> Float[Array, "batch q_len hidden"]:
         """The feed-forward half of the layer."""
-        return residual + self.mlp(self.post_attention_layernorm(residual))
+        return residual + self.mlp(residual, self.post_attention_layernorm)
 
 
 class Eagle3Draft(nnx.Module):

@@ -1,0 +1,55 @@
+"""Several kernels that multiply the same x in one launch; their parameters stay apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.joint_matmul import pallas, reference
+from pallas_kernels.quantized import OneKernel
+from pallas_kernels.rms_norm import Norm
+
+
+def joint_matmul(
+    x: Float[Array, "*rows inputs"],
+    *kernels: OneKernel,
+    norm: Norm | None = None,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "*rows _"], ...]:
+    """x @ kernel for each kernel, as `pallas_kernels.matmul` gives it; x normed first, if asked.
+
+    Raises ValueError where a kernel does not take x, and on an implementation that cannot run.
+    """
+    return _run("joint_matmul", implementation, norm, x, *kernels)
+
+
+def gated_matmul(
+    x: Float[Array, "*rows inputs"],
+    gate: OneKernel,
+    up: OneKernel,
+    *,
+    norm: Norm | None = None,
+    implementation: str | None = None,
+) -> Float[Array, "*rows outputs"]:
+    """silu(x @ gate) * (x @ up) for kernels of one shape; x normed first, if asked.
+
+    Raises ValueError on shapes that do not fit, and on an implementation that cannot run.
+    """
+    if gate.shape != up.shape:
+        raise ValueError(f"gated_matmul: expected kernels of one shape: {gate.shape}, {up.shape}")
+    return _run("gated_matmul", implementation, norm, x, gate, up)
+
+
+def _run(
+    operation: str, implementation: str | None, norm: Norm | None, x: Array, *kernels: OneKernel
+) -> Any:
+    if any(kernel.shape[0] != x.shape[-1] for kernel in kernels):
+        shapes = [tuple(kernel.shape) for kernel in kernels]
+        raise ValueError(
+            f"{operation}: expected x [.., in], kernels [in, out]; got {x.shape}, {shapes}"
+        )
+    plain: Callable[..., Any] = getattr(reference, operation)
+    kernel = pallas.refusal_of_all(x, kernels) or getattr(pallas, operation)
+    run = choose(operation, implementation, {"xla": plain, "reference": plain, "pallas": kernel})
+    return run(x, *kernels, norm=norm)

@@ -1,0 +1,109 @@
+"""The tiles of several weights in one grid: side by side, or gate and up in the same program."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from pallas_kernels.fp8_matmul.operands import as_rows, as_weight, refusal
+from pallas_kernels.joint_matmul.tiles import gated_tiles, joint_tiles
+from pallas_kernels.quantized import OneKernel, QuantizedArray
+from pallas_kernels.rms_norm import Norm
+from pallas_kernels.tile_product import Operand, Tiles, products, store_tile
+from pallas_kernels.triton import launch, whole
+
+
+def joint_matmul(
+    x: Float[Array, "*rows inputs"], *kernels: OneKernel, norm: Norm | None = None
+) -> tuple[Float[Array, "*rows _"], ...]:
+    """See `pallas_kernels.joint_matmul.api.joint_matmul`."""
+    outs = multiply_each(
+        as_rows(x, kernels[0], norm), [as_weight(kernel) for kernel in kernels], x.dtype
+    )
+    return tuple(out.reshape(*x.shape[:-1], -1) for out in outs)
+
+
+def gated_matmul(
+    x: Float[Array, "*rows inputs"], gate: OneKernel, up: OneKernel, *, norm: Norm | None = None
+) -> Float[Array, "*rows outputs"]:
+    """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
+    out = multiply_gated(as_rows(x, gate, norm), as_weight(gate), as_weight(up), x.dtype)
+    return out.reshape(*x.shape[:-1], -1)
+
+
+def multiply_each(
+    x: Operand, weights: Sequence[Operand], dtype: Any, chosen: Tiles | None = None
+) -> list[Array]:
+    """[rows, out] of each weight; `chosen` overrides the tiles."""
+    chosen = chosen or joint_tiles(x, weights)
+    rows = x.values.shape[0]
+    out = [jax.ShapeDtypeStruct((rows, w.outputs), dtype) for w in weights]
+    outs = launch(
+        functools.partial(_each, count=len(weights), tiles=chosen),
+        name="joint_matmul",
+        grid=(
+            pl.cdiv(rows, chosen.rows),
+            sum(pl.cdiv(w.outputs, chosen.columns) for w in weights),
+        ),
+        in_specs=jax.tree.map(whole, [x, *weights]),
+        out_specs=[whole(shape) for shape in out],
+        out_shape=out,
+        num_warps=chosen.warps,
+        num_stages=chosen.stages,
+    )(x, *weights)
+    return list(outs)
+
+
+def multiply_gated(
+    x: Operand, gate: Operand, up: Operand, dtype: Any, chosen: Tiles | None = None
+) -> Array:
+    """[rows, out] of silu(x gate) * (x up); `chosen` overrides the tiles."""
+    chosen = chosen or gated_tiles(x, gate)
+    out = jax.ShapeDtypeStruct((x.values.shape[0], gate.outputs), dtype)
+    return launch(
+        functools.partial(_gated, tiles=chosen),
+        name="gated_matmul",
+        grid=(pl.cdiv(out.shape[0], chosen.rows), pl.cdiv(gate.outputs, chosen.columns)),
+        in_specs=jax.tree.map(whole, [x, gate, up]),
+        out_specs=whole(out),
+        out_shape=out,
+        num_warps=chosen.warps,
+        num_stages=chosen.stages,
+    )(x, gate, up)
+
+
+def refusal_of_all(x: Array, kernels: Sequence[OneKernel]) -> str | None:
+    """Why the kernels cannot run here."""
+    if len({k.format if isinstance(k, QuantizedArray) else None for k in kernels}) > 1:
+        return "expected kernels of one format, got several"
+    return next(filter(None, (refusal(x, kernel) for kernel in kernels)), None)
+
+
+def _each(x: Operand, *refs: Any, count: int, tiles: Tiles) -> None:
+    """A program has a tile of one weight; the first weight's tiles come first."""
+    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    tile = pl.program_id(1)
+    for w, out in zip(refs[:count], refs[count:], strict=True):
+        own = pl.cdiv(w.outputs, tiles.columns)
+
+        @pl.when((tile >= 0) & (tile < own))
+        def _(w: Operand = w, out: Any = out, tile: Array = tile) -> None:
+            columns = tile * tiles.columns + jnp.arange(tiles.columns)
+            (total,) = products(x, [w], rows, columns, tiles.step)
+            store_tile(out, rows, columns, total)
+
+        tile = tile - own
+
+
+def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: Tiles) -> None:
+    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
+    totals = products(x, [gate, up], rows, columns, tiles.step)
+    # Rounded where two products and their gating round.
+    gated, wide = (total.astype(out.dtype).astype(jnp.float32) for total in totals)
+    gated = (gated * jax.lax.logistic(gated)).astype(out.dtype).astype(jnp.float32)
+    store_tile(out, rows, columns, gated * wide)
