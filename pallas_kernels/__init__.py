@@ -7,6 +7,7 @@ from pallas_kernels.grouped_matmul import TileMap as TileMap
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
 from pallas_kernels.joint_matmul import gated_matmul as gated_matmul
 from pallas_kernels.joint_matmul import joint_matmul as joint_matmul
+from pallas_kernels.logits_argmax import logits_argmax as logits_argmax
 from pallas_kernels.mla_decode import mla_decode as mla_decode
 from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
 from pallas_kernels.quantized import QuantFormat as QuantFormat

@@ -11,10 +11,10 @@ import pytest
 from exact_law import check_draws
 from slot_rows import option_rows
 
-from eagle3_jax import noise
 from eagle3_jax.sampling import process_logits, sample
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.sampling_rows import SamplingRows
+from pallas_kernels import noise
 
 VOCAB = 163_840
 ROWS = 8
@@ -102,11 +102,11 @@ def test_the_proof_notices(wrong: Sampler, setting: SamplingParams) -> None:
 
 def test_the_proof_notices_coarse_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniforms of 12 bits: too few for so many ids."""
-    exact = noise._hash
+    exact = noise.hash_bits
 
     def coarse(*inputs: jax.Array) -> jax.Array:
         return exact(*inputs) >> 20 << 20
 
-    monkeypatch.setattr(noise, "_hash", coarse)
+    monkeypatch.setattr(noise, "hash_bits", coarse)
     with pytest.raises(AssertionError, match="law"):
         check_grid(sample, SHORT[:1], draws=400)

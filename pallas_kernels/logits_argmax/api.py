@@ -1,0 +1,52 @@
+"""Projection on a vocabulary and the choice of a token, without the logits."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.fp8_matmul.operands import refusal
+from pallas_kernels.logits_argmax import pallas, reference
+from pallas_kernels.logits_argmax.options import ArgmaxOptions, best_of
+from pallas_kernels.quantized import Kernel
+
+
+def logits_argmax(
+    x: Float[Array, "rows hidden"],
+    head: Kernel,
+    options: ArgmaxOptions,
+    *,
+    token_ids: Int[Array, " vocab"] | None = None,
+    axis_name: str | None = None,
+    implementation: str | None = None,
+) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
+    """The best score of each row and its token id; the lower id of equal scores.
+
+    A score is logit / temperature + Gumbel(seed, position, id), without noise at temperature 0; a
+    logit is float32 of x @ head (rounded to x's dtype) plus bias. token_ids: the id of each column,
+    ascending: a shard of a vocabulary gives its own, and under `axis_name` of a shard_map all
+    shards agree on one result. Where a row's logits hold NaN or infinity it is (NaN, NOT_FINITE),
+    where all ids are barred (-inf, NO_CANDIDATE).
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    hidden, vocab = head.shape
+    ids = jnp.arange(vocab, dtype=jnp.int32) if token_ids is None else token_ids
+    if x.shape[1] != hidden or ids.shape != (vocab,) or options.seed.shape != (x.shape[0], 2):
+        raise ValueError(
+            "logits_argmax: expected x [rows, hidden], head [hidden, vocab], seeds [rows, 2] and "
+            f"token_ids [vocab]; got {x.shape}, {tuple(head.shape)}, {options.seed.shape}, "
+            f"{ids.shape}"
+        )
+    implementations: dict[str, Any] = {
+        "xla": reference.logits_argmax,
+        "reference": reference.logits_argmax,
+        "pallas": refusal(x, head) or pallas.logits_argmax,
+    }
+    run = choose("logits_argmax", implementation, implementations)
+    found = run(x, head, options, ids, axis_name)
+    if axis_name is None:
+        return found
+    scores, chosen = (jax.lax.all_gather(part, axis_name, axis=1) for part in found)
+    return best_of(scores, chosen)

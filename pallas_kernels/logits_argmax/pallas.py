@@ -1,0 +1,107 @@
+"""Each program multiplies one tile of the vocabulary and keeps its best id; then tiles are merged.
+
+min-p compares with the best logit of the row, which no tile knows. A tile first compares with its
+own best, which keeps too many and never too few. If its winner then fails against the row's best,
+the tile runs once more, with that; most often none does, and a program that need not run copies
+four numbers a row.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.fp8_matmul.operands import as_rows, as_weight
+from pallas_kernels.logits_argmax.options import ArgmaxOptions, best_of
+from pallas_kernels.logits_argmax.tile_choice import Found, choose_in_tile, holds_min_p
+from pallas_kernels.logits_argmax.tiles import tiles
+from pallas_kernels.quantized import Kernel
+from pallas_kernels.tile_product import Operand, Tiles
+from pallas_kernels.triton import launch, load, store, whole
+
+
+def logits_argmax(
+    x: Float[Array, "rows hidden"],
+    head: Kernel,
+    options: ArgmaxOptions,
+    token_ids: Int[Array, " vocab"],
+    axis_name: str | None,
+    chosen: Tiles | None = None,
+) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
+    """See `pallas_kernels.logits_argmax.api.logits_argmax`; `chosen` overrides the tiles."""
+    operand, w = as_rows(x, head), as_weight(head)
+    chosen = chosen or tiles(operand, w)
+    run = functools.partial(_launch_tiles, operand, w, options, token_ids, chosen, x.dtype)
+    found = run(None)
+    if options.min_p is not None:
+        peak = jnp.max(found.peaks, axis=1)
+        peak = peak if axis_name is None else jax.lax.pmax(peak, axis_name)
+        limits = {"peak": peak, "temperature": options.temperature, "min_p": options.min_p}
+        holds = functools.partial(holds_min_p, **limits)
+        again = holds(found.peaks) & ~holds(found.levels)
+        found = run((peak, again.astype(jnp.int32), found))
+        kept = holds(found.levels) | jnp.isnan(found.scores)
+        found = found._replace(scores=jnp.where(kept, found.scores, -jnp.inf))
+    return _merge_tiles(found.scores, found.ids)
+
+
+def _launch_tiles(
+    x: Operand,
+    w: Operand,
+    options: ArgmaxOptions,
+    token_ids: Array,
+    tiles: Tiles,
+    dtype: Any,
+    before: tuple[Array, Array, Found] | None,
+) -> Found:
+    rows, parts = x.values.shape[0], pl.cdiv(w.outputs, tiles.columns)
+    dtypes = Found(jnp.float32, jnp.int32, jnp.float32, jnp.float32)
+    out = [jax.ShapeDtypeStruct((rows, parts), dtype) for dtype in dtypes]
+    operands = [x, w, options, token_ids, before]
+    found = launch(
+        functools.partial(choose_in_tile, tiles=tiles, dtype=dtype),
+        name="logits_argmax" if before is None else "logits_argmax_again",
+        grid=(pl.cdiv(rows, tiles.rows), parts),
+        in_specs=jax.tree.map(whole, operands),
+        out_specs=[whole(shape) for shape in out],
+        out_shape=out,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )(*operands)
+    return Found(*found)
+
+
+def _merge_tiles(
+    scores: Float[Array, "rows parts"], ids: Int[Array, "rows parts"]
+) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
+    """The best of a row's tiles: a program a row."""
+    rows, parts = scores.shape
+    by_row = pl.BlockSpec((1, parts), lambda row: (row, 0))
+    one = pl.BlockSpec((1,), lambda row: (row,))
+    best, chosen = launch(
+        _merge_row,
+        name="logits_argmax_merge",
+        grid=(rows,),
+        in_specs=[by_row, by_row],
+        out_specs=[one, one],
+        out_shape=[
+            jax.ShapeDtypeStruct((rows,), jnp.float32),
+            jax.ShapeDtypeStruct((rows,), jnp.int32),
+        ],
+    )(scores, ids)
+    return best, chosen
+
+
+def _merge_row(scores: Any, ids: Any, best: Any, chosen: Any) -> None:
+    parts = scores.shape[1]
+    part = jnp.arange(pl.next_power_of_2(parts))[None, :]
+    index = (jnp.zeros_like(part), part)
+    mask = part < parts
+    found = best_of(
+        load(scores.at[index], mask=mask, other=-jnp.inf), load(ids.at[index], mask=mask, other=0)
+    )
+    for out, value in zip((best, chosen), found, strict=True):
+        store(out.at[jnp.zeros((1,), jnp.int32)], value)

@@ -1,0 +1,103 @@
+"""The kernel: logits of one tile, their options and noise, and which id is best."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+
+from pallas_kernels.logits_argmax.options import LAST_ID
+from pallas_kernels.noise import gumbel
+from pallas_kernels.tile_product import Operand, Tiles, clamp, products
+from pallas_kernels.triton import load, store
+
+
+class Found(NamedTuple):
+    """Of each row and tile: the best score, its id, that id's logit, and the best logit."""
+
+    scores: Any
+    ids: Any
+    levels: Any
+    peaks: Any
+
+
+def holds_min_p(logits: Array, peak: Array, temperature: Array, min_p: Array) -> Array:
+    """Which logits [rows, n] are probable enough where the row's best is `peak` [rows]."""
+    divisor = jnp.where(temperature > 0, temperature, 1.0)[:, None]
+    return (logits - peak[:, None]) / divisor >= jnp.log(min_p)[:, None]
+
+
+def choose_in_tile(
+    x: Operand,
+    w: Operand,
+    options: Any,
+    token_ids: Any,
+    before: tuple[Any, Any, Found] | None,
+    *outs: Any,
+    tiles: Tiles,
+    dtype: Any,
+) -> None:
+    """Writes a tile's `Found`; options are refs in the form of `ArgmaxOptions`.
+
+    before: the row's best logit, where a tile has to run again with it, and the `Found` otherwise.
+    """
+    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
+    part = jnp.full(rows.shape, pl.program_id(1))
+    inside = rows < x.values.shape[0]
+    row = clamp(rows, x.values.shape[0])
+
+    def run() -> None:
+        (total,) = products(x, [w], rows, columns, tiles.step)
+        logits = jnp.where(columns < w.outputs, total.astype(dtype).astype(jnp.float32), -jnp.inf)
+        ids = load(token_ids.at[clamp(columns, w.outputs)])
+        peak = None if before is None else load(before[0].at[row])
+        found = _best(logits, ids, options, row, peak)
+        for out, value in zip(outs, found, strict=True):
+            store(out.at[rows, part], value, mask=inside)
+
+    if before is None:
+        run()
+        return
+    again = jnp.max(load(before[1].at[row, part])) > 0
+    pl.when(again)(run)
+
+    @pl.when(jnp.logical_not(again))
+    def _() -> None:
+        for out, value in zip(outs, before[2], strict=True):
+            store(out.at[rows, part], load(value.at[row, part]), mask=inside)
+
+
+def _best(logits: Array, ids: Array, options: Any, row: Array, peak: Array | None) -> Found:
+    """The choice among logits [rows, columns] of these ids; `row` indexes the options."""
+    finite = jnp.min(jnp.where(logits < jnp.inf, 1, 0), axis=1) > 0
+    logits = _add_bias(logits, ids, options, row)
+    temperature = load(options.temperature.at[row])
+    low, high = (load(options.seed.at[row, jnp.full(row.shape, word)]) for word in range(2))
+    noise = gumbel(low, high, load(options.positions.at[row]), ids)
+    scores = logits / jnp.where(temperature > 0, temperature, 1.0)[:, None]
+    scores = jnp.where(temperature[:, None] > 0, scores + noise, scores)
+    peaks = jnp.max(logits, axis=1)
+    if options.min_p is not None:
+        least = load(options.min_p.at[row])
+        holds = holds_min_p(logits, peaks if peak is None else peak, temperature, least)
+        scores = jnp.where(holds, scores, -jnp.inf)
+    best = jnp.max(scores, axis=1)
+    lowest = jnp.min(jnp.where(scores == best[:, None], ids[None, :], LAST_ID), axis=1)
+    levels = jnp.max(jnp.where(ids[None, :] == lowest[:, None], logits, -jnp.inf), axis=1)
+    best, peaks = (jnp.where(finite, value, jnp.nan) for value in (best, peaks))
+    return Found(best, lowest, levels, peaks)
+
+
+def _add_bias(logits: Array, ids: Array, options: Any, row: Array) -> Array:
+    if options.bias_ids is None:
+        return logits
+    bias_ids, bias = options.bias_ids, options.bias
+
+    def add(index: Array, logits: Array) -> Array:
+        one = jnp.full(row.shape, index)
+        meant = load(bias_ids.at[row, one])[:, None] == ids[None, :]
+        return logits + jnp.where(meant, load(bias.at[row, one])[:, None], 0.0)
+
+    return jax.lax.fori_loop(0, bias_ids.shape[1], add, logits)

@@ -1,0 +1,45 @@
+"""Gumbel noise by one integer hash of (seed, position, id): the same bits on every backend."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+
+def gumbel(
+    low: UInt32[Array, "..."],
+    high: UInt32[Array, "..."],
+    positions: Int[Array, "*rows"],
+    token_ids: Int[Array, " vocab"],
+) -> Float[Array, "*rows vocab"]:
+    """Standard Gumbel noise of each (seed, position, id); the seed's words broadcast over rows.
+
+    A uniform u in (0, 1) is the hash's 32 bits; the noise is -log(-log(1 - u)), whose large values
+    come from u near 0, where float32 is finest.
+    """
+    bits = hash_bits(low, high, positions, token_ids)
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    exponential = -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
+    return -jnp.log(exponential)
+
+
+def hash_bits(
+    low: UInt32[Array, "..."],
+    high: UInt32[Array, "..."],
+    positions: Int[Array, "*rows"],
+    token_ids: Int[Array, " vocab"],
+) -> UInt32[Array, "*rows vocab"]:
+    """32 bits of (seed, position, id): two keys a row, then two rounds of mixing an id.
+
+    Two keys, because with one, rows would share their noise at shifted ids.
+    """
+    position, ids = positions.astype(jnp.uint32), token_ids.astype(jnp.uint32)
+    keys = []
+    for salt in (0x9E3779B9, 0x85EBCA6B):
+        keys.append(_mix(_mix(_mix(low ^ jnp.uint32(salt)) + high) + position)[..., None])
+    return _mix(_mix(ids * jnp.uint32(0x9E3779B1) + keys[0]) ^ keys[1])
+
+
+def _mix(bits: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """A bijection of 32-bit words: xor-shifts and odd multipliers (C. Wellons, lowbias32)."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
