@@ -10,6 +10,7 @@ from pallas_kernels import gpu
 from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.compile import Program
 from pallas_kernels.aot.hlo import parse_module
+from pallas_kernels.aot.launches import TRITON_CALL
 
 MOST_VGPRS = 512
 SMALLEST_WEIGHT = 1 << 20
@@ -41,15 +42,15 @@ def matrix_problems(kernels: Sequence[GpuKernel], wanted: str) -> list[str]:
 
 
 def copy_problems(program: Program, arguments: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
-    """Results of the optimised module that are as large as one of the arguments: a weight that is
-    dequantised, transposed or cast in memory. Temporaries that are as large together count too."""
+    """Results of XLA's own that are as large as one of the arguments: a weight that is dequantised,
+    transposed or cast in memory. Temporaries that are as large together count too."""
     large = [a for a in arguments if prod(a.shape) >= SMALLEST_WEIGHT]
     # A byte may hold two values.
     sizes = {prod(a.shape) * k for a in large for k in ((1, 2) if a.dtype.itemsize == 1 else (1,))}
     found = [
         f"{instruction.name} makes {dtype}{list(shape)}, as large as an argument"
         for instruction, _ in parse_module(program.hlo).executed()
-        if instruction.opcode not in _IN_PLACE
+        if instruction.opcode not in _IN_PLACE and TRITON_CALL not in instruction.text
         for dtype, shape in instruction.arrays
         if prod(shape) in sizes
     ]
