@@ -48,7 +48,8 @@ def check(case: Case, arch: str) -> Checked:
         arguments = jax.eval_shape(lambda: case.example(0))
     program = compile_program(arch, case.run, *arguments)
     kernels = tuple(k for k in program.kernels if any(map(k.is_called, case.kernels)))
-    problems = examine(case, program, kernels, jax.tree.leaves(arguments))
+    # What comes first is multiplied with the rest: activations, of which there may be copies.
+    problems = examine(case, program, kernels, jax.tree.leaves(arguments[1:]))
     seconds = time.monotonic() - begin
     return Checked(
         case.name, arch, tuple(problems), kernels, program.temporary_bytes, round(seconds, 2)
@@ -59,7 +60,7 @@ def examine(
     case: Case,
     program: Program,
     kernels: tuple[GpuKernel, ...],
-    arguments: list[jax.ShapeDtypeStruct],
+    weights: list[jax.ShapeDtypeStruct],
 ) -> list[str]:
     """Everything that is not as the case says."""
     missing = {n for n in case.kernels if not any(kernel.is_called(n) for kernel in kernels)}
@@ -68,5 +69,5 @@ def examine(
         *(f"no kernel {name}, only {there or 'none'}" for name in sorted(missing)),
         *(problem for kernel in kernels for problem in kernel_problems(kernel, program.arch)),
         *matrix_problems(kernels, case.matrix[program.arch]),
-        *copy_problems(program, arguments),
+        *copy_problems(program, weights),
     ]

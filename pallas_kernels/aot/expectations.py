@@ -41,14 +41,14 @@ def matrix_problems(kernels: Sequence[GpuKernel], wanted: str) -> list[str]:
     return [f"expected matrix instruction {wanted}, got {', '.join(used) or 'none'}"]
 
 
-def copy_problems(program: Program, arguments: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
-    """Results of XLA's own that are as large as one of the arguments: a weight that is dequantised,
-    transposed or cast in memory. Temporaries that are as large together count too."""
-    large = [a for a in arguments if prod(a.shape) >= SMALLEST_WEIGHT]
+def copy_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
+    """Results of XLA's own that are as large as a weight: one that is dequantised, transposed or
+    cast in memory. Temporaries that are half as large together count too."""
+    large = [a for a in weights if prod(a.shape) >= SMALLEST_WEIGHT]
     # A byte may hold two values.
     sizes = {prod(a.shape) * k for a in large for k in ((1, 2) if a.dtype.itemsize == 1 else (1,))}
     found = [
-        f"{instruction.name} makes {dtype}{list(shape)}, as large as an argument"
+        f"{instruction.name} makes {dtype}{list(shape)}, as large as a weight"
         for instruction, _ in parse_module(program.hlo).executed()
         if instruction.opcode not in _IN_PLACE and TRITON_CALL not in instruction.text
         for dtype, shape in instruction.arrays

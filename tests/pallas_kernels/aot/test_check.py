@@ -141,7 +141,7 @@ def dequantise(x: Array, w: Array) -> Array:
         (matmul(256), {}, "VGPR spills"),
         (matmul(64), {"matrix": {"gfx942": "fp8"}}, "expected matrix instruction fp8"),
         (matmul(64), {"kernels": ("other_name",)}, "no kernel other_name, only small_matmul"),
-        (dequantise, {}, "as large as an argument"),
+        (dequantise, {}, "as large as a weight"),
     ],
     ids=["tile too large", "wrong instruction", "another kernel", "a copy of the weight"],
 )
