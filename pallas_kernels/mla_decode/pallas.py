@@ -28,15 +28,18 @@ def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> Tiles:
     """For a sequence of so many rows: q_len times heads.
 
     With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
-    with 32 keys they spill (`docs/kernels.md`); in float32 16 rows fit. A thread of an NVIDIA GPU
-    has half the registers.
+    with 32 keys they spill. NVIDIA GPUs have room for 32 keys (`docs/kernels.md`).
     What a part leaves is rows x kv_lora float32, written and read again: fewer parts of more rows.
     A prompt's chunk fills the GPU by itself.
     """
-    most = 64 if gpu.current().arch in gpu.KNOWN else 32
-    most = 16 if dtype == jnp.float32 else most
     splits = next((parts for limit, parts in PARTS if rows <= limit), 1)
-    heuristic = Tiles(rows=min(padded(rows, 16), most), keys=16, splits=splits, num_stages=2)
+    tile = min(padded(rows, 16), 64)
+    if dtype == jnp.float32:
+        heuristic = Tiles(16, 16, splits, num_stages=2)
+    elif gpu.current().arch in gpu.KNOWN:
+        heuristic = Tiles(tile, 16, splits, num_stages=2)
+    else:
+        heuristic = Tiles(tile, 32, splits, num_warps=4 if tile == 16 else 8, num_stages=2)
     return tuned("mla_decode", f"rows {rows} kv_lora {kv_lora} {jnp.dtype(dtype)}", heuristic)
 
 
