@@ -1,0 +1,32 @@
+"""The engine on the GPU's kernels, interpreted, against plain decoding on those of the CPU."""
+
+import logging
+
+import pytest
+from driving import Answer, drive, sizes
+
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+OPERATIONS = ("mla_decode", "absorb_query", "grouped_mlp")
+
+
+@pytest.mark.parametrize("draft", ["grouped"], indirect=True)
+def test_kernels_drafts_and_preemption_change_no_token(
+    target: KimiTarget,
+    draft: Eagle3Draft,
+    requests: list[Request],
+    plain: dict[str, Answer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Under the tie rule; none of these requests has a tie."""
+    caplog.set_level(logging.INFO)
+    engine = Engine(target, draft, sizes(3, kernels="pallas"))
+    answers = drive(engine, requests)
+    assert engine.stats().num_preemptions > 0
+    assert engine.stats().num_accepted_tokens > 0
+    for name, answer in answers.items():
+        assert answer.token_ids == plain[name].token_ids
+    said = {record.getMessage() for record in caplog.records}
+    assert said >= {f"{name} runs as pallas" for name in OPERATIONS}
