@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.paged_rows import as_stored, scatter_rows
+
 SCRATCH_PAGE = 0
-FP8_MAX = 448.0
 
 
 @jax.tree_util.register_dataclass
@@ -39,6 +40,11 @@ KVPools = tuple[KVPool, ...]
 def rows_and_scale(pool: KVPool) -> tuple[Array, Float[Array, ""] | None]:
     """A pool as attention takes it: the stored rows, and their factor where there is one."""
     return (pool.values, pool.scale) if isinstance(pool, QuantizedPool) else (pool, None)
+
+
+def with_rows(pool: KVPool, stored: Array) -> KVPool:
+    """The pool with these stored rows."""
+    return replace(pool, values=stored) if isinstance(pool, QuantizedPool) else stored
 
 
 @jax.tree_util.register_dataclass
@@ -97,53 +103,13 @@ def view_nodes(
 
 def move_rows(pool: KVPool, origin: PageView, to: PageView) -> KVPool:
     """Copies the rows that `origin` addresses to where `to` writes; all are read before."""
-    if isinstance(pool, QuantizedPool):
-        return replace(pool, values=_move(pool.values, origin, to))
-    return _move(pool, origin, to)
-
-
-def _move(pool: Array, origin: PageView, to: PageView) -> Array:
-    rows = pool.at[origin.write_pages, origin.write_offsets].get(mode="promise_in_bounds")
-    return _scatter(pool, rows, to)
-
-
-def contain_spoiled(
-    keys: Float[Array, "batch q_len *key"], values: Float[Array, "batch q_len *value"]
-) -> Float[Array, "batch q_len *value"]:
-    """Values to cache beside these keys: zeros where the row's input was not finite.
-
-    Such a row's keys are NaN throughout, as is all that is projected from it, so a query that sees
-    it gets NaN from its score. One that doesn't, an earlier row of the same chain, is left alone:
-    a NaN among the values would reach it at weight 0.
-    """
-    first = keys.reshape(*keys.shape[:2], -1)[..., 0]
-    spoiled = jnp.isnan(first).reshape(*first.shape, *[1] * (values.ndim - 2))
-    return jnp.where(spoiled, 0, values)
+    stored, _ = rows_and_scale(pool)
+    rows = stored.at[origin.write_pages, origin.write_offsets].get(mode="promise_in_bounds")
+    return with_rows(pool, scatter_rows(stored, rows, to.write_pages, to.write_offsets))
 
 
 def write_rows(pool: KVPool, rows: Float[Array, "batch q_len *row"], pages: PageView) -> KVPool:
-    """Stores one KV row per query row, rounded to the pool's numbers.
-
-    Float8 saturates: what is beyond 448 scales becomes that, and NaN stays.
-    """
-    if not isinstance(pool, QuantizedPool):
-        return _scatter(pool, rows, pages)
-    scaled = jnp.clip(rows.astype(jnp.float32) / pool.scale, -FP8_MAX, FP8_MAX)
-    return replace(pool, values=_scatter(pool.values, scaled, pages))
-
-
-def _scatter(
-    pool: Float[Array, "pages page_size *row"],
-    rows: Float[Array, "batch q_len *row"],
-    pages: PageView,
-) -> Float[Array, "pages page_size *row"]:
-    """Page and offset stay apart: no flat index can overflow.
-
-    A lone row is written twice: XLA:CPU turns a scatter of one row into a slice update, repeats
-    that inside the reads that follow, and copies the whole pool instead of writing in place.
-    """
-    where = (pages.write_pages.reshape(-1), pages.write_offsets.reshape(-1))
-    flat = rows.reshape(-1, *rows.shape[2:]).astype(pool.dtype)
-    if flat.shape[0] == 1:
-        where, flat = tuple(jnp.repeat(x, 2, axis=0) for x in where), jnp.repeat(flat, 2, axis=0)
-    return pool.at[where].set(flat, mode="promise_in_bounds")
+    """Stores one KV row per query row, rounded to the pool's numbers."""
+    stored, scale = rows_and_scale(pool)
+    rows = as_stored(rows, scale)
+    return with_rows(pool, scatter_rows(stored, rows, pages.write_pages, pages.write_offsets))

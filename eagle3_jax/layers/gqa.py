@@ -4,11 +4,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import KVPools, PageView, contain_spoiled, rows_and_scale, write_rows
+from eagle3_jax.cache import KVPools, PageView, rows_and_scale, write_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
 from pallas_kernels import gqa_decode, joint_matmul
+from pallas_kernels.paged_rows import contain_spoiled
 
 
 class GQAttention(nnx.Module):

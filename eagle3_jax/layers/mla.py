@@ -11,20 +11,13 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import (
-    KVPool,
-    KVPools,
-    PageView,
-    contain_spoiled,
-    rows_and_scale,
-    write_rows,
-)
+from eagle3_jax.cache import KVPool, KVPools, PageView, rows_and_scale, with_rows
 from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
-from pallas_kernels import absorb_query, joint_matmul, mla_decode, mla_prefill
+from pallas_kernels import absorb_query, cache_latents, joint_matmul, mla_decode, mla_prefill
 
 EXPANDED_ROWS = 256
 """Of a chunk this long, keys and values of the context are less work than absorbed queries."""
@@ -83,15 +76,10 @@ class MLAttention(nnx.Module):
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope), self.scale)
         else:
-            q_low, compressed = self._compress(x)
-            queries = self._queries(q_low)
-            latent, key_rope = self._latents(compressed, rope)
-            # The latent is key and value; the rotated part is key alone.
-            row = jnp.concatenate([contain_spoiled(key_rope, latent), key_rope], axis=-1)
-            pools = (write_rows(pools[0], row, pages),)
+            q_low, pool = self._cache(*self._compress(x), rope, pools[0], pages)
             expanded = x.shape[1] >= EXPANDED_ROWS and pages.ancestors is None
             attend = self._attend_expanded if expanded else self._attend_absorbed
-            heads = attend(queries, rope, pools[0], pages)
+            heads, pools = attend(self._queries(q_low), rope, pool, pages), (pool,)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
@@ -103,6 +91,8 @@ class MLAttention(nnx.Module):
     ]:
         """Queries, keys and values of every head: the latent expanded."""
         q_low, compressed = self._compress(x)
+        if self.config.q_lora_rank is not None:
+            q_low = self.q_a_layernorm(q_low)
         q_nope, q_rope = jnp.split(self._queries(q_low), [self.config.qk_nope_head_dim], axis=-1)
         latent, key_rope = self._latents(compressed, rope)
         keys = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.key_kernel.get_value())
@@ -121,14 +111,37 @@ class MLAttention(nnx.Module):
         q_low, compressed = joint_matmul(x, *(linear.kernel.get_value() for linear in linears))
         return q_low, compressed
 
+    def _cache(
+        self,
+        q_low: Float[Array, "batch q_len q_inputs"],
+        compressed: Float[Array, "batch q_len latent"],
+        rope: RopeTables,
+        pool: KVPool,
+        pages: PageView,
+    ) -> tuple[Float[Array, "batch q_len q_inputs"], KVPool]:
+        """What queries are made of, normed if it is a low rank; the pool with these rows."""
+        rows, kv_scale = rows_and_scale(pool)
+        low_rank = self.config.q_lora_rank is not None
+        with jax.named_scope("cache_latents"):
+            rows, normed = cache_latents(
+                compressed,
+                self.kv_a_layernorm.norm,
+                *rope,
+                rows,
+                pages.write_pages,
+                pages.write_offsets,
+                q_low=q_low if low_rank else None,
+                q_norm=self.q_a_layernorm.norm if low_rank else None,
+                kv_scale=kv_scale,
+            )
+        return q_low if normed is None else normed, with_rows(pool, rows)
+
     def _queries(
         self, q_low: Float[Array, "batch q_len q_inputs"]
     ) -> Float[Array, "batch q_len heads qk"]:
         """Not rotated yet."""
-        if self.config.q_lora_rank is None:
-            q = self.q_proj(q_low)
-        else:
-            q = self.q_b_proj(self.q_a_layernorm(q_low))
+        project = self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
+        q = project(q_low)
         return q.reshape(*q.shape[:2], self.config.num_attention_heads, self.config.qk_head_dim)
 
     def _latents(

@@ -1,0 +1,56 @@
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.cache_latents import pallas, reference
+from pallas_kernels.dispatch import choose
+from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.rms_norm import Norm
+
+
+def cache_latents(
+    compressed: Float[Array, "batch q_len width"],
+    norm: Norm,
+    cos: Float[Array, "batch q_len half"],
+    sin: Float[Array, "batch q_len half"],
+    pool: Float[Array, "pages page_size pool_width"],
+    pages: Int[Array, "batch q_len"],
+    offsets: Int[Array, "batch q_len"],
+    *,
+    q_low: Float[Array, "batch q_len q_lora"] | None = None,
+    q_norm: Norm | None = None,
+    kv_scale: Float[Array, ""] | None = None,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "pages page_size pool_width"], Float[Array, "batch q_len q_lora"] | None]:
+    """The pool with one row more for each of compressed, at (pages, offsets); and q_low, normed.
+
+    A row is a latent, which is normed, and a key that is rotated in pairs of neighbours by cos and
+    sin, float32; a float8 pool holds it divided by kv_scale. Of rows that meet in one place any may
+    stay. A row of what is not finite has a key of NaN and a latent of zeros. q_low and q_norm are
+    the low rank of the queries, where they have one; it comes along because it is there already.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    width = norm.weight.shape[0] + 2 * cos.shape[-1]
+    if compressed.shape[-1] != width or pool.shape[-1] != width:
+        raise ValueError(
+            f"cache_latents: rows are {norm.weight.shape[0]} + {2 * cos.shape[-1]} values; "
+            f"compressed has {compressed.shape[-1]}, the pool {pool.shape[-1]}"
+        )
+    if (q_low is None) != (q_norm is None):
+        raise ValueError("cache_latents: q_low and q_norm come together, got one of them")
+    check_scale("cache_latents", pool, kv_scale)
+    plain = reference.cache_latents
+    kernel = pallas.refusal(compressed, pool) or pallas.cache_latents
+    run = choose(
+        "cache_latents", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
+    )
+    return run(
+        compressed,
+        norm,
+        cos,
+        sin,
+        pool,
+        pages,
+        offsets,
+        q_low=q_low,
+        q_norm=q_norm,
+        kv_scale=kv_scale,
+    )

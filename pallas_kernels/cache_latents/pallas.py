@@ -1,0 +1,144 @@
+"""Norm, rotation and the write into the pool in one launch, a program a row."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.paged_kernel import padded
+from pallas_kernels.paged_rows import FP8_MAX
+from pallas_kernels.rms_norm import Norm
+from pallas_kernels.triton import launch, load, store, whole
+
+
+def refusal(compressed: Array, pool: Array) -> str | None:
+    """Why the kernel cannot run here, if it can't."""
+    if compressed.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"expected rows of bfloat16 or float32, got {compressed.dtype}"
+    if pool.dtype not in (jnp.bfloat16, jnp.float32, jnp.float8_e4m3fn):
+        return f"expected a pool of bfloat16, float32 or float8_e4m3fn, got {pool.dtype}"
+    return None
+
+
+def cache_latents(
+    compressed: Float[Array, "batch q_len width"],
+    norm: Norm,
+    cos: Float[Array, "batch q_len half"],
+    sin: Float[Array, "batch q_len half"],
+    pool: Float[Array, "pages page_size width"],
+    pages: Int[Array, "batch q_len"],
+    offsets: Int[Array, "batch q_len"],
+    *,
+    q_low: Float[Array, "batch q_len q_lora"] | None = None,
+    q_norm: Norm | None = None,
+    kv_scale: Float[Array, ""] | None = None,
+) -> tuple[Float[Array, "pages page_size width"], Float[Array, "batch q_len q_lora"] | None]:
+    """See `pallas_kernels.cache_latents.api.cache_latents`."""
+    rows = compressed.shape[0] * compressed.shape[1]
+    scale = jnp.ones(1) if kv_scale is None else kv_scale.reshape(1)
+    latents = Latents(
+        *(x.reshape(rows, *x.shape[2:]) for x in (compressed, cos, sin, pages, offsets)),
+        norm.weight,
+        scale,
+    )
+    queries = None if q_low is None or q_norm is None else (q_low.reshape(rows, -1), q_norm.weight)
+    out = launch(
+        partial(_run, eps=(norm.eps, q_norm.eps if q_norm else 0.0)),
+        name="cache_latents",
+        # A program writes a row, another one norms its query.
+        grid=(rows, 1 if queries is None else 2),
+        in_specs=jax.tree.map(whole, (latents, queries, pool)),
+        out_specs=jax.tree.map(whole, (pool, queries and queries[0])),
+        out_shape=jax.tree.map(_shape, (pool, queries and queries[0])),
+        input_output_aliases={len(jax.tree.leaves((latents, queries))): 0},
+    )(latents, queries, pool)
+    return out[0], None if q_low is None else out[1].reshape(q_low.shape)
+
+
+class Latents(NamedTuple):
+    """Rows to write, as arrays or as a kernel's refs of them."""
+
+    compressed: Any
+    cos: Any
+    sin: Any
+    page: Any
+    offset: Any
+    weight: Any
+    scale: Any
+
+
+def _shape(array: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _run(
+    latents: Latents, queries: Any, _: Any, pool: Any, normed: Any, *, eps: tuple[float, float]
+) -> None:
+    row = pl.program_id(0)
+
+    @pl.when(pl.program_id(1) == 0)
+    def _() -> None:
+        _cache_row(latents, pool, row, eps[0])
+
+    if queries is not None:
+
+        @pl.when(pl.program_id(1) == 1)
+        def _() -> None:
+            low, weight = queries
+            column = jnp.arange(padded(weight.shape[0]))
+            mask = column < weight.shape[0]
+            found = _norm(_values(low, row, column, mask), weight, column, mask, eps[1], low.dtype)
+            store(normed.at[jnp.full_like(column, row), column], found, mask=mask)
+
+
+def _cache_row(latents: Latents, pool: Any, row: Array, eps: float) -> None:
+    kv_lora, half = latents.weight.shape[0], latents.cos.shape[1]
+    dtype = latents.compressed.dtype
+    column, pair = jnp.arange(padded(kv_lora)), jnp.arange(padded(half))
+    is_column, is_pair = column < kv_lora, pair < half
+    even = _values(latents.compressed, row, kv_lora + 2 * pair, is_pair)
+    odd = _values(latents.compressed, row, kv_lora + 2 * pair + 1, is_pair)
+    cos, sin = (_values(table, row, pair, is_pair) for table in (latents.cos, latents.sin))
+    turned = (even * cos - odd * sin).astype(dtype), (odd * cos + even * sin).astype(dtype)
+    latent = _values(latents.compressed, row, column, is_column)
+    normed = _norm(latent, latents.weight, column, is_column, eps, dtype)
+    first = jnp.sum(jnp.where(pair == 0, turned[0].astype(jnp.float32), 0.0))
+    normed = jnp.where(first != first, jnp.zeros_like(normed), normed)
+    scale = _one(latents.scale, jnp.int32(0))
+    where = _one(latents.page, row), _one(latents.offset, row)
+    for at, mask, values in (
+        (column, is_column, normed),
+        (kv_lora + 2 * pair, is_pair, turned[0]),
+        (kv_lora + 2 * pair + 1, is_pair, turned[1]),
+    ):
+        there = tuple(jnp.broadcast_to(x, at.shape) for x in where)
+        store(pool.at[(*there, at)], _as_stored(values, pool.dtype, scale), mask=mask)
+
+
+def _norm(values: Array, weight: Any, column: Array, mask: Array, eps: float, dtype: Any) -> Array:
+    """As `pallas_kernels.rms_norm`: rounded to the run dtype before the weight."""
+    root = jax.lax.rsqrt(jnp.sum(values * values) / weight.shape[0] + eps)
+    return load(weight.at[column], mask=mask, other=0.0) * (values * root).astype(dtype)
+
+
+def _values(ref: Any, row: Array, column: Array, mask: Array) -> Array:
+    """Of one row, float32."""
+    at = jnp.broadcast_to(row, column.shape), column
+    return load(ref.at[at], mask=mask, other=0.0).astype(jnp.float32)
+
+
+def _one(ref: Any, index: Array) -> Array:
+    """One number of a vector, as a scalar."""
+    return jnp.max(load(ref.at[jnp.broadcast_to(index, (1,))]))
+
+
+def _as_stored(row: Array, dtype: Any, scale: Array) -> Array:
+    """NaN fails both comparisons and stays."""
+    if dtype != jnp.float8_e4m3fn:
+        return row.astype(dtype)
+    scaled = row.astype(jnp.float32) / scale
+    scaled = jnp.where(scaled > FP8_MAX, FP8_MAX, scaled)
+    return jnp.where(scaled < -FP8_MAX, -FP8_MAX, scaled).astype(dtype)

@@ -1,0 +1,50 @@
+"""Writing rows into a paged pool."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+FP8_MAX = 448.0
+
+
+def contain_spoiled(
+    keys: Float[Array, "batch q_len *key"], values: Float[Array, "batch q_len *value"]
+) -> Float[Array, "batch q_len *value"]:
+    """Values to cache beside these keys: zeros where the row's input was not finite.
+
+    Such a row's keys are NaN throughout, as is all that is projected from it, so a query that sees
+    it gets NaN from its score. One that doesn't, an earlier row of the same chain, is left alone:
+    a NaN among the values would reach it at weight 0.
+    """
+    first = keys.reshape(*keys.shape[:2], -1)[..., 0]
+    spoiled = jnp.isnan(first).reshape(*first.shape, *[1] * (values.ndim - 2))
+    return jnp.where(spoiled, 0, values)
+
+
+def as_stored(
+    rows: Float[Array, "batch q_len *row"], scale: Float[Array, ""] | None
+) -> Float[Array, "batch q_len *row"]:
+    """What a pool with this factor holds of the rows before it rounds them.
+
+    Float8 saturates: what is beyond 448 scales becomes that, and NaN stays.
+    """
+    if scale is None:
+        return rows
+    return jnp.clip(rows.astype(jnp.float32) / scale, -FP8_MAX, FP8_MAX)
+
+
+def scatter_rows(
+    pool: Float[Array, "pages page_size *row"],
+    rows: Float[Array, "batch q_len *row"],
+    pages: Int[Array, "batch q_len"],
+    offsets: Int[Array, "batch q_len"],
+) -> Float[Array, "pages page_size *row"]:
+    """Stores one row each. Page and offset stay apart: no flat index can overflow.
+
+    A lone row is written twice: XLA:CPU turns a scatter of one row into a slice update, repeats
+    that inside the reads that follow, and copies the whole pool instead of writing in place.
+    """
+    where = (pages.reshape(-1), offsets.reshape(-1))
+    flat = rows.reshape(-1, *rows.shape[2:]).astype(pool.dtype)
+    if flat.shape[0] == 1:
+        where, flat = tuple(jnp.repeat(x, 2, axis=0) for x in where), jnp.repeat(flat, 2, axis=0)
+    return pool.at[where].set(flat, mode="promise_in_bounds")
