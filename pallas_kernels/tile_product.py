@@ -32,6 +32,11 @@ class Operand(NamedTuple):
         """Columns of a weight."""
         return self.values.shape[1 if self.scale is None else 0]
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether scales change along the inputs."""
+        return self.scale is not None and len(self.scale.shape) == 2
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -47,14 +52,19 @@ class Tiles:
 def products(
     x: Operand, weights: Sequence[Operand], rows: Array, columns: Array, step: int
 ) -> list[Array]:
-    """float32 [rows, columns] of x with each weight; they share columns, and x is read once."""
+    """float32 [rows, columns] of x with each weight; they share columns, and x is read once.
+
+    Raises ValueError on a step that is longer than a block of scales.
+    """
     inputs = x.values.shape[1]
+    if weights[0].in_blocks and BLOCK % step:
+        raise ValueError(f"expected a step that divides {BLOCK}, got {step}")
 
     def add(index: Array, totals: list[Array]) -> list[Array]:
         depth = index * step + jnp.arange(step)
-        part = _load_rows(x.values, rows, depth)
+        part, group = _load_rows(x.values, rows, depth), index * step // BLOCK
         return [
-            total + _part(part, x, w, rows, columns, depth, index)
+            total + _part(part, x, w, rows, columns, depth, group)
             for total, w in zip(totals, weights, strict=True)
         ]
 
@@ -76,27 +86,27 @@ def clamp(indices: Array, limit: int) -> Array:
 
 
 def _part(
-    part: Array, x: Operand, w: Operand, rows: Array, columns: Array, depth: Array, index: Array
+    part: Array, x: Operand, w: Operand, rows: Array, columns: Array, depth: Array, group: Array
 ) -> Array:
     """One step's sum; block scales are applied here, because they change from step to step."""
     if w.scale is None:
         return dot(part, _load_columns(w.values, depth, columns))
     block = _load_rows(w.values, columns, depth)
     total = dot(part, block if x.scale is not None else block.astype(part.dtype), trans_b=True)
-    if len(w.scale.shape) == 1:
+    if not w.in_blocks:
         return total
-    scale = load(w.scale.at[clamp(columns, w.outputs) // BLOCK, jnp.full(columns.shape, index)])
+    scale = load(w.scale.at[clamp(columns, w.outputs) // BLOCK, jnp.full(columns.shape, group)])
     if x.scale is None:
         return total * scale[None, :]
-    own = load(x.scale.at[clamp(rows, x.values.shape[0]), jnp.full(rows.shape, index)])
+    own = load(x.scale.at[clamp(rows, x.values.shape[0]), jnp.full(rows.shape, group)])
     return total * own[:, None] * scale[None, :]
 
 
 def _scale(total: Array, x: Operand, w: Operand, rows: Array, columns: Array) -> Array:
     """Times the scales of whole rows and columns."""
-    if x.scale is not None and len(x.scale.shape) == 1:
+    if x.scale is not None and not x.in_blocks:
         total = total * load(x.scale.at[clamp(rows, x.values.shape[0])])[:, None]
-    if w.scale is not None and len(w.scale.shape) == 1:
+    if w.scale is not None and not w.in_blocks:
         total = total * load(w.scale.at[clamp(columns, w.outputs)])[None, :]
     return total
 

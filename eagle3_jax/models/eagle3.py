@@ -132,10 +132,12 @@ class Eagle3Draft(nnx.Module):
         return self.norm(out) if self.config.norm_output else out
 
     def logits(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows draft_vocab"]:
-        """Final norm (unless the state has it) and head, in float32, over the draft's own
-        vocabulary."""
-        normed = state if self.config.norm_output else self.norm(state)
-        return self.lm_head(normed).astype(jnp.float32)
+        """The head's, in float32, over the draft's own vocabulary."""
+        return self.lm_head(self.normed(state)).astype(jnp.float32)
+
+    def normed(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """What the head multiplies: the state after the final norm, unless it has it already."""
+        return state if self.config.norm_output else self.norm(state)
 
     @property
     def target_ids(self) -> Int[Array, " draft_vocab"] | None:

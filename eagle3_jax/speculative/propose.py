@@ -8,6 +8,7 @@ from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.controls import TokenControls, control_logits
+from eagle3_jax.speculative.draft_choice import choose_in_kernel, chooses_in_kernel
 from eagle3_jax.speculative.drafts import Drafts, draw_with_law
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.token_mask import mask_logits
@@ -90,6 +91,10 @@ def _sample_draft(
     Where the draft can't choose, any token will do.
     """
     positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
+    if controls is None and masks is None and not with_law and chooses_in_kernel():
+        hidden, head = draft.normed(state)[:, 0], draft.lm_head.kernel.get_value()
+        token = choose_in_kernel(hidden, head, positions[:, 0], rows.options, ids)
+        return jnp.maximum(token, 0), None
     logits = draft.logits(state)
     if controls is not None:
         before = (

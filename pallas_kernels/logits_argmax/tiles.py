@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from pallas_kernels.fp8_matmul.tiles import dense_tiles
+from pallas_kernels.fp8_matmul.tiles import dense_tiles, tuning_key
 from pallas_kernels.tile_product import Operand, Tiles
+from pallas_kernels.tuning import tuned
 
 
 def tiles(x: Operand, w: Operand) -> Tiles:
     """At least 64 columns: what follows the product is paid once a tile."""
     found = dense_tiles(x, w, w.outputs)
-    return replace(found, columns=max(found.columns, 64))
+    found = replace(found, columns=max(found.columns, 64))
+    return tuned("logits_argmax", tuning_key(x, w, w.outputs), found)
