@@ -26,6 +26,7 @@ from eagle3_jax.speculative.round import propose_round, speculative_round, verif
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
 from eagle3_jax.speculative.tree_round import tree_round
 from eagle3_jax.speculative.widths import Widths
+from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 
 Leaves = tuple[Array, ...]
@@ -169,7 +170,7 @@ def compile_program(
         function = partial(function, widths=widths)
     with prefer(pair.kernels):
         lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
-    return lowered.compile()
+    return lowered.compile(compiler_options=gpu.compiler_options())
 
 
 def shapes_of(tree: Any) -> Any:

@@ -85,8 +85,9 @@ def compile_program(
         warnings.simplefilter("ignore", DeprecationWarning)
         # JAX's caches don't know the GPU that is assumed: a new function is traced anew.
         lowered = jax.jit(lambda *a: function(*a), donate_argnums=donate).lower(*placed)
+        options = gpu.compiler_options()
     with kept_files() as folder:
-        compiled = lowered.compile(compiler_options={"xla_dump_to": str(folder)})
+        compiled = lowered.compile(compiler_options={"xla_dump_to": str(folder), **options})
         hlo = compiled.as_text() or ""
         kernels = kernels_of(arch, hlo, folder)
     memory: Any = compiled.memory_analysis()

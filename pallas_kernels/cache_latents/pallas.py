@@ -39,10 +39,9 @@ def cache_latents(
     """See `pallas_kernels.cache_latents.api.cache_latents`."""
     rows = compressed.shape[0] * compressed.shape[1]
     scale = jnp.ones(1) if kv_scale is None else kv_scale.reshape(1)
+    compressed, cos, sin = (x.reshape(rows, -1) for x in (compressed, cos, sin))
     latents = Latents(
-        *(x.reshape(rows, *x.shape[2:]) for x in (compressed, cos, sin, pages, offsets)),
-        norm.weight,
-        scale,
+        compressed, cos, sin, pages.reshape(rows), offsets.reshape(rows), norm.weight, scale
     )
     queries = None if q_low is None or q_norm is None else (q_low.reshape(rows, -1), q_norm.weight)
     out = launch(

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.dispatch import choose
 from pallas_kernels.fp8_matmul import pallas
 from pallas_kernels.fp8_matmul.operands import refusal
+from pallas_kernels.grouped_matmul.dense import dense_matmul, dense_refusal, is_four_bit
 from pallas_kernels.quantized import Kernel, QuantizedArray
 from pallas_kernels.quantized.matmul import matmul as contract
 
@@ -16,15 +17,21 @@ def matmul(
 ) -> Float[Array, "*rows outputs"]:
     """x @ kernel in x's dtype, as `pallas_kernels.quantized.matmul` defines it.
 
-    Plain kernels [in, out] are XLA's own product. For float8 kernels there is a GPU kernel, which
-    wants them in the GPU's float8 (`pallas_kernels.quantized.for_gpu`). Raises ValueError on an
-    implementation that cannot run.
+    Plain kernels [in, out] are XLA's own product. On a GPU float8 kernels must be of the GPU's
+    float8 (`pallas_kernels.quantized.for_gpu`); those of four bits run as experts do. Raises
+    ValueError on an implementation that cannot run.
     """
     if not isinstance(kernel, QuantizedArray):
         return x @ kernel
     implementations: dict[str, Any] = {
         "xla": contract,
         "reference": contract,
-        "pallas": refusal(x, kernel) or pallas.matmul,
+        "pallas": _gpu_kernel(x, kernel),
     }
     return choose("matmul", implementation, implementations)(x, kernel)
+
+
+def _gpu_kernel(x: Array, kernel: QuantizedArray) -> Any:
+    if is_four_bit(kernel):
+        return dense_refusal(x, kernel) or dense_matmul
+    return refusal(x, kernel) or pallas.matmul

@@ -22,8 +22,9 @@ from pallas_kernels.triton import launch, load, store, whole
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of a call. Pairs are token * top_k + choice; with a shared expert, which every token
-    chose, its results follow those of the pairs and its tiles come before theirs."""
+    """The rows of a call. Pairs are token * top_k + choice, top_k 0 where nothing is routed; with a
+    shared expert, which every token chose, its results follow those of the pairs and its tiles come
+    before theirs."""
 
     tokens: int
     top_k: int
@@ -123,10 +124,12 @@ def _kernel(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Til
     batch, columns = tile.batch, first + jnp.arange(tile.tiles.columns)
     routed = index - batch.shared_tiles
 
-    @pl.when((routed >= 0) & (routed < load(order.used)))
-    def _() -> None:
-        part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.format)
-        _run(x, stacks, out, tile, part, _routed_rows(order, batch))
+    if batch.top_k:
+
+        @pl.when((routed >= 0) & (routed < load(order.used)))
+        def _() -> None:
+            part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.format)
+            _run(x, stacks, out, tile, part, _routed_rows(order, batch))
 
     if batch.shared:
 

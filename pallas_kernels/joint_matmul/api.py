@@ -6,7 +6,8 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.joint_matmul import pallas, reference
+from pallas_kernels.grouped_matmul.dense import dense_refusal, is_four_bit
+from pallas_kernels.joint_matmul import four_bit, pallas, reference
 from pallas_kernels.quantized import OneKernel
 from pallas_kernels.rms_norm import Norm
 
@@ -50,6 +51,10 @@ def _run(
             f"{operation}: expected x [.., in], kernels [in, out]; got {x.shape}, {shapes}"
         )
     plain: Callable[..., Any] = getattr(reference, operation)
-    kernel = pallas.refusal_of_all(x, kernels) or getattr(pallas, operation)
+    if all(map(is_four_bit, kernels)):
+        refusals = (dense_refusal(x, one) for one in kernels)
+        kernel = next(filter(None, refusals), None) or getattr(four_bit, operation)
+    else:
+        kernel = pallas.refusal_of_all(x, kernels) or getattr(pallas, operation)
     run = choose(operation, implementation, {"xla": plain, "reference": plain, "pallas": kernel})
     return run(x, *kernels, norm=norm)

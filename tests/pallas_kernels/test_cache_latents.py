@@ -26,13 +26,14 @@ ANGLES = np.random.default_rng(2).uniform(-3, 3, (BATCH, Q_LEN, HALF))
 def run(
     compressed: NDArray, implementation: str, pool: NDArray, scale: float | None = None
 ) -> NDArray:
-    tables = (np.cos(ANGLES).astype(np.float32), np.sin(ANGLES).astype(np.float32))
+    cos, sin = np.cos(ANGLES).astype(np.float32), np.sin(ANGLES).astype(np.float32)
 
     def write(compressed: jax.Array, pool: jax.Array) -> jax.Array:
         return cache_latents(
             compressed,
             Norm(jnp.asarray(WEIGHT), EPS),
-            *map(jnp.asarray, tables),
+            jnp.asarray(cos),
+            jnp.asarray(sin),
             pool,
             jnp.asarray(PLACES // PAGE_SIZE),
             jnp.asarray(PLACES % PAGE_SIZE),

@@ -1,0 +1,43 @@
+"""Dense products in formats of four bits: an expert that every token chose, alone."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.grouped_matmul.kernel import Batch, multiply
+from pallas_kernels.grouped_matmul.pallas import refusal
+from pallas_kernels.grouped_matmul.tile_map import TileMap
+from pallas_kernels.grouped_matmul.tiles import row_tile
+from pallas_kernels.quantized import QuantizedArray
+
+
+def is_four_bit(kernel: Array | QuantizedArray) -> bool:
+    """Whether the experts' kernels are those that can multiply it."""
+    return isinstance(kernel, QuantizedArray) and kernel.format.values_per_byte == 2
+
+
+def dense_refusal(x: Array, *kernels: QuantizedArray) -> str | None:
+    """Why one or two kernels cannot be multiplied here."""
+    return refusal(x, kernels[0], kernels[-1], kernels[0])
+
+
+def dense_matmul(
+    x: Float[Array, "*rows inputs"], kernel: QuantizedArray
+) -> Float[Array, "*rows outputs"]:
+    """x @ kernel, as `pallas_kernels.quantized.matmul` gives it."""
+    return _multiply(x, kernel)
+
+
+def dense_gated(
+    x: Float[Array, "*rows inputs"], gate: QuantizedArray, up: QuantizedArray
+) -> Float[Array, "*rows outputs"]:
+    """silu(x @ gate) * (x @ up)."""
+    return _multiply(x, gate, up)
+
+
+def _multiply(x: Array, *kernels: QuantizedArray) -> Array:
+    flat = x.reshape(-1, x.shape[-1])
+    nothing = jnp.zeros(1, jnp.int32)
+    batch = Batch(len(flat), 0, row_tile(len(flat), 1, 1), shared=True)
+    stacks = [kernel[None] for kernel in kernels]
+    out = multiply(batch, TileMap(*[nothing] * 5), flat, stacks, kernels)
+    return out.reshape(*x.shape[:-1], -1)

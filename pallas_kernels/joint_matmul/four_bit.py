@@ -1,0 +1,26 @@
+"""The same products for weights of four bits, on the experts' kernels."""
+
+from jaxtyping import Array, Float
+
+from pallas_kernels.grouped_matmul.dense import dense_gated, dense_matmul
+from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.rms_norm import Norm, rms_norm
+
+
+def joint_matmul(
+    x: Float[Array, "*rows inputs"], *kernels: QuantizedArray, norm: Norm | None = None
+) -> tuple[Float[Array, "*rows _"], ...]:
+    """See `pallas_kernels.joint_matmul.api.joint_matmul`; a launch for each kernel."""
+    x = x if norm is None else rms_norm(x, norm)
+    return tuple(dense_matmul(x, kernel) for kernel in kernels)
+
+
+def gated_matmul(
+    x: Float[Array, "*rows inputs"],
+    gate: QuantizedArray,
+    up: QuantizedArray,
+    *,
+    norm: Norm | None = None,
+) -> Float[Array, "*rows outputs"]:
+    """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
+    return dense_gated(x if norm is None else rms_norm(x, norm), gate, up)
