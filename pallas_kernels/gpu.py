@@ -33,7 +33,7 @@ MI355X = Gpu("gfx950", scaled_dot=True, lds_bytes=163840)
 MI325X = Gpu("gfx942", fp8=jnp.float8_e4m3fnuz)
 KNOWN = {gpu.arch: gpu for gpu in (MI355X, MI325X)}
 
-COMPILER_OPTIONS = {
+COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {
     # Without autotuning XLA's own matrix products have arbitrary tiles and sum their parts in a
     # launch of their own; hipBLASLt takes one launch, and adds the residual in it.
     "gfx": {"xla_gpu_enable_triton_gemm": False},
@@ -55,7 +55,7 @@ def current() -> Gpu:
     return KNOWN.get(arch, Gpu(arch))
 
 
-def compiler_options() -> dict[str, bool]:
+def compiler_options() -> dict[str, str | bool]:
     """What programs for this GPU are compiled with."""
     arch = current().arch
     return next((found for name, found in COMPILER_OPTIONS.items() if arch.startswith(name)), {})

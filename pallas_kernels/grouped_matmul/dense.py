@@ -1,5 +1,7 @@
 """Dense products in formats of four bits: an expert that every token chose, alone."""
 
+from typing import TypeGuard
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -10,7 +12,7 @@ from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantizedArray
 
 
-def is_four_bit(kernel: Array | QuantizedArray) -> bool:
+def is_four_bit(kernel: Array | QuantizedArray) -> TypeGuard[QuantizedArray]:
     """Whether the experts' kernels are those that can multiply it."""
     return isinstance(kernel, QuantizedArray) and kernel.format.values_per_byte == 2
 

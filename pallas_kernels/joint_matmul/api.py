@@ -52,7 +52,7 @@ def _run(
         )
     plain: Callable[..., Any] = getattr(reference, operation)
     if all(map(is_four_bit, kernels)):
-        refusals = (dense_refusal(x, one) for one in kernels)
+        refusals = (dense_refusal(x, one) for one in kernels if is_four_bit(one))
         kernel = next(filter(None, refusals), None) or getattr(four_bit, operation)
     else:
         kernel = pallas.refusal_of_all(x, kernels) or getattr(pallas, operation)
