@@ -1,5 +1,7 @@
 """Mixture of experts with DeepSeek-V3's sigmoid router (arXiv 2412.19437, section 2.1.2)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,7 +12,7 @@ from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel
-from pallas_kernels import grouped_mlp
+from pallas_kernels import Routes, TileMap, grouped_mlp, route
 
 Stack = nnx.Param | QuantizedKernel
 """One matrix an expert."""
@@ -29,15 +31,24 @@ class Router(nnx.Module):
     def __call__(
         self, x: Float[Array, "tokens hidden"]
     ) -> tuple[Int[Array, "tokens chosen"], Float[Array, "tokens chosen"]]:
-        """Returns the chosen experts (lower id first on ties) and their float32 weights."""
+        """Returns the chosen experts (lower id first on ties) and their float32 weights.
+
+        In plain JAX everywhere, so that gradients pass.
+        """
+        expert_ids, weights, _ = self.route(x, implementation="xla")
+        return expert_ids, weights
+
+    def route(self, x: Float[Array, "tokens hidden"], implementation: str | None = None) -> Routes:
+        """The same with the map of tiles that the experts' kernels need, where a kernel made it."""
         logits = x.astype(jnp.float32) @ self.kernel.get_value().astype(jnp.float32)
-        scores = jax.nn.sigmoid(logits)
-        biased = scores + self.e_score_correction_bias.get_value()
-        _, expert_ids = jax.lax.top_k(biased, self.config.num_experts_per_tok)
-        weights = jnp.take_along_axis(scores, expert_ids, axis=-1)
-        if self.config.norm_topk_prob:
-            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
-        return expert_ids, weights * self.config.routed_scaling_factor
+        return route(
+            logits,
+            self.e_score_correction_bias.get_value(),
+            top_k=self.config.num_experts_per_tok,
+            normalise=self.config.norm_topk_prob,
+            scaling=self.config.routed_scaling_factor,
+            implementation=implementation,
+        )
 
 
 class Experts(nnx.Module):
@@ -56,9 +67,31 @@ class Experts(nnx.Module):
         x: Float[Array, "tokens hidden"],
         expert_ids: Int[Array, "tokens chosen"],
         weights: Float[Array, "tokens chosen"],
+        tiles: TileMap | None = None,
+        shared: MLP | None = None,
     ) -> Float[Array, "tokens hidden"]:
-        gate, up = self.gate_proj.get_value(), self.up_proj.get_value()
-        return grouped_mlp(x, gate, up, self.down_proj.get_value(), expert_ids, weights)
+        """The weighted sum of the chosen experts, plus `shared` of all tokens."""
+        own = None if shared is None else _matrices(shared)
+        return grouped_mlp(x, *_matrices(self), expert_ids, weights, shared=own, tiles=tiles)
+
+    def has_one_like(self, mlp: MLP) -> bool:
+        """Whether an MLP has the shape and the format of one of these."""
+        pairs = zip(_matrices(self), _matrices(mlp), strict=True)
+        return all(
+            one.shape == stack.shape[1:]
+            and getattr(one, "format", None) == getattr(stack, "format", None)
+            for stack, one in pairs
+        )
+
+
+def _matrices(module: Experts | MLP) -> tuple[Any, Any, Any]:
+    """Gate, up and down."""
+    if isinstance(module, Experts):
+        parts = module.gate_proj, module.up_proj, module.down_proj
+    else:
+        parts = module.gate_proj.kernel, module.up_proj.kernel, module.down_proj.kernel
+    gate, up, down = (part.get_value() for part in parts)
+    return gate, up, down
 
 
 class MoE(nnx.Module):
@@ -73,8 +106,11 @@ class MoE(nnx.Module):
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
         tokens = x.reshape(-1, x.shape[-1])
         with jax.named_scope("moe_router"):
-            expert_ids, weights = self.gate(tokens)
+            routes = self.gate.route(tokens)
+        if self.experts.has_one_like(self.shared_experts):
+            with jax.named_scope("moe_experts"):
+                return self.experts(tokens, *routes, self.shared_experts).reshape(x.shape)
         with jax.named_scope("moe_routed_experts"):
-            routed = self.experts(tokens, expert_ids, weights)
+            routed = self.experts(tokens, *routes)
         with jax.named_scope("moe_shared_expert"):
             return routed.reshape(x.shape) + self.shared_experts(x)

@@ -36,9 +36,11 @@ def stack(format: QuantFormat | None, outputs: int, inputs: int) -> jax.Array | 
     return jnp.asarray(rng.normal(size=(EXPERTS, inputs, outputs)) / 8, jnp.float32)
 
 
-def run(inputs: Inputs, implementation: str = "pallas") -> np.ndarray:
-    call: Callable = jax.jit(lambda *arrays: grouped_mlp(*arrays, implementation=implementation))
-    return np.asarray(call(*inputs))
+def run(inputs: Inputs, implementation: str = "pallas", **options: Any) -> np.ndarray:
+    call: Callable = jax.jit(
+        lambda arrays, options: grouped_mlp(*arrays, implementation=implementation, **options)
+    )
+    return np.asarray(call(inputs, options))
 
 
 def assert_close(got: np.ndarray, expected: np.ndarray, relative: float = 2e-5) -> None:
@@ -66,6 +68,17 @@ def test_every_token_on_two_experts_is_three_tiles_each(chosen: list[int]) -> No
 def test_one_token_and_tiles_of_64_rows(tokens: int) -> None:
     inputs = make_inputs(None, tokens)
     assert_close(run(inputs), run(inputs, "reference"))
+
+
+@pytest.mark.parametrize("format", [None, QuantFormat("mxfp4", "mxfp4")])
+def test_a_shared_expert_joins_those_of_its_kind(format: QuantFormat | None) -> None:
+    """19 tokens: two tiles of its own. One of another format is added beside."""
+    x, *stacks, ids, weights = make_inputs(format, tokens=19)
+    inputs = [x, *stacks, ids, weights]
+    alike = tuple(stack[1] for stack in stacks)
+    assert_close(run(inputs, shared=alike), run(inputs, "reference", shared=alike), 2e-4)
+    other = tuple(stack[0] for stack in make_inputs(QuantFormat("int4_group"), tokens=1)[1:4])
+    assert_close(run(inputs, shared=other), run(inputs, "reference", shared=other), 2e-4)
 
 
 LAWS = [None, QuantFormat("int4_channel", "int8_token"), QuantFormat("mxfp4", "mxfp4")]

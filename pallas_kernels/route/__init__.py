@@ -1,0 +1,2 @@
+from pallas_kernels.route.api import route as route
+from pallas_kernels.route.choice import Routes as Routes

@@ -1,0 +1,38 @@
+from jaxtyping import Array, Float
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.route import pallas, reference
+from pallas_kernels.route.choice import Choice, Routes
+
+
+def route(
+    logits: Float[Array, "tokens experts"],
+    bias: Float[Array, " bias_experts"],
+    *,
+    top_k: int,
+    normalise: bool,
+    scaling: float,
+    implementation: str | None = None,
+) -> Routes:
+    """DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): which experts, how much of each.
+
+    Scores are the sigmoid of float32 logits. A token takes the top_k of score + bias, the lower id
+    on ties, and weighs them with their scores; the bias never enters a weight. The tile map is the
+    one that `grouped_mlp` makes of these ids, None where it has to.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    if bias.shape != logits.shape[1:] or not 0 < top_k <= logits.shape[1]:
+        raise ValueError(
+            f"route: expected logits [t, experts], bias [experts] and top_k in 1..experts; got "
+            f"{logits.shape}, {bias.shape}, {top_k}"
+        )
+    run = choose(
+        "route",
+        implementation,
+        {
+            "xla": reference.without_tiles,
+            "reference": reference.route,
+            "pallas": pallas.refusal(logits) or pallas.route,
+        },
+    )
+    return run(logits, bias, Choice(top_k, normalise, scaling))

@@ -1,0 +1,30 @@
+"""The router, written plainly: the contract, and what runs where the kernel does not."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.grouped_matmul.tile_map import tile_map
+from pallas_kernels.grouped_matmul.tiles import row_tile
+from pallas_kernels.route.choice import Choice, Routes
+
+
+def route(
+    logits: Float[Array, "tokens experts"], bias: Float[Array, " experts"], choice: Choice
+) -> Routes:
+    """See `pallas_kernels.route.api.route`."""
+    (tokens, experts), chosen = logits.shape, without_tiles(logits, bias, choice)
+    rows = row_tile(tokens, choice.top_k, experts)
+    return chosen._replace(tiles=tile_map(chosen.expert_ids, experts, rows))
+
+
+def without_tiles(
+    logits: Float[Array, "tokens experts"], bias: Float[Array, " experts"], choice: Choice
+) -> Routes:
+    """The same where `grouped_mlp` needs no map, or makes its own."""
+    scores = jax.nn.sigmoid(logits)
+    _, expert_ids = jax.lax.top_k(scores + bias, choice.top_k)
+    weights = jnp.take_along_axis(scores, expert_ids, axis=-1)
+    if choice.normalise:
+        weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
+    return Routes(expert_ids, weights * choice.scaling, None)

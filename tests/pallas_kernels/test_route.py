@@ -1,0 +1,104 @@
+"""The router's kernel, interpreted, against the contract and against plain loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import grouped_mlp
+from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
+from pallas_kernels.route import Routes, route
+from pallas_kernels.route.pallas import fits
+
+TOP_K = 4
+
+
+def logits(tokens: int, experts: int, seed: int = 0) -> tuple[jax.Array, jax.Array]:
+    """Scores from a coarse grid, so that many are equal."""
+    rng = np.random.default_rng(seed)
+    coarse = np.round(rng.normal(size=(tokens, experts)), 1).astype(np.float32)
+    return jnp.asarray(coarse), jnp.asarray(np.round(rng.normal(size=experts), 1) / 8, jnp.float32)
+
+
+def run(implementation: str, *arrays: jax.Array, normalise: bool = True) -> Routes:
+    call = jax.jit(
+        lambda *a: route(
+            *a, top_k=TOP_K, normalise=normalise, scaling=2.5, implementation=implementation
+        )
+    )
+    return jax.tree.map(np.asarray, call(*arrays))
+
+
+def in_use(tiles: TileMap) -> list[list[int]]:
+    """The map without what is past the tiles in use."""
+    used = int(tiles.used[0])
+    return [array[:used].tolist() for array in tiles[1:4]] + [tiles.order.tolist()]
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 24), (7, 24), (64, 6)])
+def test_equals_the_contract(tokens: int, experts: int) -> None:
+    arrays = logits(tokens, experts)
+    got, expected = run("pallas", *arrays), run("reference", *arrays)
+    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-6)
+    assert got.tiles is not None and expected.tiles is not None
+    assert in_use(got.tiles) == in_use(expected.tiles)
+
+
+def test_weights_may_stay_as_they_are() -> None:
+    got, expected = (run(name, *logits(7, 24), normalise=False) for name in ("pallas", "xla"))
+    np.testing.assert_array_equal(got.weights, expected.weights)
+    assert expected.tiles is None
+
+
+def test_nan_in_a_row_stays_in_that_row_and_its_experts_exist() -> None:
+    scores, bias = logits(7, 24)
+    got, expected = run("pallas", scores.at[2].set(jnp.nan), bias), run("pallas", scores, bias)
+    others = np.arange(7) != 2
+    np.testing.assert_array_equal(got.weights[others], expected.weights[others])
+    np.testing.assert_array_equal(got.expert_ids[others], expected.expert_ids[others])
+    assert got.expert_ids[2].tolist() == [0, 1, 2, 3] and np.isnan(got.weights[2]).all()
+    assert got.tiles is not None and sorted(got.tiles.order) == list(range(7 * TOP_K))
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 16), (40, 16), (40, 4)])
+def test_the_map_is_that_of_plain_loops(tokens: int, rows: int) -> None:
+    ids = np.array([np.random.default_rng(t).permutation(9)[:TOP_K] for t in range(tokens)])
+    expected: list[list[int]] = [[], [], [], []]
+    for expert in range(9):
+        pairs = np.flatnonzero(ids.reshape(-1) == expert)
+        for start in range(0, len(pairs), rows):
+            tile = (expert, len(expected[3]) + start, min(rows, len(pairs) - start))
+            for column, value in zip(expected, tile, strict=False):
+                column.append(value)
+        expected[3].extend(pairs.tolist())
+    assert in_use(jax.jit(tile_map, static_argnums=(1, 2))(ids, 9, rows)) == expected
+
+
+def test_what_one_program_cannot_hold_is_left_to_xla() -> None:
+    arrays = logits(65, 24)
+    assert not fits(65, 24, TOP_K) and not fits(64, 24, 3) and fits(64, 512, 8)
+    got, expected = run("pallas", *arrays), run("reference", *arrays)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_wrong_shapes_and_dtypes_are_refused() -> None:
+    scores, bias = logits(2, 3)
+    with pytest.raises(ValueError, match=r"expected logits \[t, experts\]"):
+        route(scores, bias, top_k=4, normalise=True, scaling=1.0)
+    with pytest.raises(ValueError, match="expected float32 logits, got bfloat16"):
+        run("pallas", logits(2, 24)[0].astype(jnp.bfloat16), logits(2, 24)[1])
+
+
+def test_experts_take_the_routers_map() -> None:
+    rng = np.random.default_rng(3)
+    got = run("pallas", *logits(7, 24))
+    ids, weights = map(jnp.asarray, got[:2])
+    x, stack = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((7, 32), (24, 32, 32)))
+
+    @jax.jit
+    def mix(tiles: TileMap | None) -> jax.Array:
+        three = stack, stack, stack
+        return grouped_mlp(x, *three, ids, weights, tiles=tiles, implementation="pallas")
+
+    np.testing.assert_array_equal(mix(got.tiles), mix(None))
