@@ -82,9 +82,8 @@ def attend_in_parts(
     dim: int,
     row_tiles: int,
     tiles: Tiles,
-    dtype: DTypeLike,
-) -> Float[Array, "batch rows dim"]:
-    """Launches the kernel for each (row tile, part, sequence) and joins what it leaves.
+) -> tuple[Float[Array, "batch splits rows dim"], Float[Array, "batch splits rows"]]:
+    """What the kernel leaves for each (row tile, part, sequence): attention and log2-mass.
 
     kernel(*queries, *pools, *scales, table, positions, ancestors, out, log_mass, tiles=, nodes=).
     """
@@ -94,7 +93,7 @@ def attend_in_parts(
     mask = positions if ancestors is None else ancestors.astype(jnp.int8)
     sequences = (page_table, positions, mask)
     scalars = [jnp.ones(1) if scale is None else scale.reshape(1) for scale in scales]
-    parts = launch(
+    parts, log_mass = launch(
         partial(kernel, tiles=tiles, nodes=nodes),
         name=name,
         grid=(row_tiles, tiles.splits, batch),
@@ -115,7 +114,7 @@ def attend_in_parts(
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )(*queries, *pools, *scalars, *sequences)
-    return _merge(*parts, name=f"{name}_merge", dtype=dtype)
+    return parts, log_mass
 
 
 def attend_to_part(
@@ -160,9 +159,10 @@ def _of_sequence(array: Array) -> pl.BlockSpec:
     return pl.BlockSpec((None, *array.shape[1:]), lambda t, s, b: (b, *(0,) * (array.ndim - 1)))
 
 
-def _merge(
+def merge(
     parts: Float[Array, "batch splits rows dim"],
     log_mass: Float[Array, "batch splits rows"],
+    *,
     name: str,
     dtype: DTypeLike,
 ) -> Float[Array, "batch rows dim"]:

@@ -162,7 +162,7 @@ class MLAttention(nnx.Module):
             q, q_rope = absorb_query(queries, self.kv_b_proj.key_kernel.get_value(), *rope)
         latents, kv_scale = rows_and_scale(pool)
         with jax.named_scope("mla_decode"):
-            out = mla_decode(
+            return mla_decode(
                 q,
                 q_rope,
                 latents,
@@ -171,9 +171,8 @@ class MLAttention(nnx.Module):
                 scale=self.scale,
                 ancestors=pages.ancestors,
                 kv_scale=kv_scale,
+                value_kernel=self.kv_b_proj.value_kernel.get_value(),
             )
-        with jax.named_scope("mla_expand_value"):
-            return jnp.einsum("bqhc,hcd->bqhd", out, self.kv_b_proj.value_kernel.get_value())
 
     def _attend_expanded(
         self,

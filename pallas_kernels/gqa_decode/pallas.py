@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
-from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
+from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave, merge
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
@@ -52,7 +52,7 @@ def gqa_decode(
     kernel = partial(
         _attend_part, shared=shared, page_size=page_size, scale=scale * math.log2(math.e)
     )
-    out = attend_in_parts(
+    parts = attend_in_parts(
         kernel,
         name="gqa_decode",
         queries=(q.reshape(batch, -1, head_dim),),
@@ -64,9 +64,8 @@ def gqa_decode(
         dim=head_dim,
         row_tiles=kv_heads * pl.cdiv(q_len * shared, tiles.rows),
         tiles=tiles,
-        dtype=q.dtype,
     )
-    return out.reshape(q.shape)
+    return merge(*parts, name="gqa_decode_merge", dtype=q.dtype).reshape(q.shape)
 
 
 def _attend_part(

@@ -17,8 +17,9 @@ def mla_decode(
     scale: float,
     ancestors: Bool[Array, "mask_batch mask_len nodes"] | None = None,
     kv_scale: Float[Array, ""] | None = None,
+    value_kernel: Float[Array, "v_heads v_lora value"] | None = None,
     implementation: str | None = None,
-) -> Float[Array, "batch q_len heads kv_lora"]:
+) -> Float[Array, "batch q_len heads _"]:
     """Attend absorbed queries to a paged pool of latents; the values are the latents themselves.
 
     A pool row is a token's latent followed by its rotated key. Slot s of sequence b lives in page
@@ -28,6 +29,7 @@ def mla_decode(
     Slots that no query of a sequence sees may hold anything, NaN included, and pages past the last
     that one sees may be any integer. scale multiplies the scores. Scores and softmax are float32.
     kv_scale, which a float8 pool needs: what is stored times it is what is attended to.
+    value_kernel: each head's result, a mean of latents, is multiplied with its matrix at the end.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if pool.shape[-1] != q_latent.shape[-1] + q_rope.shape[-1]:
@@ -39,6 +41,11 @@ def mla_decode(
         raise ValueError(
             f"mla_decode: queries are {q_latent.shape[:2]} (batch, q_len), "
             f"positions {positions.shape}, page_table {page_table.shape}"
+        )
+    if value_kernel is not None and value_kernel.shape[:2] != q_latent.shape[2:]:
+        raise ValueError(
+            f"mla_decode: value_kernel {value_kernel.shape} must be (heads, kv_lora, value) with "
+            f"{q_latent.shape[2:]} as the queries have"
         )
     check_ancestors("mla_decode", ancestors, positions)
     check_scale("mla_decode", pool, kv_scale)
@@ -57,4 +64,5 @@ def mla_decode(
         scale=scale,
         ancestors=ancestors,
         kv_scale=kv_scale,
+        value_kernel=value_kernel,
     )

@@ -1,5 +1,6 @@
 """Latent attention of decode and verify steps at the published shapes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from pallas_kernels.mla_decode import pallas, reference
 from pallas_kernels.paged_case import PagedCase
 from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
 
-SCALE = 192**-0.5
+SCALE, VALUE = 192**-0.5, 128
 EVERYWHERE = [
     *(PagedCase(q_len, 8192) for q_len in (1, 4, 7)),
     *(PagedCase(q_len, 8192, fp8=True) for q_len in (1, 4)),
@@ -24,12 +25,35 @@ AT_TP4 = [
 
 
 def cases() -> list[Case]:
-    """Every device share of the heads, and at TP4 the page sizes, a short context and a tree."""
-    return [
+    """Every device share of the heads, and at TP4 the page sizes, a short context and a tree;
+    bare, and once as the layer calls it, with each head's values at the end."""
+    bare = [
         _case(shape, paged)
         for shape in LATENT_ATTENTION
         for paged in EVERYWHERE + (AT_TP4 if shape.name.endswith("@tp4") else [])
     ]
+    return bare + [_with_values(shape, PagedCase(4, 8192)) for shape in LATENT_ATTENTION]
+
+
+def _with_values(shape: LatentAttention, paged: PagedCase) -> Case:
+    bare = _case(shape, paged)
+    matrices = shape.heads * shape.kv_lora * VALUE
+
+    def example(seed: int) -> tuple[Any, ...]:
+        *inputs, options = bare.example(seed)
+        kernel = jax.random.normal(
+            jax.random.key(seed + 1), (shape.heads, shape.kv_lora, VALUE), jnp.bfloat16
+        )
+        return *inputs, options | {"value_kernel": kernel * shape.kv_lora**-0.5}
+
+    return replace(
+        bare,
+        variant=f"{bare.variant}_values",
+        example=example,
+        kernels=("mla_decode", "mla_decode_values"),
+        bytes_moved=bare.bytes_moved + 2 * matrices,
+        flops=bare.flops + 2 * paged.batch * paged.q_len * matrices,
+    )
 
 
 def _case(shape: LatentAttention, paged: PagedCase) -> Case:

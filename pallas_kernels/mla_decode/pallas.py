@@ -15,8 +15,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import gpu
+from pallas_kernels.mla_decode.values import merge_into_values
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
-from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave
+from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave, merge
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
@@ -53,8 +54,9 @@ def mla_decode(
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
     kv_scale: Float[Array, ""] | None = None,
+    value_kernel: Float[Array, "heads kv_lora value"] | None = None,
     tiles: Tiles | None = None,
-) -> Float[Array, "batch q_len heads kv_lora"]:
+) -> Float[Array, "batch q_len heads _"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
@@ -62,7 +64,7 @@ def mla_decode(
     kernel = partial(
         _attend_part, heads=heads, page_size=pool.shape[1], scale=scale * math.log2(math.e)
     )
-    out = attend_in_parts(
+    parts = attend_in_parts(
         kernel,
         name="mla_decode",
         queries=(q_latent.reshape(batch, rows, -1), q_rope.reshape(batch, rows, -1)),
@@ -74,8 +76,10 @@ def mla_decode(
         dim=kv_lora,
         row_tiles=pl.cdiv(rows, tiles.rows),
         tiles=tiles,
-        dtype=q_latent.dtype,
     )
+    if value_kernel is not None:
+        return merge_into_values(*parts, value_kernel, q_len)
+    out = merge(*parts, name="mla_decode_merge", dtype=q_latent.dtype)
     return out.reshape(q_latent.shape)
 
 

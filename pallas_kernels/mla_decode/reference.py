@@ -18,7 +18,8 @@ def mla_decode(
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
     kv_scale: Float[Array, ""] | None = None,
-) -> Float[Array, "batch q_len heads kv_lora"]:
+    value_kernel: Float[Array, "heads kv_lora value"] | None = None,
+) -> Float[Array, "batch q_len heads _"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, kv_lora = q_latent.shape[0], q_latent.shape[-1]
     rows = jnp.take(pool, page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
@@ -31,4 +32,5 @@ def mla_decode(
     visible = visible_slots(slots, positions, ancestors)[:, :, None]
     probs = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
     latent = rows[..., :kv_lora]
-    return jnp.einsum("bqhs,bsl->bqhl", probs.astype(latent.dtype), latent)
+    out = jnp.einsum("bqhs,bsl->bqhl", probs.astype(latent.dtype), latent)
+    return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)

@@ -18,7 +18,8 @@ def mla_decode(
     scale: float,
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
     kv_scale: Float[Array, ""] | None = None,
-) -> Float[Array, "batch q_len heads kv_lora"]:
+    value_kernel: Float[Array, "heads kv_lora value"] | None = None,
+) -> Float[Array, "batch q_len heads _"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, _, heads, kv_lora = q_latent.shape
     width = pool.shape[-1]
@@ -39,4 +40,5 @@ def mla_decode(
         value_dim=width,
         ancestors=None if ancestors is None else jnp.repeat(ancestors, heads, axis=1),
     )
-    return out[..., :kv_lora].reshape(q_latent.shape)
+    out = out[..., :kv_lora].reshape(q_latent.shape)
+    return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)

@@ -91,6 +91,17 @@ def test_bfloat16_rounds_only_the_weights_and_the_result():
     np.testing.assert_allclose(found, exact, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_with_a_value_kernel_each_head_multiplies_its_mean_of_latents(implementation: str):
+    case = make_case([18, 600], 17, 16, 38)
+    kernel = np.random.default_rng(3).normal(size=(HEADS, KV_LORA, 10)).astype(np.float32)
+    found = run(case, implementation, value_kernel=kernel)
+    expected = np.einsum("bqhc,hcd->bqhd", oracle(case), kernel)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    with pytest.raises(ValueError, match="heads, kv_lora, value"):
+        run(case, implementation, value_kernel=kernel[1:])
+
+
 def test_rows_of_a_sequence_may_be_in_any_order():
     q_latent, q_rope, pool, table, positions = case = make_case([9, 33], 3, 16, 4)
     order = np.array([2, 0, 1])
