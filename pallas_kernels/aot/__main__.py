@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.check import Checked, check_named
-from pallas_kernels.aot.report import summary, table, write_json
+from pallas_kernels.aot.report import overview, summary, table, write_json
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS, Case
 
@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = list(run(jobs, flags.jobs, flags.limit))
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     console.print(table(results))
+    console.print(overview(results))
     console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
     if flags.json:
         write_json(flags.json, results)

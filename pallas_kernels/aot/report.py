@@ -1,6 +1,7 @@
 """What was compiled, as a table, a list of failures and a JSON file."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +49,39 @@ def _kernel_cells(kernel: GpuKernel | None, result: Checked) -> tuple[str, ...]:
         f"{result.waves_of(kernel)}",
         matrix,
     )
+
+
+def overview(results: Sequence[Checked]) -> Table:
+    """A line for each operation and architecture: the worst of all its kernels."""
+    shown = Table(title="By operation, the worst of each", title_justify="left", box=None)
+    for heading in ("operation", "arch", "programs", "failed", *_COLUMNS[:4], _COLUMNS[4]):
+        words = heading in ("operation", "arch", _COLUMNS[4])
+        shown.add_column(heading, justify="left" if words else "right", no_wrap=True)
+    grouped: dict[tuple[str, str], list[Checked]] = {}
+    for result in results:
+        grouped.setdefault((result.case.partition(" ")[0], result.arch), []).append(result)
+    for (operation, arch), group in grouped.items():
+        kernels = [(result, kernel) for result in group for kernel in result.kernels]
+        shown.add_row(
+            operation,
+            arch,
+            f"{len(group)}",
+            f"{sum(bool(result.problems) for result in group)}",
+            f"{max((k.vgprs for _, k in kernels), default=0)}",
+            f"{max((k.sgpr_spills for _, k in kernels), default=0)}",
+            f"{max((k.lds_bytes for _, k in kernels), default=0) / 1024:.0f}",
+            f"{min((result.waves_of(k) for result, k in kernels), default=0)}",
+            ", ".join(sorted({_plain(name) for _, k in kernels for name in k.matrix})),
+        )
+    return shown
+
+
+def _plain(instruction: str) -> str:
+    """mfma.scale.f32.16x16x128.f8f6f4.v8i32.v8i32 -> scale.f8f6f4."""
+    parts = instruction.split(".")
+    scale = ["scale"] if "scale" in parts else []
+    types = [found[0] for part in parts if (found := re.search(r"(b?fp?\d\w*|i8)$", part))]
+    return ".".join([*scale, types[-1] if types else instruction])
 
 
 def summary(results: Sequence[Checked], seconds: float) -> list[str]:

@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     print_ceilings(console, ceilings)
     results = _within(flags.budget, cases, ceilings, samples, console)
+    if late := sum(result.refused.startswith("not begun") for result in results):
+        console.print(f"{late} of {len(results)} cases were not begun within {flags.budget:g} s")
     met = bars(results)
     print_bars(console, met, dry_run=flags.dry_run)
     if flags.json:
