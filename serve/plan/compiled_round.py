@@ -12,8 +12,8 @@ from eagle3_jax.engine.programs import PROGRAMS, Pair, flatten_model, shapes_of
 from pallas_kernels.aot import Program, compile_program
 from serve.plan.kimi_k25 import Scheme, abstract_draft, abstract_target
 
-AUX_LAYER_IDS = (1, 2, 3)
-"""The inputs of the second and third layer and what comes out of that, in every depth below."""
+AUX_LAYER_IDS = (0, 1, 2)
+"""The inputs of the first three layers: the draft takes nothing from any further one."""
 
 
 @dataclass(frozen=True)
