@@ -4,16 +4,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
+from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.quantize import int8_rows, mxfp4_rows
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.quantized.activations import (
-    fp8_per_token,
-    mxfp4_round_trip,
-    runs,
-)
+from pallas_kernels.quantized.activations import fp8_per_token, mxfp4_round_trip
 from pallas_kernels.quantized.array import BLOCK
-from pallas_kernels.triton import to_fp8
 
 
 def activations(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> Operand:
@@ -29,16 +25,9 @@ def activations(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> O
         if gpu.current().scaled_dot:
             return Operand(*mxfp4_rows(x))
         return Operand(mxfp4_round_trip(x).astype(x.dtype))
-    if format.activations == "fp8_group":
-        values, scale = fp8_per_token(runs(x, BLOCK))
-        return _as_fp8(values.reshape(len(x), -1), scale[..., 0])
-    values, scale = fp8_per_token(x)
     if format.weights == "int4_channel":
+        values, scale = fp8_per_token(x)
         return Operand(values.astype(x.dtype), scale[:, 0])
-    return _as_fp8(values, scale[:, 0])
-
-
-def _as_fp8(values: Float[Array, "rows inputs"], scale: Float[Array, "*scales"]) -> Operand:
-    """On gfx942 the same bits mean half."""
-    halved = gpu.current().fp8 == jnp.float8_e4m3fnuz
-    return Operand(to_fp8(values), scale * 2 if halved else scale)
+    values, scale = quantize(x, grouped=format.activations == "fp8_group")
+    # Zeros behind the last input: Pallas cannot mask loads of e4m3fnuz.
+    return Operand(jnp.pad(values, ((0, 0), (0, -x.shape[1] % BLOCK))), scale)

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
-from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.products import Operand, Part, products
 from pallas_kernels.grouped_matmul.shared import Matrix
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import Tiles, choose_tiles
 from pallas_kernels.quantized import QuantFormat, QuantizedArray
+from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.triton import launch, load, store, whole
 
 
@@ -58,7 +58,10 @@ def multiply(
     """[results, outputs]: silu(gate x) * up x of two stacks from x of the tokens, in the map's
     order; of one stack, its product with such rows, in the order of the pairs."""
     (_, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
-    chosen = chosen or choose_tiles(outputs, format, gpu.current().arch)
+    name = "expert_gate_up" if len(stacks) == 2 else "expert_down"
+    chosen = chosen or choose_tiles(name, batch.rows, batch.tokens, inputs, outputs, format)
+    if format is not None and format.weights == "fp8_block" and chosen.depth > BLOCK:
+        raise ValueError(f"a step of fp8_block has at most {BLOCK} inputs, got {chosen.depth}")
     arrays = (
         order,
         activations(x, format),
@@ -73,7 +76,7 @@ def multiply(
     tile = Tile(batch, chosen, inputs, outputs, format)
     return launch(
         partial(_kernel, tile=tile),
-        name="expert_gate_up" if len(stacks) == 2 else "expert_down",
+        name=name,
         grid=(pl.cdiv(outputs, chosen.columns), batch.shared_tiles + order.expert.size),
         in_specs=specs,
         out_specs=whole(out),

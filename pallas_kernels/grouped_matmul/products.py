@@ -47,7 +47,7 @@ def products(
     """
 
     def add(index: Array, totals: list[Array]) -> list[Array]:
-        block = _rows_of(x.values, rows, index, depth, part)
+        block = _rows_of(x.values, rows, index, depth)
         return [
             _add(total, block, x, rows, stack, part, index * depth)
             for total, stack in zip(totals, stacks, strict=True)
@@ -118,11 +118,11 @@ def _scaled(total: Array, x: Operand, rows: Array, stack: Operand, part: Part) -
     return total
 
 
-def _rows_of(values: Any, rows: Array, index: Array, depth: int, part: Part) -> Array:
+def _rows_of(values: Any, rows: Array, index: Array, depth: int) -> Array:
     """A step's inputs of each row, zeros past the last one."""
     width = depth // (2 if values.dtype == jnp.uint8 else 1)
     place = index * width + jnp.arange(width)
-    if part.inputs % depth == 0:
+    if values.shape[1] % width == 0:
         return load(values.at[rows[:, None], place[None, :]])
     mask = jnp.broadcast_to(place < values.shape[1], (rows.size, width))
     return load(values.at[rows[:, None], place[None, :]], mask=mask, other=0)

@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 
 from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.tuning import tuned
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A program multiplies its rows with `columns` outputs, `depth` inputs at a time."""
+    """A program multiplies its rows with `columns` outputs, `depth` inputs at a time.
+
+    A step has one scale of a float8 block: depth is at most 128 there.
+    """
 
     columns: int
     depth: int
@@ -21,6 +26,10 @@ def row_tile(tokens: int, top_k: int, experts: int) -> int:
     return next((rows for rows in (16, 32) if mean <= rows), 64)
 
 
-def choose_tiles(outputs: int, format: QuantFormat | None, arch: str) -> Tiles:
-    """What the compiler kept in registers on both architectures."""
-    return Tiles(columns=64, depth=128)
+def choose_tiles(
+    operation: str, rows: int, tokens: int, inputs: int, outputs: int, format: QuantFormat | None
+) -> Tiles:
+    """For an operation (`expert_gate_up`, `expert_down`) with tiles of this many rows."""
+    weights = f"{format.weights} {format.activations}" if format else "plain"
+    key = f"{weights} rows {rows} tokens {tokens} inputs {inputs} outputs {outputs}"
+    return tuned(operation, key, Tiles(columns=64, depth=BLOCK))
