@@ -16,6 +16,7 @@ import jax
 from flax import nnx
 from jax import Array, ShapeDtypeStruct
 
+from eagle3_jax.layers.quantized import fit_to_gpu
 from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -59,8 +60,8 @@ class Pair:
 
 
 def flatten_model(model: nnx.Module) -> tuple[Leaves, Structure]:
-    """A model's arrays and what is left of it."""
-    graph, state = nnx.split(model)
+    """A model's arrays, float8 ones as the GPU multiplies them, and what is left of it."""
+    graph, state = nnx.split(fit_to_gpu(model))
     leaves, tree = jax.tree.flatten(state)
     return tuple(leaves), Structure(graph, tree)
 

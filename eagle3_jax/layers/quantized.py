@@ -1,13 +1,15 @@
 """A quantised kernel in the place of a linear layer's or the experts' parameter."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from pallas_kernels import QuantFormat, QuantizedArray
+from pallas_kernels import QuantFormat, QuantizedArray, gpu
+from pallas_kernels.quantized import for_gpu
 
 VALUE_DTYPES = {
     "fp8_channel": jnp.float8_e4m3fn,
@@ -63,3 +65,28 @@ def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) ->
             raise ValueError(f"the model has no parameter {path} to keep quantised") from error
         axes = parameter.get_metadata()["axes"]
         setattr(module, name, QuantizedKernel(parameter.get_value().shape, axes, format))
+
+
+def fit_to_gpu(model: nnx.Module) -> nnx.Module:
+    """The model with float8 kernels as the GPU multiplies them; see `for_gpu`.
+
+    The given model stays as it is, so both are in memory where they differ: on gfx942, unless the
+    checkpoint was converted for it. Parameters may be shapes.
+    """
+    if gpu.current().fp8 == jnp.float8_e4m3fn:
+        return model
+    fitted = nnx.clone(model)
+    for _, module in nnx.iter_modules(fitted):
+        if isinstance(module, QuantizedKernel):
+            parts = module.values.get_value(), module.scale.get_value()
+            fit = partial(_fit, module.format)
+            abstract = isinstance(parts[0], jax.ShapeDtypeStruct)
+            values, scale = jax.eval_shape(fit, *parts) if abstract else fit(*parts)
+            module.values.set_value(values)
+            module.scale.set_value(scale)
+    return fitted
+
+
+def _fit(format: QuantFormat, values: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+    fitted = for_gpu(QuantizedArray(values, scale, format))
+    return fitted.values, fitted.scale

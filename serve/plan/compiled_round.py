@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.programs import PROGRAMS, Pair, flatten_model, shapes_of
+from pallas_kernels import gpu
 from pallas_kernels.aot import Program, compile_program
 from serve.plan.kimi_k25 import Scheme, abstract_draft, abstract_target
 
@@ -39,8 +40,9 @@ def compile_round(shape: RoundShape) -> tuple[Program, list[jax.ShapeDtypeStruct
         batch_buckets=(shape.batch,),
     )
     state = jax.eval_shape(lambda: initial_state(target, draft, config, len(AUX_LAYER_IDS)))
-    target_leaves, target_structure = flatten_model(target)
-    draft_leaves, draft_structure = flatten_model(draft)
+    with gpu.assume(shape.arch):
+        target_leaves, target_structure = flatten_model(target)
+        draft_leaves, draft_structure = flatten_model(draft)
     pair = Pair(target_structure, draft_structure, AUX_LAYER_IDS)
     weights = shapes_of((target_leaves, draft_leaves))
     slots = jax.ShapeDtypeStruct((shape.batch,), jnp.int32)
