@@ -63,6 +63,13 @@ def test_chooses_as_from_written_logits(min_p: float | None, biases: int) -> Non
     assert_same(run(x, head(), chosen), run(x, head(), chosen, "reference"))
 
 
+def test_a_tile_whose_winner_min_p_bars_gives_its_next_one() -> None:
+    """Close logits, so that noise decides and many tiles' own cuts are too low."""
+    x, chosen = rows(ROWS, HIDDEN) / 8, options(0.7, 0)
+    chosen = chosen._replace(temperature=jnp.ones(ROWS))
+    assert_same(run(x, head(), chosen), run(x, head(), chosen, "reference"))
+
+
 @pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
 def test_a_float8_head_chooses_as_the_contract(arch: str) -> None:
     array, _ = random_array(QuantFormat("fp8_channel", "fp8_token"), VOCAB, HIDDEN)
