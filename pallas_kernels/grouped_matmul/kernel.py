@@ -57,9 +57,10 @@ def multiply(
 ) -> Array:
     """[results, outputs]: silu(gate x) * up x of two stacks from x of the tokens, in the map's
     order; of one stack, its product with such rows, in the order of the pairs."""
-    (_, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
+    (experts, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
     name = "expert_gate_up" if len(stacks) == 2 else "expert_down"
-    chosen = chosen or choose_tiles(name, batch.rows, batch.tokens, inputs, outputs, format)
+    hit = min(batch.pairs, experts) + batch.shared_tiles
+    chosen = chosen or choose_tiles(name, batch.rows, hit, inputs, outputs, format)
     if format is not None and format.weights == "fp8_block" and chosen.depth > BLOCK:
         raise ValueError(f"a step of fp8_block has at most {BLOCK} inputs, got {chosen.depth}")
     arrays = (

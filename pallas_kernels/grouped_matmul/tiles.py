@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from pallas_kernels import gpu
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.tuning import tuned
+
+_PROGRAMS = 512
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,17 @@ def row_tile(tokens: int, top_k: int, experts: int) -> int:
 
 
 def choose_tiles(
-    operation: str, rows: int, tokens: int, inputs: int, outputs: int, format: QuantFormat | None
+    operation: str, rows: int, hit: int, inputs: int, outputs: int, format: QuantFormat | None
 ) -> Tiles:
-    """For an operation (`expert_gate_up`, `expert_down`) with tiles of this many rows."""
+    """For an operation (`expert_gate_up`, `expert_down`); `hit`: about how many tiles of rows.
+
+    Narrower columns where 256 compute units would have less than two programs each. Plain weights
+    are contiguous along columns: less than 32 would be short reads.
+    """
+    narrowest = 32 if format is None else 16
+    # Interpreted, programs run one after the other.
+    wanted = 64 if gpu.interpreted() else outputs * hit // _PROGRAMS
+    columns = next((c for c in (64, 32) if c <= wanted), 16)
     weights = f"{format.weights} {format.activations}" if format else "plain"
-    key = f"{weights} rows {rows} tokens {tokens} inputs {inputs} outputs {outputs}"
-    return tuned(operation, key, Tiles(columns=64, depth=BLOCK))
+    key = f"{weights} rows {rows} tiles {hit} inputs {inputs} outputs {outputs}"
+    return tuned(operation, key, Tiles(columns=max(columns, narrowest), depth=BLOCK))
