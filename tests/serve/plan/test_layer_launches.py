@@ -1,0 +1,16 @@
+"""What makes the round's check fail."""
+
+from dataclasses import replace
+
+from serve.plan.compiled_round import RoundShape
+from serve.plan.layer_launches import RoundReport
+
+REPORT = RoundReport(RoundShape("gfx950", "mxfp4", 2), (), 16, 481, 0, 0, (), (), 1.0)
+
+
+def test_a_step_back_fails_and_so_does_a_copy_where_there_was_none():
+    assert REPORT.failures == []
+    worse = replace(REPORT, per_layer=17, problems=("k: 2 VGPR spills",), copies=("a copy",))
+    assert worse.failures == ["k: 2 VGPR spills", "a copy", "17 launches a MoE layer, were 16"]
+    other = replace(worse, shape=RoundShape("gfx942", "mxfp4", 2))
+    assert other.failures == ["k: 2 VGPR spills"]
