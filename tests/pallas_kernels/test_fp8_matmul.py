@@ -1,5 +1,8 @@
 """The float8 product's kernels, interpreted, against the contract; and float8 as gfx942 has it."""
 
+from collections.abc import Callable
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -32,7 +35,13 @@ def rows(count: int, inputs: int, seed: int = 1) -> np.ndarray:
 def run(x: np.ndarray | jax.Array, array: QuantizedArray, arch: str = "gfx950") -> np.ndarray:
     with gpu.assume(arch):
         fitting = for_gpu(array)
-        return np.asarray(jax.jit(lambda a, w: matmul(a, w, implementation="pallas"))(x, fitting))
+        return np.asarray(kernel_of(arch)(x, fitting))
+
+
+@cache
+def kernel_of(arch: str) -> Callable[..., jax.Array]:
+    """JAX's caches don't see the GPU: a function of its own for each."""
+    return jax.jit(lambda a, w: matmul(a, w, implementation="pallas"))
 
 
 @each_arch
