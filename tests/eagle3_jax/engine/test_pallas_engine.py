@@ -8,6 +8,7 @@ from driving import Answer, drive, sizes
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from pallas_kernels import dispatch
 
 OPERATIONS = ("mla_decode", "absorb_query", "grouped_mlp")
 
@@ -22,6 +23,7 @@ def test_kernels_drafts_and_preemption_change_no_token(
 ) -> None:
     """Under the tie rule; none of these requests has a tie."""
     caplog.set_level(logging.INFO)
+    dispatch._say.cache_clear()  # What was said before is not said again.
     engine = Engine(target, draft, sizes(3, kernels="pallas"))
     answers = drive(engine, requests)
     assert engine.stats().num_preemptions > 0
