@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import jax
 
@@ -10,7 +11,12 @@ from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.compile import Program, compile_program
-from pallas_kernels.aot.expectations import copy_problems, kernel_problems, matrix_problems
+from pallas_kernels.aot.expectations import (
+    SMALLEST_WEIGHT,
+    copy_problems,
+    kernel_problems,
+    matrix_problems,
+)
 from pallas_kernels.case import Case
 
 
@@ -46,7 +52,8 @@ def check(case: Case, arch: str) -> Checked:
     begin = time.monotonic()
     with gpu.assume(arch):
         arguments = jax.eval_shape(lambda: case.example(0))
-    program = compile_program(arch, case.run, *arguments)
+        results = jax.eval_shape(lambda *a: case.run(*a), *arguments)
+    program = compile_program(arch, case.run, *arguments, donate=written(arguments, results))
     kernels = tuple(k for k in program.kernels if any(map(k.is_called, case.kernels)))
     # What comes first is multiplied with the rest: activations, of which there may be copies.
     problems = examine(case, program, kernels, jax.tree.leaves(arguments[1:]))
@@ -54,6 +61,13 @@ def check(case: Case, arch: str) -> Checked:
     return Checked(
         case.name, arch, tuple(problems), kernels, program.temporary_bytes, round(seconds, 2)
     )
+
+
+def written(arguments: tuple[Any, ...], results: Any) -> tuple[int, ...]:
+    """Which arguments are large and come out again: pools, which the engine lets programs write."""
+    large = {(x.shape, x.dtype) for x in jax.tree.leaves(results) if x.size >= SMALLEST_WEIGHT}
+    known = (isinstance(x, jax.ShapeDtypeStruct) and (x.shape, x.dtype) in large for x in arguments)
+    return tuple(index for index, found in enumerate(known) if found and index > 0)
 
 
 def examine(
