@@ -5,12 +5,12 @@ from jaxtyping import Array, Float, Int, UInt32
 
 
 def gumbel(
-    low: UInt32[Array, "..."],
-    high: UInt32[Array, "..."],
-    positions: Int[Array, "*rows"],
+    low: UInt32[Array, "*#rows"],
+    high: UInt32[Array, "*#rows"],
+    positions: Int[Array, "*#rows"],
     token_ids: Int[Array, " vocab"],
-) -> Float[Array, "*rows vocab"]:
-    """Standard Gumbel noise of each (seed, position, id); the seed's words broadcast over rows.
+) -> Float[Array, "... vocab"]:
+    """Standard Gumbel noise of each (seed, position, id); seeds and positions broadcast.
 
     A uniform u in (0, 1) is the hash's 32 bits; the noise is -log(-log(1 - u)), whose large values
     come from u near 0, where float32 is finest.
@@ -22,11 +22,11 @@ def gumbel(
 
 
 def hash_bits(
-    low: UInt32[Array, "..."],
-    high: UInt32[Array, "..."],
-    positions: Int[Array, "*rows"],
+    low: UInt32[Array, "*#rows"],
+    high: UInt32[Array, "*#rows"],
+    positions: Int[Array, "*#rows"],
     token_ids: Int[Array, " vocab"],
-) -> UInt32[Array, "*rows vocab"]:
+) -> UInt32[Array, "... vocab"]:
     """32 bits of (seed, position, id): two keys a row, then two rounds of mixing an id.
 
     Two keys, because with one, rows would share their noise at shifted ids.
