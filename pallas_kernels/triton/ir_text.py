@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src.interpreters.mlir import JaxIrContext, upstream_dialects
-from jax._src.lib.mlir import ir
+from jaxlib.mlir import ir
 from jaxlib.triton import dialect
 
 from pallas_kernels import gpu
@@ -23,10 +23,11 @@ def triton_ir(
     as text, its name, grid and launch parameters, as `call_triton_ir` takes them."""
     with abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        module = jax.jit(lambda *a: kernel(*a)).trace(*shapes).lower(lowering_platforms=("rocm",))
+        traced = jax.jit(lambda *a: kernel(*a)).trace(*shapes)
+        module: Any = traced.lower(lowering_platforms=("rocm",)).compiler_ir()
     calls = [
         {entry.name: entry.attr for entry in ir.DictAttr(op.attributes["mhlo.backend_config"])}
-        for function in module.compiler_ir().body
+        for function in module.body
         for op in function.regions[0].blocks[0]
         if op.name == "stablehlo.custom_call"
         and CALL_TARGET in str(op.attributes["call_target_name"])

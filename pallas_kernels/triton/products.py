@@ -5,11 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax._src.lib.mlir import ir
 from jax._src.pallas.triton import lowering
+from jax.core import ShapedArray
 from jax.experimental.pallas import triton as plt
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jaxlib.mlir import ir
 from jaxlib.triton import dialect
 
 from pallas_kernels import gpu
@@ -52,7 +53,7 @@ _dot_mxfp4_p = Primitive("dot_mxfp4")
 
 @_dot_mxfp4_p.def_abstract_eval
 def _(x: Any, values: Any, scale: Any, total: Any, *x_scale: Any) -> Any:
-    return jax.core.ShapedArray(total.shape, total.dtype)
+    return ShapedArray(total.shape, total.dtype)
 
 
 def _interpreted(x: Array, values: Array, scale: Array, total: Array, *x_scale: Array) -> Array:

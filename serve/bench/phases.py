@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from eagle3_jax.cache import KVPools
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
@@ -156,8 +157,8 @@ class PhaseChains:
 
 
 def _propose(
-    pair: Pair, leaves: Leaves, pools: tuple[Array, ...], slots: SlotRows, batch: Batch
-) -> tuple[Array, tuple[Array, ...]]:
+    pair: Pair, leaves: Leaves, pools: KVPools, slots: SlotRows, batch: Batch
+) -> tuple[Array, KVPools]:
     assert pair.draft is not None, "only a draft proposes"
     rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], slots)
     k = rows.verified_tokens.shape[1] - 1

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eagle3_jax.cache import KVPool, rows_and_scale
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk
@@ -119,9 +120,9 @@ class Lab:
         return np.asarray(report)
 
 
-def gather(pool: jax.Array, slot: int, length: int) -> np.ndarray:
+def gather(pool: KVPool, slot: int, length: int) -> np.ndarray:
     """The rows of a slot's first positions, in order."""
-    rows = np.array(pool)[list(PAGES[slot])]
+    rows = np.array(rows_and_scale(pool)[0])[list(PAGES[slot])]
     return rows.reshape(-1, *pool.shape[2:])[:length]
 
 
@@ -135,11 +136,12 @@ def true_rows(lab: Lab, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     return fresh.target_rows(0, len(tokens)), fresh.draft_rows(0, len(tokens) - 1)
 
 
-def spoil(pool: jax.Array, slots_from: dict[int, int], value: float = jnp.nan) -> jax.Array:
+def spoil(pool: KVPool, slots_from: dict[int, int], value: float = jnp.nan) -> jax.Array:
     """The pool with everything but the given slots' first positions overwritten."""
-    size = pool.shape[1]
-    keep = np.zeros(pool.shape[:2], bool)
+    stored, _ = rows_and_scale(pool)
+    size = stored.shape[1]
+    keep = np.zeros(stored.shape[:2], bool)
     for slot, length in slots_from.items():
         for position in range(length):
             keep[PAGES[slot][position // size], position % size] = True
-    return jnp.where(keep.reshape(*keep.shape, *[1] * (pool.ndim - 2)), pool, value)
+    return jnp.where(keep.reshape(*keep.shape, *[1] * (stored.ndim - 2)), stored, value)

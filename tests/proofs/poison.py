@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.cache import SCRATCH_PAGE, KVPool, rows_and_scale
 from eagle3_jax.engine import Engine
 from eagle3_jax.engine.sequence import Status
 from eagle3_jax.speculative.state import DecodeState
@@ -68,6 +68,7 @@ def _mark(rows: np.ndarray, pages: list[int], first: int) -> None:
         rows[pages] = own.reshape(len(pages), -1)
 
 
-def _spoil_pool(pool: jax.Array, rows: np.ndarray) -> jax.Array:
-    spoiled = rows.reshape(*rows.shape, *[1] * (pool.ndim - 2))
-    return jnp.where(spoiled, jnp.nan, pool)
+def _spoil_pool(pool: KVPool, rows: np.ndarray) -> jax.Array:
+    stored, _ = rows_and_scale(pool)
+    spoiled = rows.reshape(*rows.shape, *[1] * (stored.ndim - 2))
+    return jnp.where(spoiled, jnp.nan, stored)

@@ -8,7 +8,7 @@ from driving import sizes
 from lab import PAGES, Lab, one_row
 from tiny import VOCAB
 
-from eagle3_jax.cache import SCRATCH_PAGE, view_pages
+from eagle3_jax.cache import SCRATCH_PAGE, rows_and_scale, view_pages
 from eagle3_jax.forward import forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -32,7 +32,7 @@ def one_pass(target: KimiTarget, draft: Eagle3Draft) -> dict[str, np.ndarray]:
         pages = view_pages(jnp.zeros((1, 1), jnp.int32), positions, positions >= 0, rows)
         pools = tuple(jnp.zeros((1, rows, *row)) for row in draft.pool_rows)
         _, pools = draft(tokens, draft.fuse(aux), positions, pools, pages)
-        return jnp.concatenate(pools)
+        return jnp.concatenate([rows_and_scale(pool)[0] for pool in pools])
 
     return {
         "token": np.asarray(out.logits[0, -1].argmax()),
@@ -86,8 +86,9 @@ def test_a_chunk_writes_its_own_pages_and_scratch_alone(
     state = lab.snapshot()
     others = sorted(set(range(28)) - set(PAGES[1]) - {SCRATCH_PAGE})
     for pool in (*state.target_pools, *state.draft_pools):
-        assert not pool[others].any()
-        assert not pool[PAGES[1][4], 3].any()
+        rows, _ = rows_and_scale(pool)
+        assert not rows[others].any()
+        assert not rows[PAGES[1][4], 3].any()
 
 
 @pytest.mark.parametrize(("stop_ids", "max_len"), [((), 20), ((0,), 24), ((), 24)])

@@ -11,6 +11,7 @@ from driving import sizes
 from lab import PAGES, Lab, one_row, spoil, true_rows
 from tiny import VOCAB
 
+from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.state import DecodeState
@@ -162,7 +163,7 @@ def test_no_token_passes_the_length_limit(
     assert tokens == free[2][:limit]
     assert capped.snapshot().slots.finished[2]
     for pool in capped.snapshot().target_pools:
-        rows = pool[list(PAGES[2])].reshape(-1, pool.shape[-1])
+        rows = rows_and_scale(pool)[0][list(PAGES[2])].reshape(-1, pool.shape[-1])
         assert rows[: limit - 1].any(axis=1).all()
         assert not rows[limit:].any()
 
