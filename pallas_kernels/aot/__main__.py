@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.check import Checked, check_named
+from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
 from pallas_kernels.aot.report import overview, summary, table, write_json
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS, Case
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = chosen(all_cases(), flags.arch or ARCHS, flags.only, flags.short)
     if not jobs:
         print("no case is called like that", file=sys.stderr)
+        return 2
+    if not rocm_is_installed():
+        print(NOT_INSTALLED, file=sys.stderr)
         return 2
     begin = time.monotonic()
     results = list(run(jobs, flags.jobs, flags.limit))

@@ -25,6 +25,9 @@ from pallas_kernels.aot.kept_files import kept_files, kernels_of
 from pallas_kernels.aot.stubs import make_stubs
 from pallas_kernels.triton.ir_text import abstract_gpu
 
+NOT_INSTALLED = (
+    "XLA's ROCm compiler is not installed: pip install 'eagle3-jax[rocm]' (no GPU needed)"
+)
 # Figures of XLA's own target specs (mi350, mi300). The runtime version is not in them; without it
 # XLA drops every fp8 rewrite, as for a toolkit that is too old.
 _TARGETS = {
@@ -121,9 +124,7 @@ def _load_plugin() -> None:
     """Makes XLA's ROCm compiler known to JAX, with empty libraries where ROCm is missing."""
     found = _plugin_package()
     if found is None:
-        raise RuntimeError(
-            "XLA's ROCm compiler is not installed: pip install 'eagle3-jax[rocm]' (no GPU needed)"
-        )
+        raise RuntimeError(NOT_INSTALLED)
     plugin = found / "xla_rocm_plugin.so"
     stubs = Path(tempfile.gettempdir()) / f"eagle3-rocm-stubs-{os.getuid()}-{plugin.stat().st_size}"
     for library in make_stubs(plugin, stubs):

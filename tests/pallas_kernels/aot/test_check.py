@@ -107,6 +107,7 @@ def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
         return [good, Failure("its process was ended by SIGSEGV", "Check failed")][:wanted]
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(command, "rocm_is_installed", lambda: True)
     monkeypatch.setattr(command, "all_cases", lambda: [small_case(matmul(64))])
     monkeypatch.setattr(command, "run_each", results)
     wanted = 2
@@ -119,6 +120,8 @@ def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
     wanted = 1
     assert command.main(["--arch", "gfx950"]) == 0
     assert command.main(["--only", "no such case"]) == 2
+    monkeypatch.setattr(command, "rocm_is_installed", lambda: False)
+    assert command.main([]) == 2
 
 
 @pytest.mark.parametrize("arch", ARCHS)
