@@ -19,6 +19,7 @@ from eagle3_jax.engine.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling import sample
 from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling_rows import SamplingRows
 from serve.bench.acceptance_law import Acceptance
 from serve.bench.held_out import HeldOutPrompt
 from serve.bench.recorded_rounds import BATCH, Draft, RecordedRounds
@@ -148,6 +149,6 @@ def _draws(target: np.ndarray, draft: np.ndarray, temperature: float, seed: int)
 
 
 @jax.jit
-def _sample(logits: jax.Array, positions: jax.Array, options: object) -> jax.Array:
+def _sample(logits: jax.Array, positions: jax.Array, options: SamplingRows) -> jax.Array:
     rows = jnp.broadcast_to(logits, (1, positions.shape[1], logits.shape[0]))
-    return sample(rows, positions, options)  # type: ignore[arg-type]
+    return sample(rows, positions, options)
