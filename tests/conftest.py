@@ -11,6 +11,10 @@ from eagle3_jax.engine.programs import compile_program
 from pallas_kernels.aot.compile import rocm_is_installed
 from pallas_kernels.dispatch import prefer
 
+# Sharded tests need the devices. The others run on the first: a program for one device has the same
+# bits and takes the same time beside seven idle ones (threads are shared), so one process does.
+jax.config.update("jax_num_cpu_devices", 8)
+
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000
 """Compiled programs are memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
