@@ -114,4 +114,7 @@ class MoE(nnx.Module):
         with jax.named_scope("moe_routed_experts"):
             routed = self.experts(tokens, *routes)
         with jax.named_scope("moe_shared_expert"):
-            return routed.reshape(x.shape) + self.shared_experts(x)
+            # Left to itself the GPU's library adds the routed sum to its product, and that sum is a
+            # launch of its own then, not a part of the one that adds the residual.
+            shared = jax.lax.optimization_barrier(self.shared_experts(x))
+            return routed.reshape(x.shape) + shared

@@ -16,11 +16,10 @@ from pallas_kernels import gpu
 CALL_TARGET = "__gpu$xla.gpu.triton"
 
 
-def triton_ir(
-    kernel: Callable[..., Any], *shapes: jax.ShapeDtypeStruct, name: str | None = None
-) -> dict[str, Any]:
+def triton_ir(kernel: Callable[..., Any], *shapes: Any, name: str | None = None) -> dict[str, Any]:
     """What Pallas hands to XLA for a function that launches one kernel (one of this name): its IR
-    as text, its name, grid and launch parameters, as `call_triton_ir` takes them."""
+    as text, its name, grid and launch parameters, as `call_triton_ir` takes them. shapes: trees of
+    ShapeDtypeStruct; the text's arguments are their leaves."""
     with abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         traced = jax.jit(lambda *a: kernel(*a)).trace(*shapes)

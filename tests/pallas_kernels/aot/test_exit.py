@@ -1,27 +1,41 @@
 """The way out of Pallas: XLA compiles a kernel that it gets as the text of its Triton IR."""
 
+from functools import partial
+
 import jax
+import jax.numpy as jnp
 import pytest
-from small_kernels import example, matmul
 
 from pallas_kernels import gpu, triton
 from pallas_kernels.aot import compile_program
 from pallas_kernels.case import ARCHS
+from pallas_kernels.fp8_matmul.pallas import multiply
+from pallas_kernels.shapes import MATRICES
+from pallas_kernels.tile_product import Operand
+
+O_PROJ = next(matrix for matrix in MATRICES if matrix.name == "kimi.o_proj@tp8")
+ROWS = 64
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_a_kernel_given_as_text_becomes_the_kernel_that_pallas_makes(
     rocm_compiler: None, arch: str
 ):
-    shapes = jax.eval_shape(lambda: example(0))
-    with gpu.assume(arch, compiling=True):
-        program = triton.triton_ir(matmul(32), *shapes)
-        out = jax.eval_shape(matmul(32), *shapes)
+    """The float8 product at a published shape: tiles, figures and instructions are the same."""
+    product, shape = partial(multiply, dtype=jnp.bfloat16), jax.ShapeDtypeStruct
+    with gpu.assume(arch, compiling=True) as device:
+        x, w = (
+            Operand(shape((size, O_PROJ.inputs), device.fp8), shape((size,), jnp.float32))
+            for size in (ROWS, O_PROJ.outputs)
+        )
+        program = triton.triton_ir(product, x, w)
+        out = jax.eval_shape(product, x, w)
     renamed = program | {
-        key: program[key].replace("small_matmul", "from_text") for key in ("name", "ir")
+        key: program[key].replace("fp8_matmul", "from_text") for key in ("name", "ir")
     }
-    from_text = compile_program(arch, triton.call_triton_ir(renamed, out), *shapes)
-    from_pallas = compile_program(arch, matmul(32), *shapes)
-    kernels = from_text.kernel("from_text"), from_pallas.kernel("small_matmul")
+    arrays = jax.tree.leaves((x, w))
+    from_text = compile_program(arch, triton.call_triton_ir(renamed, out), *arrays)
+    from_pallas = compile_program(arch, product, x, w)
+    kernels = from_text.kernel("from_text"), from_pallas.kernel("fp8_matmul")
     figures = [(k.vgprs, k.vgpr_spills, k.scratch_bytes, k.threads, k.matrix) for k in kernels]
     assert figures[0] == figures[1] and figures[0][1] == 0 and figures[0][4]
