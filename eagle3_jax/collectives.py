@@ -1,27 +1,27 @@
-"""What the devices of one mesh axis tell each other inside `jax.shard_map`.
+"""What devices tell each other inside a program that each runs on its part of an array.
 
-Every function takes the axis that an array is split over; with None the array is whole and stays as
-it is. All devices get the same bits, so that whatever is decided from them is decided alike.
+axis: the mesh axes over which the array is split; None where it is whole and nothing is told. All
+devices get the same bits, so that whatever is decided from them is decided alike.
 """
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
-Axis = str | None
-
-
-def first_index(size: int, axis: Axis) -> Int[Array, ""] | int:
-    """Where this device's part of `size` neighbours begins in the whole."""
-    return 0 if axis is None else lax.axis_index(axis) * size
+Axis = tuple[str, ...] | str | None
 
 
-def all_sum(x: Array, axis: Axis) -> Array:
-    """The sum of the devices' arrays, element by element."""
+def first_column(columns: int, axis: Axis) -> Int[Array, ""] | int:
+    """Where this device's columns begin, of an array split into parts of so many."""
+    return 0 if axis is None else lax.axis_index(axis) * jnp.int32(columns)
+
+
+def all_sum(x: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*shape"]:
+    """The sum over devices, element by element."""
     return x if axis is None else lax.psum(x, axis)
 
 
-def all_max(x: Array, axis: Axis) -> Array:
+def all_max(x: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*shape"]:
     """The largest of each element, NaN where one is NaN.
 
     Gathered, not reduced: it is for small arrays, and GPU libraries' reductions may drop NaN.
@@ -29,7 +29,7 @@ def all_max(x: Array, axis: Axis) -> Array:
     return x if axis is None else lax.all_gather(x, axis).max(0)
 
 
-def all_true(x: Array, axis: Axis) -> Array:
+def all_true(x: Bool[Array, "*shape"], axis: Axis) -> Bool[Array, "*shape"]:
     """Where no device's element is false."""
     return x if axis is None else lax.all_gather(x, axis).all(0)
 

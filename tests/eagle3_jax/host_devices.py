@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-AXIS = "tensor"
+AXES = ("tensor", "expert")
+"""Both axes of the engine's mesh: together they are all devices."""
 
 
 def on_devices(
@@ -15,20 +16,23 @@ def on_devices(
 ) -> Callable[..., Any]:
     """The function under shard_map on `count` devices: argument i split along dimension split[i].
 
-    None: every device has it whole. Returns NumPy arrays, in front of each one's dimensions the
-    devices.
+    None: every device has it whole. Returns what each device made of it, one behind the other.
     """
-    mesh = Mesh(np.array(jax.devices()[:count]), (AXIS,))
+    devices = np.array(jax.devices()[:count]).reshape(-1, 2 if count > 2 else 1)
+    mesh = Mesh(devices, AXES)
 
     def copies(*arguments: Any) -> Any:
         return jax.tree.map(lambda x: x[None], function(*arguments))
 
-    specs = tuple(
-        PartitionSpec(*[None] * d, AXIS) if d is not None else PartitionSpec() for d in split
-    )
-    run = jax.jit(
+    def spec(dimension: int | None) -> PartitionSpec:
+        return PartitionSpec() if dimension is None else PartitionSpec(*[None] * dimension, AXES)
+
+    return jax.jit(
         jax.shard_map(
-            copies, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(AXIS), check_vma=False
+            copies,
+            mesh=mesh,
+            in_specs=tuple(map(spec, split)),
+            out_specs=PartitionSpec(AXES),
+            check_vma=False,
         )
     )
-    return lambda *arguments: jax.tree.map(np.asarray, run(*arguments))

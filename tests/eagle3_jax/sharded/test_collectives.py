@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from host_devices import AXIS, on_devices
+from host_devices import AXES, on_devices
 
-from eagle3_jax.collectives import Axis, all_max, all_sum, all_true, first_index, gather_pairs
+from eagle3_jax.collectives import Axis, all_max, all_sum, all_true, first_column, gather_pairs
 
 PARTS = np.random.default_rng(0).integers(-4, 5, (8, 3, 2)).astype(np.float32)
 
@@ -23,14 +23,14 @@ PARTS = np.random.default_rng(0).integers(-4, 5, (8, 3, 2)).astype(np.float32)
     ],
 )
 def test_reductions_give_every_device_the_whole(function: Any, expected: np.ndarray) -> None:
-    told = on_devices(8, lambda part: function(part[0], AXIS), split=(0,))(jnp.asarray(PARTS))
-    for copy in told:
+    told = on_devices(8, lambda part: function(part[0], AXES), split=(0,))(jnp.asarray(PARTS))
+    for copy in np.asarray(told):
         np.testing.assert_array_equal(copy, expected)
 
 
 def test_the_largest_is_nan_where_one_device_has_nan() -> None:
     parts = jnp.asarray(PARTS).at[5, 1, 1].set(jnp.nan)
-    told = on_devices(8, lambda part: all_max(part[0], AXIS), split=(0,))(parts)
+    told = on_devices(8, lambda part: all_max(part[0], AXES), split=(0,))(parts)
     assert np.isnan(told[:, 1, 1]).all() and np.isnan(told).sum() == 8
 
 
@@ -39,10 +39,10 @@ def test_pairs_come_in_the_order_of_the_columns_bit_for_bit() -> None:
     scores[0, :4] = np.nan, -np.inf, -0.0, 1e-45
 
     def pairs(part: jax.Array, axis: Axis) -> tuple[jax.Array, jax.Array]:
-        ids = first_index(part.shape[-1], axis) + jnp.arange(part.shape[-1])
+        ids = first_column(part.shape[-1], axis) + jnp.arange(part.shape[-1])
         return gather_pairs(part, jnp.broadcast_to(ids, part.shape), axis)
 
-    told = on_devices(8, partial(pairs, axis=AXIS), split=(1,))(jnp.asarray(scores))
+    told = on_devices(8, partial(pairs, axis=AXES), split=(1,))(jnp.asarray(scores))
     for copies, whole in zip(told, pairs(jnp.asarray(scores), None), strict=True):
-        for copy in copies:
+        for copy in np.asarray(copies):
             np.testing.assert_array_equal(copy.view(np.int32), np.asarray(whole).view(np.int32))
