@@ -6,9 +6,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import default_aux_layer_ids
+from eagle3_jax.mesh import mesh_of, on_every_device
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
@@ -31,8 +33,8 @@ def forward(
     The default ids are the triple every engine assumes; for a pair pass
     `draft.config.aux_layer_ids`.
     """
-    ids = default_aux_layer_ids(target.config.num_hidden_layers)
-    return _target_pass(target, jnp.asarray(token_ids), tuple(aux_layer_ids or ids))
+    ids = tuple(aux_layer_ids or default_aux_layer_ids(target.config.num_hidden_layers))
+    return _target_pass(target, jnp.asarray(token_ids), ids, mesh_of(target))
 
 
 def draft_forward(
@@ -46,26 +48,38 @@ def draft_forward(
     `aux_hidden[i]` at position i. Returns float32 logits over the draft's vocabulary and the
     recurrent state (before the final norm, or after it where the draft has norm_output).
     """
-    return _draft_pass(draft, jnp.asarray(token_ids), jnp.asarray(aux_hidden))
+    return _draft_pass(draft, jnp.asarray(token_ids), jnp.asarray(aux_hidden), mesh_of(draft))
 
 
 def _positions(token_ids: Int[Array, "batch seq"]) -> Int[Array, "batch seq"]:
     return jnp.broadcast_to(jnp.arange(token_ids.shape[1]), token_ids.shape)
 
 
-@nnx.jit(static_argnames=("aux_layer_ids",))
+@nnx.jit(static_argnames=("aux_layer_ids", "mesh"))
 def _target_pass(
-    target: KimiTarget, token_ids: Int[Array, "batch seq"], aux_layer_ids: tuple[int, ...]
+    target: KimiTarget,
+    token_ids: Int[Array, "batch seq"],
+    aux_layer_ids: tuple[int, ...],
+    mesh: Mesh | None,
 ) -> TargetOutput:
-    hidden, aux_hidden, _ = target(token_ids, _positions(token_ids), aux_layer_ids)
-    return TargetOutput(target.logits(hidden), aux_hidden)
+    def run(target: KimiTarget, token_ids: Array) -> tuple[Array, Array]:
+        hidden, aux_hidden, _ = target(token_ids, _positions(token_ids), aux_layer_ids)
+        return target.logits(hidden), aux_hidden
+
+    outputs = PartitionSpec(None, None, target.vocab_axis), PartitionSpec()
+    return TargetOutput(*on_every_device(run, mesh, target, outputs)(token_ids))
 
 
-@nnx.jit
+@nnx.jit(static_argnames=("mesh",))
 def _draft_pass(
     draft: Eagle3Draft,
     token_ids: Int[Array, "batch seq"],
     aux_hidden: Float[Array, "batch seq aux"],
+    mesh: Mesh | None,
 ) -> tuple[Float[Array, "batch seq draft_vocab"], Float[Array, "batch seq hidden"]]:
-    state, _ = draft(token_ids, draft.fuse(aux_hidden), _positions(token_ids))
-    return draft.logits(state), state
+    def run(draft: Eagle3Draft, token_ids: Array, aux_hidden: Array) -> tuple[Array, Array]:
+        state, _ = draft(token_ids, draft.fuse(aux_hidden), _positions(token_ids))
+        return draft.logits(state), state
+
+    outputs = PartitionSpec(None, None, draft.vocab_axis), PartitionSpec()
+    return on_every_device(run, mesh, draft, outputs)(token_ids, aux_hidden)

@@ -1,11 +1,16 @@
 """What the device holds before the first program runs."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.cache import KVPool, QuantizedPool
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.mesh import MeshAxes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.controls import empty_controls
@@ -13,9 +18,26 @@ from eagle3_jax.speculative.state import DecodeState, empty_slots
 
 
 def initial_state(
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    num_aux: int,
+    mesh: Mesh | None = None,
+) -> DecodeState:
+    """Empty pools and finished slots (one extra for padding rows).
+
+    On a mesh pools are split as their rows are, and all else is whole on every device.
+    """
+    build = partial(_empty_state, target, draft, config, num_aux)
+    if mesh is None:
+        return build()
+    # No device ever holds what belongs to others.
+    return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh))()
+
+
+def _empty_state(
     target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int
 ) -> DecodeState:
-    """Empty pools and finished slots (one extra for padding rows)."""
     dtype = target.embed_tokens.embedding.get_value().dtype
     pages = (config.pool_pages, config.page_size)
     aux_size = num_aux * target.config.hidden_size
@@ -36,3 +58,21 @@ def initial_state(
         empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
         empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
     )
+
+
+def _shardings(
+    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh
+) -> Any:
+    """Of each part of the state, in the state's place."""
+    whole = NamedSharding(mesh, PartitionSpec())
+    quantized: Any = QuantizedPool
+
+    def pool(split: tuple[MeshAxes | None, ...]) -> Any:
+        rows = NamedSharding(mesh, PartitionSpec(None, None, *split))
+        return quantized(rows, whole) if config.kv_cache_dtype == "fp8" else rows
+
+    def pools(model: KimiTarget | Eagle3Draft | None) -> tuple[Any, ...]:
+        return tuple(map(pool, model.pool_splits)) if model else ()
+
+    shardings: Any = DecodeState
+    return shardings(pools(target), pools(draft), whole, whole)

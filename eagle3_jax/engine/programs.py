@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 from jax import Array, ShapeDtypeStruct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.layers.quantized import fit_to_gpu
 from eagle3_jax.logprobs import Logprobs
+from eagle3_jax.mesh import place, spec_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.drafts import Drafts
@@ -59,10 +61,17 @@ class Pair:
     kernels: str | None = None
 
 
-def flatten_model(model: nnx.Module) -> tuple[Leaves, Structure]:
-    """A model's arrays, float8 ones as the GPU multiplies them, and what is left of it."""
+def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, Structure]:
+    """A model's arrays, float8 ones as the GPU multiplies them, and what is left of it.
+
+    On a mesh; parameters that have no place there yet are whole on every device.
+    """
     graph, state = nnx.split(fit_to_gpu(model))
+    variables = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, nnx.Variable))
     leaves, tree = jax.tree.flatten(state)
+    if mesh is not None:
+        shardings = [NamedSharding(mesh, spec_of(variable)) for variable in variables]
+        leaves = [place(*pair) for pair in zip(leaves, shardings, strict=True)]
     return tuple(leaves), Structure(graph, tree)
 
 
@@ -169,11 +178,36 @@ def compile_program(
     function = partial(PROGRAMS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
+    if isinstance(target[0].sharding, NamedSharding):
+        function = _on_every_device(kind, function, (target, draft, state), len(inputs))
     with prefer(pair.kernels):
         lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
     return lowered.compile(compiler_options=gpu.compiler_options())
 
 
+def _on_every_device(
+    kind: str, function: Callable[..., Any], held: tuple[Shapes, Shapes, DecodeState], inputs: int
+) -> Callable[..., tuple[Any, ...]]:
+    """The program as each device of a mesh runs it on its part of weights and state; what the host
+    sends and reads is the same everywhere."""
+    specs, whole = jax.tree.map(lambda shape: shape.sharding.spec, held), PartitionSpec()
+    told = (whole,) if kind == "propose" else (whole, whole)
+    return jax.shard_map(
+        function,
+        mesh=held[0][0].sharding.mesh,
+        in_specs=(*specs, *[whole] * inputs),
+        out_specs=(specs[2], *told),
+        # It follows the axes of values through jnp alone, not through kernels.
+        check_vma=False,
+    )
+
+
 def shapes_of(tree: Any) -> Any:
-    """The same tree with shapes and dtypes in place of arrays."""
-    return jax.tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), tree)
+    """The same tree with shapes and dtypes in place of arrays, and where they lie on a mesh."""
+
+    def shape_of(x: Any) -> ShapeDtypeStruct:
+        sharding = getattr(x, "sharding", None)
+        on_mesh = sharding if isinstance(sharding, NamedSharding) else None
+        return ShapeDtypeStruct(x.shape, x.dtype, sharding=on_mesh)
+
+    return jax.tree.map(shape_of, tree)

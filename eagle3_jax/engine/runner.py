@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.config import default_aux_layer_ids
@@ -20,6 +21,7 @@ from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, sha
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.logprobs import Logprobs
+from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.speculative.drafts import Drafts
@@ -101,10 +103,13 @@ class Runner:
         capture = draft.config.aux_layer_ids if draft else ()
         if config.exact and draft is None:
             capture = default_aux_layer_ids(target.config.num_hidden_layers)
-        self._target, target_structure = flatten_model(target)
-        self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
+        mesh = mesh_of(target)
+        # What the host sends goes to every device of the mesh.
+        self._everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        self._target, target_structure = flatten_model(target, mesh)
+        self._draft, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
         self._pair = Pair(target_structure, draft_structure, capture, config.method, config.kernels)
-        self._state = initial_state(target, draft, config, len(capture))
+        self._state = initial_state(target, draft, config, len(capture), mesh)
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
         self._widths = config.round_widths
@@ -151,7 +156,7 @@ class Runner:
             controls = pack_controls(sequence, self._vocab_size)
             packed = replace(packed, controls=controls, mask=mask)
         program = Program(None, full, scores_prompt=scores)
-        return self._report(program, [sequence], jax.device_put(packed))
+        return self._report(program, [sequence], self._put(packed))
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:
         """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
@@ -168,11 +173,11 @@ class Runner:
         batch = self._batch(members, bucket)
         if self._has_draft:
             program = Program(bucket, True, "propose")
-            (drafts,) = self._run(program, *batch, jax.device_put(masks))
+            (drafts,) = self._run(program, *batch, self._put(masks))
             drafts.ids.copy_to_host_async()
             return Proposal(batch, drafts)
         no_drafts = np.zeros((bucket, self.config.num_speculative_tokens), np.int32)
-        return Proposal(batch, Drafts(jax.device_put(no_drafts)))
+        return Proposal(batch, Drafts(self._put(no_drafts)))
 
     def verify(
         self,
@@ -183,7 +188,7 @@ class Runner:
     ) -> Report:
         """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
         program = Program(masks.shape[0], True, "verify")
-        drafts, masks = jax.device_put((draft_ids, masks))
+        drafts, masks = self._put((draft_ids, masks))
         return self._report(program, members, *proposal.batch, Drafts(drafts), masks)
 
     @staticmethod
@@ -253,9 +258,12 @@ class Runner:
         known = self._uploaded.get(bucket)
         if known and np.array_equal(known[0], slots) and np.array_equal(known[1], table):
             return known[2]
-        arrays = jax.device_put([slots, table])
+        arrays = self._put([slots, table])
         self._uploaded[bucket] = (slots, table, arrays)
         return arrays
+
+    def _put(self, sent: Any) -> Any:
+        return jax.device_put(sent, self._everywhere)
 
     def _compile(self, program: Program) -> Callable:
         weights = shapes_of((self._target, self._draft, self._state))

@@ -8,6 +8,7 @@ from eagle3_jax.cache import KVPools, PageView, rows_and_scale, write_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
+from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import gqa_decode, joint_matmul
 from pallas_kernels.paged_rows import contain_spoiled
 
@@ -39,6 +40,11 @@ class GQAttention(nnx.Module):
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
         """Shape of one position's row in each KV pool: keys, then values."""
         return ((self.kv_heads, self.head_dim),) * 2
+
+    @property
+    def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
+        """The mesh axes that split such a row."""
+        return ((self.k_proj.split[1], None),) * 2
 
     @property
     def scale(self) -> float:

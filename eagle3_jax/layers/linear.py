@@ -8,7 +8,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.layers.quantized import QuantizedKernel
+from eagle3_jax.collectives import all_sum
+from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
+from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import matmul
 
 Axes = tuple[str | None, ...]
@@ -27,5 +29,15 @@ class Linear(nnx.Module):
     def __init__(self, shape: tuple[int, int], axes: Axes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.kernel: nnx.Param | QuantizedKernel = normal_param(shape, axes, rngs, dtype)
 
+    @property
+    def split(self) -> tuple[MeshAxes | None, ...]:
+        """The mesh axes over which inputs and outputs are split, None where they are whole."""
+        return kernel_split(self.kernel)
+
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+        """Of a device's inputs, the sum over all devices; its own part of split outputs."""
+        return all_sum(self.partial(x), self.split[0])
+
+    def partial(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+        """What this device adds to the sum."""
         return matmul(x, self.kernel.get_value())

@@ -17,6 +17,7 @@ from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
+from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import absorb_query, cache_latents, joint_matmul, mla_decode, mla_prefill
 
 EXPANDED_ROWS = 256
@@ -59,6 +60,11 @@ class MLAttention(nnx.Module):
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
         """Shape of one position's row in each KV pool."""
         return ((self.config.latent_dim,),)
+
+    @property
+    def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
+        """The mesh axes that split such a row: none, all heads read the same latents."""
+        return ((None,),)
 
     @property
     def scale(self) -> float:
@@ -142,7 +148,7 @@ class MLAttention(nnx.Module):
         """Not rotated yet."""
         project = self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
         q = project(q_low)
-        return q.reshape(*q.shape[:2], self.config.num_attention_heads, self.config.qk_head_dim)
+        return q.reshape(*q.shape[:2], -1, self.config.qk_head_dim)
 
     def _latents(
         self, compressed: Float[Array, "batch q_len latent"], rope: RopeTables

@@ -8,10 +8,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from eagle3_jax.collectives import all_sum, first_column
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
-from eagle3_jax.layers.quantized import QuantizedKernel
+from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
 from pallas_kernels import Routes, TileMap, grouped_mlp, route
 
 Stack = nnx.Param | QuantizedKernel
@@ -71,8 +72,14 @@ class Experts(nnx.Module):
         tiles: TileMap | None = None,
         shared: MLP | None = None,
     ) -> Float[Array, "tokens hidden"]:
-        """The weighted sum of the chosen experts, plus `shared` of all tokens."""
+        """The weighted sum of the chosen experts, plus `shared` of all tokens.
+
+        Of parts of the experts on a device, or of part of each: what it adds to the sum over all.
+        """
         own = None if shared is None else _matrices(shared)
+        if (axes := kernel_split(self.gate_proj)[0]) is not None:
+            expert_ids = expert_ids - first_column(_matrices(self)[0].shape[0], axes)
+            tiles = None
         return grouped_mlp(x, *_matrices(self), expert_ids, weights, shared=own, tiles=tiles)
 
     def has_one_like(self, mlp: MLP) -> bool:
@@ -105,16 +112,22 @@ class MoE(nnx.Module):
         self.shared_experts = MLP(config.hidden_size, shared, rngs=rngs, dtype=dtype)
 
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """Devices that hold parts add up both sums at once."""
         tokens = x.reshape(-1, x.shape[-1])
+        return all_sum(self._partial(tokens), self.shared_experts.down_proj.split[0]).reshape(
+            x.shape
+        )
+
+    def _partial(self, tokens: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         with jax.named_scope("moe_router"):
             routes = self.gate.route(tokens)
         if self.experts.has_one_like(self.shared_experts):
             with jax.named_scope("moe_experts"):
-                return self.experts(tokens, *routes, self.shared_experts).reshape(x.shape)
+                return self.experts(tokens, *routes, self.shared_experts)
         with jax.named_scope("moe_routed_experts"):
             routed = self.experts(tokens, *routes)
         with jax.named_scope("moe_shared_expert"):
             # Left to itself the GPU's library adds the routed sum to its product, and that sum is a
             # launch of its own then, not a part of the one that adds the residual.
-            shared = jax.lax.optimization_barrier(self.shared_experts(x))
-            return routed.reshape(x.shape) + shared
+            shared = jax.lax.optimization_barrier(self.shared_experts.partial(tokens))
+            return routed + shared

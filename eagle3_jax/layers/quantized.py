@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from eagle3_jax.mesh import MeshAxes, split_of
 from pallas_kernels import QuantFormat, QuantizedArray, gpu
 from pallas_kernels.quantized import for_gpu
 
@@ -35,7 +36,9 @@ class QuantizedKernel(nnx.Module):
         scale = (*stack, *format.scale_shape(outputs, inputs))
         swapped = (*axes[:-2], axes[-1], axes[-2])
         self.values = Frozen(
-            jax.ShapeDtypeStruct(values, VALUE_DTYPES[format.weights]), axes=swapped
+            jax.ShapeDtypeStruct(values, VALUE_DTYPES[format.weights]),
+            axes=swapped,
+            groups=(*[1] * len(stack), *format.groups),
         )
         self.scale = Frozen(
             jax.ShapeDtypeStruct(scale, SCALE_DTYPES.get(format.weights, jnp.float32)),
@@ -43,9 +46,20 @@ class QuantizedKernel(nnx.Module):
         )
         self.format = format
 
+    @property
+    def split(self) -> tuple[MeshAxes | None, ...]:
+        """The mesh axes over which [*stack, in, out] are split, None for what is whole."""
+        *stack, outputs, inputs = split_of(self.values)
+        return (*stack, inputs, outputs)
+
     def get_value(self) -> QuantizedArray:
         """What `pallas_kernels.matmul` and `grouped_mlp` take."""
         return QuantizedArray(self.values.get_value(), self.scale.get_value(), self.format)
+
+
+def kernel_split(kernel: nnx.Param | QuantizedKernel) -> tuple[MeshAxes | None, ...]:
+    """The mesh axes over which a kernel's [*stack, in, out] are split, None where it is whole."""
+    return split_of(kernel) if isinstance(kernel, nnx.Param) else kernel.split
 
 
 def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) -> None:

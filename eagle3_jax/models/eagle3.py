@@ -4,12 +4,15 @@ The state is `fc` of the target's aux hidden states where those are known, and t
 output (before the final norm, or after it with EAGLE-3.1's norm_output) where they are not yet.
 """
 
+import math
+
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import KVPools, PageView
+from eagle3_jax.collectives import first_column
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers.embedding import Embedding
 from eagle3_jax.layers.gqa import GQAttention
@@ -18,6 +21,7 @@ from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
+from eagle3_jax.mesh import MeshAxes
 
 
 class IdMap(nnx.Variable):
@@ -94,12 +98,33 @@ class Eagle3Draft(nnx.Module):
             (hidden, draft_vocab), ("embed", "vocab"), rngs=rngs, dtype=dtype
         )
         if draft_vocab < config.vocab_size:
-            self.d2t = IdMap(jnp.zeros((draft_vocab,), jnp.int32))
+            self.d2t = IdMap(jnp.zeros((draft_vocab,), jnp.int32), axes=("vocab",))
 
     @property
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
         """Shape of one position's row in each KV pool."""
         return self.midlayer.self_attn.pool_rows
+
+    @property
+    def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
+        """The mesh axes that split each of these rows."""
+        return self.midlayer.self_attn.pool_splits
+
+    @property
+    def vocab_axis(self) -> MeshAxes | None:
+        """The mesh axes over which logits are split."""
+        return self.lm_head.split[1]
+
+    @property
+    def units(self) -> dict[str, int]:
+        """How many parts that can't be divided each logical axis has."""
+        config, latent = self.config, self.config.latent is not None
+        return {
+            "heads": config.num_attention_heads,
+            **({} if latent else {"kv_heads": config.num_key_value_heads}),
+            "mlp": config.intermediate_size,
+            "vocab": math.gcd(config.vocab_size, config.draft_vocab_size),
+        }
 
     def __call__(
         self,
@@ -141,10 +166,13 @@ class Eagle3Draft(nnx.Module):
 
     @property
     def target_ids(self) -> Int[Array, " draft_vocab"] | None:
-        """Target id of each draft id, or None when both vocabularies are one."""
+        """Target id of each draft id (that this device has), or None when both vocabularies are
+        one."""
         if self.config.draft_vocab_size == self.config.vocab_size:
             return None
-        return jnp.arange(self.config.draft_vocab_size) + self.d2t.get_value()
+        offsets = self.d2t.get_value()
+        draft_ids = first_column(offsets.size, self.vocab_axis) + jnp.arange(offsets.size)
+        return draft_ids + offsets
 
 
 def _attention(

@@ -17,6 +17,7 @@ from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
+from eagle3_jax.mesh import MeshAxes
 
 
 class KimiLayer(nnx.Module):
@@ -62,6 +63,27 @@ class KimiTarget(nnx.Module):
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
         """Shape of one position's row in each KV pool, layer after layer."""
         return tuple(row for layer in self.layers for row in layer.self_attn.pool_rows)
+
+    @property
+    def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
+        """The mesh axes that split each of these rows."""
+        return tuple(split for layer in self.layers for split in layer.self_attn.pool_splits)
+
+    @property
+    def vocab_axis(self) -> MeshAxes | None:
+        """The mesh axes over which logits are split."""
+        return self.lm_head.split[1]
+
+    @property
+    def units(self) -> dict[str, int]:
+        """How many parts that can't be divided each logical axis has."""
+        return {
+            "heads": self.config.num_attention_heads,
+            "mlp": self.config.intermediate_size,
+            "expert": self.config.n_routed_experts,
+            "expert_mlp": self.config.moe_intermediate_size,
+            "vocab": self.config.vocab_size,
+        }
 
     def __call__(
         self,

@@ -25,7 +25,8 @@ def grouped_mlp(
 ) -> Float[Array, "tokens hidden"]:
     """Each token's weighted sum of its chosen experts, down(silu(gate x) * up x).
 
-    expert_ids [tokens, top_k] in [0, experts), weights float32. A row's sum runs in the order of
+    expert_ids [tokens, top_k], weights float32. An id outside [0, experts) is an expert of another
+    device's and adds nothing. A row's sum runs in the order of
     its choices, so at a fixed number of tokens a row's bits never depend on the other rows.
     shared: gate, up and down of an expert that every token takes beside, with weight 1.
     tiles: the kernels' map of these ids, as `pallas_kernels.route` makes it in passing.

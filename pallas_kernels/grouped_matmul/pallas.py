@@ -43,7 +43,9 @@ def grouped_mlp(
     of_pairs = outs[: batch.pairs].reshape(tokens, top_k, -1)
     total = jnp.zeros(x.shape, jnp.float32)
     for choice in range(top_k):
-        total += expert_weights[:, choice, None] * of_pairs[:, choice]
+        # A pair that no expert here has was never written.
+        held = (expert_ids[:, choice, None] >= 0) & (expert_ids[:, choice, None] < experts)
+        total += jnp.where(held, expert_weights[:, choice, None] * of_pairs[:, choice], 0)
     routed = total.astype(x.dtype)
     return routed if shared is None else routed + outs[batch.pairs :]
 

@@ -18,8 +18,11 @@ def grouped_mlp(
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
     total = jnp.zeros(x.shape, jnp.float32)
     for ids, weight in zip(expert_ids.T, expert_weights.T, strict=True):
-        inner = jax.nn.silu(_row_times_own(x, gate[ids])) * _row_times_own(x, up[ids])
-        total += weight[:, None] * _row_times_own(inner, down[ids])
+        held = (ids >= 0) & (ids < gate.shape[0])
+        own = jnp.where(held, ids, 0)
+        inner = jax.nn.silu(_row_times_own(x, gate[own])) * _row_times_own(x, up[own])
+        chosen = weight[:, None] * _row_times_own(inner, down[own])
+        total += jnp.where(held[:, None], chosen, 0)
     return total.astype(x.dtype)
 
 

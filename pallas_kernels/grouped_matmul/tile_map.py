@@ -31,8 +31,12 @@ def most_tiles(pairs: int, experts: int, rows: int) -> int:
 
 
 def tile_map(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> TileMap:
-    """The map for tiles of this many rows, by XLA: the contract of the kernel of `route`."""
+    """The map for tiles of this many rows, by XLA: the contract of the kernel of `route`.
+
+    Pairs of ids outside [0, experts) come last in `order` and lie in no tile.
+    """
     chosen, expert = expert_ids.reshape(-1), jnp.arange(experts)
+    chosen = jnp.where((chosen >= 0) & (chosen < experts), chosen, experts)
     counts = (chosen == expert[:, None]).sum(1)
     tiles_of = (counts + rows - 1) // rows
     ends, last = jnp.cumsum(tiles_of), jnp.cumsum(counts)

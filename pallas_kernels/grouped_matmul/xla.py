@@ -53,9 +53,11 @@ def grouped_mlp(
 
     empty = jnp.zeros((blocks.token.size, x.shape[1]), x.dtype)
     outs = lax.fori_loop(0, blocks.used, run_block, empty)[blocks.slot]
+    held = (expert_ids >= 0) & (expert_ids < experts)
     total = jnp.zeros(x.shape, jnp.float32)
     for choice in range(top_k):
-        total += expert_weights[:, choice, None] * outs[:, choice]
+        chosen = expert_weights[:, choice, None] * outs[:, choice]
+        total += jnp.where(held[:, choice, None], chosen, 0)
     return total.astype(x.dtype)
 
 
@@ -94,9 +96,10 @@ def _group(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> _
     blocks_of = (counts + rows - 1) // rows
     ends = jnp.where(expert <= expert[:, None], blocks_of, 0).sum(1)
     rank = ((chosen == chosen[:, None]) & (pair < pair[:, None])).sum(1)
-    slot = (ends - blocks_of)[chosen] * rows + rank
     # A group's last block may be partly empty: at most one such block an expert.
     blocks = min(chosen.size, chosen.size // rows + experts)
+    held = (chosen >= 0) & (chosen < experts)
+    slot = jnp.where(held, (ends - blocks_of)[chosen] * rows + rank, blocks * rows)
     expert_of = (ends <= jnp.arange(blocks)[:, None]).sum(1)
     token = pair // expert_ids.shape[1]
     token_of = jnp.where(slot == jnp.arange(blocks * rows)[:, None], token, 0).sum(1)

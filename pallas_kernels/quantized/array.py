@@ -62,6 +62,14 @@ class QuantFormat:
         """Two for four-bit formats, else one."""
         return 2 if self.weights in _FOUR_BIT else 1
 
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Stored values [outputs, inputs] that share a scale and can't be parted; 1 where any can:
+        a scale of a whole row is that of each of its parts."""
+        if self.weights == "fp8_block":
+            return (BLOCK, BLOCK)
+        return (1, GROUP // 2) if self.weights in ("int4_group", "mxfp4") else (1, 1)
+
     def scale_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
         """Shape of the scales of one [outputs, inputs] matrix."""
         if self.weights in ("fp8_channel", "int4_channel"):

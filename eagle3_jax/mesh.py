@@ -1,0 +1,174 @@
+"""One mesh of devices, and how the parameters of a model lie on it.
+
+Layers name logical axes; only this file says which of them are split over which mesh axes. What a
+program runs is what one device does (`jax.shard_map`): a parameter there is the device's part, and
+layers add up partial products themselves, as the parameter's `mesh_axes` tell them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+TENSOR, EXPERT = "tensor", "expert"
+MeshAxes = tuple[str, ...]
+DEVICES: MeshAxes = (TENSOR, EXPERT)
+"""All devices. A mesh is as large as tensor parallelism; with expert parallelism its devices lie
+along `expert` and hold whole experts, else along `tensor` and hold a part of each."""
+
+RULES: Mapping[str, MeshAxes] = {
+    "heads": DEVICES,
+    "kv_heads": DEVICES,
+    "mlp": DEVICES,
+    "vocab": DEVICES,
+    "expert": (EXPERT,),
+    "expert_mlp": (TENSOR,),
+    "embed": (),
+    "latent": (),
+    "head_dim": (),
+}
+"""Logical axis -> mesh axes, none where every device holds all of it."""
+
+
+def make_mesh(
+    tensor_parallel_size: int,
+    *,
+    enable_expert_parallel: bool = False,
+    devices: Sequence[Any] | None = None,
+) -> Mesh:
+    """A mesh of the first tensor_parallel_size devices, of one kind.
+
+    Raises ValueError where there are too few, or of several kinds.
+    """
+    found = jax.devices() if devices is None else devices
+    if not 1 <= tensor_parallel_size <= len(found):
+        raise ValueError(
+            f"tensor_parallel_size must be 1..{len(found)}, as many devices as there are; "
+            f"got {tensor_parallel_size}"
+        )
+    taken = list(found[:tensor_parallel_size])
+    kinds = sorted({device.device_kind for device in taken})
+    if len(kinds) > 1:
+        raise ValueError(f"the devices of a mesh must be of one kind, got {', '.join(kinds)}")
+    shape = (1, len(taken)) if enable_expert_parallel else (len(taken), 1)
+    return Mesh(np.array(taken).reshape(shape), DEVICES)
+
+
+def mesh_axes(axes: Sequence[str | None]) -> tuple[MeshAxes, ...]:
+    """The mesh axes that split each dimension of a parameter with these logical axes.
+
+    Raises ValueError where one mesh axis would split two dimensions.
+    """
+    split = tuple(RULES[name] if name else () for name in axes)
+    used = [axis for dimension in split for axis in dimension]
+    if len(used) > len(set(used)):
+        raise ValueError(f"axes {tuple(axes)} collide: one mesh axis would split two of them")
+    return split
+
+
+def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
+    """Refuses a mesh that does not divide what a model has of some logical axis.
+
+    units: how many indivisible parts each axis has: of `heads` the heads, not their columns.
+    """
+    problems = [
+        f"{count} {_NAMES[axis]} cannot be split evenly over {parts(mesh, RULES[axis])} devices"
+        for axis, count in units.items()
+        if count % parts(mesh, RULES[axis])
+    ]
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+_NAMES = {
+    "heads": "attention heads",
+    "kv_heads": "KV heads",
+    "mlp": "columns of a feed-forward block",
+    "vocab": "tokens of a vocabulary",
+    "expert": "experts",
+    "expert_mlp": "columns of an expert",
+}
+
+
+def parts(mesh: Mesh, axes: MeshAxes) -> int:
+    """How many parts these mesh axes make."""
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def shard(model: nnx.Module, mesh: Mesh) -> None:
+    """Puts every parameter of a model on the mesh; abstract ones learn where they belong.
+
+    A parameter without logical axes is whole everywhere. Raises ValueError where a dimension does
+    not divide; a quantised one divides between its `groups`.
+    """
+    for path, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.Variable):
+            _shard_parameter(".".join(map(str, path)), node, mesh)
+
+
+def _shard_parameter(name: str, parameter: nnx.Variable[Any], mesh: Mesh) -> None:
+    value, whole = parameter.get_value(), (1,) * parameter.get_value().ndim
+    metadata = parameter.get_metadata()
+    split = mesh_axes(metadata.get("axes") or (None,) * value.ndim)
+    for size, group, axes in zip(value.shape, metadata.get("groups", whole), split, strict=True):
+        if (devices := parts(mesh, axes)) > 1 and size % (group * devices):
+            raise ValueError(
+                f"{name}: {size} of its {value.shape} cannot be split evenly over {devices} "
+                f"devices, in groups of {group}"
+            )
+    parameter.set_metadata(mesh_axes=split)
+    parameter.set_value(place(value, NamedSharding(mesh, spec_of(parameter))))
+
+
+def place(value: Any, sharding: NamedSharding) -> Any:
+    """An array moved to where it belongs, or a shape that says so."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+    return jax.device_put(value, sharding)
+
+
+def split_of(parameter: nnx.Variable[Any]) -> tuple[MeshAxes | None, ...]:
+    """The mesh axes that split each dimension of a parameter, None where every device has all."""
+    split = parameter.get_metadata().get("mesh_axes")
+    axes = split or ((),) * len(parameter.get_metadata().get("axes", ()))
+    return tuple(names or None for names in axes)
+
+
+def spec_of(parameter: nnx.Variable[Any]) -> PartitionSpec:
+    """How a parameter lies on its mesh."""
+    return PartitionSpec(*split_of(parameter))
+
+
+def mesh_of(model: nnx.Module) -> Mesh | None:
+    """The mesh that a model's parameters lie on, None on a single device."""
+    for _, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.Variable) and "mesh_axes" in node.get_metadata():
+            sharding = node.get_value().sharding
+            assert isinstance(sharding, NamedSharding), "a sharded parameter has a named sharding"
+            assert isinstance(sharding.mesh, Mesh), "of devices, not of their number alone"
+            return sharding.mesh
+    return None
+
+
+def on_every_device(
+    function: Callable[..., Any], mesh: Mesh | None, model: nnx.Module, out_specs: Any
+) -> Callable[..., Any]:
+    """function(model, *inputs) without its model, as each device runs it on its part of the model
+    and on whole inputs."""
+    if mesh is None:
+        return partial(function, model)
+    graph, state = nnx.split(model)
+    specs = jax.tree.map(spec_of, state, is_leaf=lambda node: isinstance(node, nnx.Variable))
+
+    def run(state: nnx.State, inputs: tuple[Any, ...]) -> Any:
+        return function(nnx.merge(graph, state), *inputs)
+
+    sharded = jax.shard_map(
+        run, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=out_specs, check_vma=False
+    )
+    return lambda *inputs: sharded(state, inputs)
