@@ -75,9 +75,9 @@ REDUCED_IDS = range(1, 2 * REDUCED_VOCAB, 2)
 HEAD_GAIN = 3.0
 
 
-def tiny_target(seed: int = 0) -> KimiTarget:
+def tiny_target(seed: int = 0, config: TargetConfig = TARGET) -> KimiTarget:
     """A target whose choices depend on the whole context."""
-    target = nnx.eval_shape(lambda: KimiTarget(TARGET, rngs=nnx.Rngs(0)))
+    target = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0)))
     rng = np.random.default_rng(seed)
     _fill(target, rng, gain=0.6)
     _set(target.embed_tokens.embedding, rng.normal(size=(VOCAB, HIDDEN)))
@@ -85,9 +85,9 @@ def tiny_target(seed: int = 0) -> KimiTarget:
     return target
 
 
-def tiny_draft(target: KimiTarget, seed: int = 1) -> Eagle3Draft:
+def tiny_draft(target: KimiTarget, seed: int = 1, config: DraftConfig = DRAFT) -> Eagle3Draft:
     """A draft with the target's embedding and head."""
-    draft = copying_draft(DRAFT, seed)
+    draft = copying_draft(config, seed)
     draft.embed_tokens, draft.lm_head = target.embed_tokens, target.lm_head
     return draft
 
@@ -99,20 +99,22 @@ def attentive_draft(target: KimiTarget, seed: int = 3) -> Eagle3Draft:
     return draft
 
 
-def latent_draft(target: KimiTarget, seed: int = 4) -> Eagle3Draft:
+def latent_draft(
+    target: KimiTarget, seed: int = 4, config: DraftConfig = LATENT_DRAFT
+) -> Eagle3Draft:
     """Like `tiny_draft`, with latent attention."""
-    draft = _filled_draft(LATENT_DRAFT, seed)
+    draft, heads = _filled_draft(config, seed), config.num_attention_heads
     draft.embed_tokens, draft.lm_head = target.embed_tokens, target.lm_head
     attention, rng = draft.midlayer.self_attn, np.random.default_rng(seed)
     assert isinstance(attention, MLAttention)
-    similar = 0.5 * rng.normal(size=(2, HIDDEN, 8))
-    rotated = np.zeros((2, HIDDEN, 6))
+    similar = 0.5 * rng.normal(size=(heads, HIDDEN, 8))
+    rotated = np.zeros((heads, HIDDEN, 6))
     queries = np.concatenate([similar, rotated], axis=-1).swapaxes(0, 1)
     _set(attention.q_a_proj.kernel, np.eye(2 * HIDDEN, HIDDEN))
     _set(attention.q_b_proj.kernel, queries.reshape(HIDDEN, -1))
     _set(attention.kv_a_proj_with_mqa.kernel, np.eye(2 * HIDDEN, HIDDEN + 6))
     _set(attention.kv_b_proj.key_kernel, similar)
-    _set(attention.kv_b_proj.value_kernel, np.eye(HIDDEN).reshape(HIDDEN, 2, -1).swapaxes(0, 1))
+    _set(attention.kv_b_proj.value_kernel, np.eye(HIDDEN).reshape(HIDDEN, heads, -1).swapaxes(0, 1))
     _set(attention.o_proj.kernel, np.eye(HIDDEN))
     return draft
 
@@ -146,7 +148,8 @@ def copying_draft(config: DraftConfig, seed: int = 1) -> Eagle3Draft:
     draft, rng = _filled_draft(config, seed), np.random.default_rng(seed + 100)
     attention = draft.midlayer.self_attn
     assert isinstance(attention, GQAttention)
-    heads, groups = config.num_key_value_heads, config.num_attention_heads // 2
+    heads = config.num_key_value_heads
+    groups = config.num_attention_heads // heads
     similar = rng.normal(size=(2 * HIDDEN, heads, config.head_dim)) / 4
     _set(attention.k_proj.kernel, similar.reshape(2 * HIDDEN, -1))
     _set(attention.q_proj.kernel, np.repeat(similar, groups, axis=1).reshape(2 * HIDDEN, -1))
