@@ -77,7 +77,7 @@ def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
     units: how many indivisible parts each axis has: of `heads` the heads, not their columns.
     """
     problems = [
-        f"{count} {_NAMES[axis]} cannot be split evenly over {parts(mesh, RULES[axis])} devices"
+        f"{count} {UNIT_NAMES[axis]} cannot be split evenly over {parts(mesh, RULES[axis])} devices"
         for axis, count in units.items()
         if count % parts(mesh, RULES[axis])
     ]
@@ -85,7 +85,7 @@ def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
         raise ValueError("; ".join(problems))
 
 
-_NAMES = {
+UNIT_NAMES: Mapping[str, str] = {
     "heads": "attention heads",
     "kv_heads": "KV heads",
     "mlp": "columns of a feed-forward block",
@@ -93,6 +93,7 @@ _NAMES = {
     "expert": "experts",
     "expert_mlp": "columns of an expert",
 }
+"""Logical axis -> what its indivisible parts are called."""
 
 
 def parts(mesh: Mesh, axes: MeshAxes) -> int:

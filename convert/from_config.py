@@ -1,0 +1,97 @@
+"""A published pair as shapes, from its config.json alone: no tensor's header is read.
+
+What stays quantised is what config.json says of each linear layer. `convert.planned` asks the
+tensors instead, and holds config.json against them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from jax.typing import DTypeLike
+
+from convert.eagle3 import draft_rules
+from convert.fill import shapes_of
+from convert.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
+from convert.kimi_k25 import published_target_name, target_rules
+from convert.planned import abstract_draft, abstract_target
+from convert.quantization_config import QuantizationConfig, Scheme, read_quantization_config
+from convert.rules import Rule, split_row
+from eagle3_jax.config import DraftConfig, TargetConfig
+from eagle3_jax.layers.quantized import quantize_structure
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from pallas_kernels import QuantFormat
+from pallas_kernels.quantized import ActivationFormat, WeightFormat
+
+_ACTIVATIONS: dict[WeightFormat, ActivationFormat] = {
+    form.weights: form.published_activations
+    for form in (FP8_CHANNEL, FP8_BLOCK, INT4_GROUP, MXFP4, W4A8)
+}
+"""What a scheme that quantises activations multiplies its weights with."""
+
+
+def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> KimiTarget:
+    """The abstract target that a published config.json describes, as it would lie in memory.
+
+    Raises ValueError for another architecture and for a quantisation that is not known.
+    """
+    model = abstract_target(TargetConfig.from_hf(config), dtype)
+    _quantize(model, config, target_rules(model.config), published_target_name)
+    return model
+
+
+def draft_from_config(
+    config: Mapping[str, Any], dtype: DTypeLike, *, num_target_layers: int
+) -> Eagle3Draft:
+    """The same for a draft, with an embedding and a head of its own."""
+    read = DraftConfig.from_hf(config, num_target_layers=num_target_layers)
+    model = abstract_draft(read, dtype)
+    _quantize(model, config, draft_rules(read), str)
+    return model
+
+
+def _quantize(
+    model: KimiTarget | Eagle3Draft,
+    config: Mapping[str, Any],
+    rules: Iterable[Rule],
+    published_name: Callable[[str], str],
+) -> None:
+    quantization = read_quantization_config(config)
+    if quantization is not None:
+        kept = _kept(quantization, rules, shapes_of(model), published_name)
+        quantize_structure(model, dict(kept))
+
+
+def _kept(
+    quantization: QuantizationConfig,
+    rules: Iterable[Rule],
+    parameters: Mapping[str, tuple[int, ...]],
+    published_name: Callable[[str], str],
+) -> Iterator[tuple[str, QuantFormat]]:
+    """Parameters that stay quantised. One expert stands for its stack, which has one form."""
+    by_path = {
+        split_row(rule.paths[0])[1]: rule
+        for rule in rules
+        if rule.paths and rule.layout.quantized == "keep"
+    }
+    for path in parameters:
+        template, numbers = _template(path)
+        if (rule := by_path.get(template)) is not None:
+            name = published_name(rule.name.format(**numbers, expert=0))
+            if (scheme := quantization.scheme_of(name.removesuffix(".weight"))) is not None:
+                yield path, _format(scheme)
+
+
+def _template(path: str) -> tuple[str, dict[str, str]]:
+    """`layers.3.mlp` -> (`layers.{layer}.mlp`, {"layer": "3"})"""
+    first, _, rest = path.partition(".")
+    number, _, module = rest.partition(".")
+    if first == "layers" and number.isdigit():
+        return f"layers.{{layer}}.{module}", {"layer": number}
+    return path, {}
+
+
+def _format(scheme: Scheme) -> QuantFormat:
+    if not scheme.activations:
+        return QuantFormat(scheme.weights)
+    return QuantFormat(scheme.weights, _ACTIVATIONS[scheme.weights])

@@ -1,0 +1,57 @@
+"""The command eagle3-plan."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from serve.plan.options import PROG, PlanOptions, build_parser, read_options
+
+FILE_WIDTH = 150
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0; 2 for flags and files of no use, and for what does not fit."""
+    parser = build_parser()
+    flags = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    # Nothing runs on a device: shapes alone.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    try:
+        if flags.constants:
+            _constants(console)
+        else:
+            _plan(console, read_options(flags), flags.json, flags.plot)
+    except (ImportError, OSError, ValueError) as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _constants(console: Console) -> None:
+    from serve.plan.tables import print_constants
+
+    print_constants(console)
+
+
+def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path | None) -> None:
+    from serve.plan.planner import make_plan, read_pair
+    from serve.plan.plot import check_plot, write_plot
+    from serve.plan.published_rows import compare_published
+    from serve.plan.record import write_plan
+    from serve.plan.tables import print_plan
+
+    if plot is not None:
+        check_plot(plot)
+    plan, compared = make_plan(options, read_pair(options)), compare_published()
+    print_plan(console, plan, compared)
+    if json is not None:
+        write_plan(json, plan, compared)
+    if plot is not None:
+        write_plot(plot, plan, compared)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

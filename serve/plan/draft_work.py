@@ -1,0 +1,100 @@
+"""What a device does to draft the tokens of one round."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from eagle3_jax.layers.gqa import GQAttention
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from serve.plan.kernels import AllReduce, Kernel, Work
+from serve.plan.parallel import Parallelism
+from serve.plan.products import Device, Product
+from serve.plan.split import draft_parts
+from serve.plan.target_work import (
+    ACTIVATION_BYTES,
+    Latents,
+    Rows,
+    latent_products,
+    product_work,
+)
+
+SMALL_KERNELS = 5
+"""Of one pass: norms, rotation, cache. A guess."""
+CHOICE_BYTES = 8
+"""What devices exchange for one drafted token: a score and an id."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Grouped attention on a device: query heads, and numbers of a cached row, keys and values."""
+
+    heads: int
+    head_dim: int
+    row: int
+
+    def work(self, part: str, rows: Rows, times: int) -> Kernel:
+        """Every row reads its sequence's keys and values once."""
+        nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
+        flop = 2 * rows.count * self.heads * rows.context * 2 * self.head_dim
+        return Kernel(part, "attention", nbytes, flop, times=times)
+
+
+@dataclass(frozen=True)
+class DraftShape:
+    """The draft on one device."""
+
+    fc: Product
+    layer: tuple[Product, ...]
+    attention: Heads | Latents
+    head: Product
+    hidden: int
+    devices: int
+
+
+def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
+    """Reads an abstract draft."""
+    devices = parallel.draft_devices
+    device, layer = Device(draft_parts(parallel)), draft.midlayer
+    heads, mlp = draft.config.num_attention_heads // devices, layer.mlp
+    attention = layer.self_attn
+    if isinstance(attention, GQAttention):
+        joined = attention.q_proj, attention.k_proj, attention.v_proj
+        products = [[one.kernel for one in joined], [attention.o_proj.kernel]]
+        own = tuple(device.product(*one) for one in products)
+        row = 2 * attention.kv_heads // devices * attention.head_dim
+        core: Heads | Latents = Heads(heads, attention.head_dim, row)
+    else:
+        own = latent_products(device, attention)
+        core = Latents(heads, attention.config.latent_dim, attention.config.kv_lora_rank)
+    gated = device.product(mlp.gate_proj.kernel, mlp.up_proj.kernel)
+    return DraftShape(
+        device.product(draft.fc.kernel),
+        (*own, gated, device.product(mlp.down_proj.kernel)),
+        core,
+        device.product(draft.lm_head.kernel),
+        draft.config.hidden_size,
+        devices,
+    )
+
+
+def draft_work(shape: DraftShape, drafts: int, rows: Rows) -> Iterator[Work]:
+    """A first pass over all rows verified last (rows.q_len of each sequence), then single steps.
+
+    The head runs on one row of each sequence in every pass. Without drafts there is still the
+    first pass, which keeps the draft's KV whole.
+    """
+    yield product_work("fc", shape.fc, rows.count, 1)
+    yield from _pass(shape, rows, 1)
+    if drafts > 1:
+        yield from _pass(shape, replace(rows, q_len=1), drafts - 1)
+    if drafts:
+        yield product_work("head", shape.head, rows.batch, drafts)
+        yield AllReduce(CHOICE_BYTES * rows.batch, shape.devices, drafts)
+
+
+def _pass(shape: DraftShape, rows: Rows, times: int) -> Iterator[Work]:
+    for product in shape.layer:
+        yield product_work("layer", product, rows.count, times)
+    yield shape.attention.work("attention", rows, times)
+    passed = ACTIVATION_BYTES * rows.count * shape.hidden
+    yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * times)
+    yield AllReduce(passed, shape.devices, 3 * times)

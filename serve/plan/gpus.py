@@ -1,0 +1,142 @@
+"""The GPUs that can be planned for, and what is known of them: each constant with its source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+GIB = 1 << 30
+_MIB, _US = 1 << 20, 1e-6
+KernelKind = Literal["gemm", "experts", "experts_int4", "attention", "small"]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Time of a tuned kernel: seconds + max(bytes / (of_bandwidth x HBM), FLOP / (of_peak x peak)).
+
+    of_bandwidth, of_peak: shares of the datasheet's rates that it reaches.
+    """
+
+    seconds: float
+    of_bandwidth: float
+    of_peak: float
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Rates are bytes and FLOP (dense) a second.
+
+    memory: bytes the driver shows. matrix: peak by what is multiplied (see `rate`). peer_link: to
+    one peer and in one direction; all_links: to all of them. tuned: by kind of kernel.
+    all_reduce: seconds, and the share of the links that it reaches.
+    """
+
+    name: str
+    arch: str
+    memory: int
+    bandwidth: float
+    matrix: Mapping[str, float]
+    peer_link: float
+    all_links: float
+    tuned: Mapping[KernelKind, Tuned]
+    all_reduce: Tuned
+
+    def rate(self, activations: str) -> float:
+        """Peak of a product with these activations; bfloat16 where there is no faster one."""
+        return self.matrix.get(activations, self.matrix["none"])
+
+
+def _matrix(bf16: float, fp8: float, fp4: float | None = None) -> Mapping[str, float]:
+    eight_bit = dict.fromkeys(("fp8_token", "fp8_group", "int8_token"), fp8)
+    four_bit = {"mxfp4": fp4} if fp4 else {}
+    return MappingProxyType({"none": bf16, **eight_bit, **four_bit})
+
+
+_AITER: Mapping[KernelKind, Tuned] = {
+    "gemm": Tuned(4.0 * _US, 0.75, 0.5),
+    "experts": Tuned(15.3 * _US, 0.84, 0.4),
+    "experts_int4": Tuned(20.0 * _US, 0.65, 0.4),
+    "attention": Tuned(17.0 * _US, 0.64, 0.22),
+    "small": Tuned(2.5 * _US, 0.5, 1.0),
+}
+_GUESSED_GFX942: Mapping[KernelKind, Tuned] = {
+    "gemm": Tuned(6.0 * _US, 0.70, 0.5),
+    "experts": Tuned(20.0 * _US, 0.60, 0.4),
+    "experts_int4": Tuned(20.0 * _US, 0.60, 0.4),
+    "attention": Tuned(20.0 * _US, 0.55, 0.25),
+    "small": Tuned(3.0 * _US, 0.5, 1.0),
+}
+_GUESSED_SM90: Mapping[KernelKind, Tuned] = {
+    "gemm": Tuned(3.0 * _US, 0.80, 0.5),
+    "experts": Tuned(8.0 * _US, 0.75, 0.4),
+    "experts_int4": Tuned(8.0 * _US, 0.75, 0.4),
+    "attention": Tuned(8.0 * _US, 0.70, 0.60),
+    "small": Tuned(2.0 * _US, 0.5, 1.0),
+}
+
+MI355X = Gpu(
+    "MI355X",
+    "gfx950",
+    memory=288 * GIB - 16 * _MIB,
+    bandwidth=8.0e12,
+    matrix=_matrix(2.5e15, 5.0e15, 10.0e15),
+    peer_link=76.8e9,
+    all_links=7 * 76.8e9,
+    tuned=_AITER,
+    all_reduce=Tuned(6.5 * _US, 0.75, 1.0),
+)
+MI325X = Gpu(
+    "MI325X",
+    "gfx942",
+    memory=256 * GIB - 16 * _MIB,
+    bandwidth=6.0e12,
+    matrix=_matrix(1.3e15, 2.6e15),
+    peer_link=64e9,
+    all_links=7 * 64e9,
+    tuned=_GUESSED_GFX942,
+    all_reduce=Tuned(7.0 * _US, 0.75, 1.0),
+)
+MI300X = Gpu(
+    "MI300X",
+    "gfx942",
+    memory=192 * GIB - 16 * _MIB,
+    bandwidth=5.3e12,
+    matrix=_matrix(1.3e15, 2.6e15),
+    peer_link=64e9,
+    all_links=7 * 64e9,
+    tuned=_GUESSED_GFX942,
+    all_reduce=Tuned(7.0 * _US, 0.75, 1.0),
+)
+H200 = Gpu(
+    "H200",
+    "sm_90",
+    memory=139 * GIB,
+    bandwidth=4.8e12,
+    matrix=_matrix(0.99e15, 1.98e15),
+    peer_link=450e9,
+    all_links=450e9,
+    tuned=_GUESSED_SM90,
+    all_reduce=Tuned(6.0 * _US, 0.75, 1.0),
+)
+GPUS = {gpu.name: gpu for gpu in (MI355X, MI325X, MI300X, H200)}
+
+SOURCES = (
+    (
+        "memory",
+        "what drivers show: MI300X 196592 MiB (ROCm issue 4750), MI325X 262128 MiB (amd-smi); "
+        "MI355X by the same rule, 16 MiB less than 288 GiB; H200 as CUDA shows it",
+    ),
+    ("bandwidth, matrix, links", "datasheets of AMD and NVIDIA: HBM, dense peaks, one direction"),
+    (
+        "tuned, MI355X",
+        "least-squares fits of a + bytes / (e x HBM) to the tuned kernels that AITER publishes "
+        "(ROCm/aiter at e404860). gemm: kimik2_bf16_tuned_gemm.csv and others, a 4.15 us (n = 70), "
+        "fp8 3.55 us (n = 111), e of the one row that no cache holds (615 MB); experts: "
+        "kimik2_fp4_tuned_fmoe.csv (n = 18), int4: kimik2_i4_tuned_fmoe.csv (n = 25); attention: "
+        "gluon/README.md; small: a guess",
+    ),
+    ("all-reduce", "vllm issue 39080: MI355X, 8 GPUs, 6.3 to 7.5 us up to 384 KB"),
+    ("tuned, MI325X, MI300X, H200", "guesses, scaled from MI355X: nothing was fitted for them"),
+    ("shares of peak", "0.5 dense, 0.4 experts: guesses; 0.22 latent attention: AITER's README"),
+)
+"""What constant, and where it comes from."""

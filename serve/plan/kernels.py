@@ -1,0 +1,67 @@
+"""Seconds of one kernel under the two limits that a plan is held against."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from serve.plan.gpus import Gpu, KernelKind
+
+Bound = Literal["datasheet", "tuned"]
+"""datasheet: bytes and FLOP at the rates of the datasheet, launches free. tuned: the best kernels
+published so far, back to back, with what each costs besides; no host, no gaps."""
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Launches of one kind on one device: `times` of them, each of so many bytes and FLOP.
+
+    part: what of the round it belongs to. activations: what the matrix units multiply.
+    """
+
+    part: str
+    kind: KernelKind
+    nbytes: float
+    flop: float = 0.0
+    activations: str = "none"
+    times: int = 1
+
+    def seconds(self, gpu: Gpu, bound: Bound) -> float:
+        """All of its launches."""
+        peak = gpu.rate(self.activations)
+        if bound == "datasheet":
+            small = self.kind == "small"
+            each = 0.0 if small else max(self.nbytes / gpu.bandwidth, self.flop / peak)
+        else:
+            of = gpu.tuned[self.kind]
+            reading = self.nbytes / (of.of_bandwidth * gpu.bandwidth)
+            each = of.seconds + max(reading, self.flop / (of.of_peak * peak))
+        return self.times * each
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """`times` sums of so many bytes over all devices."""
+
+    nbytes: float
+    devices: int
+    times: int
+    part: str = "all-reduce"
+
+    def seconds(self, gpu: Gpu, bound: Bound) -> float:
+        """Each device sends and takes 2 (n - 1) / n of the bytes, over all links it has."""
+        if self.devices == 1:
+            return 0.0
+        links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)
+        wire = 2 * (self.devices - 1) / self.devices * self.nbytes / links
+        if bound == "datasheet":
+            return self.times * wire
+        return self.times * (gpu.all_reduce.seconds + wire / gpu.all_reduce.of_bandwidth)
+
+
+Work = Kernel | AllReduce
+
+
+def seconds(work: Iterable[Work], gpu: Gpu, bound: Bound) -> float:
+    """One after another."""
+    return sum(one.seconds(gpu, bound) for one in work)

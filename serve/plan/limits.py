@@ -1,0 +1,49 @@
+"""What no longer fits into 32 bits: offsets into a pool or a stack of weights, ids of rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from serve.plan.memory import ITEMSIZE, TARGET_POOL, Memory
+
+INT32 = 1 << 31
+WIDE = "64-bit offsets in kernels beyond"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One count that 32-bit arithmetic bounds, on one device.
+
+    count: how large it is when the pools take all the memory there is; most: the tokens of KV at
+    which it reaches 2^31, None where it does not depend on them. answer: what the engine does.
+    """
+
+    what: str
+    count: int
+    most: int | None
+    answer: str
+
+    @property
+    def binds(self) -> bool:
+        """Whether signed 32 bits are too few."""
+        return self.count >= INT32
+
+
+def limits(memory: Memory, kv_cache_dtype: str) -> Iterator[Limit]:
+    """Every count that may bind, with pools as large as they can be."""
+    rows = memory.pages(kv_cache_dtype) * memory.page_size
+    itemsize = ITEMSIZE[kv_cache_dtype]
+    for pool in memory.pools:
+        yield _of(f"numbers in a pool of {pool.name}", rows, pool.elements, WIDE)
+        bytes_of = f"bytes of a pool of {pool.name}"
+        yield _of(bytes_of, rows, pool.elements * itemsize, "kernels count numbers, not bytes")
+        if pool.name == TARGET_POOL:
+            stacked = f"numbers in all {pool.layers} of them, if they were one array"
+            yield _of(stacked, rows, pool.elements * pool.layers, "one array a layer")
+    yield _of("rows of a pool", rows, 1, "page and offset stay apart")
+    for model in filter(None, (memory.target, memory.draft)):
+        path, elements = model.largest
+        yield Limit(f"numbers in {path}", elements, None, WIDE)
+
+
+def _of(what: str, rows: int, each: int, answer: str) -> Limit:
+    return Limit(what, rows * each, INT32 // each, answer)

@@ -1,0 +1,138 @@
+"""What lies in a device's memory, and how many tokens of KV fit beside it."""
+
+import math
+from dataclasses import dataclass, replace
+
+import jax
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.initial_state import initial_state
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from serve.plan.gpus import GIB, Gpu
+from serve.plan.parallel import Parallelism
+from serve.plan.split import draft_parts, target_parts
+from serve.plan.weights import ModelBytes, model_bytes
+
+ITEMSIZE = {"bfloat16": 2, "fp8": 1}
+"""Bytes of one number in a KV pool."""
+TARGET_POOL = "target latents"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One KV pool on a device. elements: numbers that one token takes; layers: pools like it."""
+
+    name: str
+    elements: int
+    layers: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on each device. usable: what the engine may take of it. state: all but the pools."""
+
+    gpu: str
+    total: int
+    usable: int
+    target: ModelBytes
+    draft: ModelBytes | None
+    state: int
+    pools: tuple[Pool, ...]
+    page_size: int
+
+    @property
+    def weights(self) -> int:
+        """Target and draft."""
+        return self.target.device_nbytes + (self.draft.device_nbytes if self.draft else 0)
+
+    @property
+    def for_pools(self) -> int:
+        """What is left for KV; negative where weights and state alone do not fit."""
+        return self.usable - self.weights - self.state
+
+    def token_bytes(self, kv_cache_dtype: str) -> int:
+        """Bytes of one token's KV in all pools."""
+        elements = sum(pool.elements * pool.layers for pool in self.pools)
+        return elements * ITEMSIZE[kv_cache_dtype]
+
+    def pages(self, kv_cache_dtype: str) -> int:
+        """Pages that fit, the scratch page included."""
+        return max(0, self.for_pools // (self.token_bytes(kv_cache_dtype) * self.page_size))
+
+    def tokens(self, kv_cache_dtype: str) -> int:
+        """Tokens of KV that fit."""
+        return max(0, self.pages(kv_cache_dtype) - 1) * self.page_size
+
+    def sequences(self, length: int, kv_cache_dtype: str) -> int:
+        """How many sequences of so many tokens fit."""
+        each = math.ceil(length / self.page_size)
+        return max(0, self.pages(kv_cache_dtype) - 1) // each
+
+
+def plan_memory(
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    gpu: Gpu,
+    parallel: Parallelism,
+    config: EngineConfig,
+    utilization: float,
+) -> Memory:
+    """Sizes of an abstract pair; ValueError where the devices do not divide it."""
+    return Memory(
+        gpu.name,
+        gpu.memory,
+        int(gpu.memory * utilization),
+        model_bytes(target, target_parts(parallel)),
+        draft and model_bytes(draft, draft_parts(parallel)),
+        _state_bytes(target, draft, config),
+        _pools(target, draft, parallel),
+        config.page_size,
+    )
+
+
+def lacking_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
+    """How much memory is missing for one sequence of this length; 0 where it fits."""
+    return max(0, _sequence_bytes(memory, length, kv_cache_dtype) - memory.for_pools)
+
+
+def too_big(memory: Memory, devices: int, length: int, kv_cache_dtype: str) -> str:
+    """Why a pair does not fit and by how much."""
+    lacking = lacking_bytes(memory, length, kv_cache_dtype)
+    pools = _sequence_bytes(memory, length, kv_cache_dtype)
+    return (
+        f"{devices} x {memory.gpu} are too small: on each, weights take "
+        f"{memory.weights / GIB:.1f} GiB, slots {memory.state / GIB:.1f} and KV of one sequence of "
+        f"{length} tokens {pools / GIB:.1f}; that is {lacking / GIB:.1f} more than the "
+        f"{memory.usable / GIB:.1f} GiB that may be used"
+    )
+
+
+def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
+    """Pools of one sequence and the scratch page."""
+    pages = math.ceil(length / memory.page_size) + 1
+    return pages * memory.page_size * memory.token_bytes(kv_cache_dtype)
+
+
+def _state_bytes(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> int:
+    """Slots and their options, as the engine makes them; every device holds all of it."""
+    smallest = replace(config, num_pages=config.pages_per_seq + 1)
+    num_aux = draft.config.num_aux if draft else 0
+    state = jax.eval_shape(lambda: initial_state(target, draft, smallest, num_aux))
+    leaves = jax.tree.leaves(replace(state, target_pools=(), draft_pools=()))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _pools(
+    target: KimiTarget, draft: Eagle3Draft | None, parallel: Parallelism
+) -> tuple[Pool, ...]:
+    """Latents are whole on every device; keys and values are split by their heads."""
+    row = math.prod(target.pool_rows[0])
+    pools = [Pool(TARGET_POOL, row, len(target.pool_rows))]
+    if draft is not None:
+        rows = draft.pool_rows
+        latent = draft.config.latent is not None
+        share = 1 if latent else parallel.draft_devices
+        name = "draft latents" if latent else "draft keys, values"
+        pools.append(Pool(name, math.prod(rows[0]) // share, len(rows)))
+    return tuple(pools)

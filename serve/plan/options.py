@@ -1,0 +1,173 @@
+"""What the flags of eagle3-plan mean; read before anything imports JAX."""
+
+import argparse
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from serve.flags import OneLineParser
+from serve.options import MAX_SPECULATIVE_TOKENS
+from serve.plan.acceptance import ACCEPT_LENGTHS, accept_lengths
+from serve.plan.gpus import GPUS
+from serve.plan.parallel import Parallelism
+
+PROG = "eagle3-plan"
+COUNTS = ("tensor_parallel_size", "isl", "osl", "block_size")
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The command line as values. isl, osl: tokens of a prompt and of its answer.
+
+    accept_lengths: of k = 0, 1, …
+    """
+
+    model: Path
+    draft: Path | None
+    gpu: str
+    parallel: Parallelism
+    kv_cache_dtype: str
+    gpu_memory_utilization: float
+    max_model_len: int
+    max_num_seqs: int
+    page_size: int
+    isl: int
+    osl: int
+    concurrency: tuple[int, ...]
+    num_speculative_tokens: int
+    accept_lengths: tuple[float, ...]
+
+
+def build_parser() -> OneLineParser:
+    """All flags, each in its group."""
+    parser = OneLineParser(
+        prog=PROG,
+        description="What a pair of models needs on GPUs, and what it could do there: arithmetic "
+        "alone, from config.json. The formulas are in docs/planner.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    parser.add_argument(
+        "--constants", action="store_true", help="print what is assumed of each GPU, and leave"
+    )
+    _add_models(parser.add_argument_group("models"))
+    _add_devices(parser.add_argument_group("devices"))
+    _add_load(parser.add_argument_group("load"))
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", type=Path, metavar="FILE", help="everything, as JSON")
+    output.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    return parser
+
+
+def read_options(flags: argparse.Namespace) -> PlanOptions:
+    """Raises ValueError, naming the flag, for what cannot be planned."""
+    if flags.model is None:
+        raise ValueError("--model CONFIG_OR_DIR is needed")
+    for name in COUNTS:
+        _positive(name, getattr(flags, name))
+    for name in ("max_model_len", "max_num_seqs", "draft_tensor_parallel_size"):
+        if getattr(flags, name) is not None:
+            _positive(name, getattr(flags, name))
+    if not 0 < flags.gpu_memory_utilization <= 1:
+        raise ValueError("--gpu-memory-utilization must be above 0 and at most 1")
+    if min(flags.concurrency) < 1:
+        raise ValueError("--concurrency must be 1 or more each time")
+    if not 0 <= flags.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
+        raise ValueError(f"--num-speculative-tokens must be 0..{MAX_SPECULATIVE_TOKENS}")
+    concurrency = tuple(sorted(set(flags.concurrency)))
+    return PlanOptions(
+        model=flags.model,
+        draft=flags.draft,
+        gpu=flags.gpu,
+        parallel=_parallelism(flags),
+        kv_cache_dtype=flags.kv_cache_dtype,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        max_model_len=flags.max_model_len or flags.isl + flags.osl,
+        max_num_seqs=flags.max_num_seqs or concurrency[-1],
+        page_size=flags.block_size,
+        isl=flags.isl,
+        osl=flags.osl,
+        concurrency=concurrency,
+        num_speculative_tokens=flags.num_speculative_tokens,
+        accept_lengths=_accept_lengths(flags),
+    )
+
+
+def _parallelism(flags: argparse.Namespace) -> Parallelism:
+    devices, draft = flags.tensor_parallel_size, flags.draft_tensor_parallel_size
+    if draft not in (None, 1, devices):
+        raise ValueError(
+            f"--draft-tensor-parallel-size must be 1 or --tensor-parallel-size {devices}; "
+            f"got {draft}"
+        )
+    return Parallelism(devices, draft or devices, flags.enable_expert_parallel)
+
+
+def _accept_lengths(flags: argparse.Namespace) -> tuple[float, ...]:
+    given, k = flags.acceptance, flags.num_speculative_tokens
+    lengths = ACCEPT_LENGTHS if given is None else accept_lengths(given)
+    if len(lengths) <= k:
+        raise ValueError(
+            f"--acceptance must have {k} probabilities, one for each position; "
+            f"got {len(lengths) - 1}"
+        )
+    return lengths
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+
+
+def _add_models(group: argparse._ArgumentGroup) -> None:
+    both = "config.json as published, or a directory with one"
+    group.add_argument("--model", type=Path, metavar="CONFIG_OR_DIR", help=f"target: {both}")
+    group.add_argument("--draft", type=Path, metavar="CONFIG_OR_DIR", help="the same of a draft")
+
+
+def _add_devices(group: argparse._ArgumentGroup) -> None:
+    def count(*names: str, default: int | None = None, help: str) -> None:
+        group.add_argument(*names, type=int, default=default, metavar="N", help=help)
+
+    group.add_argument("--gpu", choices=tuple(GPUS), default="MI355X")
+    count("--tensor-parallel-size", "-tp", "--tp", default=1, help="how many GPUs")
+    group.add_argument(
+        "--enable-expert-parallel", action="store_true", help="whole experts on each GPU"
+    )
+    count("--draft-tensor-parallel-size", help="1 or all GPUs; default: all")
+    group.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=0.9,
+        metavar="X",
+        help="share of the memory for weights, state and KV; default: 0.9",
+    )
+    group.add_argument("--kv-cache-dtype", choices=("bfloat16", "fp8"), default="bfloat16")
+    count("--block-size", "--page-size", default=16, help="tokens a cache page holds; default: 16")
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    def count(*names: str, default: int | None = None, help: str) -> None:
+        group.add_argument(*names, type=int, default=default, metavar="N", help=help)
+
+    count("--isl", default=1024, help="tokens of a prompt; default: 1024")
+    count("--osl", default=1024, help="tokens of an answer; default: 1024")
+    group.add_argument(
+        "--concurrency", type=int, nargs="+", default=[4, 8, 16, 32, 64], metavar="C"
+    )
+    count("--max-model-len", "--context-length", help="prompt + answer; default: isl + osl")
+    count("--max-num-seqs", "--max-running-requests", help="default: the largest concurrency")
+    count("--num-speculative-tokens", "-k", default=3, help="drafts a round; default: 3")
+    group.add_argument(
+        "--acceptance",
+        type=_probabilities,
+        metavar="P,P,…",
+        help="of each position, that it and all before it are accepted; default: golden figures",
+    )
+
+
+def _probabilities(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must look like 0.8,0.6,0.4; got {text}") from None

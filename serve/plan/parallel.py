@@ -1,0 +1,20 @@
+"""Over how many devices a pair lies; the rules of what is split are `eagle3_jax.mesh`'s."""
+
+from dataclasses import dataclass, replace
+
+MOST_DEVICES = 64
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """devices: as many as tensor parallelism has; draft_devices: over how many of them the draft
+    is split, all or none. expert_parallel: devices hold whole experts, not a part of each."""
+
+    devices: int = 1
+    draft_devices: int = 1
+    expert_parallel: bool = False
+
+    def over(self, devices: int) -> "Parallelism":
+        """The same over another number of devices; a draft that is whole stays whole."""
+        whole = self.draft_devices == 1 < self.devices
+        return replace(self, devices=devices, draft_devices=1 if whole else devices)

@@ -1,0 +1,93 @@
+"""A plan as a picture: tokens a second over the load, and what each k is worth."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from serve.plan.kernels import BOUNDS
+from serve.plan.planner import Plan
+from serve.plan.published_rows import Compared
+
+SUFFIXES = (".png", ".svg")
+_COLOURS = {"datasheet": "#0072b2", "tuned": "#d55e00"}
+_PUBLISHED = "#000000"
+
+
+def check_plot(path: Path) -> None:
+    """Raises ValueError for another kind of file and ImportError where matplotlib is missing."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"--plot must end in {' or '.join(SUFFIXES)}; got {path}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError("--plot needs matplotlib: pip install 'eagle3-jax[plot]'") from error
+
+
+def write_plot(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
+    """Two panels beside each other; without a draft only the first says anything."""
+    from matplotlib.figure import Figure
+
+    options = plan.options
+    picture = Figure(figsize=(12, 4.8), layout="constrained")
+    left, right = picture.subplots(1, 2)
+    devices = options.parallel.devices
+    picture.suptitle(
+        f"{devices} x {options.gpu}, {options.isl} in, {options.osl} out, decoding only"
+    )
+    _draw_rates(left, plan, compared)
+    _draw_speedups(right, plan)
+    picture.savefig(path, dpi=120)
+
+
+def _draw_rates(axes: Any, plan: Plan, compared: Sequence[Compared]) -> None:
+    from matplotlib.ticker import LogLocator
+
+    for bound in BOUNDS:
+        loads = [load for load in plan.loads if load.bound == bound]
+        load_sizes = [load.concurrency for load in loads]
+        plain = [load.plain_tokens_per_s for load in loads]
+        colour = _COLOURS[bound]
+        axes.plot(load_sizes, plain, "o--", color=colour, label=f"plain, {bound}")
+        if plan.memory.draft:
+            best = [load.tokens_per_s(load.best) for load in loads]
+            axes.plot(load_sizes, best, "o-", color=colour, label=f"best k, {bound}")
+    for drafted, marker in ((False, "+"), (True, "x")):
+        rows = [row for row in _of_setup(plan, compared) if _drafted(row) == drafted]
+        if rows:
+            label = f"published, {'k = 6' if drafted else 'plain'}"
+            points = [row.figure.concurrency for row in rows], [row.tokens_per_s for row in rows]
+            axes.plot(*points, marker, color=_PUBLISHED, markersize=9, label=label)
+    axes.set(xscale="log", yscale="log", xlabel="concurrent sequences", ylabel="tokens/s a GPU")
+    sizes = plan.options.concurrency
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _draw_speedups(axes: Any, plan: Plan) -> None:
+    loads = [load for load in plan.loads if load.bound == "tuned" and load.rounds]
+    for number, load in enumerate(loads):
+        colour = str(0.75 * (1 - (number + 1) / len(loads)))
+        counts = [one.num_speculative_tokens for one in load.rounds]
+        worth = [load.speedup(one) for one in load.rounds]
+        axes.plot(counts, worth, ".-", color=colour, label=f"C = {load.concurrency}")
+        best = load.best
+        axes.plot(best.num_speculative_tokens, load.speedup(best), "o", color=_COLOURS["tuned"])
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(xlabel="drafts a round, k (circle: best)", ylabel="speedup over plain, tuned limit")
+    axes.grid(alpha=0.3)
+    if loads:
+        axes.legend(fontsize="small")
+
+
+def _of_setup(plan: Plan, compared: Sequence[Compared]) -> list[Compared]:
+    """Published figures of as many GPUs of this kind."""
+    wanted = plan.options.gpu, plan.options.parallel.devices
+    return [r for r in compared if (r.setup.gpu.name, r.setup.parallel.devices) == wanted]
+
+
+def _drafted(row: Compared) -> bool:
+    return row.figure.num_speculative_tokens is not None

@@ -1,0 +1,66 @@
+"""A plan as a JSON file."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from serve.plan.memory import ITEMSIZE, Memory
+from serve.plan.planner import Plan
+from serve.plan.published_rows import Compared
+from serve.plan.rounds import Load, Round
+
+
+def write_plan(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
+    """Everything the tables say, and every k."""
+    fields = {
+        "options": asdict(plan.options),
+        "memory": _memory_fields(plan.memory),
+        "limits": [{**asdict(limit), "binds": limit.binds} for limit in plan.limits],
+        "loads": [_load_fields(load) for load in plan.loads],
+        "published": [_published_fields(row) for row in compared],
+    }
+    text = json.dumps(fields, indent=2, allow_nan=False, default=str)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _memory_fields(memory: Memory) -> dict[str, Any]:
+    kv = {
+        dtype: {"token_bytes": memory.token_bytes(dtype), "tokens": memory.tokens(dtype)}
+        for dtype in ITEMSIZE
+    }
+    return {**asdict(memory), "weights": memory.weights, "for_pools": memory.for_pools, "kv": kv}
+
+
+def _load_fields(load: Load) -> dict[str, Any]:
+    return {
+        "concurrency": load.concurrency,
+        "limit": load.bound,
+        "distinct_experts": load.distinct_experts,
+        "plain_s": load.plain_s,
+        "plain_tokens_per_s": load.plain_tokens_per_s,
+        "best_k": load.best.num_speculative_tokens if load.rounds else 0,
+        "rounds": [_round_fields(load, one) for one in load.rounds],
+    }
+
+
+def _round_fields(load: Load, one: Round) -> dict[str, Any]:
+    return {
+        **asdict(one),
+        "verify_to_plain": load.verify_to_plain(one),
+        "draft_share": one.draft_share,
+        "break_even": load.break_even(one),
+        "speedup": load.speedup(one),
+        "tokens_per_s": load.tokens_per_s(one),
+    }
+
+
+def _published_fields(row: Compared) -> dict[str, Any]:
+    return {
+        "setup": row.setup.name,
+        "source": row.setup.source,
+        **asdict(row.figure),
+        "limit_ms": row.limit_ms,
+        "measured_to_tuned": row.ratio("tuned"),
+    }

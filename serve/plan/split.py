@@ -1,0 +1,71 @@
+"""How many parts an abstract model's arrays have, by the rules of `eagle3_jax.mesh`."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flax import nnx
+
+from eagle3_jax.mesh import EXPERT, RULES, TENSOR, UNIT_NAMES, mesh_axes
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from serve.plan.parallel import MOST_DEVICES, Parallelism
+
+Parts = Mapping[str, int]
+"""Mesh axis -> devices along it."""
+WHOLE: Parts = {TENSOR: 1, EXPERT: 1}
+
+
+def target_parts(parallel: Parallelism) -> Parts:
+    """The mesh that the target lies on."""
+    return {**WHOLE, EXPERT if parallel.expert_parallel else TENSOR: parallel.devices}
+
+
+def draft_parts(parallel: Parallelism) -> Parts:
+    """The same of the draft, which has no experts."""
+    return {**WHOLE, TENSOR: parallel.draft_devices}
+
+
+def count(parts: Parts, mesh_axes: tuple[str, ...]) -> int:
+    """How many parts these mesh axes make."""
+    return math.prod(parts[axis] for axis in mesh_axes)
+
+
+def device_shape(name: str, variable: nnx.Variable[Any], parts: Parts) -> tuple[int, ...]:
+    """The part of an array that each device holds; ValueError where it does not divide."""
+    whole, metadata = variable.get_value().shape, variable.get_metadata()
+    split = [count(parts, axes) for axes in mesh_axes(metadata.get("axes") or [None] * len(whole))]
+    groups = metadata.get("groups") or [1] * len(whole)
+    for size, part, group in zip(whole, split, groups, strict=True):
+        if part > 1 and size % (part * group):
+            raise ValueError(
+                f"{name}: {size} of its {whole} cannot be split evenly over {part} devices, in "
+                f"groups of {group}"
+            )
+    return tuple(size // part for size, part in zip(whole, split, strict=True))
+
+
+def check_divides(parallel: Parallelism, target: KimiTarget, draft: Eagle3Draft | None) -> None:
+    """Raises ValueError, with the numbers that would do, where devices do not divide the pair."""
+    wrong = indivisible(parallel, target, draft)
+    if wrong:
+        others = (parallel.over(devices) for devices in range(1, MOST_DEVICES + 1))
+        fitting = [str(one.devices) for one in others if not indivisible(one, target, draft)]
+        raise ValueError(
+            f"--tensor-parallel-size {parallel.devices} does not divide {', '.join(wrong)}; "
+            f"{', '.join(fitting)} would do"
+        )
+
+
+def indivisible(parallel: Parallelism, target: KimiTarget, draft: Eagle3Draft | None) -> list[str]:
+    """What the devices do not divide, in words; `device_shape` looks at groups of a scale."""
+    found = list(_indivisible(target, target_parts(parallel), ""))
+    if draft is not None:
+        found += _indivisible(draft, draft_parts(parallel), " of the draft")
+    return found
+
+
+def _indivisible(model: KimiTarget | Eagle3Draft, parts: Parts, of: str) -> Iterator[str]:
+    for axis, units in model.units.items():
+        if units % count(parts, RULES[axis]):
+            yield f"{units} {UNIT_NAMES[axis]}{of}"

@@ -1,0 +1,186 @@
+"""A plan as tables for a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from serve.plan.gpus import GIB, GPUS, SOURCES
+from serve.plan.kernels import BOUNDS, Bound
+from serve.plan.limits import Limit
+from serve.plan.memory import ITEMSIZE, Memory
+from serve.plan.options import PlanOptions
+from serve.plan.planner import Plan
+from serve.plan.published_rows import Compared
+from serve.plan.rounds import Load
+
+_TITLES: dict[Bound, str] = {
+    "datasheet": "Datasheet limit: bytes and FLOP at datasheet rates, launches free",
+    "tuned": "Tuned kernels: the best published ones, back to back; no host, no gaps, no prefill",
+}
+
+
+def print_plan(console: Console, plan: Plan, compared: Sequence[Compared]) -> None:
+    """Memory, limits of 32 bits, both limits of speed, published figures."""
+    console.print(_memory_table(plan.memory, plan.options))
+    console.print(_limits_table(plan.limits))
+    for bound in BOUNDS:
+        console.print(_loads_table(plan, bound))
+    for note in _notes(plan.options):
+        console.print(note, soft_wrap=True, highlight=False)
+    console.print(_published_table(compared))
+    for number, source in enumerate(dict.fromkeys(row.setup.source for row in compared), 1):
+        console.print(f"[{number}] {source}", soft_wrap=True, highlight=False, markup=False)
+
+
+def print_constants(console: Console) -> None:
+    """What is assumed of each GPU, and from where."""
+    table = _table("Constants")
+    for heading in ("", *GPUS):
+        table.add_column(heading, justify="right" if heading else "left")
+    gpus = GPUS.values()
+    table.add_row("memory, GiB", *(f"{gpu.memory / GIB:.1f}" for gpu in gpus))
+    table.add_row("HBM, TB/s", *(f"{gpu.bandwidth / 1e12:g}" for gpu in gpus))
+    for name, kind in (("bfloat16", "none"), ("fp8, int8", "fp8_token"), ("MXFP4", "mxfp4")):
+        rates = (f"{gpu.rate(kind) / 1e15:g}" for gpu in gpus)
+        table.add_row(f"{name}, PFLOP/s", *rates)
+    table.add_row("to one peer, GB/s", *(f"{gpu.peer_link / 1e9:g}" for gpu in gpus))
+    table.add_row("to all peers, GB/s", *(f"{gpu.all_links / 1e9:g}" for gpu in gpus))
+    for kind in GPUS["MI355X"].tuned:
+        found = (gpu.tuned[kind] for gpu in gpus)
+        cells = (f"{t.seconds * 1e6:g}, {t.of_bandwidth:g}, {t.of_peak:g}" for t in found)
+        table.add_row(f"{kind}: us, of HBM, of peak", *cells)
+    sums = (gpu.all_reduce for gpu in gpus)
+    table.add_row(
+        "all-reduce: us, of links", *(f"{t.seconds * 1e6:g}, {t.of_bandwidth:g}" for t in sums)
+    )
+    console.print(table)
+    for name, source in SOURCES:
+        console.print(f"{name}: {source}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _memory_table(memory: Memory, options: PlanOptions) -> Table:
+    devices = options.parallel.devices
+    table = _table(f"Memory of each of {devices} x {memory.gpu}")
+    table.show_header = False
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify)
+    share = f"{options.gpu_memory_utilization:g} of {memory.total / GIB:.1f}"
+    table.add_row("may be used", _gib(memory.usable), share)
+    table.add_row("target", _gib(memory.target.device_nbytes), _whole(memory.target.nbytes))
+    for part, nbytes in memory.target.by_part.items():
+        if nbytes >= GIB / 100:
+            table.add_row(f"  {part}", _gib(nbytes), "")
+    if memory.draft:
+        table.add_row("draft", _gib(memory.draft.device_nbytes), _whole(memory.draft.nbytes))
+    table.add_row("slots and their options", _gib(memory.state), f"{options.max_num_seqs} slots")
+    table.add_row("left for KV", _gib(memory.for_pools), "")
+    for dtype in ITEMSIZE:
+        table.add_section()
+        each, tokens = memory.token_bytes(dtype), memory.tokens(dtype)
+        table.add_row(f"KV tokens, {dtype}", f"{tokens:,}", f"{each:,} B a token on each GPU")
+        for length in sorted({options.isl + options.osl, options.max_model_len}):
+            count = f"{memory.sequences(length, dtype):,}"
+            table.add_row(f"  sequences of {length:,} tokens", count, "")
+    return table
+
+
+def _limits_table(limits: Iterable[Limit]) -> Table:
+    table = _table("What 32 bits hold (2^31), on each GPU, with pools as large as they can be")
+    for heading in ("", "count", "32 bits", "reached at tokens of KV", "the engine"):
+        table.add_column(heading, justify="left" if heading in ("", "the engine") else "right")
+    for limit in limits:
+        most = f"{limit.most:,}" if limit.most else ""
+        verdict = "too few" if limit.binds else "enough"
+        table.add_row(limit.what, f"{limit.count:,}", verdict, most, limit.answer)
+    return table
+
+
+def _loads_table(plan: Plan, bound: Bound) -> Table:
+    options = plan.options
+    table = _table(_TITLES[bound])
+    k = options.num_speculative_tokens
+    headings = ["\nC", "\nfits", "experts\nread", "plain\nms", "tok/s\n/GPU"]
+    if plan.memory.draft:
+        headings += [f"k = {k}\ndraft ms", "verify\nms", "verify\n/ plain", "draft\nshare"]
+        headings += ["break-\neven", "accept\nlength", "speed-\nup", "tok/s\n/GPU"]
+        headings += ["best\nk", "speed-\nup", "tok/s\n/GPU"]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    most = plan.memory.sequences(options.isl + options.osl, options.kv_cache_dtype)
+    for load in plan.loads:
+        if load.bound == bound:
+            fits = "yes" if load.concurrency <= most else "NO"
+            table.add_row(f"{load.concurrency}", fits, *_load_cells(load, k))
+    return table
+
+
+def _load_cells(load: Load, k: int) -> tuple[str, ...]:
+    plain = (
+        f"{load.distinct_experts:.0f}",
+        f"{load.plain_s * 1e3:.2f}",
+        f"{load.plain_tokens_per_s:.0f}",
+    )
+    if not load.rounds:
+        return plain
+    one, best = load.rounds[k], load.best
+    return (
+        *plain,
+        f"{one.draft_s * 1e3:.2f}",
+        f"{one.verify_s * 1e3:.2f}",
+        f"{load.verify_to_plain(one):.2f}",
+        f"{one.draft_share:.0%}",
+        f"{load.break_even(one):.2f}",
+        f"{one.accept_length:.2f}",
+        f"{load.speedup(one):.2f}x",
+        f"{load.tokens_per_s(one):.0f}",
+        f"{best.num_speculative_tokens}",
+        f"{load.speedup(best):.2f}x",
+        f"{load.tokens_per_s(best):.0f}",
+    )
+
+
+def _notes(options: PlanOptions) -> list[str]:
+    lengths = ", ".join(f"{length:.2f}" for length in options.accept_lengths)
+    notes = [
+        f"Context {options.isl + options.osl // 2} (isl + osl / 2), KV {options.kv_cache_dtype}; "
+        f"accept lengths of k = 0, 1, …: {lengths}. Prefill is not counted.",
+    ]
+    if options.parallel.devices > 8:
+        notes.append("More than 8 GPUs: the network between nodes is not in these times.")
+    return notes
+
+
+def _published_table(compared: Sequence[Compared]) -> Table:
+    table = _table(
+        "Published figures beside the two limits, ms of a step or round of all C sequences"
+    )
+    for heading in ("", "C", "k", "published", "ms", *BOUNDS, "ms / tuned"):
+        table.add_column(heading, justify="left" if heading in ("", "published") else "right")
+    sources = list(dict.fromkeys(row.setup.source for row in compared))
+    seen = ""
+    for row in compared:
+        figure = row.figure
+        name = (
+            f"{row.setup.name} [{sources.index(row.setup.source) + 1}]"
+            if row.setup.name != seen
+            else ""
+        )
+        k = "plain" if figure.num_speculative_tokens is None else f"{figure.num_speculative_tokens}"
+        limits = (f"{row.limit_ms[bound]:.2f}" for bound in BOUNDS)
+        numbers = (f"{figure.step_ms:.2f}", *limits, f"{row.ratio('tuned'):.2f}")
+        table.add_row(name.replace("[", r"\["), f"{figure.concurrency}", k, figure.said, *numbers)
+        seen = row.setup.name
+    return table
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB"
+
+
+def _whole(nbytes: int) -> str:
+    return f"{nbytes:,} B in all"
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold")

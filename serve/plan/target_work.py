@@ -1,0 +1,162 @@
+"""What a device does in one step of the target: decoding, or verifying several rows a sequence."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from eagle3_jax.layers.mla import MLAttention
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.models.kimi import KimiLayer, KimiTarget
+from serve.plan.kernels import AllReduce, Kernel, Work
+from serve.plan.parallel import Parallelism
+from serve.plan.products import Device, Product
+from serve.plan.split import target_parts
+
+ACTIVATION_BYTES = 2
+SMALL_KERNELS = 6
+"""Of a layer: norms, rotation and cache, top-k and map of experts, quantisation. A guess."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of sequences, q_len rows of each, over so many tokens of context.
+
+    kv_itemsize: bytes of a number in the KV pools.
+    """
+
+    batch: int
+    q_len: int
+    context: float
+    kv_itemsize: int
+
+    @property
+    def count(self) -> int:
+        """Rows of a product."""
+        return self.batch * self.q_len
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Latent attention on a device: heads there, width of a cached row, of it the values."""
+
+    heads: int
+    row: int
+    values: int
+
+    def work(self, part: str, rows: Rows, times: int) -> Kernel:
+        """Every row reads its sequence's cache once; absorbed queries are as wide as the row."""
+        nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
+        flop = 2 * rows.count * self.heads * rows.context * (self.row + self.values)
+        return Kernel(part, "attention", nbytes, flop, times=times)
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One layer. experts: its routed ones; dense: all other products of the feed-forward half."""
+
+    attention: tuple[Product, ...]
+    dense: tuple[Product, ...]
+    experts: Product | None
+
+
+@dataclass(frozen=True)
+class TargetShape:
+    """The target on one device. layers: each kind with its number."""
+
+    layers: tuple[tuple[LayerShape, int], ...]
+    latents: Latents
+    head: Product
+    hidden: int
+    num_experts: int
+    experts_per_token: int
+    parallel: Parallelism
+
+
+def latent_products(device: Device, attention: MLAttention) -> tuple[Product, ...]:
+    """Of absorbed attention: down, queries up, absorption of keys, of values, and out."""
+    down = [attention.kv_a_proj_with_mqa.kernel]
+    low_rank = attention.config.q_lora_rank is not None
+    queries = attention.q_b_proj if low_rank else attention.q_proj
+    if low_rank:
+        down = [attention.q_a_proj.kernel, *down]
+    up = attention.kv_b_proj
+    launches = (down, [queries.kernel], [up.key_kernel], [up.value_kernel])
+    return tuple(device.product(*one) for one in (*launches, [attention.o_proj.kernel]))
+
+
+def target_shape(target: KimiTarget, parallel: Parallelism) -> TargetShape:
+    """Reads an abstract target."""
+    device, config = Device(target_parts(parallel)), target.config
+    heads = config.num_attention_heads // parallel.devices
+    return TargetShape(
+        tuple(Counter(_layer_shape(device, layer) for layer in target.layers).items()),
+        Latents(heads, config.latent_dim, config.kv_lora_rank),
+        device.product(target.lm_head.kernel),
+        config.hidden_size,
+        config.n_routed_experts,
+        config.num_experts_per_tok,
+        parallel,
+    )
+
+
+def _layer_shape(device: Device, layer: KimiLayer) -> LayerShape:
+    attention, mlp = latent_products(device, layer.self_attn), layer.mlp
+    if not isinstance(mlp, MoE):
+        return LayerShape(attention, (device.block(mlp),), None)
+    dense = (device.product(mlp.gate.kernel), device.block(mlp.shared_experts))
+    return LayerShape(attention, dense, device.block(mlp.experts))
+
+
+def target_work(shape: TargetShape, rows: Rows) -> Iterator[Work]:
+    """All launches of a step, and its sums over devices."""
+    layers = sum(times for _, times in shape.layers)
+    for layer, times in shape.layers:
+        for product in layer.attention:
+            yield product_work("attention weights", product, rows.count, times)
+        for product in layer.dense:
+            yield product_work("dense weights", product, rows.count, times)
+        if layer.experts is not None:
+            yield _experts_work(shape, layer.experts, rows.count, times)
+    yield shape.latents.work("attention", rows, layers)
+    passed = ACTIVATION_BYTES * rows.count * shape.hidden
+    yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
+    yield AllReduce(passed, shape.parallel.devices, 2 * layers + 1)
+    yield product_work("head", shape.head, rows.count, 1)
+
+
+def product_work(part: str, product: Product, rows: int, times: int) -> Kernel:
+    """One product of so many rows."""
+    nbytes = product.nbytes + ACTIVATION_BYTES * rows * product.width
+    flop = 2 * rows * product.elements
+    return Kernel(part, "gemm", nbytes, flop, product.activations, times)
+
+
+def _experts_work(shape: TargetShape, experts: Product, rows: int, times: int) -> Kernel:
+    """Routed experts: the weights that are read are those of the experts that were chosen."""
+    read = read_share(shape.num_experts, shape.experts_per_token, rows, shape.parallel)
+    nbytes = read * experts.nbytes + ACTIVATION_BYTES * rows * experts.width
+    flop = 2 * rows * experts.elements * shape.experts_per_token / shape.num_experts
+    kind = "experts_int4" if experts.weights.startswith("int4") else "experts"
+    return Kernel("experts", kind, nbytes, flop, experts.activations, times)
+
+
+def distinct_experts(num_experts: int, per_token: int, rows: int) -> float:
+    """Experts that so many tokens reach if each chooses evenly and for itself."""
+    return num_experts * (1 - (1 - per_token / num_experts) ** rows)
+
+
+def read_share(num_experts: int, per_token: int, rows: int, parallel: Parallelism) -> float:
+    """Of the experts' weights on the busiest device, how much is read.
+
+    Each expert is chosen with probability p. Without expert parallelism devices are alike. With it
+    a device has m experts, of which it reads a binomial number; the most of n such numbers lies
+    about Blom's score (1958) above their mean.
+    """
+    p = distinct_experts(num_experts, per_token, rows) / num_experts
+    n = parallel.devices
+    if not parallel.expert_parallel or n == 1:
+        return p
+    m = num_experts / n
+    score = NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
+    return min(1.0, p + score * (p * (1 - p) / m) ** 0.5)

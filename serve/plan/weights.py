@@ -1,0 +1,52 @@
+"""Bytes of abstract models, in all and on each device."""
+
+import math
+from dataclasses import dataclass
+
+from flax import nnx
+
+from convert.fill import named_variables
+from serve.plan.split import WHOLE, Parts, device_shape
+
+VOCABULARY = ("embed_tokens", "lm_head")
+
+
+@dataclass(frozen=True)
+class ModelBytes:
+    """nbytes: of the whole model, each weight once. device_nbytes: of every device's part.
+
+    by_part: the latter for `embed_tokens`, `lm_head`, `self_attn`, `experts`, `shared_experts`, …
+    largest: the name of the array with most elements on a device, and how many.
+    """
+
+    nbytes: int
+    device_nbytes: int
+    by_part: dict[str, int]
+    largest: tuple[str, int]
+
+
+def model_bytes(model: nnx.Module, parts: Parts = WHOLE) -> ModelBytes:
+    """Sizes of an abstract model on a mesh of so many parts.
+
+    Raises ValueError for an array that does not divide.
+    """
+    total, by_part, largest = 0, dict[str, int](), ("", 0)
+    for path, variable in named_variables(model).items():
+        value = variable.get_value()
+        elements = math.prod(device_shape(path, variable, parts))
+        part = _part(path)
+        total += value.size * value.dtype.itemsize
+        by_part[part] = by_part.get(part, 0) + elements * value.dtype.itemsize
+        largest = max(largest, (path, elements), key=lambda found: found[1])
+    return ModelBytes(total, sum(by_part.values()), by_part, largest)
+
+
+def _part(path: str) -> str:
+    """What an array belongs to: the module below its layer."""
+    names = [name for name in path.split(".") if not name.isdigit()]
+    inner = [name for name in names if name in ("self_attn", "experts", "shared_experts", "gate")]
+    if inner:
+        return inner[0]
+    if names[0] in ("layers", "midlayer"):
+        return "mlp" if "mlp" in names else "norms"
+    return names[0] if names[0] in (*VOCABULARY, "fc") else "norms"

@@ -1,0 +1,39 @@
+"""Published checkpoints as abstract models, built once a session."""
+
+import functools
+import json
+from typing import Any
+
+import jax.numpy as jnp
+from oracle_files import ORACLES
+
+from convert.from_config import draft_from_config, target_from_config
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+PUBLISHED = ORACLES / "published"
+LAYERS = 61
+
+
+def published(name: str, kind: str) -> dict[str, Any]:
+    """`config` or `manifest` of a checkpoint."""
+    return json.loads((PUBLISHED / f"{name}.{kind}.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def target(name: str) -> KimiTarget:
+    """All 61 layers."""
+    return target_from_config(published(name, "config"), jnp.bfloat16)
+
+
+@functools.cache
+def draft(name: str) -> Eagle3Draft:
+    """For a target of 61 layers."""
+    return draft_from_config(published(name, "config"), jnp.bfloat16, num_target_layers=LAYERS)
+
+
+def text_bytes(name: str) -> int:
+    """Bytes of the published tensors, without the vision tower and its projector."""
+    tensors = published(name, "manifest")["tensors"]
+    vision = ("vision_tower.", "mm_projector.")
+    return sum(t["bytes_each"] * t["count"] for t in tensors if not t["name"].startswith(vision))

@@ -1,0 +1,128 @@
+"""eagle3-plan: what it prints, writes and refuses."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from published_pairs import PUBLISHED
+
+from serve.demo import demo_draft_dir, demo_target_dir
+from serve.plan.cli import main
+from serve.plan.gpus import GPUS, SOURCES
+
+TINY = ["--model", str(demo_target_dir()), "--draft", str(demo_draft_dir())]
+REAL = ["--model", str(PUBLISHED / "kimi-k2.5-mxfp4.config.json")]
+REAL += ["--draft", str(PUBLISHED / "kimi-k2.5-eagle3-mla.config.json")]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that says why."""
+    try:
+        status = main(argv)
+    except SystemExit as left:
+        status = left.code
+    assert status == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("eagle3-plan: error: ") and err.count("\n") == 1
+    return err
+
+
+def test_the_plan_of_a_published_pair_is_printed_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same numbers on screen and in JSON, which holds every k."""
+    file = tmp_path / "plan.json"
+    assert main([*REAL, "-tp", "4", "--concurrency", "4", "64", "--json", str(file)]) == 0
+    shown, plan = capsys.readouterr().out, json.loads(file.read_text())
+    assert plan["memory"]["target"]["nbytes"] == 558_033_215_488
+    assert "558,033,215,488 B in all" in shown
+    kv = plan["memory"]["kv"]["bfloat16"]
+    assert kv["token_bytes"] == 62 * 1152 and f"{kv['tokens']:,}" in shown
+    loads: list[dict[str, Any]] = plan["loads"]
+    assert [(one["limit"], one["concurrency"]) for one in loads] == [
+        (limit, c) for limit in ("datasheet", "tuned") for c in (4, 64)
+    ]
+    for one in loads:
+        rates = [k["tokens_per_s"] for k in one["rounds"]]
+        assert len(rates) == 9 and rates.index(max(rates)) == one["best_k"]
+        assert f"{one['plain_s'] * 1e3:.2f}" in shown
+        assert f"{one['rounds'][3]['break_even']:.2f}" in shown
+    assert {row["setup"][:6] for row in plan["published"]} == {"MI355X", "MI325X"}
+    assert "82.7 tok/s/GPU" in shown and "TPOT 5.40 ms" in shown
+
+
+def test_a_plan_without_a_draft_has_no_rounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    assert main([*TINY[:2], "--json", str(file), "--max-model-len", "512"]) == 0
+    plan = json.loads(file.read_text())
+    assert plan["memory"]["draft"] is None
+    assert all(one["rounds"] == [] and one["best_k"] == 0 for one in plan["loads"])
+    assert "draft ms" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_plot_is_a_picture(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / f"plan.{suffix}"
+    assert main([*TINY, "--plot", str(file)]) == 0
+    start = file.read_bytes()[:200]
+    assert start.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_a_plot_without_matplotlib_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = refused(capsys, *TINY, "--plot", str(tmp_path / "plan.png"))
+    assert "pip install 'eagle3-jax[plot]'" in said
+
+
+def test_constants_name_every_gpu_and_every_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--constants"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in GPUS)
+    assert all(source in shown for _, source in SOURCES)
+
+
+def test_too_big_says_by_how_much_and_what_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, *REAL, "-tp", "1")
+    assert "1 x MI355X are too small: on each, weights take 525.3 GiB" in said
+    assert "--tensor-parallel-size 4 is the least that would do" in said
+
+
+def test_what_no_number_of_devices_can_hold_has_other_remedies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = refused(capsys, *TINY, "--max-model-len", "2000000000")
+    assert "--kv-cache-dtype fp8 or a smaller --max-model-len would help" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        ([], "--model CONFIG_OR_DIR is needed"),
+        (["--model", "nowhere"], "nowhere does not exist; a config.json or a directory"),
+        (["--model", str(PUBLISHED / "test_vectors.json")], "test_vectors.json: unknown target"),
+        ([*TINY[:2], "--draft", *TINY[1:2]], "unknown draft architecture"),
+        ([*TINY, "-tp", "3"], "3 does not divide"),
+        ([*TINY, "-tp", "4", "--draft-tensor-parallel-size", "2"], "must be 1 or"),
+        ([*TINY, "--acceptance", "0.5,0.9"], "never rising"),
+        ([*TINY, "--acceptance", "0.9"], "must have 3 probabilities"),
+        ([*TINY, "--acceptance", "high"], "must look like 0.8,0.6,0.4; got high"),
+        ([*TINY, "--concurrency", "0"], "--concurrency must be 1 or more"),
+        ([*TINY, "--isl", "0"], "--isl must be at least 1; got 0"),
+        ([*TINY, "-k", "9"], "--num-speculative-tokens must be 0..8"),
+        ([*TINY, "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization must be"),
+        ([*TINY, "--plot", "plan.pdf"], "--plot must end in .png or .svg; got plan.pdf"),
+        ([*TINY, "--gpu", "MI999"], "invalid choice: 'MI999'"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_line(
+    argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reason in refused(capsys, *argv)

@@ -1,0 +1,212 @@
+"""The cost model against figures that a separate program computed, and against published ones.
+
+Draft and target are the published ones; figures of the limits are those of `mi355x_curves`, whose
+sums know neither our modules nor the embedding's sum over devices.
+"""
+
+import functools
+import random
+from dataclasses import replace
+
+import pytest
+from engine.mi355x_curves import ACCEPT_LENGTHS as CURVE_LENGTHS
+from engine.mi355x_curves import ROUND_MS
+from published_pairs import draft, target
+
+from serve.plan.acceptance import ACCEPT_LENGTHS, accept_lengths
+from serve.plan.draft_work import draft_shape
+from serve.plan.gpus import GPUS, MI355X
+from serve.plan.kernels import BOUNDS, AllReduce, Bound, Kernel, seconds
+from serve.plan.parallel import Parallelism
+from serve.plan.published_rows import compare_published
+from serve.plan.rounds import Load, Shapes
+from serve.plan.target_work import (
+    Rows,
+    distinct_experts,
+    read_share,
+    target_shape,
+    target_work,
+)
+
+MXFP4, W4A8 = "kimi-k2.5-mxfp4", "kimi-k2.5-w4a8"
+FP8, MHA, MLA = "kimi-k2.5-eagle3-fp8", "kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla"
+STEP_MS = {
+    (4, 1): (2.19, 8.11),
+    (4, 7): (8.63, 15.94),
+    (16, 1): (5.96, 12.70),
+    (16, 4): (14.21, 22.72),
+    (64, 1): (14.86, 23.68),
+    (64, 4): (21.58, 32.51),
+    (64, 7): (24.18, 37.86),
+}
+"""Batch and rows a sequence -> ms at both limits: MI355X, TP 4, MXFP4, 1536 tokens of context."""
+DRAFT_MS = {
+    ("kimi-k2.5-eagle3", 1, 4, 1536): (2.96, 4.29),
+    ("kimi-k2.5-eagle3-fp8", 1, 4, 1536): (2.46, 3.61),
+    ("eagle3-kimik2.5-w4a8", 1, 4, 1536): (2.20, 3.28),
+    ("kimi-k2.5-eagle3-mla", 1, 4, 1536): (2.58, 3.82),
+    ("kimi-k2.5-eagle3", 1, 64, 8704): (16.59, 25.77),
+    ("kimi-k2.5-eagle3-mla", 1, 64, 8704): (3.26, 5.76),
+}
+"""Draft, its devices, batch and context -> ms of six drafts on MI355X at both limits."""
+SIDE_BY_SIDE = 2.0
+"""Published figures lie above the tuned limit by less than this factor (docs/planner.md)."""
+
+
+@functools.cache
+def shapes(
+    parallel: Parallelism, gpu: str = "MI355X", name: str = MXFP4, drafted: str = FP8
+) -> Shapes:
+    own = draft_shape(draft(drafted), parallel)
+    return Shapes(target_shape(target(name), parallel), own, GPUS[gpu])
+
+
+def load(batch: int, bound: Bound = "tuned", context: float = 1536, drafted: str = FP8) -> Load:
+    """On four MI355X, the draft on one."""
+    pair = shapes(Parallelism(4, 1), drafted=drafted)
+    return pair.load(Rows(batch, 1, context, 2), bound)
+
+
+@pytest.mark.parametrize(("batch", "q_len"), STEP_MS)
+def test_steps_cost_what_was_computed_apart(batch: int, q_len: int) -> None:
+    work = list(target_work(shapes(Parallelism(4, 1)).target, Rows(batch, q_len, 1536, 2)))
+    found = [1e3 * seconds(work, MI355X, bound) for bound in BOUNDS]
+    assert found == pytest.approx(STEP_MS[batch, q_len], rel=0.005)
+
+
+@pytest.mark.parametrize(("name", "devices", "batch", "context"), DRAFT_MS)
+def test_drafting_costs_what_was_computed_apart(
+    name: str, devices: int, batch: int, context: int
+) -> None:
+    found = [1e3 * load(batch, bound, context, drafted=name).rounds[6].draft_s for bound in BOUNDS]
+    assert found == pytest.approx(DRAFT_MS[name, devices, batch, context], rel=0.02)
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_rounds_follow_the_curves_that_the_controller_is_tested_on(bound: Bound) -> None:
+    curves = ROUND_MS["roof" if bound == "datasheet" else "tuned"]
+    for batch, expected in curves.items():
+        found = [1e3 * one.seconds for one in load(batch, bound).rounds[: len(expected)]]
+        assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_a_small_mi325x_step_costs_what_was_computed_apart() -> None:
+    eight = shapes(Parallelism(8, 8), "MI325X", W4A8, MHA)
+    for batch, expected in ((2, (1.46, 9.21)), (40, (12.02, 27.50))):
+        rows = Rows(batch, 1, 10496, 2)
+        found = [1e3 * eight.load(rows, bound).plain_s for bound in BOUNDS]
+        assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_the_best_k_is_the_one_that_was_computed_apart() -> None:
+    """The published draft on one device; at the datasheet's limit small batches want one draft."""
+    assert [load(c).best.num_speculative_tokens for c in (4, 16, 64)] == [3, 4, 4]
+    few = [load(c, "datasheet").best.num_speculative_tokens for c in (4, 16, 64)]
+    assert few == [1, 4, 5]
+    assert load(64).speedup(load(64).best) == pytest.approx(1.95, rel=0.01)
+
+
+def test_published_figures_lie_between_the_tuned_limit_and_twice_of_it() -> None:
+    compared = compare_published()
+    assert len(compared) == 14
+    for row in compared:
+        assert row.limit_ms["datasheet"] < row.limit_ms["tuned"]
+        assert 1.0 <= row.ratio("tuned") < SIDE_BY_SIDE
+        plain = row.figure.num_speculative_tokens is None
+        assert (row.figure.accept_length == 1.0) is plain
+    rates = [row.tokens_per_s for row in compared]
+    assert rates[:2] == pytest.approx([82.7, 165.2])
+    assert rates[10] == pytest.approx(2 / 16.94e-3 / 8)
+
+
+def test_the_golden_figures_are_those_of_k_3_and_6() -> None:
+    assert (ACCEPT_LENGTHS[3], ACCEPT_LENGTHS[6]) == (2.88, 3.62)
+    assert ACCEPT_LENGTHS[: len(CURVE_LENGTHS)] == CURVE_LENGTHS
+    assert list(ACCEPT_LENGTHS) == sorted(ACCEPT_LENGTHS)
+
+
+def test_no_draft_brings_one_token_and_each_position_what_is_accepted_there() -> None:
+    assert accept_lengths(()) == (1.0,)
+    assert accept_lengths((0.5, 0.25)) == (1.0, 1.5, 1.75)
+    assert accept_lengths((1.0, 1.0, 1.0))[3] == 4.0
+    for wrong in ((1.2,), (0.5, 0.6), (0.5, -0.1), (float("nan"),)):
+        with pytest.raises(ValueError, match="probabilities"):
+            accept_lengths(wrong)
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_laws_of_rounds(bound: Bound) -> None:
+    found = load(16, bound)
+    first, *rest = found.rounds
+    assert first.accept_length == 1.0 and first.verify_s == found.plain_s
+    assert found.speedup(first) < 1.0
+    costs = [one.seconds for one in found.rounds]
+    assert costs == sorted(costs)
+    for one in rest:
+        broken_even = replace(one, accept_length=found.break_even(one))
+        assert found.speedup(broken_even) == pytest.approx(1.0)
+        assert found.tokens_per_s(broken_even) == pytest.approx(found.plain_tokens_per_s)
+        assert 0 < one.draft_share < 1 <= found.verify_to_plain(one)
+    assert found.tokens_per_s(found.best) == max(map(found.tokens_per_s, found.rounds))
+
+
+def test_longer_contexts_and_larger_batches_cost_more_and_smaller_numbers_less() -> None:
+    for costs in (
+        [load(16, context=context).plain_s for context in (128, 1536, 8704, 131072)],
+        [load(batch).plain_s for batch in (1, 2, 8, 64, 256)],
+    ):
+        assert costs == sorted(costs) and len(set(costs)) == len(costs)
+    pair = shapes(Parallelism(4, 4))
+    halves = [pair.load(Rows(64, 1, 131072, size), "datasheet").plain_s for size in (1, 2)]
+    assert halves[0] < halves[1]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_datasheet_is_a_bound_of_tuned_kernels_and_devices_share_their_work(gpu: str) -> None:
+    plain = {}
+    for devices in (1, 2, 4, 8):
+        pair = shapes(Parallelism(devices, devices), gpu, drafted=MLA)
+        limits = [pair.load(Rows(32, 1, 4096, 2), bound) for bound in BOUNDS]
+        assert limits[0].plain_s < limits[1].plain_s
+        assert limits[0].rounds[3].draft_s < limits[1].rounds[3].draft_s
+        plain[devices] = limits[0].plain_s
+    assert plain[1] > plain[2] > plain[4] > plain[8] > plain[1] / 8
+
+
+def test_a_gpu_of_the_same_kind_with_slower_memory_is_slower() -> None:
+    pairs = [shapes(Parallelism(8, 8), gpu) for gpu in ("MI325X", "MI300X")]
+    times = [pair.load(Rows(4, 1, 1536, 2), "datasheet").plain_s for pair in pairs]
+    assert times[1] / times[0] == pytest.approx(6.0 / 5.3, rel=0.02)
+
+
+def test_one_kernel_by_hand() -> None:
+    """80 MB and 5 GFLOP of bfloat16 on MI355X; 8 KB summed over four of them."""
+    kernel = Kernel("head", "gemm", 80e6, 5e9, times=2)
+    assert kernel.seconds(MI355X, "datasheet") == pytest.approx(2 * 80e6 / 8e12)
+    assert kernel.seconds(MI355X, "tuned") == pytest.approx(2 * (4e-6 + 80e6 / 6e12))
+    busy = Kernel("head", "gemm", 80e6, 5e12)
+    assert busy.seconds(MI355X, "datasheet") == pytest.approx(5e12 / 2.5e15)
+    assert replace(busy, activations="mxfp4").seconds(MI355X, "tuned") == pytest.approx(
+        4e-6 + 5e12 / 5e15
+    )
+    wire = 2 * 0.75 * 8192 / (3 * 76.8e9)
+    summed = AllReduce(8192, 4, 10)
+    assert summed.seconds(MI355X, "datasheet") == pytest.approx(10 * wire)
+    assert summed.seconds(MI355X, "tuned") == pytest.approx(10 * (6.5e-6 + wire / 0.75))
+    assert replace(summed, devices=1).seconds(MI355X, "tuned") == 0.0
+
+
+def test_experts_that_are_read_are_those_that_chance_reaches() -> None:
+    """The busiest of eight devices, against draws; without expert parallelism all are alike."""
+    draws, rows = random.Random(0), 16
+    busiest, distinct = [], []
+    for _ in range(2000):
+        chosen = {e for _ in range(rows) for e in draws.sample(range(384), 8)}
+        distinct.append(len(chosen))
+        busiest.append(max(sum(e // 48 == device for e in chosen) for device in range(8)))
+    expected = sum(distinct) / len(distinct)
+    assert distinct_experts(384, 8, rows) == pytest.approx(expected, rel=0.01)
+    assert read_share(384, 8, rows, Parallelism(8)) == pytest.approx(expected / 384, rel=0.01)
+    found = read_share(384, 8, rows, Parallelism(8, 1, True))
+    assert found == pytest.approx(sum(busiest) / len(busiest) / 48, rel=0.03)
+    assert read_share(384, 8, 10**6, Parallelism(8, 1, True)) == 1.0
