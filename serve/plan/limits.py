@@ -40,9 +40,10 @@ def limits(memory: Memory, kv_cache_dtype: str) -> Iterator[Limit]:
             stacked = f"numbers in all {pool.layers} of them, if they were one array"
             yield _of(stacked, rows, pool.elements * pool.layers, "one array a layer")
     yield _of("rows of a pool", rows, 1, "page and offset stay apart")
-    for model in filter(None, (memory.target, memory.draft)):
-        path, elements = model.largest
-        yield Limit(f"numbers in {path}", elements, None, WIDE)
+    for name, model in (("target", memory.target), ("draft", memory.draft)):
+        if model is not None:
+            path, elements = model.largest
+            yield Limit(f"numbers in the {name}'s {path}", elements, None, WIDE)
 
 
 def _of(what: str, rows: int, each: int, answer: str) -> Limit:

@@ -64,6 +64,11 @@ class Memory:
         """Tokens of KV that fit."""
         return max(0, self.pages(kv_cache_dtype) - 1) * self.page_size
 
+    def on(self, gpu: Gpu, utilization: float) -> "Memory":
+        """The same parts on another kind of GPU."""
+        usable = int(gpu.memory * utilization)
+        return replace(self, gpu=gpu.name, total=gpu.memory, usable=usable)
+
     def sequences(self, length: int, kv_cache_dtype: str) -> int:
         """How many sequences of so many tokens fit."""
         each = math.ceil(length / self.page_size)

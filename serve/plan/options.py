@@ -80,7 +80,7 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         draft=flags.draft,
         gpu=flags.gpu,
         parallel=_parallelism(flags),
-        kv_cache_dtype=flags.kv_cache_dtype,
+        kv_cache_dtype="fp8" if flags.kv_cache_dtype.startswith("fp8") else "bfloat16",
         gpu_memory_utilization=flags.gpu_memory_utilization,
         max_model_len=flags.max_model_len or flags.isl + flags.osl,
         max_num_seqs=flags.max_num_seqs or concurrency[-1],
@@ -142,7 +142,12 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         metavar="X",
         help="share of the memory for weights, state and KV; default: 0.9",
     )
-    group.add_argument("--kv-cache-dtype", choices=("bfloat16", "fp8"), default="bfloat16")
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=("auto", "bfloat16", "fp8", "fp8_e4m3"),
+        default="auto",
+        help="auto: bfloat16, as the model computes",
+    )
     count("--block-size", "--page-size", default=16, help="tokens a cache page holds; default: 16")
 
 

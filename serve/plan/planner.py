@@ -1,6 +1,6 @@
 """A plan: what a pair needs on some devices, and what it could do there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from serve.plan.draft_work import draft_shape
-from serve.plan.gpus import GPUS, Gpu
+from serve.plan.gpus import GPUS
 from serve.plan.kernels import BOUNDS
 from serve.plan.limits import Limit, limits
 from serve.plan.memory import ITEMSIZE, Memory, lacking_bytes, plan_memory, too_big
@@ -33,11 +33,22 @@ class AbstractPair:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """The least number of these GPUs that hold a pair, and the tokens of KV they hold beside it."""
+
+    gpu: str
+    devices: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """memory: of each device. loads: every concurrency under both limits, datasheet first."""
+    """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
+    limits, datasheet first."""
 
     options: PlanOptions
     memory: Memory
+    fits: tuple[Fit, ...]
     limits: tuple[Limit, ...]
     loads: tuple[Load, ...]
 
@@ -62,17 +73,18 @@ def read_pair(options: PlanOptions) -> AbstractPair:
 
 def make_plan(options: PlanOptions, pair: AbstractPair) -> Plan:
     """Raises ValueError where the devices do not divide the pair or where it does not fit."""
-    gpu, dtype = GPUS[options.gpu], options.kv_cache_dtype
     check_divides(options.parallel, pair.target, pair.draft)
-    memory = _memory(options, pair, gpu, options.parallel)
-    if lacking_bytes(memory, options.max_model_len, dtype):
-        what = too_big(memory, options.parallel.devices, options.max_model_len, dtype)
-        raise ValueError(f"{what}; {_remedy(options, pair)}")
+    dtype, length = options.kv_cache_dtype, options.max_model_len
+    memory, fits = _memory(options, pair, options.parallel), tuple(_fits(options, pair))
+    if lacking_bytes(memory, length, dtype):
+        what = too_big(memory, options.parallel.devices, length, dtype)
+        raise ValueError(f"{what}; {_remedy(options, fits)}")
     return Plan(
         options,
         memory,
+        fits,
         tuple(limits(memory, dtype)),
-        tuple(_loads(options, pair, gpu)),
+        tuple(_loads(options, pair)),
     )
 
 
@@ -89,22 +101,39 @@ def _read(path: Path, build: Any, **arguments: Any) -> Any:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _memory(options: PlanOptions, pair: AbstractPair, gpu: Gpu, parallel: Parallelism) -> Memory:
+def _memory(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Memory:
     config = EngineConfig(
         num_speculative_tokens=options.num_speculative_tokens if pair.draft else 0,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
         page_size=options.page_size,
     )
-    return plan_memory(
-        pair.target, pair.draft, gpu, parallel, config, options.gpu_memory_utilization
-    )
+    gpu, utilization = GPUS[options.gpu], options.gpu_memory_utilization
+    return plan_memory(pair.target, pair.draft, gpu, parallel, config, utilization)
 
 
-def _loads(options: PlanOptions, pair: AbstractPair, gpu: Gpu) -> Iterator[Load]:
+def _fits(options: PlanOptions, pair: AbstractPair) -> Iterator[Fit]:
+    """Ascending; a GPU of which even the most are too few has none."""
+    waiting, dtype = list(GPUS.values()), options.kv_cache_dtype
+    for devices in range(1, MOST_DEVICES + 1):
+        parallel = options.parallel.over(devices)
+        if not waiting or indivisible(parallel, pair.target, pair.draft):
+            continue
+        try:
+            memory = _memory(options, pair, parallel)
+        except ValueError:  # values that share a scale would be parted
+            continue
+        for gpu in tuple(waiting):
+            there = memory.on(gpu, options.gpu_memory_utilization)
+            if not lacking_bytes(there, options.max_model_len, dtype):
+                waiting.remove(gpu)
+                yield Fit(gpu.name, devices, there.tokens(dtype))
+
+
+def _loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
     parallel = options.parallel
     draft = draft_shape(pair.draft, parallel) if pair.draft else None
-    shapes = Shapes(target_shape(pair.target, parallel), draft, gpu)
+    shapes = Shapes(target_shape(pair.target, parallel), draft, GPUS[options.gpu])
     context = options.isl + options.osl / 2
     for bound in BOUNDS:
         for batch in options.concurrency:
@@ -112,21 +141,12 @@ def _loads(options: PlanOptions, pair: AbstractPair, gpu: Gpu) -> Iterator[Load]
             yield shapes.load(rows, bound, options.accept_lengths)
 
 
-def _remedy(options: PlanOptions, pair: AbstractPair) -> str:
+def _remedy(options: PlanOptions, fits: Sequence[Fit]) -> str:
     """More devices where that helps, else everything else there is."""
-    for devices in range(options.parallel.devices + 1, MOST_DEVICES + 1):
-        wider = options.parallel.over(devices)
-        if not indivisible(wider, pair.target, pair.draft) and _fits(options, pair, wider):
-            return f"--tensor-parallel-size {devices} is the least that would do"
+    for fit in fits:
+        if fit.gpu == options.gpu:
+            return f"--tensor-parallel-size {fit.devices} is the least that would do"
     return (
         "a checkpoint of fewer bits, a device with more memory, --kv-cache-dtype fp8 or a smaller "
         "--max-model-len would help"
     )
-
-
-def _fits(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> bool:
-    try:
-        memory = _memory(options, pair, GPUS[options.gpu], parallel)
-    except ValueError:  # values that share a scale would be parted
-        return False
-    return not lacking_bytes(memory, options.max_model_len, options.kv_cache_dtype)

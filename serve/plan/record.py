@@ -17,6 +17,7 @@ def write_plan(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
     fields = {
         "options": asdict(plan.options),
         "memory": _memory_fields(plan.memory),
+        "fits": [asdict(fit) for fit in plan.fits],
         "limits": [{**asdict(limit), "binds": limit.binds} for limit in plan.limits],
         "loads": [_load_fields(load) for load in plan.loads],
         "published": [_published_fields(row) for row in compared],

@@ -23,6 +23,7 @@ _TITLES: dict[Bound, str] = {
 def print_plan(console: Console, plan: Plan, compared: Sequence[Compared]) -> None:
     """Memory, limits of 32 bits, both limits of speed, published figures."""
     console.print(_memory_table(plan.memory, plan.options))
+    console.print(_fits_table(plan))
     console.print(_limits_table(plan.limits))
     for bound in BOUNDS:
         console.print(_loads_table(plan, bound))
@@ -82,6 +83,20 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
         for length in sorted({options.isl + options.osl, options.max_model_len}):
             count = f"{memory.sequences(length, dtype):,}"
             table.add_row(f"  sequences of {length:,} tokens", count, "")
+    return table
+
+
+def _fits_table(plan: Plan) -> Table:
+    options = plan.options
+    length, dtype = options.max_model_len, options.kv_cache_dtype
+    table = _table(f"Least GPUs for {length:,} tokens")
+    for heading in ("", "GPUs", f"KV tokens, {dtype}"):
+        table.add_column(heading, justify="right" if heading else "left")
+    found = {fit.gpu: fit for fit in plan.fits}
+    for name in GPUS:
+        fit = found.get(name)
+        cells = (f"{fit.devices}", f"{fit.tokens:,}") if fit else ("none", "")
+        table.add_row(name, *cells)
     return table
 
 

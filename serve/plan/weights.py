@@ -8,14 +8,12 @@ from flax import nnx
 from convert.fill import named_variables
 from serve.plan.split import WHOLE, Parts, device_shape
 
-VOCABULARY = ("embed_tokens", "lm_head")
-
 
 @dataclass(frozen=True)
 class ModelBytes:
     """nbytes: of the whole model, each weight once. device_nbytes: of every device's part.
 
-    by_part: the latter for `embed_tokens`, `lm_head`, `self_attn`, `experts`, `shared_experts`, …
+    by_part: the latter for attention, routed experts, embedding and so on.
     largest: the name of the array with most elements on a device, and how many.
     """
 
@@ -44,9 +42,20 @@ def model_bytes(model: nnx.Module, parts: Parts = WHOLE) -> ModelBytes:
 def _part(path: str) -> str:
     """What an array belongs to: the module below its layer."""
     names = [name for name in path.split(".") if not name.isdigit()]
-    inner = [name for name in names if name in ("self_attn", "experts", "shared_experts", "gate")]
-    if inner:
-        return inner[0]
-    if names[0] in ("layers", "midlayer"):
-        return "mlp" if "mlp" in names else "norms"
-    return names[0] if names[0] in (*VOCABULARY, "fc") else "norms"
+    for name, part in _PARTS.items():
+        if name in names:
+            return part
+    return "norms"
+
+
+_PARTS = {
+    "self_attn": "attention",
+    "gate": "router",
+    "experts": "routed experts",
+    "shared_experts": "shared experts",
+    "mlp": "dense layers",
+    "embed_tokens": "embedding",
+    "lm_head": "head",
+    "fc": "fc",
+}
+"""Modules, the inner ones first."""

@@ -1,20 +1,27 @@
 """Bytes of a pair against published manifests and against sums made by hand."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from published_pairs import draft, published, target, text_bytes
 
-from convert.from_config import draft_from_config
+from convert.fill import named_variables
+from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.layers.quantized import QuantizedKernel
+from eagle3_jax.mesh import DEVICES, shard
 from pallas_kernels import QuantFormat
 from serve.plan.gpus import GPUS, MI325X, MI355X, Gpu
 from serve.plan.limits import limits
 from serve.plan.memory import Memory, lacking_bytes, plan_memory
+from serve.plan.options import build_parser, read_options
 from serve.plan.parallel import Parallelism
-from serve.plan.split import check_divides, device_shape, target_parts
+from serve.plan.planner import AbstractPair, make_plan
+from serve.plan.split import check_divides, device_shape, draft_parts, target_parts
 from serve.plan.weights import model_bytes
 
 MXFP4, INT4, W4A8 = "kimi-k2.5-mxfp4", "kimi-k2.5", "kimi-k2.5-w4a8"
@@ -142,6 +149,22 @@ def test_a_model_that_lacks_nothing_fits_and_one_that_is_too_big_says_by_how_muc
     assert small.tokens("bfloat16") == small.sequences(2048, "bfloat16") == 0
 
 
+def test_too_big_says_by_how_much_and_what_would_do() -> None:
+    argv = ["--model", "unread", "--gpu", "MI355X", "--tensor-parallel-size", "1"]
+    options = read_options(build_parser().parse_args(argv))
+    with pytest.raises(ValueError) as refused:
+        make_plan(options, AbstractPair(target(MXFP4), draft(MLA)))
+    said = str(refused.value)
+    assert said.startswith("1 x MI355X are too small: on each, weights take 525.3 GiB")
+    whole = plan(Parallelism(), drafted=MLA)
+    lacking = lacking_bytes(whole, 2048, "bfloat16") / 2**30
+    assert (
+        266 < lacking < 267
+        and f"that is {lacking:.1f} more than the 259.2 GiB that may be used" in said
+    )
+    assert said.endswith("--tensor-parallel-size 4 is the least that would do")
+
+
 def test_32_bits_end_where_they_must() -> None:
     """61 thousand tokens of a stacked pool, 262,144 of a whole MHA draft's keys."""
     found = {limit.what: limit for limit in limits(plan(Parallelism(4, 1)), "bfloat16")}
@@ -161,7 +184,7 @@ def test_a_stack_of_experts_outgrows_32_bits_on_one_device() -> None:
     assert whole.target.largest[1] == 384 * 7168 * 2048 // 2
     for memory, binds in ((whole, True), (quarter, False)):
         found = {limit.what: limit.binds for limit in limits(memory, "fp8")}
-        assert found[f"numbers in {path}"] is binds
+        assert found[f"numbers in the target's {path}"] is binds
 
 
 def test_devices_that_divide_nothing_are_refused_with_those_that_would_do() -> None:
@@ -190,3 +213,32 @@ def test_a_device_shows_less_memory_than_its_name_says() -> None:
     named = {"MI355X": 288, "MI325X": 256, "MI300X": 192, "H200": 141}
     for name, gib in named.items():
         assert 0.98 * gib < GPUS[name].memory / 2**30 <= gib
+
+
+@pytest.mark.parametrize("expert_parallel", [False, True])
+@pytest.mark.parametrize("devices", [1, 4])
+def test_a_plan_splits_as_the_mesh_does(devices: int, expert_parallel: bool) -> None:
+    """Arrays and rows of the pools, of the abstract pair on a mesh without devices."""
+    sizes = (1, devices) if expert_parallel else (devices, 1)
+    mesh: Any = AbstractMesh(sizes, DEVICES)
+    parallel = Parallelism(devices, devices, expert_parallel)
+    text = published(MXFP4, "config")["text_config"] | {"num_hidden_layers": 2}
+    config = {**published(MXFP4, "config"), "text_config": text}
+    own = draft_from_config(published(FP8, "config"), jnp.bfloat16, num_target_layers=61)
+    pair = target_from_config(config, jnp.bfloat16), own
+    expected = [model_bytes(pair[0], target_parts(parallel)).device_nbytes]
+    expected.append(model_bytes(pair[1], draft_parts(parallel)).device_nbytes)
+    memory = plan_memory(*pair, MI355X, parallel, CONFIG, 0.9)
+    for model in pair:
+        shard(model, mesh)
+    for model, nbytes in zip(pair, expected, strict=True):
+        values = [variable.get_value() for variable in named_variables(model).values()]
+        parts = [value.sharding.shard_shape(value.shape) for value in values]
+        found = zip(parts, values, strict=True)
+        assert sum(math.prod(part) * v.dtype.itemsize for part, v in found) == nbytes
+    numbers = 0
+    for model in pair:
+        for row, split in zip(model.pool_rows, model.pool_splits, strict=True):
+            there = NamedSharding(mesh, PartitionSpec(*split))
+            numbers += math.prod(there.shard_shape(row))
+    assert memory.token_bytes("fp8") == numbers

@@ -90,6 +90,30 @@ def test_rounds_follow_the_curves_that_the_controller_is_tested_on(bound: Bound)
         assert found == pytest.approx(expected, rel=0.01)
 
 
+def test_a_step_has_the_launches_that_were_counted_apart() -> None:
+    """And a sum over devices for the embedding, which that count leaves out."""
+    counted: dict[str, int] = {}
+    for one in target_work(shapes(Parallelism(4, 1)).target, Rows(4, 1, 1536, 2)):
+        kind = one.kind if isinstance(one, Kernel) else "all-reduce"
+        counted[kind] = counted.get(kind, 0) + one.times
+    expected = {"gemm": 427, "experts": 60, "attention": 61, "small": 366, "all-reduce": 123}
+    assert counted == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "ratios"), [(4, (1.03, 1.05)), (16, (1.06, 1.11)), (64, (1.17, 1.33))]
+)
+def test_a_long_context_costs_what_was_computed_apart(
+    batch: int, ratios: tuple[float, float]
+) -> None:
+    """Verifying six drafts at 8704 tokens beside 1536."""
+    found = []
+    for bound in BOUNDS:
+        short, long = (load(batch, bound, context).rounds[6] for context in (1536, 8704))
+        found.append(long.verify_s / short.verify_s)
+    assert found == pytest.approx(ratios, abs=0.01)
+
+
 def test_a_small_mi325x_step_costs_what_was_computed_apart() -> None:
     eight = shapes(Parallelism(8, 8), "MI325X", W4A8, MHA)
     for batch, expected in ((2, (1.46, 9.21)), (40, (12.02, 27.50))):
