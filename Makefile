@@ -6,7 +6,7 @@ PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
 
-.PHONY: serve test prove rocm-check rocm-check-short lint clean
+.PHONY: serve test prove prove-sharding rocm-check rocm-check-short lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -16,7 +16,11 @@ test: .venv/installed-test
 
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
-	$(BIN)/python -m pytest tests/proofs --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs --long
+
+# Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them.
+prove-sharding: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py --long
 
 # Every kernel and the whole round through XLA's ROCm compiler, for MI355X and MI325X.
 rocm-check: .venv-rocm/installed

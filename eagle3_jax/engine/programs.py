@@ -178,7 +178,7 @@ def compile_program(
     function = partial(PROGRAMS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
-    if isinstance(target[0].sharding, NamedSharding):
+    if isinstance(state.slots.seq_lens.sharding, NamedSharding):
         function = _on_every_device(kind, function, (target, draft, state), len(inputs))
     with prefer(pair.kernels):
         lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
@@ -194,7 +194,7 @@ def _on_every_device(
     told = (whole,) if kind == "propose" else (whole, whole)
     return jax.shard_map(
         function,
-        mesh=held[0][0].sharding.mesh,
+        mesh=held[2].slots.seq_lens.sharding.mesh,
         in_specs=(*specs, *[whole] * inputs),
         out_specs=(specs[2], *told),
         # It follows the axes of values through jnp alone, not through kernels.

@@ -1,7 +1,8 @@
 """Accept length on the held-out prompts, category by category, and how often answers are right."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from convert.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
@@ -47,10 +48,21 @@ class AcceptCounts:
         """Share of drafts whose token at each position was accepted."""
         return tuple(count / max(self.drafts, 1) for count in self.accepted_per_position)
 
+    @property
+    def histogram(self) -> tuple[int, ...]:
+        """How many drafts had 0, 1, .. of their tokens accepted: a token is only behind others."""
+        least = (self.drafts, *self.accepted_per_position, 0)
+        return tuple(more - fewer for more, fewer in pairwise(least))
+
 
 @dataclass(frozen=True)
 class AcceptRow:
-    """One category, or all of them. right: the share of prompts answered correctly."""
+    """One category, or all of them.
+
+    right: the share of prompts answered correctly. histogram: rounds by accepted drafts, 0 first.
+    distinct_bigrams: of the pairs of neighbouring tokens within answers, the share that differ: a
+    model that repeats itself has few, and an accept length that says nothing.
+    """
 
     category: str
     prompts: int
@@ -59,6 +71,8 @@ class AcceptRow:
     accept_length: float
     per_position: tuple[float, ...]
     right: float
+    histogram: tuple[int, ...]
+    distinct_bigrams: float
 
 
 @dataclass(frozen=True)
@@ -116,10 +130,11 @@ def measure_accept(
             correct(category, p.conversation, _text(tokenizer, answers[f"{i}"].token_ids))
             for i, p in chosen
         )
-        rows.append(_row(category, len(chosen), before, engine.stats(), right))
-        given |= {i: answers[f"{i}"].token_ids for i, _ in chosen}
+        said = {i: answers[f"{i}"].token_ids for i, _ in chosen}
+        rows.append(_row(category, said.values(), before, engine.stats(), right))
+        given |= said
     right = sum(round(row.right * row.prompts) for row in rows)
-    overall = _row(OVERALL, len(prompts), start, engine.stats(), right)
+    overall = _row(OVERALL, given.values(), start, engine.stats(), right)
     return [*rows, overall], [given[i] for i in range(len(prompts))]
 
 
@@ -133,16 +148,28 @@ def _text(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
     return tokenizer.decode(token_ids[:-1] if stopped else token_ids, skip_special=False)
 
 
+def distinct_bigrams(answers: Iterable[Sequence[int]]) -> float:
+    """Distinct pairs of neighbouring tokens over all pairs; 0 where no answer has two tokens."""
+    pairs = [pair for answer in answers for pair in pairwise(answer)]
+    return len(set(pairs)) / max(len(pairs), 1)
+
+
 def _row(
-    category: str, prompts: int, before: EngineStats, after: EngineStats, right: int
+    category: str,
+    answers: Collection[Sequence[int]],
+    before: EngineStats,
+    after: EngineStats,
+    right: int,
 ) -> AcceptRow:
     counts = AcceptCounts.between(before, after)
     return AcceptRow(
         category=category,
-        prompts=prompts,
+        prompts=len(answers),
         tokens=after.generation_tokens - before.generation_tokens,
         counts=counts,
         accept_length=counts.accept_length,
         per_position=counts.per_position,
-        right=right / max(prompts, 1),
+        right=right / max(len(answers), 1),
+        histogram=counts.histogram,
+        distinct_bigrams=distinct_bigrams(answers),
     )

@@ -142,13 +142,15 @@ def print_accept(console: Console, rows: Sequence[AcceptRow], title: str) -> Non
     table = _table(title)
     headings = ["category", "prompts", "tokens", "rounds", "accept length"]
     headings += [f"position {i + 1}" for i in range(len(rows[0].per_position))]
-    for heading in [*headings, "answers right"]:
+    for heading in [*headings, "rounds by accepted", "distinct bigrams", "answers right"]:
         table.add_column(heading, justify="left" if heading == "category" else "right")
     for row in rows:
         shares = (f"{share:.2f}" for share in row.per_position)
         counts = (f"{row.prompts}", f"{row.tokens}", f"{row.counts.drafts}")
         length = f"{row.accept_length:.2f}"
-        table.add_row(row.category, *counts, length, *shares, f"{row.right:.0%}")
+        rounds = "/".join(map(str, row.histogram))
+        said = (f"{row.distinct_bigrams:.2f}", f"{row.right:.0%}")
+        table.add_row(row.category, *counts, length, *shares, rounds, *said)
     console.print(table)
 
 

@@ -40,7 +40,8 @@ DRAFTS: dict[str, Callable[[KimiTarget], Eagle3Draft]] = {
 FORMATS: dict[str, QuantFormat | None] = {
     "float32": None,
     "int4": QuantFormat("int4_group"),
-    "mxfp4": QuantFormat("mxfp4", "mxfp4"),
+    "mxfp4": QuantFormat("mxfp4"),
+    "mxfp4 with activations": QuantFormat("mxfp4", "mxfp4"),
 }
 """Whose arithmetic does not depend on how a row is split: no scale spans a whole row."""
 

@@ -9,7 +9,7 @@ from convert import load_tokenizer
 from eagle3_jax import SamplingParams
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.runner import Progress
-from serve.bench.accept import OVERALL, AcceptCounts, measure_accept
+from serve.bench.accept import OVERALL, AcceptCounts, distinct_bigrams, measure_accept
 from serve.bench.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, held_out_prompts
 
@@ -40,6 +40,7 @@ def test_accept_length_is_one_plus_accepted_over_drafts() -> None:
     assert counts == AcceptCounts(10, 29, 15, (8, 5, 2))
     assert counts.accept_length == 2.5
     assert counts.per_position == (0.8, 0.5, 0.2)
+    assert counts.histogram == (2, 3, 3, 2)
 
 
 def test_no_drafts_commit_one_token_a_round() -> None:
@@ -103,3 +104,10 @@ def test_categories_are_counted_apart_and_together_and_answers_are_checked() -> 
     assert overall.per_position == (0.8, 0.4)
     assert overall.tokens == sum(map(len, answers))
     assert overall.right == 0.8
+    assert overall.histogram == (1, 2, 2)
+    assert overall.prompts == 5
+
+
+def test_repeated_pairs_of_tokens_are_no_new_bigrams() -> None:
+    assert distinct_bigrams([[1, 2, 1, 2, 1], [2, 1], [7]]) == 2 / 5
+    assert distinct_bigrams([[1], []]) == 0

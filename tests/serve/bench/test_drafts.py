@@ -28,7 +28,9 @@ CLOSE = 0.8
 HASTE = "jax_disable_most_optimizations"
 """Of XLA's: programs that answer five prompts compile longer than they run."""
 
-OVERALL_ROW = AcceptRow(OVERALL, 2, 9, AcceptCounts(4, 8, 5, (3, 2)), 2.25, (0.75, 0.5), 1.0)
+OVERALL_ROW = AcceptRow(
+    OVERALL, 2, 9, AcceptCounts(4, 8, 5, (3, 2)), 2.25, (0.75, 0.5), 1.0, (1, 1, 2), 0.9
+)
 SOUND = DraftResult("BF16", "grouped, bfloat16", 10**6, [OVERALL_ROW], 2, 2, 0, [])
 TIE = Difference("BF16, prompt 1", 3, (5, 6), "score", 1e-6, 1.0)
 ERROR = replace(TIE, cause=None, score_margin=0.5, router_margin=math.inf)

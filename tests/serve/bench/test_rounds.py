@@ -13,7 +13,8 @@ from serve.bench.phases import PhaseChains
 from serve.bench.rounds import RoundTimes, compare_rounds, round_result
 from serve.bench.spread import Spread
 
-ACCEPT = AcceptRow("overall", 5, 100, AcceptCounts(10, 30, 15, (8, 5, 2)), 2.5, (0.8, 0.5, 0.2), 0)
+COUNTS = AcceptCounts(10, 30, 15, (8, 5, 2))
+ACCEPT = AcceptRow("overall", 5, 100, COUNTS, 2.5, (0.8, 0.5, 0.2), 0, COUNTS.histogram, 0.9)
 
 
 def seconds(value: float) -> Spread:

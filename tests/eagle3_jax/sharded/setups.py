@@ -1,0 +1,56 @@
+"""Every way a pair lies on devices, and the few of them in which any two ways meet."""
+
+from itertools import product
+from typing import NamedTuple
+
+import jax
+from wide_pair import DRAFTS, wide_target
+
+from eagle3_jax.mesh import make_mesh, shard
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+
+
+class Setup(NamedTuple):
+    """draft_split: over the same devices as the target, else whole on each of them."""
+
+    devices: int
+    by_expert: bool
+    draft: str
+    format: str
+    draft_split: bool
+
+    def __str__(self) -> str:
+        experts = "experts" if self.by_expert else "columns"
+        where = "split" if self.draft_split else "whole"
+        return f"{self.devices} devices by {experts}, {self.draft} draft {where}, {self.format}"
+
+
+CHOICES = ((1, 2, 4, 8), (False, True), ("grouped", "latent"), ("float32", "int4", "mxfp4"))
+ALL = [Setup(*chosen) for chosen in product(*CHOICES, (True, False))]
+COVER = [
+    Setup(1, False, "grouped", "float32", True),
+    Setup(1, True, "latent", "int4", False),
+    Setup(1, False, "latent", "mxfp4", True),
+    Setup(2, True, "grouped", "float32", False),
+    Setup(2, False, "latent", "int4", True),
+    Setup(2, True, "grouped", "mxfp4", True),
+    Setup(4, False, "latent", "float32", True),
+    Setup(4, True, "grouped", "int4", True),
+    Setup(4, False, "grouped", "mxfp4", False),
+    Setup(8, True, "latent", "float32", True),
+    Setup(8, False, "grouped", "int4", False),
+    Setup(8, True, "latent", "mxfp4", True),
+]
+
+
+def pair_on_devices(setup: Setup) -> tuple[KimiTarget, Eagle3Draft]:
+    """The pair, placed; a draft that is whole keeps the target's split embedding and head."""
+    target = wide_target(setup.format)
+    draft = DRAFTS[setup.draft](target)
+    devices = jax.devices()[: setup.devices]
+    mesh = make_mesh(setup.devices, enable_expert_parallel=setup.by_expert, devices=devices)
+    shard(target, mesh)
+    if setup.draft_split:
+        shard(draft, mesh)
+    return target, draft
