@@ -135,9 +135,8 @@ def place(value: Any, sharding: NamedSharding) -> Any:
 
 def split_of(parameter: nnx.Variable[Any]) -> tuple[MeshAxes | None, ...]:
     """The mesh axes that split each dimension of a parameter, None where every device has all."""
-    split = parameter.get_metadata().get("mesh_axes")
-    axes = split or ((),) * len(parameter.get_metadata().get("axes", ()))
-    return tuple(names or None for names in axes)
+    split = parameter.get_metadata().get("mesh_axes") or ((),) * parameter.get_value().ndim
+    return tuple(names or None for names in split)
 
 
 def spec_of(parameter: nnx.Variable[Any]) -> PartitionSpec:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 from jax import Array, ShapeDtypeStruct
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.layers.quantized import fit_to_gpu
 from eagle3_jax.logprobs import Logprobs
@@ -178,15 +178,21 @@ def compile_program(
     function = partial(PROGRAMS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
-    if isinstance(state.slots.seq_lens.sharding, NamedSharding):
-        function = _on_every_device(kind, function, (target, draft, state), len(inputs))
+    sharding = state.slots.seq_lens.sharding
+    if isinstance(sharding, NamedSharding):
+        held = (target, draft, state)
+        function = _on_every_device(kind, function, sharding.mesh, held, len(inputs))
     with prefer(pair.kernels):
         lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
     return lowered.compile(compiler_options=gpu.compiler_options())
 
 
 def _on_every_device(
-    kind: str, function: Callable[..., Any], held: tuple[Shapes, Shapes, DecodeState], inputs: int
+    kind: str,
+    function: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    held: tuple[Shapes, Shapes, DecodeState],
+    inputs: int,
 ) -> Callable[..., tuple[Any, ...]]:
     """The program as each device of a mesh runs it on its part of weights and state; what the host
     sends and reads is the same everywhere."""
@@ -194,7 +200,7 @@ def _on_every_device(
     told = (whole,) if kind == "propose" else (whole, whole)
     return jax.shard_map(
         function,
-        mesh=held[2].slots.seq_lens.sharding.mesh,
+        mesh=mesh,
         in_specs=(*specs, *[whole] * inputs),
         out_specs=(specs[2], *told),
         # It follows the axes of values through jnp alone, not through kernels.
