@@ -11,6 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 Axis = tuple[str, ...] | str | None
 
 
+def num_devices(axis: Axis) -> int:
+    """Over how many devices the array is split."""
+    return 1 if axis is None else lax.axis_size(axis)
+
+
 def first_column(columns: int, axis: Axis) -> Int[Array, ""] | int:
     """Where this device's columns begin, of an array split into parts of so many."""
     return 0 if axis is None else lax.axis_index(axis) * jnp.int32(columns)
@@ -22,16 +27,20 @@ def all_sum(x: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*shape"]:
 
 
 def all_max(x: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*shape"]:
-    """The largest of each element, NaN where one is NaN.
-
-    Gathered, not reduced: it is for small arrays, and GPU libraries' reductions may drop NaN.
-    """
+    """The largest of each element. Gathered, not reduced: for small arrays."""
     return x if axis is None else lax.all_gather(x, axis).max(0)
 
 
 def all_true(x: Bool[Array, "*shape"], axis: Axis) -> Bool[Array, "*shape"]:
-    """Where no device's element is false."""
+    """Where no device's element is false. Gathered, too."""
     return x if axis is None else lax.all_gather(x, axis).all(0)
+
+
+def all_columns(
+    x: Shaped[Array, "*rows columns"], axis: Axis
+) -> Shaped[Array, "*rows all_columns"]:
+    """All devices' columns, in order."""
+    return x if axis is None else lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
 
 
 def gather_pairs(
@@ -42,5 +51,5 @@ def gather_pairs(
         return scores, ids
     bits = lax.bitcast_convert_type(scores.astype(jnp.float32), jnp.int32)
     pairs = jnp.stack([bits, ids.astype(jnp.int32)])
-    bits, ids = lax.all_gather(pairs, axis, axis=pairs.ndim - 1, tiled=True)
+    bits, ids = all_columns(pairs, axis)
     return lax.bitcast_convert_type(bits, jnp.float32), ids

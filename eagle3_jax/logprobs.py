@@ -6,13 +6,14 @@ from, after every option of the request. Either way they are the target's at tha
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle3_jax.collectives import Axis, all_sum, first_column
 from eagle3_jax.sampling import process_logits
 from eagle3_jax.sampling_rows import MAX_LOGPROBS, SamplingRows
+from eagle3_jax.vocabulary import best_pairs, logsumexp, value_at
 
 _BLOCK = 128  # neighbouring ids that are searched, or skipped, together
 
@@ -44,23 +45,29 @@ def sampled_logprobs(
     token_ids: Int[Array, "batch rows"],
     options: SamplingRows,
     processed: Bool[Array, " batch"],
+    axis: Axis = None,
 ) -> TokenLogprobs:
     """Of the tokens sampled at `positions` from the controlled logits, raw or processed by row.
 
     Sampling computes the processed scores as well, from the same arguments: XLA does it once.
     """
-    law = process_logits(controlled, positions, options)
-    return token_logprobs(jnp.where(processed[:, None, None], law, logits), token_ids)
+    law = process_logits(controlled, positions, options, axis=axis)
+    return token_logprobs(jnp.where(processed[:, None, None], law, logits), token_ids, axis)
 
 
 def token_logprobs(
-    scores: Float[Array, "*rows vocab"], token_ids: Int[Array, "*rows"]
+    scores: Float[Array, "*rows vocab"], token_ids: Int[Array, "*rows"], axis: Axis = None
 ) -> TokenLogprobs:
-    """Of these tokens and of the MAX_LOGPROBS best, as far as there are so many."""
-    shift = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
-    chosen = jnp.take_along_axis(scores, token_ids[..., None], axis=-1, mode="clip")
-    rank = 1 + (scores > chosen).sum(-1, dtype=jnp.int32)
+    """Of these tokens and of the MAX_LOGPROBS best, as far as there are so many.
+
+    axis: over which the vocabulary is split (eagle3_jax.vocabulary).
+    """
+    shift = logsumexp(scores, axis)
+    chosen = value_at(scores, token_ids, axis)[..., None]
+    rank = 1 + all_sum((scores > chosen).sum(-1, dtype=jnp.int32), axis)
     best_ids, best = _best(scores, min(MAX_LOGPROBS, scores.shape[-1]))
+    best_ids += first_column(scores.shape[-1], axis)
+    best, best_ids = best_pairs(best, best_ids, MAX_LOGPROBS, axis)
     return TokenLogprobs((chosen - shift)[..., 0], rank, best_ids, best - shift)
 
 

@@ -4,6 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from eagle3_jax.collectives import Axis
+from eagle3_jax.vocabulary import own_columns
+
 WORD_BITS = 32
 
 
@@ -21,13 +24,15 @@ def mask_logits(
     logits: Float[Array, "batch rows vocab"],
     masks: UInt32[Array, "batch rows words"],
     token_ids: Int[Array, " vocab"] | None = None,
+    axis: Axis = None,
 ) -> Float[Array, "batch rows vocab"]:
     """-inf where the bit is not set; a row of ones keeps its logits bit for bit.
 
-    token_ids: the target id of each column, for a reduced draft vocabulary.
+    token_ids: the target id of each column, for a reduced draft vocabulary. axis: over which the
+    logits are split; masks are whole.
     """
-    columns = slice(logits.shape[-1]) if token_ids is None else token_ids
-    return jnp.where(unpack_mask(masks)[..., columns], logits, -jnp.inf)
+    allowed = own_columns(unpack_mask(masks), logits.shape[-1], token_ids, axis)
+    return jnp.where(allowed, logits, -jnp.inf)
 
 
 def unpack_mask(masks: UInt32[Array, "*rows words"]) -> Bool[Array, "*rows bits"]:

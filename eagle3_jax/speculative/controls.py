@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle3_jax.collectives import Axis, first_column
 from eagle3_jax.sampling_rows import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_REQUEST_STOP_IDS,
     SamplingRows,
 )
+from eagle3_jax.vocabulary import column_ids, own_columns
 
 NO_TOKEN = -1  # in every list of ids: nothing here
 ANY_TOKEN = -2  # in front of a bad word that is shorter than the longest
@@ -25,7 +27,7 @@ ANY_TOKEN = -2  # in front of a bad word that is shorter than the longest
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TokenControls:
-    """One row per slot, or the rows of one batch.
+    """One row per slot, or the rows of one batch; whole on every device, whatever is split.
 
     enabled: the row has such options at all; the others keep their logits bit for bit.
     bias: added to the logits; -inf bars a token. bad_words: ids, aligned to the right.
@@ -72,17 +74,19 @@ def control_logits(
     options: SamplingRows,
     controls: TokenControls,
     token_ids: Int[Array, " vocab"] | None = None,
+    axis: Axis = None,
 ) -> Float[Array, "batch rows vocab"]:
     """Float32 logits that sampling goes on with; -inf where a token is barred.
 
     In order: allowed ids, bad words, stop ids before min_len, bias, repetition, frequency and
     presence penalty (vLLM's definitions). The last row sees all drafts, each row before it one
     less. token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
+    axis: over which the logits are split (eagle3_jax.vocabulary).
     """
     rows, drafts = logits.shape[1], draft_ids.shape[1]
     num_before = jnp.arange(rows)[None] + (drafts - rows + 1)
     return control_nodes(
-        logits, positions, draft_ids[:, None], num_before, options, controls, token_ids
+        logits, positions, draft_ids[:, None], num_before, options, controls, token_ids, axis
     )
 
 
@@ -94,14 +98,16 @@ def control_nodes(
     options: SamplingRows,
     controls: TokenControls,
     token_ids: Int[Array, " vocab"] | None = None,
+    axis: Axis = None,
 ) -> Float[Array, "batch rows vocab"]:
     """As `control_logits` where rows have drafts of their own, the first num_before of a path."""
     early = positions < options.min_len[:, None]
     stops = jnp.where(early[..., None], controls.stop_ids[:, None], NO_TOKEN)
-    scores = logits.astype(jnp.float32) + _columns(controls.bias, token_ids)[:, None]
-    scores = _bar(scores, _completing_ids(controls, paths, num_before), token_ids)
-    scores = _bar(scores, stops, token_ids)
-    scores = _penalize(scores, controls, paths, num_before, token_ids)
+    bias = own_columns(controls.bias, logits.shape[-1], token_ids, axis)
+    scores = logits.astype(jnp.float32) + bias[:, None]
+    scores = _bar(scores, _completing_ids(controls, paths, num_before), token_ids, axis)
+    scores = _bar(scores, stops, token_ids, axis)
+    scores = _penalize(scores, controls, paths, num_before, token_ids, axis)
     return jnp.where(controls.enabled[:, None, None], scores, logits)
 
 
@@ -133,11 +139,6 @@ def open_controls(
     return commit_tokens(slots, slot[None], token, jnp.ones((1,), jnp.int32))
 
 
-def _columns(table: Array, token_ids: Int[Array, " vocab"] | None) -> Array:
-    """The columns [batch, vocab] of a table over target ids."""
-    return table if token_ids is None else table[:, token_ids]
-
-
 def _completing_ids(
     controls: TokenControls,
     paths: Int[Array, "batch rows_or_1 drafts"],
@@ -157,11 +158,13 @@ def _bar(
     scores: Float[Array, "batch rows vocab"],
     barred: Int[Array, "batch rows ids"],
     token_ids: Int[Array, " vocab"] | None,
+    axis: Axis,
 ) -> Float[Array, "batch rows vocab"]:
     """-inf at the columns of these ids. A scatter: comparing with every column costs far more."""
     batch, rows, vocab = scores.shape
-    columns = barred
-    if token_ids is not None:
+    if token_ids is None:
+        columns = barred - first_column(vocab, axis)
+    else:
         columns = jnp.searchsorted(token_ids, barred)
         found = token_ids.at[columns].get(mode="fill", fill_value=NO_TOKEN) == barred
         columns = jnp.where(found, columns, NO_TOKEN)
@@ -176,13 +179,16 @@ def _penalize(
     paths: Int[Array, "batch rows_or_1 drafts"],
     num_before: Int[Array, "batch_or_1 rows"],
     token_ids: Int[Array, " vocab"] | None,
+    axis: Axis,
 ) -> Float[Array, "batch rows vocab"]:
     """Repetition, then frequency and presence, with the drafts before each row counted."""
-    ids = jnp.arange(scores.shape[-1]) if token_ids is None else token_ids
+    vocab = scores.shape[-1]
+    ids = column_ids(vocab, token_ids, axis)
     before = jnp.arange(paths.shape[2]) < num_before[..., None]
     drafted = (paths[..., None] == ids) & before[..., None]
-    counts = _columns(controls.counts, token_ids)[:, None] + drafted.sum(2, dtype=jnp.int32)
-    seen = (counts > 0) | _columns(controls.in_prompt, token_ids)[:, None]
+    counts = own_columns(controls.counts, vocab, token_ids, axis)[:, None]
+    counts += drafted.sum(2, dtype=jnp.int32)
+    seen = (counts > 0) | own_columns(controls.in_prompt, vocab, token_ids, axis)[:, None]
     factor = jnp.where(seen, controls.repetition[:, None, None], 1.0)
     scores = jnp.where(scores > 0, scores / factor, scores * factor)
     scores -= controls.frequency[:, None, None] * counts

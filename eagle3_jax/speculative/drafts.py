@@ -5,14 +5,17 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from eagle3_jax.collectives import Axis, all_columns, num_devices
 from eagle3_jax.noise import Stream
 from eagle3_jax.sampling import draw, probabilities, process_logits
 from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.vocabulary import own_columns
 
 
 class Drafts(NamedTuple):
     """Drafts as target ids; for rejection sampling also q, the law over target ids that each was
-    drawn from: 0 outside the draft's vocabulary, and everywhere where none could be drawn."""
+    drawn from: 0 outside the draft's vocabulary, and everywhere where none could be drawn. It is
+    split over devices as the target's vocabulary is."""
 
     ids: Int[Array, "batch k"]
     law: Float[Array, "batch k vocab"] | None = None
@@ -24,12 +27,22 @@ def draw_with_law(
     options: SamplingRows,
     target_ids: Int[Array, " draft_vocab"] | None,
     vocab_size: int,
+    axis: Axis = None,
+    target_axis: Axis = None,
 ) -> tuple[Int[Array, "batch rows"], Float[Array, "batch rows vocab"]]:
-    """Draws as `sample` does, but with noise of the draft's own; returns the law it drew from."""
-    scores = process_logits(logits, positions, options, target_ids)
+    """Draws as `sample` does, but with noise of the draft's own; returns the law it drew from.
+
+    axis: over which the draft's vocabulary is split; target_axis: the target's, as the law is.
+    """
+    scores = process_logits(logits, positions, options, target_ids, axis)
     seed = Stream.DRAFT.seed(options.seed)[:, None]
-    tokens = draw(logits, scores, positions, seed, options, target_ids)
-    law = probabilities(scores, options.temperature)
+    tokens = draw(logits, scores, positions, seed, options, target_ids, axis)
+    law = probabilities(scores, options.temperature, axis)
+    if target_ids is None and axis == target_axis:
+        return tokens, law
+    # The columns of a reduced vocabulary are not where the target has the same ids.
+    law = all_columns(law, axis)
     if target_ids is not None:
-        law = jnp.zeros((*law.shape[:2], vocab_size)).at[..., target_ids].set(law)
-    return tokens, law
+        ids = all_columns(target_ids, axis)
+        law = jnp.zeros((*law.shape[:2], vocab_size)).at[..., ids].set(law)
+    return tokens, own_columns(law, vocab_size // num_devices(target_axis), axis=target_axis)

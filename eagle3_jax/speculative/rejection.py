@@ -11,37 +11,38 @@ nothing that was committed before depends on it.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from eagle3_jax.collectives import Axis, all_max
 from eagle3_jax.noise import Stream, uniform
 from eagle3_jax.sampling import draw, probabilities, process_logits
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts
+from eagle3_jax.vocabulary import value_at
 
 
 def verify_by_rejection(
-    logits: Float[Array, "batch width vocab"], drafts: Drafts, rows: SlotRows
+    logits: Float[Array, "batch width vocab"], drafts: Drafts, rows: SlotRows, axis: Axis = None
 ) -> VerifyResult:
     """Accepts the longest prefix of drafts, each by its own u < p / q, and draws what follows it.
 
     p and q are laws after all options. u is in [0, 1), so p = 0 is never accepted; nor is q = 0, a
     draft that wasn't drawn. In the place of a rejected draft comes a token from max(p - q, 0), or
     from p where nothing is left of it; behind the last valid draft comes one from p. At temperature
-    0 both laws are one-hot.
+    0 both laws are one-hot. axis: over which logits and law are split (eagle3_jax.vocabulary).
     """
     assert drafts.law is not None, "rejection sampling needs the law of each draft"
     offsets = jnp.arange(logits.shape[1])
     positions = rows.seq_lens[:, None] + 1 + offsets
     valid = offsets < num_valid_drafts(rows)[:, None]
-    scores = process_logits(logits, positions, rows.options)
-    p, q = probabilities(scores, rows.options.temperature)[:, :-1], drafts.law
-    drafted = drafts.ids[..., None]
-    p_draft = jnp.take_along_axis(p, drafted, axis=-1)[..., 0]
-    q_draft = jnp.take_along_axis(q, drafted, axis=-1)[..., 0]
+    scores = process_logits(logits, positions, rows.options, axis=axis)
+    p, q = probabilities(scores, rows.options.temperature, axis)[:, :-1], drafts.law
+    p_draft, q_draft = value_at(p, drafts.ids, axis), value_at(q, drafts.ids, axis)
     u = uniform(Stream.ACCEPT.seed(rows.options.seed), positions[:, :-1])
     accepted = valid[:, :-1] & (q_draft > 0) & (u * q_draft < p_draft)
     residual = jnp.pad(jnp.maximum(p - q, 0), ((0, 0), (0, 1), (0, 0)))
-    replaces = valid & (residual > 0).any(-1)
+    replaces = valid & all_max((residual > 0).any(-1), axis)
     scores = jnp.where(replaces[..., None], jnp.log(residual), scores)
     own, other = rows.options.seed[:, None], Stream.RESIDUAL.seed(rows.options.seed)[:, None]
-    chosen = draw(logits, scores, positions, jnp.where(valid[..., None], other, own), rows.options)
+    seed = jnp.where(valid[..., None], other, own)
+    chosen = draw(logits, scores, positions, seed, rows.options, axis=axis)
     return commit_prefix(accepted, drafts.ids, chosen, rows)

@@ -10,10 +10,12 @@ from itertools import pairwise
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from eagle3_jax.collectives import Axis
 from eagle3_jax.noise import Stream, uniform
 from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts
+from eagle3_jax.vocabulary import value_at
 
 
 def verify_synthetic(
@@ -21,19 +23,21 @@ def verify_synthetic(
     draft_ids: Int[Array, "batch k"],
     rows: SlotRows,
     rates: Sequence[float],
+    axis: Axis = None,
 ) -> VerifyResult:
     """Accepts draft i, once those before it are, where u(seed, position) < rates[i] / rates[i - 1].
 
     rates: the probability that the first i + 1 drafts are all accepted. Then comes the target's own
-    choice. A draft that the request's options bar is not accepted.
+    choice. A draft that the request's options bar is not accepted. axis: over which the logits are
+    split (eagle3_jax.vocabulary).
     """
     k = draft_ids.shape[1]
     offsets = jnp.arange(logits.shape[1])
     positions = rows.seq_lens[:, None] + 1 + offsets
-    chosen = sample(logits, positions, rows.options)
+    chosen = sample(logits, positions, rows.options, axis=axis)
     given_before = [b / a if a else 0.0 for a, b in pairwise((1.0, *rates[:k]))]
     u = uniform(Stream.ACCEPT.seed(rows.options.seed), positions[:, :-1])
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
-    drafted = jnp.take_along_axis(logits[:, :-1], draft_ids[..., None], axis=-1)[..., 0]
+    drafted = value_at(logits[:, :-1], draft_ids, axis)
     accepted = valid & (drafted > -jnp.inf) & (u < jnp.array(given_before, jnp.float32))
     return commit_prefix(accepted, draft_ids, chosen, rows)

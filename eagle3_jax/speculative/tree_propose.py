@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPool, view_nodes
+from eagle3_jax.collectives import Axis, all_max, all_sum
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import gumbel, process_logits
 from eagle3_jax.sampling_rows import SamplingRows
@@ -24,6 +25,7 @@ from eagle3_jax.speculative.propose import first_pass
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.tree import Tree
 from eagle3_jax.speculative.tree_shape import TreeShape
+from eagle3_jax.vocabulary import column_ids
 
 
 class Frontier(NamedTuple):
@@ -148,12 +150,13 @@ def child_log_probs(
     positions: Int[Array, "batch nodes"],
     options: SamplingRows,
     token_ids: Int[Array, " vocab"] | None = None,
+    axis: Axis = None,
 ) -> Float[Array, "batch nodes vocab"]:
     """Log-probability, at most 0 and never NaN, that the target picks each child of each node.
 
     The cuts hold for sampled requests alone: they leave a greedy one's choice as it is.
     """
-    ids = jnp.arange(logits.shape[-1]) if token_ids is None else token_ids
+    ids = column_ids(logits.shape[-1], token_ids, axis)
     sampled = options.temperature > 0
     options = replace(
         options,
@@ -161,9 +164,11 @@ def child_log_probs(
         top_p=jnp.where(sampled, options.top_p, 1.0),
         min_p=jnp.where(sampled, options.min_p, 0.0),
     )
-    scores = process_logits(logits, positions, options, token_ids)
+    scores = process_logits(logits, positions, options, token_ids, axis)
     noise = gumbel(options.seed[:, None], positions, ids)
-    log_probs = jax.nn.log_softmax(jnp.where(sampled[:, None, None], scores + noise, scores))
+    noisy = jnp.where(sampled[:, None, None], scores + noise, scores)
+    shifted = noisy - all_max(noisy.max(-1, keepdims=True), axis)
+    log_probs = shifted - jnp.log(all_sum(jnp.exp(shifted).sum(-1, keepdims=True), axis))
     return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
 

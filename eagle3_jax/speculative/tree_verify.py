@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from eagle3_jax.collectives import Axis
 from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.tree import Tree
@@ -30,13 +31,15 @@ def walk(
     tree: Tree,
     depths: Int[Array, "batch nodes"],
     rows: SlotRows,
+    axis: Axis = None,
 ) -> Walk:
     """Samples every node from the target and follows its choices from the root.
 
     Row i's logits decide position n + 1 + depths[i]. Paths end where no child has the token chosen,
-    and at the depth of the last draft that is valid.
+    and at the depth of the last draft that is valid. axis: over which the logits are split
+    (eagle3_jax.vocabulary).
     """
-    chosen = sample(logits, rows.seq_lens[:, None] + 1 + depths, rows.options)
+    chosen = sample(logits, rows.seq_lens[:, None] + 1 + depths, rows.options, axis=axis)
     node = jnp.zeros((depths.shape[0], 1), jnp.int32)
     num_accepted, path, goes_on = jnp.zeros(depths.shape[0], jnp.int32), [node], True
     valid = num_valid_drafts(rows)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle3_jax.collectives import Axis
 from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.state import SlotRows
 
@@ -33,15 +34,19 @@ def num_valid_drafts(rows: SlotRows) -> Int[Array, " batch"]:
 
 
 def verify(
-    logits: Float[Array, "batch width vocab"], draft_ids: Int[Array, "batch k"], rows: SlotRows
+    logits: Float[Array, "batch width vocab"],
+    draft_ids: Int[Array, "batch k"],
+    rows: SlotRows,
+    axis: Axis = None,
 ) -> VerifyResult:
     """Samples every row from the target and accepts the longest prefix of drafts that agrees.
 
     Row j's logits decide position n + 1 + j. Finished: a committed stop id, or the length is full.
+    axis: over which the logits are split (eagle3_jax.vocabulary).
     """
     offsets = jnp.arange(logits.shape[1])
     positions = rows.seq_lens[:, None] + 1 + offsets
-    chosen = sample(logits, positions, rows.options)
+    chosen = sample(logits, positions, rows.options, axis=axis)
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
     agrees = valid & (draft_ids == chosen[:, :-1])
     return _commit_prefix(agrees, chosen, rows)

@@ -13,7 +13,7 @@ AXES = ("tensor", "expert")
 
 def on_devices(
     count: int, function: Callable[..., Any], split: Sequence[int | None]
-) -> Callable[..., Any]:
+) -> jax.stages.Wrapped:
     """The function under shard_map on `count` devices: argument i split along dimension split[i].
 
     None: every device has it whole. Returns what each device made of it, one behind the other.

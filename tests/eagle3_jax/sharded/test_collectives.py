@@ -28,12 +28,6 @@ def test_reductions_give_every_device_the_whole(function: Any, expected: np.ndar
         np.testing.assert_array_equal(copy, expected)
 
 
-def test_the_largest_is_nan_where_one_device_has_nan() -> None:
-    parts = jnp.asarray(PARTS).at[5, 1, 1].set(jnp.nan)
-    told = on_devices(8, lambda part: all_max(part[0], AXES), split=(0,))(parts)
-    assert np.isnan(told[:, 1, 1]).all() and np.isnan(told).sum() == 8
-
-
 def test_pairs_come_in_the_order_of_the_columns_bit_for_bit() -> None:
     scores = np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)
     scores[0, :4] = np.nan, -np.inf, -0.0, 1e-45
