@@ -58,7 +58,7 @@ def _attention_rules(config: DraftConfig) -> list[Rule]:
         ]
     return latent_attention_rules(
         _ATTENTION,
-        config.num_attention_heads,
         latent.qk_nope_head_dim,
+        latent.v_head_dim,
         low_rank_queries=latent.q_lora_rank is not None,
     )

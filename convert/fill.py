@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import Sharding
 
-from convert.activations import Activations, choose_activations
-from eagle3_jax.layers.quantized import Frozen, quantize_structure
+from eagle3_jax.layers.quantized import Frozen
 from pallas_kernels import QuantFormat
 
 
@@ -20,32 +20,30 @@ class ParameterSource(Protocol):
 
     def check(self, paths: Collection[str], skip: Collection[str]) -> None: ...
 
-    def read(self, path: str, dtype: np.dtype | None = None) -> np.ndarray: ...
+    def load(
+        self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
+    ) -> jax.Array: ...
 
 
-def fill(
-    model: nnx.Module, source: ParameterSource, activations: Activations, skip: Collection[str] = ()
-) -> None:
-    """Gives every variable of a model made by `nnx.eval_shape` its value.
+def fill(model: nnx.Module, source: ParameterSource, skip: Collection[str] = ()) -> None:
+    """Gives every variable of an abstract model its value, one after the other: no more than one
+    is in host memory.
 
-    activations: what quantised weights multiply with. skip: submodules that the caller fills.
-    Raises ValueError for a value that cannot be right.
+    skip: submodules that the caller fills. Raises ValueError for a value that cannot be right.
     """
-    quantize_structure(model, choose_activations(source.formats, activations))
-    variables = named_variables(model, skip)
-    source.check(variables, skip)
-    for path, variable in variables.items():
-        variable.set_value(read_value(source, path, variable))
+    for path, variable in named_variables(model, skip).items():
+        variable.set_value(read_value(source, path, variable).block_until_ready())
 
 
 def read_value(source: ParameterSource, path: str, variable: nnx.Variable[Any]) -> jax.Array:
-    """One parameter in the dtype and shape of its abstract variable; ValueError for another."""
+    """One parameter in the dtype and shape of its abstract variable, where that says it belongs;
+    ValueError for another."""
     abstract = variable.get_value()
     dtype = None if isinstance(variable, Frozen) else np.dtype(abstract.dtype)
-    value = source.read(path, dtype)
+    value = source.load(path, dtype, abstract.shape, abstract.sharding)
     if value.shape != abstract.shape:
         raise ValueError(f"{path}: expected shape {abstract.shape}, got {value.shape}")
-    return jax.device_put(value)
+    return value
 
 
 def named_variables(model: nnx.Module, skip: Collection[str] = ()) -> dict[str, nnx.Variable[Any]]:

@@ -22,8 +22,8 @@ def target_rules(config: TargetConfig) -> list[Rule]:
     bias = _MLP + "gate.e_score_correction_bias"
     attention = latent_attention_rules(
         _LAYER + "self_attn.",
-        config.num_attention_heads,
         config.qk_nope_head_dim,
+        config.v_head_dim,
         low_rank_queries=config.q_lora_rank is not None,
     )
     return [

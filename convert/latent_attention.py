@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from convert.box import Box, scaled
 from convert.rules import Rule, WhenQuantized, norm_rule, projection_rule
 
 
@@ -14,14 +15,15 @@ class LatentHeads:
     Absorption multiplies along its outputs, where a quantised matrix has its scales: floats only.
     """
 
-    heads: int
     nope: int
+    value: int
     quantized: WhenQuantized = "dequantize"
     row_axis: None = None
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         """[heads * (nope + v), latent] -> ([heads, latent, nope], [heads, latent, v])."""
-        by_head = tensor.reshape(self.heads, -1, tensor.shape[-1]).swapaxes(1, 2)
+        rows = self.nope + self.value
+        by_head = tensor.reshape(-1, rows, tensor.shape[-1]).swapaxes(1, 2)
         return by_head[..., : self.nope], by_head[..., self.nope :]
 
     def save(self, *parts: np.ndarray) -> np.ndarray:
@@ -33,9 +35,14 @@ class LatentHeads:
         (heads, latent, nope), (_, _, value) = parts
         return (heads * (nope + value), latent)
 
+    def tensor_box(self, box: Box) -> Box:
+        """Of whole rows: keys and values of a head lie together."""
+        heads, latent, _ = box
+        return (scaled(heads, self.nope + self.value), latent)
+
 
 def latent_attention_rules(
-    prefix: str, heads: int, nope: int, *, low_rank_queries: bool
+    prefix: str, nope: int, value: int, *, low_rank_queries: bool
 ) -> list[Rule]:
     """The table of the module at `prefix`, such as `layers.{layer}.self_attn.`."""
     queries = ("q_a_proj", "q_b_proj") if low_rank_queries else ("q_proj",)
@@ -44,6 +51,6 @@ def latent_attention_rules(
     return [
         *(projection_rule(prefix + name) for name in (*queries, "kv_a_proj_with_mqa", "o_proj")),
         *(norm_rule(prefix + name) for name in norms),
-        Rule(prefix + "kv_b_proj.weight", halves, LatentHeads(heads, nope)),
+        Rule(prefix + "kv_b_proj.weight", halves, LatentHeads(nope, value)),
         Rule(prefix + "rotary_emb.inv_freq", why="computed from the configuration"),
     ]

@@ -2,16 +2,17 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from convert.activations import Activations, check_activations
 from convert.eagle3 import canonical_draft_name
-from convert.fill import ParameterSource, fill
+from convert.fill import ParameterSource
+from convert.outline import Outline, outline
 from convert.pairing import HeadChoice, Pair, check_target_ids
 from convert.planned import (
     abstract_draft,
@@ -26,6 +27,7 @@ from convert.store import is_store
 from convert.stored import Stored, open_stored
 from convert.weights import Int4OrderChoice, assumed_orders
 from eagle3_jax.config import AuxIdConvention, DraftConfig
+from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
@@ -36,21 +38,32 @@ def load_target(
     path: str | Path,
     *,
     dtype: DTypeLike | None = None,
-    mesh: jax.sharding.Mesh | None = None,
+    mesh: Mesh | None = None,
     quantize_activations: Activations = True,
 ) -> KimiTarget:
     """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint directory, published or converted.
 
     Float weights are cast to `dtype`: by default float32 on CPU, bfloat16 elsewhere; quantised ones
-    stay as they are and multiply what `quantize_activations` says (see `Activations`). Raises
-    FileNotFoundError for missing files and ValueError for anything that does not fit; sharding
-    (`mesh`) is refused so far.
+    stay as they are and multiply what `quantize_activations` says (see `Activations`). On a mesh
+    (`eagle3_jax.mesh.make_mesh`) each device reads the slices that it will hold. Raises
+    FileNotFoundError for missing files and ValueError for anything that does not fit.
     """
-    _refuse_unbuilt(mesh=(mesh, None))
+    return outline_target(
+        path, dtype=dtype, mesh=mesh, quantize_activations=quantize_activations
+    ).fill()
+
+
+def outline_target(
+    path: str | Path,
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+    quantize_activations: Activations = True,
+) -> Outline[KimiTarget]:
+    """What `load_target` fills: no weight is read, and whatever does not fit is found."""
     check_activations(quantize_activations)
-    model, parameters = open_target(path, _run_dtype(dtype))
-    fill(model, parameters, quantize_activations)
-    return model
+    model, source = open_target(path, _run_dtype(dtype))
+    return outline(model, source, quantize_activations, mesh)
 
 
 def open_target(path: str | Path, dtype: DTypeLike) -> tuple[KimiTarget, ParameterSource]:
@@ -65,7 +78,7 @@ def load_draft(
     target: KimiTarget,
     *,
     dtype: DTypeLike | None = None,
-    mesh: jax.sharding.Mesh | None = None,
+    mesh: Mesh | None = None,
     quantize_activations: Activations = True,
     aux_id_convention: AuxIdConvention = "auto",
     lm_head: HeadChoice = "auto",
@@ -78,9 +91,40 @@ def load_draft(
     An embedding or head that the file lacks is the target's own module; `lm_head` "own" or
     "target" decides the head instead. `rope_theta` and `yarn_factor` override config.json.
     `int4_order` is the nibble order of Quark's INT4, which no file states; what "auto" assumed is
-    logged. Raises as `load_target` does, and ValueError when the draft was made for another target.
+    logged. `mesh` is the target's, or None: then the draft's own parameters are split over nothing,
+    whatever the target's are. Raises as `load_target` does, and ValueError when the draft was made
+    for another target.
     """
-    _refuse_unbuilt(mesh=(mesh, None))
+    return outline_draft(
+        path,
+        target,
+        dtype=dtype,
+        mesh=mesh,
+        quantize_activations=quantize_activations,
+        aux_id_convention=aux_id_convention,
+        lm_head=lm_head,
+        int4_order=int4_order,
+        rope_theta=rope_theta,
+        yarn_factor=yarn_factor,
+    ).fill()
+
+
+def outline_draft(
+    path: str | Path,
+    target: KimiTarget,
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+    quantize_activations: Activations = True,
+    aux_id_convention: AuxIdConvention = "auto",
+    lm_head: HeadChoice = "auto",
+    int4_order: Int4OrderChoice = "auto",
+    rope_theta: float | None = None,
+    yarn_factor: float | None = None,
+) -> Outline[Eagle3Draft]:
+    """What `load_draft` fills; the target may be an outline's model too."""
+    if mesh is not None and mesh != (found := mesh_of(target)):
+        raise ValueError(f"a draft lies on its target's mesh, {found}, or on none; got {mesh}")
     check_activations(quantize_activations)
     run_dtype = _run_dtype(dtype)
     source = _open(path, int4_order)
@@ -99,10 +143,10 @@ def load_draft(
     parameters = source if isinstance(source, Stored) else plan_draft(source, draft, shared)
     if (offsets := parameters.read_target_offsets()) is not None:
         check_target_ids(source.directory, config, offsets)
-    fill(draft, parameters, quantize_activations, shared)
+    found_draft = outline(draft, parameters, quantize_activations, mesh, shared)
     for name in shared:
         setattr(draft, name, getattr(target, name))
-    return draft
+    return found_draft
 
 
 def _open(path: str | Path, int4_order: Int4OrderChoice = "auto") -> Published | Stored:
@@ -123,9 +167,3 @@ def _run_dtype(dtype: DTypeLike | None) -> np.dtype:
     if not jnp.issubdtype(chosen, jnp.floating):
         raise ValueError(f"dtype must be a floating type such as bfloat16, got {chosen}")
     return chosen
-
-
-def _refuse_unbuilt(**options: tuple[Any, Any]) -> None:
-    for name, (value, default) in options.items():
-        if value != default:
-            raise ValueError(f"{name}={value!r} is not supported yet; leave it at {default!r}")

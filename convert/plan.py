@@ -4,22 +4,16 @@ A plan exists only if every tensor matches exactly one rule and every parameter 
 once; otherwise one error lists all that does not fit. Nothing is read before that.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import jax.numpy as jnp
-import numpy as np
-
 from convert.forms import Form
 from convert.problems import listed
 from convert.rules import Layout, Rule, RuleTable, split_row
-from convert.safetensors_files import DTYPES, Checkpoint
-from convert.slabs import read_rows, row_slabs
-from convert.weights import PartReader, Weight
-from pallas_kernels import QuantizedArray, dequantize
+from convert.safetensors_files import Checkpoint
+from convert.weights import Weight
 
 _ROWS_NAMED = 8
 """Missing rows that an error names."""
@@ -97,68 +91,6 @@ def make_plan(
     if found:
         raise ValueError(f"{checkpoint.directory} does not fit the model:{listed(found)}")
     return Plan(dict(sources), matched, dropped)
-
-
-def read_floats(
-    checkpoint: Checkpoint, sources: Sequence[Source], shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
-    """Reads one float (or integer) parameter in `dtype`, in memory of its own."""
-    out = np.empty(shape, dtype)
-    for source in sources:
-        _copy(checkpoint, source, out if source.row is None else out[source.row, ...])
-    return out
-
-
-def _copy(checkpoint: Checkpoint, source: Source, out: np.ndarray) -> None:
-    """Fills a parameter or its row, a slab at a time: Kimi's head is 2 GiB, twice would be much."""
-    layout, info = source.layout, source.weight.tensor
-    if source.weight.form is not None or layout.row_axis is None or not info.shape:
-        out[...] = layout.load(_read_plain(checkpoint, source.weight))[source.part]
-        return
-    for rows in row_slabs(info.shape[0], math.prod(info.shape[1:])):
-        where = rows if layout.row_axis == 0 else (..., rows)
-        out[where] = layout.load(read_rows(info, rows))[source.part]
-
-
-def read_kept(checkpoint: Checkpoint, sources: Sequence[Source], which: str) -> np.ndarray:
-    """Reads the "values" or the "scale" of a parameter that stays quantised, stacked by row.
-
-    Raises ValueError naming the weight when what it holds cannot be right.
-    """
-    if sources[0].row is None:
-        return _read_part(checkpoint, sources[0].weight, which)
-    out: np.ndarray | None = None
-    for source in sources:
-        part = _read_part(checkpoint, source.weight, which)
-        if out is None:
-            out = np.empty((len(sources), *part.shape), part.dtype)
-        out[source.row] = part
-    assert out is not None, "a stacked parameter has rows"
-    return out
-
-
-def file_dtype(sources: Sequence[Source]) -> np.dtype:
-    """The dtype in which a float parameter loses nothing: the file's, float32 where they differ."""
-    dtypes = {DTYPES[source.weight.tensor.dtype] for source in sources}
-    quantized = any(source.weight.form for source in sources)
-    return np.dtype(np.float32) if quantized or len(dtypes) > 1 else dtypes.pop()
-
-
-def _read_plain(checkpoint: Checkpoint, weight: Weight) -> np.ndarray:
-    if weight.form is None:
-        return checkpoint.read(weight.tensor.name)
-    values, scale = (_read_part(checkpoint, weight, which) for which in ("values", "scale"))
-    quantized = QuantizedArray(jnp.asarray(values), jnp.asarray(scale), weight.form.format())
-    return np.asarray(dequantize(quantized))
-
-
-def _read_part(checkpoint: Checkpoint, weight: Weight, which: str) -> np.ndarray:
-    assert weight.form is not None, "only quantised weights have parts"
-    read = weight.form.values if which == "values" else weight.form.scale
-    try:
-        return read(PartReader(checkpoint, weight.parts))
-    except ValueError as error:
-        raise ValueError(f"{checkpoint.directory}: {weight.name}: {error}") from error
 
 
 def _sources(weight: Weight, rule: Rule, values: Mapping[str, str]) -> Iterator[tuple[str, Source]]:

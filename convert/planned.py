@@ -8,14 +8,17 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import Sharding
 from jax.typing import DTypeLike
 
+from convert.box import Box, box_of, whole
 from convert.eagle3 import canonical_draft_name, draft_rules
 from convert.fill import shapes_of
 from convert.kimi_k25 import canonical_target_name, target_rules
-from convert.plan import Plan, file_dtype, read_floats, read_kept
+from convert.plan import Plan
 from convert.published import Published
 from convert.quantization_config import activations_of
+from convert.read_parameter import file_dtype, read_floats, read_kept
 from convert.stored import Stored
 from eagle3_jax.config import DraftConfig, TargetConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -46,17 +49,29 @@ class PlannedParameters:
     def check(self, paths: Collection[str], skip: Collection[str]) -> None:
         """Nothing is left to check: the plan holds, and the parameters are its own."""
 
-    def read(self, path: str, dtype: np.dtype | None = None) -> np.ndarray:
-        """One parameter: `path`, or `path.values` and `path.scale` where it stays quantised.
+    def read(self, path: str, dtype: np.dtype | None = None, box: Box | None = None) -> np.ndarray:
+        """One parameter, or what lies in a box of it: `path`, or `path.values` and `path.scale`
+        where it stays quantised.
 
         dtype: what floats are cast to; None keeps the file's.
         """
         kernel, _, which = path.rpartition(".")
         if kernel in self.plan.forms:
-            return read_kept(self.published.checkpoint, self.plan.sources[kernel], which)
+            return read_kept(self.published.checkpoint, self.plan.sources[kernel], which, box)
         sources = self.plan.sources[path]
         chosen = file_dtype(sources) if dtype is None else dtype
-        return read_floats(self.published.checkpoint, sources, self.shapes[path], chosen)
+        box = whole(self.shapes[path]) if box is None else box
+        return read_floats(self.published.checkpoint, sources, box, chosen)
+
+    def load(
+        self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
+    ) -> jax.Array:
+        """One parameter on its devices: each has what was read for it alone."""
+        if sharding is None:
+            return jax.device_put(self.read(path, dtype))
+        return jax.make_array_from_callback(
+            shape, sharding, lambda index: self.read(path, dtype, box_of(index, shape))
+        )
 
     def read_target_offsets(self) -> np.ndarray | None:
         """The draft's d2t whether the model uses it or not; None without one."""

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from convert.box import Box
 from convert.safetensors_files import DTYPES
 
 FLOATS = ("F32", "BF16", "F16")
@@ -25,8 +26,9 @@ WhenQuantized = Literal["keep", "dequantize", "refuse"]
 class Layout(Protocol):
     """How one checkpoint tensor is arranged in our parameters, and back; views, not copies.
 
-    `tensor_shape` is the shape of what `save` would give. row_axis: the parameter's axis along
-    which the tensor's rows lie, 0 or -1, if they can be arranged some at a time.
+    `tensor_shape` is the shape of what `save` would give, `tensor_box` where in the tensor a box of
+    a parameter comes from. row_axis: the parameter's axis along which the tensor's rows lie, 0 or
+    -1, if they can be arranged some at a time.
     """
 
     @property
@@ -40,6 +42,8 @@ class Layout(Protocol):
     def save(self, *parts: np.ndarray) -> np.ndarray: ...
 
     def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]: ...
+
+    def tensor_box(self, box: Box) -> Box: ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class AsIs:
     def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
         return parts[0]
 
+    def tensor_box(self, box: Box) -> Box:
+        return box
+
 
 @dataclass(frozen=True)
 class Transposed:
@@ -74,6 +81,9 @@ class Transposed:
 
     def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
         return parts[0][::-1]
+
+    def tensor_box(self, box: Box) -> Box:
+        return box[::-1]
 
 
 AS_IS = AsIs()

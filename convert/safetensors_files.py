@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from convert.box import Box, whole
 from convert.json_object import parse_object
 from convert.problems import listed
 from eagle3_jax.config.brief import brief
@@ -68,16 +69,41 @@ class Checkpoint:
     directory: Path
     tensors: dict[str, TensorInfo] = field(repr=False)
 
-    def read(self, name: str) -> np.ndarray:
-        """Reads one tensor, bfloat16 included, into memory of its own.
-
-        Files are not mapped: pages of a map would count as ours while a checkpoint streams by.
-        """
+    def read(self, name: str, box: Box | None = None) -> np.ndarray:
+        """Reads a box of one tensor, or all of it, into memory of its own."""
         info = self.tensors[name]
-        raw = np.fromfile(info.file, np.uint8, info.nbytes, offset=info.start)
-        if raw.nbytes != info.nbytes:
-            raise ValueError(f"{info.file} was truncated while {name} was read")
-        return raw.view(DTYPES[info.dtype]).reshape(info.shape)
+        return read_box(info, whole(info.shape) if box is None else box)
+
+
+def read_box(info: TensorInfo, box: Box) -> np.ndarray:
+    """Reads part of a tensor into memory of its own; ValueError where the file has become shorter.
+
+    Whole rows are not mapped: pages of a map would count as ours while a checkpoint streams by. Of
+    narrower ones a map, gone when this returns, reads the pages that have a column in the box.
+    """
+    rows, columns = box[:1], box[1:]
+    if columns == whole(info.shape[1:]):
+        return read_rows(info, *rows) if rows else read_rows(info, slice(0, 1)).reshape(())
+    first, count = rows[0].start, rows[0].stop - rows[0].start
+    dtype, row_shape = DTYPES[info.dtype], info.shape[1:]
+    row_bytes = math.prod(row_shape) * dtype.itemsize
+    where = {"offset": info.start + first * row_bytes, "shape": (count, row_bytes)}
+    try:
+        mapped = np.memmap(info.file, np.uint8, "r", **where)
+    except ValueError as error:
+        raise ValueError(f"{info.file} was truncated while {info.name} was read") from error
+    return np.array(mapped.view(dtype).reshape(count, *row_shape)[:, *columns], subok=False)
+
+
+def read_rows(info: TensorInfo, rows: slice) -> np.ndarray:
+    """Reads some rows of a tensor; a scalar is one row."""
+    dtype, row_shape = DTYPES[info.dtype], info.shape[1:]
+    count, row_bytes = rows.stop - rows.start, math.prod(row_shape) * dtype.itemsize
+    offset = info.start + rows.start * row_bytes
+    raw = np.fromfile(info.file, np.uint8, count * row_bytes, offset=offset)
+    if raw.size != count * row_bytes:
+        raise ValueError(f"{info.file} was truncated while {info.name} was read")
+    return raw.view(dtype).reshape(count, *row_shape)
 
 
 def open_checkpoint(directory: str | Path) -> Checkpoint:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from convert.safetensors_files import read_json
 from convert.store import Store, open_store
@@ -52,6 +54,16 @@ class Stored:
         """One parameter; floats are cast to `dtype` unless it is None."""
         array = self.store.read(path)
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    def load(
+        self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
+    ) -> jax.Array:
+        """One parameter on its devices; each reads what it holds."""
+        if (stored := self.store.parameters[path].shape) != shape:
+            raise ValueError(f"{path}: expected shape {shape}, {self.directory} has {stored}")
+        if sharding is None:
+            return jax.device_put(self.read(path, dtype))
+        return self.store.read(path, sharding, dtype)
 
     def read_target_offsets(self) -> np.ndarray | None:
         """The draft's d2t, or None without one."""

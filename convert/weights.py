@@ -5,12 +5,13 @@ their form is told from their names and dtypes, never from config.json.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from convert.box import Box
 from convert.forms import (
     FP8_BLOCK,
     FP8_CHANNEL,
@@ -67,16 +68,22 @@ class Weight:
 
 @dataclass(frozen=True)
 class PartReader:
-    """Reads the parts of one weight; what forms are given."""
+    """Reads the parts of one weight, of some a box only; what forms are given."""
 
     checkpoint: Checkpoint
-    parts: Parts
+    weight: Weight
+    boxes: Mapping[str, Box]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in] of the whole matrix."""
+        return self.weight.shape
 
     def __call__(self, part: str) -> np.ndarray:
-        return self.checkpoint.read(self.parts[part].name)
+        return self.checkpoint.read(self.weight.parts[part].name, self.boxes.get(part))
 
     def __contains__(self, part: object) -> bool:
-        return part in self.parts
+        return part in self.weight.parts
 
 
 def find_weights(

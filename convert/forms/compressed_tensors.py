@@ -13,11 +13,10 @@ def _part_shapes(shape: tuple[int, int]) -> dict[str, tuple[tuple[int, ...], ...
 
 
 def _values(read: ReadPart) -> np.ndarray:
-    words = read("weight_packed")
-    shape, expected = tuple(read("weight_shape").tolist()), (words.shape[0], words.shape[1] * 8)
+    shape, expected = read("weight_shape").tolist(), list(read.shape)
     if shape != expected:
-        raise ValueError(f"weight_shape says {list(shape)}, weight_packed holds {list(expected)}")
-    return flip_offset_binary(words_to_pairs(words, "linear"))
+        raise ValueError(f"weight_shape says {shape}, weight_packed holds {expected}")
+    return flip_offset_binary(words_to_pairs(read("weight_packed"), "linear"))
 
 
 INT4_GROUP = Form(

@@ -12,7 +12,11 @@ from pallas_kernels.quantized import ActivationFormat, WeightFormat
 
 
 class ReadPart(Protocol):
-    """Reads one of a weight's tensors by the last part of its name."""
+    """Reads one of a weight's tensors by the last part of its name: of values and scales what lies
+    in one box, of all others the whole. shape: of the whole matrix, [out, in]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def __call__(self, part: str) -> np.ndarray: ...
 
@@ -48,6 +52,11 @@ class Form:
     def main(self) -> str:
         """The tensor that holds the values."""
         return next(iter(self.parts))
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The tensors whose rows are those of the scale, or one number."""
+        return tuple(part for part in self.parts if part.startswith("weight_scale"))
 
     def claims(self, parts: Parts) -> bool:
         """Whether the values tensor is of this form, whatever else may be missing."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from convert.quantize.decode import dequantize
 from convert.quantize.fp8_block import BLOCK
-from convert.safetensors_files import Checkpoint, TensorInfo
-from convert.slabs import read_rows, row_slabs
+from convert.safetensors_files import Checkpoint, TensorInfo, read_rows
+from convert.slabs import row_slabs
 
 Parts = Mapping[str, TensorInfo]
 PARTS = (

@@ -9,8 +9,8 @@ import numpy as np
 from convert.quantize.plan import WEIGHT, Plan
 from convert.quantize.scheme import Scheme
 from convert.quantize.shard_file import ShardFile
-from convert.safetensors_files import TensorInfo
-from convert.slabs import read_rows, row_slabs
+from convert.safetensors_files import TensorInfo, read_rows
+from convert.slabs import row_slabs
 
 Advance = Callable[[int], None]
 """Told how many bytes of the source have just been dealt with."""

@@ -11,7 +11,6 @@ from flax import nnx
 from convert.eagle3 import canonical_draft_name
 from convert.fill import named_variables
 from convert.pairing import check_target_ids
-from convert.plan import file_dtype
 from convert.planned import (
     PlannedParameters,
     abstract_draft,
@@ -22,6 +21,7 @@ from convert.planned import (
     read_target_config,
 )
 from convert.published import Published, open_published
+from convert.read_parameter import file_dtype
 from convert.safetensors_files import DTYPES
 from convert.store.manifest import Origin
 from convert.store.parameter import Parameter

@@ -15,6 +15,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from convert.box import Box, box_of, box_shape, hull, whole, within
+
 SMALLEST_CHUNK, LARGEST_CHUNK = 2**20, 16 * 2**20
 CHUNKS = 64
 """A matrix is cut in 8 x 8 or so: eight devices then read little more than their own share."""
@@ -39,8 +41,32 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_array(directory: Path, path: str) -> np.ndarray:
-    """One parameter of an item, whole; in slabs, since TensorStore buffers all that it reads."""
-    stored = ts.open(
+    """One parameter of an item, whole."""
+    stored = _open(directory, path)
+    return _read(stored, whole(stored.shape))
+
+
+def read_sharded(
+    directory: Path, path: str, dtype: np.dtype, sharding: jax.sharding.Sharding
+) -> jax.Array:
+    """One parameter of an item laid out by `sharding`.
+
+    The devices of a process take their slices from what it reads once: the box of all of them. A
+    chunk, a whole expert say, would else be read for each device that holds part of it.
+    """
+    stored = _open(directory, path)
+    indices = sharding.addressable_devices_indices_map(stored.shape).values()
+    box = hull([box_of(index, stored.shape) for index in indices])
+    read = _read(stored, box)
+    return jax.make_array_from_callback(
+        stored.shape,
+        sharding,
+        lambda index: read[within(box_of(index, stored.shape), box)].astype(dtype),
+    )
+
+
+def _open(directory: Path, path: str) -> ts.TensorStore:
+    return ts.open(
         {
             "driver": "zarr",
             "kvstore": {
@@ -52,19 +78,14 @@ def read_array(directory: Path, path: str) -> np.ndarray:
         },
         read=True,
     ).result()
-    out = np.empty(stored.shape, stored.dtype.numpy_dtype)
-    for slab in _slabs(stored):
-        ts.array(out)[slab].write(stored[slab]).result()
+
+
+def _read(stored: ts.TensorStore, box: Box) -> np.ndarray:
+    """What lies in a box; in slabs, since TensorStore buffers all that it reads."""
+    out = np.empty(box_shape(box), stored.dtype.numpy_dtype)
+    for slab in _slabs(stored, box):
+        ts.array(out)[within(slab, box)].write(stored[slab]).result()
     return out
-
-
-def read_sharded(
-    directory: Path, path: str, dtype: np.dtype, sharding: jax.sharding.Sharding
-) -> jax.Array:
-    """One parameter of an item laid out by `sharding`; every device reads its own slices."""
-    how = ocp.ArrayRestoreArgs(sharding=sharding, dtype=dtype)
-    args = ocp.args.PyTreeRestore(item={path: 0}, restore_args={path: how}, partial_restore=True)
-    return _checkpointer().restore(directory, args=args)[path]
 
 
 def paths_of(directory: Path) -> set[str]:
@@ -83,19 +104,21 @@ def _without_late_reports(unraisable: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def _slabs(stored: ts.TensorStore) -> Iterator[tuple[slice, ...]]:
+def _slabs(stored: ts.TensorStore, box: Box) -> Iterator[Box]:
     """Whole chunks of about SLAB_BYTES, along the axis that is cut into most chunks."""
     shape, itemsize = stored.shape, stored.dtype.numpy_dtype.itemsize
     if math.prod(shape) <= 1:
-        yield (slice(None),) * len(shape)
+        yield box
         return
     template = stored.chunk_layout.read_chunk.shape or shape
     chunk = [part or size for part, size in zip(template, shape, strict=True)]
     axis = max(range(len(shape)), key=lambda i: shape[i] / chunk[i])
-    row_bytes = math.prod(shape) // shape[axis] * itemsize
+    wanted = box[axis]
+    row_bytes = math.prod(box_shape(box)) // (wanted.stop - wanted.start) * itemsize
     step = chunk[axis] * max(1, SLAB_BYTES // (chunk[axis] * row_bytes))
-    for start in range(0, shape[axis], step):
-        yield (*(slice(None),) * axis, slice(start, min(start + step, shape[axis])))
+    for start in range(wanted.start // step * step, wanted.stop, step):
+        rows = slice(max(start, wanted.start), min(start + step, wanted.stop))
+        yield (*box[:axis], rows, *box[axis + 1 :])
 
 
 def _save_args(array: np.ndarray) -> ocp.SaveArgs:

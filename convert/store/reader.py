@@ -25,12 +25,17 @@ class Store:
     def read(self, path: str, sharding: None = None) -> np.ndarray: ...
 
     @overload
-    def read(self, path: str, sharding: jax.sharding.Sharding) -> jax.Array: ...
+    def read(
+        self, path: str, sharding: jax.sharding.Sharding, dtype: np.dtype | None = None
+    ) -> jax.Array: ...
 
     def read(
-        self, path: str, sharding: jax.sharding.Sharding | None = None
+        self,
+        path: str,
+        sharding: jax.sharding.Sharding | None = None,
+        dtype: np.dtype | None = None,
     ) -> np.ndarray | jax.Array:
-        """A parameter as numpy, or as a jax.Array of which every device reads its own slices.
+        """A parameter as numpy, or as a jax.Array on the devices of a sharding, in `dtype`.
 
         Raises KeyError for a path the store has not.
         """
@@ -38,7 +43,7 @@ class Store:
         item = self.directory.absolute() / ITEMS / parameter.item
         if sharding is None:
             return read_array(item, path)
-        return read_sharded(item, path, np.dtype(parameter.dtype), sharding)
+        return read_sharded(item, path, dtype or np.dtype(parameter.dtype), sharding)
 
 
 def is_store(directory: str | Path) -> bool:

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.plan import Plan, make_plan, read_floats
+from convert.box import whole
+from convert.plan import Plan, make_plan
+from convert.read_parameter import read_floats
 from convert.rules import TRANSPOSED, Rule, saved_tensors
 from convert.safetensors_files import Checkpoint, open_checkpoint
 from convert.save import write_safetensors
@@ -48,7 +50,7 @@ def test_a_plan_read_and_saved_gives_the_tensors_back(tmp_path: Path) -> None:
     assert plan.dropped == {"buffer": "not a weight"}
     single = np.dtype(np.float32)
     parameters = {
-        path: read_floats(source, plan.sources[path], shape, single)
+        path: read_floats(source, plan.sources[path], whole(shape), single)
         for path, shape in PARAMETERS.items()
     }
     np.testing.assert_array_equal(

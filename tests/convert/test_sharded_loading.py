@@ -1,0 +1,218 @@
+"""Onto a mesh: each device reads what it holds, and holds its part of a model loaded whole."""
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from edited import copy_edited
+from flax import nnx
+from oracle_files import ORACLES
+from wide_pair import wide_target
+
+from convert import load_draft, load_target, read_parameter, safetensors_files, save_hf
+from convert.box import box_of
+from convert.fill import named_variables
+from convert.load import outline_target
+from convert.outline import Outline
+from convert.safetensors_files import read_box
+from convert.store.cli import main as convert_main
+from eagle3_jax.mesh import make_mesh, shard
+
+FOUR, BY_EXPERT = make_mesh(4), make_mesh(2, enable_expert_parallel=True)
+TARGETS = [
+    ("kimi_bf16", FOUR),
+    ("kimi_w4a8_quark", FOUR),
+    ("kimi_int4_ct", make_mesh(2)),
+    ("kimi_mxfp4_quark", BY_EXPERT),
+]
+PAIRS = [
+    ("draft_mha_fp8_ptpc", FOUR),
+    ("draft_mha_int4_pc_awq", FOUR),
+    ("draft_mha_d2t_bf16", FOUR),
+    ("draft_mla_bf16", BY_EXPERT),
+]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published target whose every count divides by 8."""
+    directory = tmp_path_factory.mktemp("wide")
+    save_hf(wide_target(), directory)
+    return directory
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of everything that is read from safetensors files from now on."""
+    sizes: list[int] = []
+
+    def counted(*where: Any) -> np.ndarray:
+        found = read_box(*where)
+        sizes.append(found.nbytes)
+        return found
+
+    for module in (safetensors_files, read_parameter):
+        monkeypatch.setattr(module, "read_box", counted)
+    return sizes
+
+
+def structure(model: nnx.Module) -> list[str]:
+    """Modules, formats, axes and splits, without a mark of how a variable was made."""
+    return str(nnx.graphdef(model)).replace("'eager_sharding': True,", "").split()
+
+
+def assert_like_whole(ours: nnx.Module, whole: nnx.Module, mesh: jax.sharding.Mesh) -> None:
+    """On every device what a whole model would leave there if it were split, bit for bit."""
+    graph, state = nnx.split(whole)
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), state)
+    split = nnx.merge(graph, shapes)
+    shard(split, mesh)
+    assert structure(ours) == structure(split)
+    loaded, places = named_variables(ours), named_variables(split)
+    for path, variable in named_variables(whole).items():
+        value: Any = loaded[path].get_value()
+        place: Any = places[path].get_value()
+        expected = np.asarray(variable.get_value())
+        assert (value.sharding, value.dtype) == (place.sharding, expected.dtype)
+        for part in value.addressable_shards:
+            assert np.asarray(part.data).tobytes() == expected[part.index].tobytes(), path
+
+
+@pytest.mark.parametrize(("name", "mesh"), TARGETS)
+def test_a_target_is_loaded_as_if_whole_and_then_split(name: str, mesh: jax.sharding.Mesh) -> None:
+    assert_like_whole(load_target(ORACLES / name, mesh=mesh), load_target(ORACLES / name), mesh)
+
+
+@pytest.mark.parametrize(("name", "mesh"), PAIRS)
+def test_a_draft_is_loaded_as_if_whole_and_then_split(name: str, mesh: jax.sharding.Mesh) -> None:
+    target = load_target(ORACLES / "kimi_bf16", mesh=mesh)
+    ours = load_draft(ORACLES / name, target, mesh=mesh)
+    assert_like_whole(ours, load_draft(ORACLES / name, target), mesh)
+
+
+def test_absent_modules_are_the_targets_with_its_split(tmp_path: Path) -> None:
+    def strip(tensors: dict[str, np.ndarray]) -> None:
+        del tensors["embed_tokens.weight"], tensors["lm_head.weight"]
+
+    bare = copy_edited(ORACLES / "draft_mha_bf16", tmp_path / "bare", tensors=strip)
+    target = load_target(ORACLES / "kimi_bf16", mesh=FOUR)
+    split, whole = load_draft(bare, target, mesh=FOUR), load_draft(bare, target)
+    for draft in (split, whole):
+        assert draft.lm_head is target.lm_head and draft.embed_tokens is target.embed_tokens
+    held: list[Any] = [draft.fc.kernel.get_value() for draft in (split, whole)]
+    assert [len(array.sharding.device_set) for array in held] == [4, 1]
+    with pytest.raises(ValueError, match="lies on its target's mesh"):
+        load_draft(bare, target, mesh=BY_EXPERT)
+
+
+@pytest.mark.parametrize("by_expert", [False, True])
+def test_a_device_reads_what_it_holds_and_no_more(
+    wide: Path, bytes_read: list[int], by_expert: bool
+) -> None:
+    mesh = make_mesh(8, enable_expert_parallel=by_expert)
+    outline = outline_target(wide, dtype=jnp.bfloat16, mesh=mesh)
+    source: Any = outline.source
+    for device in (0, 7):
+        bytes_read.clear()
+        held = twice = 0
+        for path, variable in named_variables(outline.model).items():
+            value: Any = variable.get_value()
+            index = value.sharding.devices_indices_map(value.shape)[jax.devices()[device]]
+            part = source.read(path, np.dtype(jnp.bfloat16), box_of(index, value.shape))
+            held += part.nbytes
+            twice += part.nbytes * ("kv_b_proj" in path)  # keys lie between values in the file
+        # The correction bias is float32 in the file.
+        assert held + twice <= sum(bytes_read) <= held + twice + 16
+        assert held < outline.device_bytes + 1 < sum(f.stat().st_size for f in wide.iterdir()) / 4
+
+
+def test_devices_of_one_process_together_read_each_byte_once(
+    wide: Path, bytes_read: list[int]
+) -> None:
+    load_target(wide)
+    alone = sum(bytes_read)
+    bytes_read.clear()
+    load_target(wide, mesh=make_mesh(8))
+    assert sum(bytes_read) == alone
+
+
+def test_host_memory_holds_one_parameter_at_a_time(
+    wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(
+        shape: tuple[int, ...], sharding: Any, read: Callable[[Any], np.ndarray]
+    ) -> SimpleNamespace:
+        """An array on devices whose memory is not the host's."""
+        parts = [read(index) for index in sharding.addressable_devices_indices_map(shape).values()]
+        there = jax.ShapeDtypeStruct(shape, parts[0].dtype, sharding=sharding)
+        return SimpleNamespace(shape=shape, block_until_ready=lambda: there)
+
+    monkeypatch.setattr(jax, "make_array_from_callback", elsewhere)
+    outline = outline_target(wide, mesh=make_mesh(8, enable_expert_parallel=True))
+    sizes = [v.get_value().size * 4 for v in named_variables(outline.model).values()]
+    tracemalloc.start()
+    outline.fill()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # A parameter, and the slab of the file that it is made of.
+    assert peak < 1.75 * max(sizes) < sum(sizes) / 2
+
+
+class SmallDevice:
+    """What a GPU tells of its memory."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"bytes_limit": self.limit, "bytes_in_use": 1000}
+
+    def __repr__(self) -> str:
+        return "Gpu(id=3)"
+
+
+def test_a_device_too_small_is_refused_before_anything_is_read(
+    wide: Path, bytes_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outline = outline_target(wide, mesh=make_mesh(8))
+    enough = outline.device_bytes + 1000
+    assert enough < sum(f.stat().st_size for f in wide.iterdir()) / 2
+    small: Any = [SmallDevice(enough), SmallDevice(enough - 1)]
+    monkeypatch.setattr(Outline, "devices", property(lambda _: small))
+    with pytest.raises(ValueError, match=r"Gpu\(id=3\) is too small: .* needed .* available"):
+        outline.fill()
+    assert bytes_read == []
+    small.pop()
+    outline.fill()
+    assert bytes_read
+
+
+@pytest.mark.parametrize(
+    ("directory", "devices", "by_expert", "message"),
+    [
+        ("kimi_bf16", 8, False, "4 attention heads cannot be split evenly over 8 devices"),
+        ("kimi_bf16", 4, True, "6 experts cannot be split evenly over 4 devices"),
+        ("kimi_int4_ct", 4, False, r"experts.down_proj.scale: 2 of its .* 4 devices"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(
+    directory: str, devices: int, by_expert: bool, message: str, bytes_read: list[int]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_target(ORACLES / directory, mesh=make_mesh(devices, enable_expert_parallel=by_expert))
+    assert bytes_read == []
+
+
+def test_a_store_is_restored_onto_any_mesh(wide: Path, tmp_path: Path) -> None:
+    stored = tmp_path / "stored"
+    assert convert_main([str(wide), str(stored)]) == 0
+    for mesh in (make_mesh(8), make_mesh(4, enable_expert_parallel=True)):
+        for dtype in ("float32", "bfloat16"):
+            ours = load_target(stored, mesh=mesh, dtype=dtype)
+            assert_like_whole(ours, load_target(wide, dtype=dtype), mesh)
