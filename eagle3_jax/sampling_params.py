@@ -66,8 +66,13 @@ class SamplingParams:
     @property
     def controls_tokens(self) -> bool:
         """Whether an option looks at token ids, so that the full programs are needed."""
+        return bool(self.logit_bias) or self.limits_tokens
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether such an option is more than a bias."""
         penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-        limits = self.logit_bias or self.bad_words_ids or self.allowed_token_ids is not None
+        limits = self.bad_words_ids or self.allowed_token_ids is not None
         return bool(limits) or penalties != (1, 0, 0)
 
     @property

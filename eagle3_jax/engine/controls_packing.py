@@ -6,8 +6,13 @@ from typing import Any
 import numpy as np
 
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
-from eagle3_jax.speculative.controls import ANY_TOKEN, NO_TOKEN, TokenControls
+from eagle3_jax.sampling_rows import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_KERNEL_BIASES,
+    MAX_REQUEST_STOP_IDS,
+)
+from eagle3_jax.speculative.controls import ANY_TOKEN, NO_TOKEN, TokenBiases, TokenControls
 
 
 def no_controls(vocab_size: int) -> Any:
@@ -15,6 +20,10 @@ def no_controls(vocab_size: int) -> Any:
     return TokenControls(
         enabled=_filled(False, np.bool_),
         bias=_filled(0, np.float32, vocab_size),
+        biases=TokenBiases(
+            _filled(NO_TOKEN, np.int32, MAX_KERNEL_BIASES),
+            _filled(0, np.float32, MAX_KERNEL_BIASES),
+        ),
         bad_words=_filled(NO_TOKEN, np.int32, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS),
         stop_ids=_filled(NO_TOKEN, np.int32, MAX_REQUEST_STOP_IDS),
         repetition=_filled(1, np.float32),
@@ -38,6 +47,8 @@ def pack_controls(sequence: Sequence, vocab_size: int) -> TokenControls:
     row.processed_logprobs[0] = sampling.logprobs_mode == "processed_logprobs"
     if not sequence.controlled:
         return row
+    for index, pair in enumerate(sampling.bias_pairs[:MAX_KERNEL_BIASES]):
+        row.biases.ids[0, index], row.biases.values[0, index] = pair
     answer = sequence.prefill_ids[prompt_length:]
     row.stop_ids[0, : len(sequence.stop_ids)] = sequence.stop_ids
     row.in_prompt[0, sequence.request.prompt_ids] = True

@@ -3,8 +3,10 @@
 Weights enter as flat leaves and become modules again while tracing: passing modules would cost
 milliseconds a call. Every option of a request is data, so a pair needs two round programs per batch
 bucket: lean ones, and full ones for options that look at token ids and for logprobs; two prefill
-programs alike, and a third one for the logprobs of prompts. A grammar needs a round's two halves as
-programs of their own, both full, at two batch buckets.
+programs alike, and another one for the logprobs of prompts. Where kernels choose tokens, a third
+kind, argmax, does without written logits: lean ones stay for top-k and top-p, which so many clients
+send that they should not pay for the full ones, nor for a neighbour more than that it is there. A
+grammar needs a round's two halves as programs of their own, both full, at two batch buckets.
 """
 
 from collections.abc import Callable
@@ -89,6 +91,7 @@ def _round(
     page_table: Array,
     *,
     full: bool = False,
+    argmax: bool = False,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
@@ -103,6 +106,7 @@ def _round(
         slot_ids,
         page_table,
         full=full,
+        argmax=argmax,
         method=pair.method,
         widths=widths,
     )
@@ -115,10 +119,13 @@ def _prefill(
     state: DecodeState,
     chunk: PrefillChunk,
     *,
+    argmax: bool = False,
     score_prompt: bool = False,
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
-    return prefill_chunk(*models, pair.aux_layer_ids, state, chunk, score_prompt=score_prompt)
+    return prefill_chunk(
+        *models, pair.aux_layer_ids, state, chunk, argmax=argmax, score_prompt=score_prompt
+    )
 
 
 def _propose(
@@ -153,7 +160,9 @@ def _verify(
 PROGRAMS = {
     "round": _round,
     "full round": partial(_round, full=True),
+    "argmax round": partial(_round, argmax=True),
     "prefill": _prefill,
+    "argmax prefill": partial(_prefill, argmax=True),
     "propose": _propose,
     "verify": _verify,
     "scoring prefill": partial(_prefill, score_prompt=True),

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from eagle3_jax.engine.controls_packing import no_controls, pack_controls
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
+from eagle3_jax.engine.program import Program, all_programs, has_argmax
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -49,31 +49,6 @@ class RowReport(NamedTuple):
     verified: int
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
-
-
-class Program(NamedTuple):
-    """A compiled program's name: the batch of a round, None for a prefill; lean or full.
-
-    half: which half of a round it is, None for whole rounds. widths: of a whole round where the
-    engine chooses k. scores_prompt: a full prefill that gives logprobs of the prompt, too.
-    """
-
-    batch: int | None
-    full: bool
-    half: Literal["propose", "verify"] | None = None
-    widths: Widths | None = None
-    scores_prompt: bool = False
-
-    def __str__(self) -> str:
-        if self.scores_prompt:
-            return "scoring prefill"
-        if self.half is not None:
-            return f"{self.half} of {self.batch}"
-        kind = "prefill" if self.batch is None else f"round of {self.batch}"
-        kind = f"full {kind}" if self.full else kind
-        if self.widths is None:
-            return kind
-        return f"{kind}, k = {self.widths.drafts}, {self.widths.first_rows} rows before"
 
 
 class Proposal(NamedTuple):
@@ -113,24 +88,15 @@ class Runner:
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
         self._widths = config.round_widths
+        self._has_argmax = has_argmax(config)
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         self._programs: dict[Program, Callable] = {}
 
     @property
     def programs(self) -> list[Program]:
-        """Every program this runner will ever run; exact mode has one way to compute a row."""
-        prefills = [Program(None, full) for full in (False, True)]
-        prefills.append(Program(None, True, scores_prompt=True))
-        kinds = (True,) if self.config.exact else (False, True)
-        shapes = product(kinds, self.config.buckets, self._widths)
-        rounds = [Program(size, full, widths=widths) for full, size, widths in shapes]
-        return prefills + rounds + (self._split_programs if self._has_grammars else [])
-
-    @property
-    def _split_programs(self) -> list[Program]:
-        sizes = self.config.split_buckets
-        proposals = [Program(size, True, "propose") for size in sizes if self._has_draft]
-        return proposals + [Program(size, True, "verify") for size in sizes]
+        """Every program this runner will ever run."""
+        parts = {"has_draft": self._has_draft, "has_grammars": self._has_grammars}
+        return all_programs(self.config, **parts)
 
     def compile(self, progress: Progress | None = None) -> None:
         """Compiles every program; without this, each is compiled when it first runs."""
@@ -155,15 +121,18 @@ class Runner:
                 sequence.matcher.fill(mask, [])
             controls = pack_controls(sequence, self._vocab_size)
             packed = replace(packed, controls=controls, mask=mask)
-        program = Program(None, full, scores_prompt=scores)
+        argmax = not full and self._can_argmax([sequence] if chunk.last else [])
+        program = Program(None, full, scores_prompt=scores, argmax=argmax)
         return self._report(program, [sequence], self._put(packed))
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:
         """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
         later. Only an engine that chooses k has programs for more than one number of drafts."""
         bucket = self.config.bucket_for(len(members))
-        full = any(self._needs_full(sequence) for sequence in members)
-        program = Program(bucket, full, widths=self._widths_for(members, drafts))
+        argmax = self._can_argmax(members)
+        full = not argmax and any(self._needs_full(sequence) for sequence in members)
+        widths = self._widths_for(members, drafts)
+        program = Program(bucket, full, widths=widths, argmax=argmax)
         return self._report(program, members, *self._batch(members, bucket))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
@@ -225,6 +194,10 @@ class Runner:
         asks = sequence.matcher is not None or sequence.wants_logprobs
         return self.config.exact or sequence.controlled or asks
 
+    def _can_argmax(self, members: Sequence[EngineSequence]) -> bool:
+        """Whether kernels choose tokens here, and nobody's options need written logits."""
+        return self._has_argmax and not any(sequence.needs_logits for sequence in members)
+
     def _batch(self, members: Sequence[EngineSequence], bucket: int) -> list[jax.Array]:
         """Slots and page table of these sequences on the device, padded to the bucket."""
         slots = np.full((bucket,), self._padding_slot, np.int32)
@@ -272,16 +245,15 @@ class Runner:
             slots = jax.ShapeDtypeStruct((program.batch,), integers)
             table = jax.ShapeDtypeStruct((program.batch, pages), integers)
             inputs = self._split_inputs(program) if program.half else ()
-            kind = program.half or ("full round" if program.full else "round")
+            inputs = (slots, table, *inputs)
             return compile_program(
-                kind, self._pair, *weights, slots, table, *inputs, widths=program.widths
+                program.kind, self._pair, *weights, *inputs, widths=program.widths
             )
         chunk = empty_chunk(self.config)
         if program.full:
             controls, mask = no_controls(self._vocab_size), self.open_masks(1, 1)[0]
             chunk = replace(chunk, controls=controls, mask=mask)
-        kind = "scoring prefill" if program.scores_prompt else "prefill"
-        return compile_program(kind, self._pair, *weights, shapes_of(chunk))
+        return compile_program(program.kind, self._pair, *weights, shapes_of(chunk))
 
     def _split_inputs(self, program: Program) -> tuple[Any, ...]:
         batch = program.batch or 0

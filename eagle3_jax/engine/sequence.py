@@ -13,7 +13,7 @@ from eagle3_jax.engine.logprobs import LogprobRows, LogprobsOfToken, PromptLogpr
 from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
-from eagle3_jax.sampling_rows import MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
+from eagle3_jax.sampling_rows import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
 
 FAILURES = {
     NOT_FINITE: "the model's logits are not finite",
@@ -116,9 +116,27 @@ class Sequence:
     @cached_property
     def controlled(self) -> bool:
         """Whether only the full programs know its options: also many stop ids to hold back."""
+        return self._holds_back_many or self.request.sampling.controls_tokens
+
+    @cached_property
+    def needs_logits(self) -> bool:
+        """Whether its tokens can only be chosen from written logits. What is greedy needs neither
+        top-k nor top-p."""
         sampling = self.request.sampling
-        held_back = sampling.min_tokens > 0 and len(self.stop_ids) > MAX_STOP_IDS
-        return held_back or sampling.controls_tokens
+        filtered = sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
+        controlled = self.controlled and not self.only_biased
+        return filtered or controlled or self.matcher is not None or self.wants_logprobs
+
+    @property
+    def only_biased(self) -> bool:
+        """Whether all that makes it `controlled` is biases, and few enough for a kernel."""
+        sampling = self.request.sampling
+        few = len(sampling.bias_pairs) <= MAX_KERNEL_BIASES
+        return few and not self._holds_back_many and not sampling.limits_tokens
+
+    @property
+    def _holds_back_many(self) -> bool:
+        return self.request.sampling.min_tokens > 0 and len(self.stop_ids) > MAX_STOP_IDS
 
     @property
     def wants_logprobs(self) -> bool:

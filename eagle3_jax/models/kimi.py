@@ -116,4 +116,8 @@ class KimiTarget(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
         """Final norm and head, in float32."""
-        return self.lm_head(self.norm(hidden)).astype(jnp.float32)
+        return self.lm_head(self.normed(hidden)).astype(jnp.float32)
+
+    def normed(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """What the head multiplies."""
+        return self.norm(hidden)

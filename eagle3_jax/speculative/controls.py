@@ -15,6 +15,7 @@ from eagle3_jax.collectives import Axis, first_column
 from eagle3_jax.sampling_rows import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
+    MAX_KERNEL_BIASES,
     MAX_REQUEST_STOP_IDS,
     SamplingRows,
 )
@@ -26,19 +27,31 @@ ANY_TOKEN = -2  # in front of a bad word that is shorter than the longest
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class TokenBiases:
+    """What is added to the logits of a few ids, which are padded with NO_TOKEN."""
+
+    ids: Int[Array, "batch biases"]
+    values: Float[Array, "batch biases"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class TokenControls:
     """One row per slot, or the rows of one batch; whole on every device, whatever is split.
 
     enabled: the row has such options at all; the others keep their logits bit for bit.
-    bias: added to the logits; -inf bars a token. bad_words: ids, aligned to the right.
-    stop_ids: every id that may not come before min_len. repetition divides or multiplies the logits
-    of tokens seen in prompt or answer; presence and frequency are subtracted, once or by count, for
-    tokens of the answer. in_prompt, counts: what was seen. tail: the answer's last tokens.
+    bias: added to the logits; -inf bars a token. biases: the same for a kernel, of rows that have
+    a few biases and nothing else here (eagle3_jax.speculative.head_choice).
+    bad_words: ids, aligned to the right. stop_ids: every id that may not come before min_len.
+    repetition divides or multiplies the logits of tokens seen in prompt or answer; presence and
+    frequency are subtracted, once or by count, for tokens of the answer. in_prompt, counts: what
+    was seen. tail: the answer's last tokens.
     processed_logprobs: its log-probabilities are those after all options; enabled or not.
     """
 
     enabled: Bool[Array, " batch"]
     bias: Float[Array, "batch vocab"]
+    biases: TokenBiases
     bad_words: Int[Array, "batch words word_tokens"]
     stop_ids: Int[Array, "batch all_stop_ids"]
     repetition: Float[Array, " batch"]
@@ -55,6 +68,7 @@ def empty_controls(slots: int, vocab_size: int) -> TokenControls:
     return TokenControls(
         enabled=jnp.zeros((slots,), bool),
         bias=jnp.zeros((slots, vocab_size), jnp.float32),
+        biases=no_biases(slots),
         bad_words=jnp.full((slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), NO_TOKEN, jnp.int32),
         stop_ids=jnp.full((slots, MAX_REQUEST_STOP_IDS), NO_TOKEN, jnp.int32),
         repetition=jnp.ones((slots,), jnp.float32),
@@ -65,6 +79,18 @@ def empty_controls(slots: int, vocab_size: int) -> TokenControls:
         tail=jnp.full((slots, MAX_BAD_WORD_TOKENS - 1), NO_TOKEN, jnp.int32),
         processed_logprobs=jnp.zeros((slots,), bool),
     )
+
+
+def no_biases(rows: int) -> TokenBiases:
+    """Rows without any."""
+    shape = rows, MAX_KERNEL_BIASES
+    return TokenBiases(jnp.full(shape, NO_TOKEN, jnp.int32), jnp.zeros(shape, jnp.float32))
+
+
+def enabled_biases(controls: TokenControls) -> TokenBiases:
+    """Those of rows that have controls: a slot keeps what it had before."""
+    ids = jnp.where(controls.enabled[:, None], controls.biases.ids, NO_TOKEN)
+    return TokenBiases(ids, controls.biases.values)
 
 
 def control_logits(

@@ -34,6 +34,11 @@ class SpeculationMethod:
         return self.rejection_sample_method == "standard"
 
     @property
+    def needs_logits(self) -> bool:
+        """Whether deciding takes more of the target than its choice at each row of a chain."""
+        return self.needs_law or self.tree is not None
+
+    @property
     def synthetic_acceptance_length(self) -> float | None:
         """Mean tokens a round commits by decree; None where acceptance is real."""
         rates = self.synthetic_acceptance_rates

@@ -12,6 +12,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import sample, spoil_infinite
 from eagle3_jax.speculative.controls import TokenControls, control_logits, open_controls
+from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.verify import is_stop
 from eagle3_jax.token_mask import mask_logits
@@ -27,12 +28,14 @@ def prefill_chunk(
     state: DecodeState,
     chunk: PrefillChunk,
     *,
+    argmax: bool = False,
     score_prompt: bool = False,
 ) -> tuple[DecodeState, Int[Array, "1 report"], Logprobs | None]:
     """Writes the chunk's KV in both caches; after the last chunk samples and opens the slot.
 
     Returns the state, a report in a round's form: [1 token, number committed], and with controls
     the token's logprobs; score_prompt: also those of the tokens after each row of the chunk.
+    argmax: the token is chosen as in a round with it, of a request without controls.
     """
     size = chunk.tokens.shape[0] - 1
     offsets = jnp.arange(size)[None]
@@ -53,10 +56,15 @@ def prefill_chunk(
         )
     final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
     position = (chunk.start + chunk.length).reshape(1, 1)
-    logits, logprobs = spoil_infinite(target.logits(final)), None
-    if chunk.controls is None:
-        token = sample(logits, position, chunk.options)
+    logprobs = None
+    if argmax:
+        head = target.lm_head.kernel.get_value()
+        final, axis = target.normed(final), target.vocab_axis
+        token = choose_in_kernel(final, head, position, chunk.options, axis=axis)
+    elif chunk.controls is None:
+        token = sample(spoil_infinite(target.logits(final)), position, chunk.options)
     else:
+        logits = spoil_infinite(target.logits(final))
         token, sampled = _sample_controlled(logits, position, chunk, chunk.controls)
         prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
         logprobs = Logprobs(sampled, prompt)

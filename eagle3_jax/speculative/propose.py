@@ -7,9 +7,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import sample
-from eagle3_jax.speculative.controls import TokenControls, control_logits
-from eagle3_jax.speculative.draft_choice import choose_in_kernel, chooses_in_kernel
+from eagle3_jax.speculative.controls import TokenBiases, TokenControls, control_logits
 from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.head_choice import choose_in_kernel, chooses_in_kernel
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.token_mask import mask_logits
 
@@ -25,12 +25,14 @@ def propose(
     masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
     with_law: bool = False,
+    biases: TokenBiases | None = None,
 ) -> tuple[Drafts, tuple[KVPool, ...]]:
     """Returns k drafts a row and the draft's pools.
 
     masks: which tokens the first draft may be, a bit each (eagle3_jax.token_mask).
     with_law: for rejection sampling, which needs noise of the draft's own and the laws it drew
-    from. With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
+    from. biases: of rows without other controls, where the head's kernel chooses.
+    With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
     """
     batch = active.shape[0]
     state, pools = first_pass(draft, rows, pools, page_table, active)
@@ -44,7 +46,9 @@ def propose(
                 token = drafted[-1][:, None]
                 state, pools = draft(token, state, positions, pools, pages)
             allowed = masks if step == 0 else None
-            token, law = _sample_draft(draft, state, rows, drafted, controls, allowed, with_law)
+            token, law = _sample_draft(
+                draft, state, rows, drafted, controls, allowed, with_law, biases
+            )
             drafted.append(token)
             laws.append(law)
     ids = jnp.stack(drafted, axis=1) if drafted else jnp.zeros((batch, 0), jnp.int32)
@@ -83,6 +87,7 @@ def _sample_draft(
     controls: TokenControls | None,
     masks: UInt32[Array, "batch 1 words"] | None,
     with_law: bool,
+    biases: TokenBiases | None,
 ) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
     """The draft's token with the target's own noise, so that equal laws pick equal tokens; or, with
     the law, with noise of its own.
@@ -91,10 +96,13 @@ def _sample_draft(
     Where the draft can't choose, any token will do.
     """
     positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
-    if controls is None and masks is None and not with_law and chooses_in_kernel():
-        hidden, head = draft.normed(state)[:, 0], draft.lm_head.kernel.get_value()
-        token = choose_in_kernel(hidden, head, positions[:, 0], rows.options, ids)
-        return jnp.maximum(token, 0), None
+    lean = controls is None and masks is None and not with_law
+    if biases is not None or (lean and chooses_in_kernel()):
+        hidden, head = draft.normed(state), draft.lm_head.kernel.get_value()
+        token = choose_in_kernel(
+            hidden, head, positions, rows.options, biases, ids, axis=draft.vocab_axis
+        )
+        return jnp.maximum(token[:, 0], 0), None
     logits = draft.logits(state)
     if controls is not None:
         before = (

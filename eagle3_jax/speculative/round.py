@@ -17,14 +17,21 @@ from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling import spoil_infinite
-from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_logits
+from eagle3_jax.speculative.controls import (
+    TokenBiases,
+    TokenControls,
+    commit_tokens,
+    control_logits,
+    enabled_biases,
+)
 from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import DecodeState, SlotRows
-from eagle3_jax.speculative.synthetic import verify_synthetic
-from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, verify
+from eagle3_jax.speculative.synthetic import accept_at_rates, verify_synthetic
+from eagle3_jax.speculative.verify import VerifyResult, accept_equal, num_valid_drafts, verify
 from eagle3_jax.speculative.widths import Widths, narrow, widen
 from eagle3_jax.token_mask import mask_logits
 
@@ -38,19 +45,23 @@ def speculative_round(
     page_table: Int[Array, "batch pages_per_seq"],
     *,
     full: bool = False,
+    argmax: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Advances the sequences in `slot_ids` by one verify of width k+1: both halves in one program.
 
     full: reads and keeps the state's controls and computes logprobs, which a batch without such
-    options need not pay for. method: how drafts are drawn and accepted; static.
+    options need not pay for. argmax: the target's tokens are chosen in the head's kernel and no
+    logits are written: of the options only temperature, min-p, biases and few stop ids before
+    min_len count (eagle3_jax.speculative.head_choice).
+    method: how drafts are drawn and accepted; static.
     widths: of an engine that chooses k; else the state (verified_tokens) says it all.
 
     Returns the new state, the report the host reads: [k+1 tokens, number committed (0: the row was
     finished), drafts verified] a row, and the logprobs of these tokens.
     """
-    static: Any = {"full": full, "method": method, "widths": widths}
+    static: Any = {"full": full, "argmax": argmax, "method": method, "widths": widths}
     state, drafts = propose_round(draft, state, slot_ids, page_table, **static)
     return verify_round(target, aux_layer_ids, state, slot_ids, page_table, drafts, **static)
 
@@ -63,6 +74,7 @@ def propose_round(
     masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
     full: bool = False,
+    argmax: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Drafts]:
@@ -88,6 +100,7 @@ def propose_round(
             controls,
             masks,
             with_law=method.needs_law,
+            biases=gather(enabled_biases(state.controls), slot_ids) if argmax else None,
         )
     return replace(state, draft_pools=pools), drafts
 
@@ -102,6 +115,7 @@ def verify_round(
     masks: UInt32[Array, "batch width words"] | None = None,
     *,
     full: bool = False,
+    argmax: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
@@ -126,6 +140,7 @@ def verify_round(
             controls,
             masks,
             method,
+            gather(enabled_biases(state.controls), slot_ids) if argmax else None,
         )
     with jax.named_scope("commit"):
         slots = commit(state.slots, slot_ids, whole, result, aux_hidden)
@@ -154,11 +169,12 @@ def _target_rows(
     controls: TokenControls | None = None,
     masks: UInt32[Array, "batch width words"] | None = None,
     method: SpeculationMethod = COUPLED,
+    biases: TokenBiases | None = None,
 ) -> tuple[VerifyResult, Array, tuple[KVPool, ...], Logprobs | None]:
     """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
 
     Rows past the valid drafts repeat the last valid position and write to scratch. Without controls
-    there are no logprobs.
+    there are no logprobs. With biases no logits are written.
     """
     last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
     tokens = jnp.concatenate([last, drafts.ids], axis=1)
@@ -167,10 +183,16 @@ def _target_rows(
     writes = (offsets <= valid) & active[:, None]
     pages = view_pages(page_table, positions, writes, pools[0].shape[1])
     hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
+    places = rows.seq_lens[:, None] + 1 + offsets
+    if biases is not None:
+        head = target.lm_head.kernel.get_value()
+        chosen = choose_in_kernel(
+            target.normed(hidden), head, places, rows.options, biases, axis=target.vocab_axis
+        )
+        return _accept(method, chosen, drafts.ids, rows), aux_hidden, pools, None
     logits = spoil_infinite(target.logits(hidden))
     if controls is None:
         return _decide(method, logits, drafts, rows), aux_hidden, pools, None
-    places = rows.seq_lens[:, None] + 1 + offsets
     controlled = control_logits(logits, places, drafts.ids, rows.options, controls)
     if masks is not None:
         controlled = mask_logits(controlled, masks)
@@ -194,6 +216,19 @@ def _decide(
     if method.synthetic_acceptance_rates is not None:
         return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates)
     return verify(logits, drafts.ids, rows)
+
+
+def _accept(
+    method: SpeculationMethod,
+    chosen: Int[Array, "batch width"],
+    draft_ids: Int[Array, "batch k"],
+    rows: SlotRows,
+) -> VerifyResult:
+    """As `_decide`, from the target's choices alone."""
+    if method.synthetic_acceptance_rates is None:
+        return accept_equal(chosen, draft_ids, rows)
+    rates, possible = method.synthetic_acceptance_rates, chosen[:, :-1] >= 0
+    return accept_at_rates(chosen, possible, draft_ids, rows, rates)
 
 
 def commit(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.collectives import Axis
 from eagle3_jax.noise import Stream, uniform
@@ -25,19 +25,33 @@ def verify_synthetic(
     rates: Sequence[float],
     axis: Axis = None,
 ) -> VerifyResult:
+    """As `accept_at_rates`; a draft that the request's options bar is not accepted.
+
+    axis: over which the logits are split (eagle3_jax.vocabulary).
+    """
+    positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
+    chosen = sample(logits, positions, rows.options, axis=axis)
+    drafted = value_at(logits[:, :-1], draft_ids, axis)
+    return accept_at_rates(chosen, drafted > -jnp.inf, draft_ids, rows, rates)
+
+
+def accept_at_rates(
+    chosen: Int[Array, "batch width"],
+    possible: Bool[Array, "batch k"],
+    draft_ids: Int[Array, "batch k"],
+    rows: SlotRows,
+    rates: Sequence[float],
+) -> VerifyResult:
     """Accepts draft i, once those before it are, where u(seed, position) < rates[i] / rates[i - 1].
 
     rates: the probability that the first i + 1 drafts are all accepted. Then comes the target's own
-    choice. A draft that the request's options bar is not accepted. axis: over which the logits are
-    split (eagle3_jax.vocabulary).
+    choice. Only possible drafts are accepted.
     """
     k = draft_ids.shape[1]
-    offsets = jnp.arange(logits.shape[1])
+    offsets = jnp.arange(chosen.shape[1])
     positions = rows.seq_lens[:, None] + 1 + offsets
-    chosen = sample(logits, positions, rows.options, axis=axis)
     given_before = [b / a if a else 0.0 for a, b in pairwise((1.0, *rates[:k]))]
     u = uniform(Stream.ACCEPT.seed(rows.options.seed), positions[:, :-1])
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
-    drafted = value_at(logits[:, :-1], draft_ids, axis)
-    accepted = valid & (drafted > -jnp.inf) & (u < jnp.array(given_before, jnp.float32))
+    accepted = valid & possible & (u < jnp.array(given_before, jnp.float32))
     return commit_prefix(accepted, draft_ids, chosen, rows)

@@ -44,9 +44,15 @@ def verify(
     Row j's logits decide position n + 1 + j. Finished: a committed stop id, or the length is full.
     axis: over which the logits are split (eagle3_jax.vocabulary).
     """
-    offsets = jnp.arange(logits.shape[1])
-    positions = rows.seq_lens[:, None] + 1 + offsets
-    chosen = sample(logits, positions, rows.options, axis=axis)
+    positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
+    return accept_equal(sample(logits, positions, rows.options, axis=axis), draft_ids, rows)
+
+
+def accept_equal(
+    chosen: Int[Array, "batch width"], draft_ids: Int[Array, "batch k"], rows: SlotRows
+) -> VerifyResult:
+    """Accepts the longest prefix of drafts that are what the target chose."""
+    offsets = jnp.arange(chosen.shape[1])
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
     agrees = valid & (draft_ids == chosen[:, :-1])
     return _commit_prefix(agrees, chosen, rows)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.dispatch import choose
 from pallas_kernels.fp8_matmul.operands import refusal
 from pallas_kernels.logits_argmax import pallas, reference
-from pallas_kernels.logits_argmax.options import ArgmaxOptions, best_of
+from pallas_kernels.logits_argmax.options import ArgmaxOptions, AxisName, best_of
 from pallas_kernels.quantized import Kernel
 
 
@@ -19,20 +19,24 @@ def logits_argmax(
     options: ArgmaxOptions,
     *,
     token_ids: Int[Array, " vocab"] | None = None,
-    axis_name: str | None = None,
+    axis_name: AxisName = None,
     implementation: str | None = None,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
     """The best score of each row and its token id; the lower id of equal scores.
 
     A score is logit / temperature + Gumbel(seed, position, id), without noise at temperature 0; a
     logit is float32 of x @ head (rounded to x's dtype) plus bias. token_ids: the id of each column,
-    ascending: a shard of a vocabulary gives its own, and under `axis_name` of a shard_map all
-    shards agree on one result. Where a row's logits hold NaN or infinity it is (NaN, NOT_FINITE),
+    ascending; without it, columns count up. Under `axis_name` of a shard_map the head is a shard's
+    part of the vocabulary, the columns count on from the shard before, and all shards agree on one
+    result. Where a row's logits hold NaN or infinity it is (NaN, NOT_FINITE),
     where all ids are barred (-inf, NO_CANDIDATE).
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     hidden, vocab = head.shape
-    ids = jnp.arange(vocab, dtype=jnp.int32) if token_ids is None else token_ids
+    ids = token_ids
+    if ids is None:
+        first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * vocab
+        ids = first + jnp.arange(vocab, dtype=jnp.int32)
     if x.shape[1] != hidden or ids.shape != (vocab,) or options.seed.shape != (x.shape[0], 2):
         raise ValueError(
             "logits_argmax: expected x [rows, hidden], head [hidden, vocab], seeds [rows, 2] and "
@@ -48,5 +52,6 @@ def logits_argmax(
     found = run(x, head, options, ids, axis_name)
     if axis_name is None:
         return found
-    scores, chosen = (jax.lax.all_gather(part, axis_name, axis=1) for part in found)
-    return best_of(scores, chosen)
+    bits = jax.lax.bitcast_convert_type(found[0], jnp.int32)
+    bits, chosen = jax.lax.all_gather(jnp.stack([bits, found[1]]), axis_name, axis=2)
+    return best_of(jax.lax.bitcast_convert_type(bits, jnp.float32), chosen)

@@ -10,6 +10,8 @@ NOT_FINITE = -1
 NO_CANDIDATE = -2
 """In place of an id: the bias bars all of them."""
 LAST_ID = 2**31 - 1
+AxisName = str | tuple[str, ...] | None
+"""The mesh axes that a vocabulary is split over; None where it is whole."""
 
 
 class ArgmaxOptions(NamedTuple):
@@ -18,7 +20,7 @@ class ArgmaxOptions(NamedTuple):
     temperature 0 is greedy. seed (low and high word) and position of the token that is chosen fix
     its noise. min_p keeps ids whose probability is at least that share of the best one's, 0 keeps
     all, None saves the pass that looks. bias [n] is added to the logits of bias_ids [n]; -inf bars,
-    an id that no column has does nothing.
+    an id that no column has does nothing; padding (below 0) is best put last.
     """
 
     temperature: Float[Array, " rows"]

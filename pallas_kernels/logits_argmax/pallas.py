@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.fp8_matmul.operands import as_rows, as_weight
-from pallas_kernels.logits_argmax.options import ArgmaxOptions, best_of
+from pallas_kernels.logits_argmax.options import ArgmaxOptions, AxisName, best_of
 from pallas_kernels.logits_argmax.tile_choice import Found, choose_in_tile, holds_min_p
 from pallas_kernels.logits_argmax.tiles import tiles
 from pallas_kernels.quantized import Kernel
@@ -28,7 +28,7 @@ def logits_argmax(
     head: Kernel,
     options: ArgmaxOptions,
     token_ids: Int[Array, " vocab"],
-    axis_name: str | None,
+    axis_name: AxisName,
     chosen: Tiles | None = None,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
     """See `pallas_kernels.logits_argmax.api.logits_argmax`; `chosen` overrides the tiles."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.fp8_matmul import matmul
-from pallas_kernels.logits_argmax.options import ArgmaxOptions, best_of
+from pallas_kernels.logits_argmax.options import ArgmaxOptions, AxisName, best_of
 from pallas_kernels.noise import gumbel
 from pallas_kernels.quantized import Kernel
 
@@ -15,11 +15,11 @@ def logits_argmax(
     head: Kernel,
     options: ArgmaxOptions,
     token_ids: Int[Array, " vocab"],
-    axis_name: str | None,
+    axis_name: AxisName,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
     """See `pallas_kernels.logits_argmax.api.logits_argmax`."""
     logits = matmul(x, head).astype(jnp.float32)
-    finite = (logits < jnp.inf).all(1, keepdims=True)
+    finite = jnp.isfinite(logits).all(1, keepdims=True)
     if options.bias_ids is not None and options.bias is not None:
         meant = options.bias_ids[:, :, None] == token_ids
         logits += jnp.where(meant, options.bias[:, :, None], 0).sum(1)

@@ -50,10 +50,13 @@ def choose_in_tile(
 
     def run() -> None:
         (total,) = products(x, [w], rows, columns, tiles.step)
-        logits = jnp.where(columns < w.outputs, total.astype(dtype).astype(jnp.float32), -jnp.inf)
+        logits = total.astype(dtype).astype(jnp.float32)
+        # A column past the last one repeats it or is zero.
+        finite = jnp.min(jnp.where(jnp.abs(logits) < jnp.inf, 1, 0), axis=1) > 0
+        logits = jnp.where(columns < w.outputs, logits, -jnp.inf)
         ids = load(token_ids.at[clamp(columns, w.outputs)])
         peak = None if before is None else load(before[0].at[row])
-        found = _best(logits, ids, options, row, peak)
+        found = _best(logits, finite, ids, options, row, peak)
         for out, value in zip(outs, found, strict=True):
             store(out.at[rows, part], value, mask=inside)
 
@@ -69,9 +72,10 @@ def choose_in_tile(
             store(out.at[rows, part], load(value.at[row, part]), mask=inside)
 
 
-def _best(logits: Array, ids: Array, options: Any, row: Array, peak: Array | None) -> Found:
+def _best(
+    logits: Array, finite: Array, ids: Array, options: Any, row: Array, peak: Array | None
+) -> Found:
     """The choice among logits [rows, columns] of these ids; `row` indexes the options."""
-    finite = jnp.min(jnp.where(logits < jnp.inf, 1, 0), axis=1) > 0
     logits = _add_bias(logits, ids, options, row)
     temperature = load(options.temperature.at[row])
     low, high = (load(options.seed.at[row, jnp.full(row.shape, word)]) for word in range(2))
@@ -91,6 +95,7 @@ def _best(logits: Array, ids: Array, options: Any, row: Array, peak: Array | Non
 
 
 def _add_bias(logits: Array, ids: Array, options: Any, row: Array) -> Array:
+    """As many steps as the tile's rows have biases before the padding."""
     if options.bias_ids is None:
         return logits
     bias_ids, bias = options.bias_ids, options.bias
@@ -100,4 +105,14 @@ def _add_bias(logits: Array, ids: Array, options: Any, row: Array) -> Array:
         meant = load(bias_ids.at[row, one])[:, None] == ids[None, :]
         return logits + jnp.where(meant, load(bias.at[row, one])[:, None], 0.0)
 
-    return jax.lax.fori_loop(0, bias_ids.shape[1], add, logits)
+    return jax.lax.fori_loop(0, _used(bias_ids, row), add, logits)
+
+
+def _used(bias_ids: Any, row: Array) -> Array:
+    """The columns of the biases up to the last one that is meant."""
+    biases = bias_ids.shape[1]
+    column = jnp.arange(pl.next_power_of_2(biases))[None, :]
+    index = (row[:, None], column)
+    mask = jnp.broadcast_to(column < biases, (row.size, column.size))
+    meant = load(bias_ids.at[index], mask=mask, other=-1) >= 0
+    return jnp.max(jnp.where(meant, column + 1, 0))

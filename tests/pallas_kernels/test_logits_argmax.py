@@ -114,12 +114,15 @@ def test_a_tie_goes_to_the_lowest_id_of_all_tiles() -> None:
 def test_spoiled_rows_and_barred_vocabularies_have_codes_of_their_own(min_p: float | None) -> None:
     x = rows(ROWS, HIDDEN)
     x[2, 5], x[7, 0] = np.nan, np.inf
+    column = np.asarray(head(), np.float64)[:, 100]
+    x[9] = -5e38 / (column @ column) * column  # One logit is -inf, and nothing but finite others.
     every = jnp.broadcast_to(jnp.arange(VOCAB, dtype=jnp.int32), (ROWS, VOCAB))
     bias = jnp.where(jnp.arange(ROWS) == 4, -jnp.inf, 0.0)[:, None] * jnp.ones((1, VOCAB))
     chosen = options(min_p, 0)._replace(bias_ids=every, bias=jnp.nan_to_num(bias, neginf=-jnp.inf))
     got = run(x, head(), chosen)
     assert_same(got, run(x, head(), chosen, "reference"))
     np.testing.assert_array_equal(got[1][[2, 7, 4]], [NOT_FINITE, NOT_FINITE, NO_CANDIDATE])
+    assert got[1][9] == NOT_FINITE
     assert (got[1][[0, 1, 3, 5]] >= 0).all()
 
 

@@ -1,0 +1,59 @@
+"""Tokens straight from hidden states, where a GPU can choose them without written logits."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.collectives import Axis
+from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative.controls import NO_TOKEN, TokenBiases
+from pallas_kernels import logits_argmax
+from pallas_kernels.dispatch import candidates
+from pallas_kernels.logits_argmax import ArgmaxOptions
+from pallas_kernels.quantized import Kernel
+
+
+def chooses_in_kernel() -> bool:
+    """Whether tokens are chosen this way here. On CPU all are sampled from logits."""
+    return candidates()[0] == "pallas"
+
+
+def choose_in_kernel(
+    hidden: Float[Array, "batch rows hidden"],
+    head: Kernel,
+    positions: Int[Array, "batch rows"],
+    options: SamplingRows,
+    biases: TokenBiases | None = None,
+    token_ids: Int[Array, " vocab"] | None = None,
+    *,
+    axis: Axis = None,
+) -> Int[Array, "batch rows"]:
+    """The token of `eagle3_jax.sampling.sample` without its top-k and top-p, which need the row.
+
+    A draft that they would bar is a lost draft and never a wrong token: the target does not pick
+    it. The target's own rows come here only where neither does anything. Logits that are not all
+    finite give NOT_FINITE. token_ids: the target id of each column that the head has here.
+    axis: the mesh axes that the head's columns are split over.
+    """
+    batch, rows = positions.shape
+
+    def of_row(option: Array) -> Array:
+        return jnp.repeat(option, rows, axis=0)
+
+    early = positions < options.min_len[:, None]
+    bias_ids = jnp.where(early[..., None], options.stop_ids[:, None], NO_TOKEN)
+    bias = jnp.full(bias_ids.shape, -jnp.inf)
+    if biases is not None:
+        ids, values = (of_row(x).reshape(batch, rows, -1) for x in (biases.ids, biases.values))
+        bias_ids = jnp.concatenate([bias_ids, ids], axis=2)
+        bias = jnp.concatenate([bias, values], axis=2)
+    chosen = ArgmaxOptions(
+        temperature=of_row(options.temperature),
+        seed=of_row(options.seed),
+        positions=positions.reshape(-1),
+        min_p=of_row(options.min_p),
+        bias_ids=bias_ids.reshape(batch * rows, -1),
+        bias=bias.reshape(batch * rows, -1),
+    )
+    flat = hidden.reshape(batch * rows, -1)
+    _, tokens = logits_argmax(flat, head, chosen, token_ids=token_ids, axis_name=axis)
+    return tokens.reshape(batch, rows)

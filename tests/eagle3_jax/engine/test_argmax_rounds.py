@@ -1,0 +1,147 @@
+"""Rounds that choose tokens without written logits: who gets them, and the tokens they give.
+
+The engine has the programs of a GPU and the operations of a CPU.
+"""
+
+from collections import Counter
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from driving import Answer, drive, sizes
+from tiny import VOCAB, tiny_target
+
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.grammar import Matcher
+from eagle3_jax.engine.program import all_programs, has_argmax
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling_params import SamplingParams
+
+FREE: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "top_p": 0.5, "top_k": 3},
+    {"temperature": 1.0, "min_p": 0.1},
+    {"temperature": 0.8, "logit_bias": {5: 4.0, 60: 3.5, 2: -100.0}},
+    {"temperature": 1.2, "min_tokens": 6, "stop_token_ids": range(30, 37)},
+    {"temperature": 0.6, "num_speculative_tokens": 1},
+]
+"""Options that need no written logits."""
+BOUND: list[dict[str, Any]] = [
+    {"temperature": 0.5, "top_p": 0.95},
+    {"temperature": 0.5, "top_k": 20},
+    {"temperature": 0.0, "repetition_penalty": 1.1},
+    {"temperature": 0.0, "presence_penalty": 0.5},
+    {"temperature": 0.0, "logprobs": 0},
+    {"temperature": 0.0, "bad_words_ids": [[3]]},
+    {"temperature": 0.0, "allowed_token_ids": range(90)},
+    {"temperature": 0.0, "logit_bias": {5: 4.0}, "frequency_penalty": 0.1},
+    {"temperature": 0.0, "logit_bias": {i: 1.0 for i in range(33)}},
+    {"temperature": 0.0, "min_tokens": 6, "stop_token_ids": range(30, 39)},
+]
+"""Options that do."""
+
+
+@pytest.fixture
+def gpu_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eagle3_jax.engine.program.chooses_in_kernel", lambda: True)
+
+
+def asked(options: list[dict[str, Any]], prefix: str) -> list[Request]:
+    shared: dict[str, Any] = {"max_tokens": 20}
+    return [
+        Request(
+            f"{prefix}{i}",
+            [(5 * i + 3 * j) % VOCAB for j in range(2 + 4 * i)],
+            SamplingParams(seed=i, **(shared | chosen)),
+        )
+        for i, chosen in enumerate(options)
+    ]
+
+
+def run(engine: Engine, requests: list[Request]) -> tuple[dict[str, Answer], Counter[str]]:
+    """The answers, and how often each kind of program ran."""
+    kinds: Counter[str] = Counter()
+    dispatch = engine._runner._run
+
+    def counted(program: Any, *inputs: object) -> Any:
+        kinds[program.kind] += 1
+        return dispatch(program, *inputs)
+
+    engine._runner._run = counted
+    return drive(engine, requests), kinds
+
+
+def answered_plainly(engine: Engine, requests: list[Request]) -> dict[str, list[int]]:
+    return {r.request_id: drive(engine, [r])[r.request_id].token_ids for r in requests}
+
+
+def test_rounds_without_logits_give_the_tokens_of_those_with_them(
+    target: KimiTarget, draft: Eagle3Draft, plain_engine: Engine, gpu_choice: None
+) -> None:
+    """With drafts and without neighbours that need logits, and then with some: nobody's tokens
+    change. Under the tie rule; none of these requests has a tie."""
+    free = asked(FREE, "free")
+    engine = Engine(target, draft, sizes(3))
+    answers, kinds = run(engine, free)
+    assert kinds.pop("argmax round") > 10 and kinds.pop("argmax prefill") > 5
+    assert set(kinds) == {"prefill"}, "of the one with biases, which a later neighbour may need"
+    assert engine.stats().num_accepted_tokens > 0
+    plain = answered_plainly(plain_engine, free)
+    assert {name: answer.token_ids for name, answer in answers.items()} == plain
+    again, kinds = run(engine, [*asked(BOUND[:1], "bound"), *free])
+    assert kinds["argmax round"] and kinds["round"]
+    assert {name: again[name].token_ids for name in plain} == plain
+
+
+def test_what_is_not_finite_fails_at_the_token_where_written_logits_fail(
+    draft: Eagle3Draft, gpu_choice: None
+) -> None:
+    target, poison = tiny_target(), VOCAB - 1
+    embedding = target.embed_tokens.embedding
+    embedding.set_value(embedding.get_value().at[poison, 0].set(float("nan")))
+    biased = [{"logit_bias": {poison: bias}} for bias in (1.0, 2.0, 3.0, 4.0)]
+    requests = asked([{**FREE[2], **bias} for bias in biased], "x")
+    plain = drive(Engine(target, None, sizes(0)), requests)
+    answers, kinds = run(Engine(target, draft, sizes(3)), requests)
+    assert kinds["argmax round"] > 3 and not kinds["round"] + kinds["full round"]
+    for name, answer in plain.items():
+        assert (answers[name].token_ids, answers[name].finish) == (answer.token_ids, answer.finish)
+    failed = [answer for answer in plain.values() if answer.finish[0] == "error"]
+    assert failed and min(len(answer.token_ids) for answer in failed) > 1
+
+
+def needs_logits(**options: Any) -> bool:
+    request = Request("x", [1], SamplingParams(**options))
+    return Sequence.of(request, (7,), 64, None).needs_logits
+
+
+def test_only_options_that_look_at_the_whole_row_need_it() -> None:
+    assert not any(needs_logits(**options) for options in FREE)
+    assert all(needs_logits(**options) for options in BOUND)
+    in_a_grammar = Sequence.of(
+        Request("x", [1], SamplingParams(temperature=0.0)), (), 64, None, Mock(spec=Matcher)
+    )
+    assert in_a_grammar.needs_logits
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exact": True},
+        {"rejection_sample_method": "standard"},
+        {"eagle_topk": 2, "num_draft_tokens": 5},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_engines_that_decide_otherwise_have_no_such_programs(
+    changes: dict[str, Any], gpu_choice: None
+) -> None:
+    assert has_argmax(sizes(3)) and not has_argmax(sizes(3, **changes))
+
+
+def test_the_programs_of_a_cpu_stay_as_they_were() -> None:
+    """The demo may have sixteen."""
+    kinds = [program.kind for program in all_programs(sizes(3), has_draft=True, has_grammars=True)]
+    assert not any("argmax" in kind for kind in kinds)

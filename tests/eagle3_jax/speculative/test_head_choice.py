@@ -1,0 +1,101 @@
+"""Tokens chosen in the kernel are those that would be sampled."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle3_jax.sampling import NOT_FINITE, sample
+from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.speculative.controls import TokenBiases
+from eagle3_jax.speculative.head_choice import choose_in_kernel, chooses_in_kernel
+from pallas_kernels import dispatch, gpu
+
+BATCH, ROWS, HIDDEN, VOCAB = 6, 2, 32, 90
+RNG = np.random.default_rng(5)
+HEAD = jnp.asarray(RNG.normal(size=(HIDDEN, VOCAB)) / 3, jnp.float32)
+HIDDEN_STATES = jnp.asarray(RNG.normal(size=(BATCH, ROWS, HIDDEN)), jnp.float32)
+POSITIONS = jnp.arange(BATCH * ROWS, dtype=jnp.int32).reshape(BATCH, ROWS) + 40
+
+
+def options() -> SamplingRows:
+    """Half of the rows may not stop yet, one of them in its first row alone."""
+    stops = np.full((BATCH, 8), -1, np.int32)
+    stops[:, :5] = RNG.integers(0, VOCAB, (BATCH, 5))
+    return SamplingRows(
+        temperature=jnp.asarray([0, 0, 0.5, 1, 1, 2], jnp.float32),
+        top_p=jnp.ones(BATCH),
+        min_p=jnp.asarray([0, 0.5, 0.1, 0, 0.1, 0.5], jnp.float32),
+        top_k=jnp.zeros(BATCH, jnp.int32),
+        seed=jnp.asarray(RNG.integers(0, 2**32, (BATCH, 2), np.uint32)),
+        min_len=jnp.asarray([0, 43, 0, 100, 0, 100], jnp.int32),
+        stop_ids=jnp.asarray(stops),
+    )
+
+
+def biases(ids: jax.Array) -> TokenBiases:
+    """Eight for each row of the batch but the first, among padding."""
+    chosen = np.stack([RNG.permutation(VOCAB)[:12] for _ in range(BATCH)])
+    chosen = np.where(np.arange(12) % 3 == 1, -1, np.asarray(ids)[chosen])
+    chosen[0] = -1
+    return TokenBiases(
+        jnp.asarray(chosen, jnp.int32), jnp.asarray(RNG.normal(size=(BATCH, 12)) * 3, jnp.float32)
+    )
+
+
+def add_biases(logits: jax.Array, added: TokenBiases, ids: jax.Array) -> jax.Array:
+    meant = added.ids[..., None] == ids
+    return logits + (jnp.where(meant, added.values[..., None], 0).sum(1))[:, None]
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_the_choice_is_the_samplers(reduced: bool) -> None:
+    every = jnp.arange(VOCAB, dtype=jnp.int32)
+    ids = jnp.asarray(np.sort(RNG.permutation(500)[:VOCAB]), jnp.int32) if reduced else None
+    columns, rows = every if ids is None else ids, options()
+    added = biases(columns)
+    with dispatch.prefer("pallas"):
+        got = jax.jit(lambda: choose_in_kernel(HIDDEN_STATES, HEAD, POSITIONS, rows, added, ids))()
+    logits = add_biases(HIDDEN_STATES @ HEAD, added, columns)
+    expected = jax.jit(sample)(logits, POSITIONS, rows, ids)
+    np.testing.assert_array_equal(got, expected)
+    plain = jax.jit(sample)(HIDDEN_STATES @ HEAD, POSITIONS, rows, ids)
+    assert (np.asarray(expected)[1:] != np.asarray(plain)[1:]).any(), "no bias changed anything"
+
+
+def test_devices_that_hold_parts_of_the_vocabulary_choose_as_one_with_all_of_it() -> None:
+    """Under min-p, biases and stop ids; the last column's tie goes to the first."""
+    head = HEAD.at[:, -1].set(HEAD[:, 0])
+    rows, added = options(), biases(jnp.arange(VOCAB))
+    parts = jnp.stack(jnp.split(head, 3, axis=1))
+
+    def on_device(part: jax.Array) -> jax.Array:
+        return choose_in_kernel(HIDDEN_STATES, part, POSITIONS, rows, added, axis="tensor")
+
+    got = jax.jit(jax.vmap(on_device, axis_name="tensor"))(parts)
+    logits = add_biases(HIDDEN_STATES @ head, added, jnp.arange(VOCAB))
+    expected = jax.jit(sample)(logits, POSITIONS, rows)
+    np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
+
+
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf, -jnp.inf])
+def test_a_logit_that_is_not_finite_spoils_its_row_alone(value: float) -> None:
+    """Also -inf of a model, which bars nothing."""
+    head = HEAD.at[:, 7].set(jnp.eye(HIDDEN)[0] * 1e38)
+    hidden = HIDDEN_STATES.at[:, :, 0].set(0.0)
+    sign = -10.0 if value < 0 else 10.0
+    spoiled = hidden.at[2, 1, 0].set(jnp.nan if jnp.isnan(value) else sign)
+    rows = options()
+    sound, got = (
+        np.array(choose_in_kernel(states, head, POSITIONS, rows)) for states in (hidden, spoiled)
+    )
+    assert got[2, 1] == NOT_FINITE
+    got[2, 1] = sound[2, 1]
+    np.testing.assert_array_equal(got, sound)
+    assert (sound >= 0).all()
+
+
+def test_on_cpu_tokens_are_sampled_from_logits() -> None:
+    assert not chooses_in_kernel()
+    with gpu.assume("gfx950"):
+        assert chooses_in_kernel()
