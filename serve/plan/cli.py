@@ -46,11 +46,11 @@ def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path 
     if plot is not None:
         check_plot(plot)
     plan, compared = make_plan(options, read_pair(options)), compare_published()
-    print_plan(console, plan, compared)
     if json is not None:
         write_plan(json, plan, compared)
     if plot is not None:
         write_plot(plot, plan, compared)
+    print_plan(console, plan, compared)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ class PlanOptions:
     num_speculative_tokens: int
     accept_lengths: tuple[float, ...]
 
+    @property
+    def context(self) -> float:
+        """Mean tokens of KV a sequence has while it is decoded."""
+        return self.isl + self.osl / 2
+
 
 def build_parser() -> OneLineParser:
     """All flags, each in its group."""

@@ -134,10 +134,9 @@ def _loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
     parallel = options.parallel
     draft = draft_shape(pair.draft, parallel) if pair.draft else None
     shapes = Shapes(target_shape(pair.target, parallel), draft, GPUS[options.gpu])
-    context = options.isl + options.osl / 2
     for bound in BOUNDS:
         for batch in options.concurrency:
-            rows = Rows(batch, 1, context, ITEMSIZE[options.kv_cache_dtype])
+            rows = Rows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
             yield shapes.load(rows, bound, options.accept_lengths)
 
 

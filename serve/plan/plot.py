@@ -24,18 +24,20 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
-    """Two panels beside each other; without a draft only the first says anything."""
+    """Rates, and beside them what drafts are worth where there is a draft."""
     from matplotlib.figure import Figure
 
     options = plan.options
-    picture = Figure(figsize=(12, 4.8), layout="constrained")
-    left, right = picture.subplots(1, 2)
+    panels = 2 if plan.memory.draft else 1
+    picture = Figure(figsize=(6 * panels, 4.8), layout="constrained")
+    left, *right = picture.subplots(1, panels, squeeze=False)[0]
     devices = options.parallel.devices
     picture.suptitle(
         f"{devices} x {options.gpu}, {options.isl} in, {options.osl} out, decoding only"
     )
     _draw_rates(left, plan, compared)
-    _draw_speedups(right, plan)
+    for axes in right:
+        _draw_speedups(axes, plan)
     picture.savefig(path, dpi=120)
 
 
@@ -51,12 +53,14 @@ def _draw_rates(axes: Any, plan: Plan, compared: Sequence[Compared]) -> None:
         if plan.memory.draft:
             best = [load.tokens_per_s(load.best) for load in loads]
             axes.plot(load_sizes, best, "o-", color=colour, label=f"best k, {bound}")
-    for drafted, marker in ((False, "+"), (True, "x")):
-        rows = [row for row in _of_setup(plan, compared) if _drafted(row) == drafted]
-        if rows:
-            label = f"published, {'k = 6' if drafted else 'plain'}"
-            points = [row.figure.concurrency for row in rows], [row.tokens_per_s for row in rows]
-            axes.plot(*points, marker, color=_PUBLISHED, markersize=9, label=label)
+    published = _of_setup(plan, compared)
+    for k in dict.fromkeys(row.figure.num_speculative_tokens for row in published):
+        rows = [row for row in published if row.figure.num_speculative_tokens == k]
+        points = [row.figure.concurrency for row in rows], [row.tokens_per_s for row in rows]
+        accepted = f"k = {k}, accept length {rows[0].figure.accept_length:g}"
+        marker, label = ("+", "plain") if k is None else ("x", accepted)
+        style = {"color": _PUBLISHED, "markersize": 9, "label": f"published, {label}"}
+        axes.plot(*points, marker, **style)
     axes.set(xscale="log", yscale="log", xlabel="concurrent sequences", ylabel="tokens/s a GPU")
     sizes = plan.options.concurrency
     axes.set_xticks(sizes, [str(size) for size in sizes])
@@ -68,7 +72,7 @@ def _draw_rates(axes: Any, plan: Plan, compared: Sequence[Compared]) -> None:
 
 
 def _draw_speedups(axes: Any, plan: Plan) -> None:
-    loads = [load for load in plan.loads if load.bound == "tuned" and load.rounds]
+    loads = [load for load in plan.loads if load.bound == "tuned"]
     for number, load in enumerate(loads):
         colour = str(0.75 * (1 - (number + 1) / len(loads)))
         counts = [one.num_speculative_tokens for one in load.rounds]
@@ -79,15 +83,12 @@ def _draw_speedups(axes: Any, plan: Plan) -> None:
     axes.axhline(1.0, color="grey", linewidth=0.8)
     axes.set(xlabel="drafts a round, k (circle: best)", ylabel="speedup over plain, tuned limit")
     axes.grid(alpha=0.3)
-    if loads:
-        axes.legend(fontsize="small")
+    axes.legend(fontsize="small")
 
 
 def _of_setup(plan: Plan, compared: Sequence[Compared]) -> list[Compared]:
-    """Published figures of as many GPUs of this kind."""
-    wanted = plan.options.gpu, plan.options.parallel.devices
-    return [r for r in compared if (r.setup.gpu.name, r.setup.parallel.devices) == wanted]
-
-
-def _drafted(row: Compared) -> bool:
-    return row.figure.num_speculative_tokens is not None
+    """Published figures of as many GPUs of this kind at this context."""
+    options = plan.options
+    wanted = options.gpu, options.parallel.devices, options.context
+    setups = ((row, row.setup) for row in compared)
+    return [row for row, s in setups if (s.gpu.name, s.parallel.devices, s.context) == wanted]

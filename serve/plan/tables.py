@@ -158,7 +158,7 @@ def _load_cells(load: Load, k: int) -> tuple[str, ...]:
 def _notes(options: PlanOptions) -> list[str]:
     lengths = ", ".join(f"{length:.2f}" for length in options.accept_lengths)
     notes = [
-        f"Context {options.isl + options.osl // 2} (isl + osl / 2), KV {options.kv_cache_dtype}; "
+        f"Context {options.context:g} (isl + osl / 2), KV {options.kv_cache_dtype}; "
         f"accept lengths of k = 0, 1, …: {lengths}. Prefill is not counted.",
     ]
     if options.parallel.devices > 8:
