@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import view_pages
+from eagle3_jax.collectives import Axis
 from eagle3_jax.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -56,16 +57,17 @@ def prefill_chunk(
         )
     final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
     position = (chunk.start + chunk.length).reshape(1, 1)
-    logprobs = None
+    logprobs, axis = None, target.vocab_axis
     if argmax:
         head = target.lm_head.kernel.get_value()
-        final, axis = target.normed(final), target.vocab_axis
+        final = target.normed(final)
         token = choose_in_kernel(final, head, position, chunk.options, axis=axis)
     elif chunk.controls is None:
-        token = sample(spoil_infinite(target.logits(final)), position, chunk.options)
+        logits = spoil_infinite(target.logits(final), axis)
+        token = sample(logits, position, chunk.options, axis=axis)
     else:
-        logits = spoil_infinite(target.logits(final))
-        token, sampled = _sample_controlled(logits, position, chunk, chunk.controls)
+        logits = spoil_infinite(target.logits(final), axis)
+        token, sampled = _sample_controlled(logits, position, chunk, chunk.controls, axis)
         prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
         logprobs = Logprobs(sampled, prompt)
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
@@ -80,15 +82,16 @@ def _sample_controlled(
     position: Int[Array, "1 1"],
     chunk: PrefillChunk,
     controls: TokenControls,
+    axis: Axis,
 ) -> tuple[Int[Array, "1 1"], TokenLogprobs]:
     """The first token of the answer under all options, and its logprobs."""
     no_drafts = jnp.zeros((1, 0), jnp.int32)
-    controlled = control_logits(logits, position, no_drafts, chunk.options, controls)
+    controlled = control_logits(logits, position, no_drafts, chunk.options, controls, axis=axis)
     if chunk.mask is not None:
-        controlled = mask_logits(controlled, chunk.mask[:, None])
-    token = sample(controlled, position, chunk.options)
+        controlled = mask_logits(controlled, chunk.mask[:, None], axis=axis)
+    token = sample(controlled, position, chunk.options, axis=axis)
     logprobs = sampled_logprobs(
-        logits, controlled, position, token, chunk.options, controls.processed_logprobs
+        logits, controlled, position, token, chunk.options, controls.processed_logprobs, axis
     )
     return token, logprobs
 
@@ -103,7 +106,7 @@ def _prompt_logprobs(
     rows = jnp.pad(hidden, ((0, 0), (0, blocks * block - size), (0, 0)))
     ids = jnp.pad(next_ids, ((0, 0), (0, blocks * block - size)))
     scored = jax.lax.map(
-        lambda part: token_logprobs(target.logits(part[0]), part[1]),
+        lambda part: token_logprobs(target.logits(part[0]), part[1], target.vocab_axis),
         (rows.reshape(blocks, block, -1), ids.reshape(blocks, block)),
     )
     return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:])[:, :size], scored)

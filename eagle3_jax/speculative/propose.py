@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
+from eagle3_jax.collectives import Axis
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import sample
 from eagle3_jax.speculative.controls import TokenBiases, TokenControls, control_logits
@@ -26,12 +27,14 @@ def propose(
     *,
     with_law: bool = False,
     biases: TokenBiases | None = None,
+    target_axis: Axis = None,
 ) -> tuple[Drafts, tuple[KVPool, ...]]:
     """Returns k drafts a row and the draft's pools.
 
     masks: which tokens the first draft may be, a bit each (eagle3_jax.token_mask).
     with_law: for rejection sampling, which needs noise of the draft's own and the laws it drew
-    from. biases: of rows without other controls, where the head's kernel chooses.
+    from, split over target_axis. biases: of rows without other controls, where the head's kernel
+    chooses.
     With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
     """
     batch = active.shape[0]
@@ -47,7 +50,7 @@ def propose(
                 state, pools = draft(token, state, positions, pools, pages)
             allowed = masks if step == 0 else None
             token, law = _sample_draft(
-                draft, state, rows, drafted, controls, allowed, with_law, biases
+                draft, state, rows, drafted, controls, allowed, with_law, biases, target_axis
             )
             drafted.append(token)
             laws.append(law)
@@ -88,6 +91,7 @@ def _sample_draft(
     masks: UInt32[Array, "batch 1 words"] | None,
     with_law: bool,
     biases: TokenBiases | None,
+    target_axis: Axis,
 ) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
     """The draft's token with the target's own noise, so that equal laws pick equal tokens; or, with
     the law, with noise of its own.
@@ -96,23 +100,22 @@ def _sample_draft(
     Where the draft can't choose, any token will do.
     """
     positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
+    axis = draft.vocab_axis
     lean = controls is None and masks is None and not with_law
     if biases is not None or (lean and chooses_in_kernel()):
         hidden, head = draft.normed(state), draft.lm_head.kernel.get_value()
-        token = choose_in_kernel(
-            hidden, head, positions, rows.options, biases, ids, axis=draft.vocab_axis
-        )
+        token = choose_in_kernel(hidden, head, positions, rows.options, biases, ids, axis=axis)
         return jnp.maximum(token[:, 0], 0), None
     logits = draft.logits(state)
     if controls is not None:
         before = (
             jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(positions), 0), jnp.int32)
         )
-        logits = control_logits(logits, positions, before, rows.options, controls, ids)
+        logits = control_logits(logits, positions, before, rows.options, controls, ids, axis)
     if masks is not None:
-        logits = mask_logits(logits, masks, ids)
+        logits = mask_logits(logits, masks, ids, axis)
     if not with_law:
-        return jnp.maximum(sample(logits, positions, rows.options, ids)[:, 0], 0), None
+        return jnp.maximum(sample(logits, positions, rows.options, ids, axis)[:, 0], 0), None
     vocab_size = draft.config.vocab_size
-    tokens, law = draw_with_law(logits, positions, rows.options, ids, vocab_size)
+    tokens, law = draw_with_law(logits, positions, rows.options, ids, vocab_size, axis, target_axis)
     return jnp.maximum(tokens[:, 0], 0), law[:, 0]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
+from eagle3_jax.collectives import Axis
 from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -62,7 +63,9 @@ def speculative_round(
     finished), drafts verified] a row, and the logprobs of these tokens.
     """
     static: Any = {"full": full, "argmax": argmax, "method": method, "widths": widths}
-    state, drafts = propose_round(draft, state, slot_ids, page_table, **static)
+    state, drafts = propose_round(
+        draft, state, slot_ids, page_table, **static, target_axis=target.vocab_axis
+    )
     return verify_round(target, aux_layer_ids, state, slot_ids, page_table, drafts, **static)
 
 
@@ -77,10 +80,12 @@ def propose_round(
     argmax: bool = False,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
+    target_axis: Axis = None,
 ) -> tuple[DecodeState, Drafts]:
     """The draft's half of a round: new draft KV and the drafts; without a draft zeros.
 
-    masks: of the first draft; what may come behind it is known only once it is.
+    masks: of the first draft; what may come behind it is known only once it is. target_axis: over
+    which laws of drafts are split, as the target's vocabulary is.
     """
     rows: SlotRows = gather(state.slots, slot_ids)
     width = widths.drafts + 1 if widths else rows.verified_tokens.shape[1]
@@ -100,6 +105,7 @@ def propose_round(
             controls,
             masks,
             with_law=method.needs_law,
+            target_axis=target_axis,
             biases=gather(enabled_biases(state.controls), slot_ids) if argmax else None,
         )
     return replace(state, draft_pools=pools), drafts
@@ -184,22 +190,27 @@ def _target_rows(
     pages = view_pages(page_table, positions, writes, pools[0].shape[1])
     hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
     places = rows.seq_lens[:, None] + 1 + offsets
+    axis = target.vocab_axis
     if biases is not None:
-        head = target.lm_head.kernel.get_value()
-        chosen = choose_in_kernel(
-            target.normed(hidden), head, places, rows.options, biases, axis=target.vocab_axis
-        )
+        normed, head = target.normed(hidden), target.lm_head.kernel.get_value()
+        chosen = choose_in_kernel(normed, head, places, rows.options, biases, axis=axis)
         return _accept(method, chosen, drafts.ids, rows), aux_hidden, pools, None
-    logits = spoil_infinite(target.logits(hidden))
+    logits = spoil_infinite(target.logits(hidden), axis)
     if controls is None:
-        return _decide(method, logits, drafts, rows), aux_hidden, pools, None
-    controlled = control_logits(logits, places, drafts.ids, rows.options, controls)
+        return _decide(method, logits, drafts, rows, axis), aux_hidden, pools, None
+    controlled = control_logits(logits, places, drafts.ids, rows.options, controls, axis=axis)
     if masks is not None:
-        controlled = mask_logits(controlled, masks)
-    result = _decide(method, controlled, drafts, rows)
+        controlled = mask_logits(controlled, masks, axis=axis)
+    result = _decide(method, controlled, drafts, rows, axis)
     with jax.named_scope("logprobs"):
         logprobs = sampled_logprobs(
-            logits, controlled, places, result.token_ids, rows.options, controls.processed_logprobs
+            logits,
+            controlled,
+            places,
+            result.token_ids,
+            rows.options,
+            controls.processed_logprobs,
+            axis,
         )
     return result, aux_hidden, pools, Logprobs(logprobs)
 
@@ -209,13 +220,14 @@ def _decide(
     logits: Float[Array, "batch width vocab"],
     drafts: Drafts,
     rows: SlotRows,
+    axis: Axis,
 ) -> VerifyResult:
     """Which drafts are accepted, and the token behind them."""
     if drafts.law is not None:
-        return verify_by_rejection(logits, drafts, rows)
+        return verify_by_rejection(logits, drafts, rows, axis)
     if method.synthetic_acceptance_rates is not None:
-        return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates)
-    return verify(logits, drafts.ids, rows)
+        return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates, axis)
+    return verify(logits, drafts.ids, rows, axis)
 
 
 def _accept(

@@ -25,7 +25,7 @@ from eagle3_jax.speculative.propose import first_pass
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.tree import Tree
 from eagle3_jax.speculative.tree_shape import TreeShape
-from eagle3_jax.vocabulary import column_ids
+from eagle3_jax.vocabulary import best_pairs, column_ids
 
 
 class Frontier(NamedTuple):
@@ -108,16 +108,18 @@ def _expand(
     controls: TokenControls | None,
 ) -> Candidates:
     """The topk best children of each node."""
-    ids, depth = draft.target_ids, frontier.paths.shape[-1]
+    ids, axis, depth = draft.target_ids, draft.vocab_axis, frontier.paths.shape[-1]
     positions = jnp.broadcast_to(rows.seq_lens[:, None] + 1 + depth, frontier.numbers.shape)
     logits = draft.logits(frontier.states)
     if controls is not None:
         num_before = jnp.full((1, logits.shape[1]), depth)
         logits = control_nodes(
-            logits, positions, frontier.paths, num_before, rows.options, controls, ids
+            logits, positions, frontier.paths, num_before, rows.options, controls, ids, axis
         )
-    log_probs, columns = lax.top_k(child_log_probs(logits, positions, rows.options, ids), topk)
-    tokens = columns if ids is None else ids[columns]
+    log_probs = child_log_probs(logits, positions, rows.options, ids, axis)
+    log_probs, columns = lax.top_k(log_probs, min(topk, logits.shape[-1]))
+    tokens = column_ids(logits.shape[-1], ids, axis)[columns]
+    log_probs, tokens = best_pairs(log_probs, tokens, topk, axis)
     parents = jnp.broadcast_to(frontier.numbers[..., None], tokens.shape)
     children = frontier.scores[..., None] + log_probs, tokens, parents
     return Candidates(*(part.reshape(part.shape[0], -1) for part in children))

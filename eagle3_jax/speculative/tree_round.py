@@ -90,13 +90,14 @@ def _target_nodes(
     positions = rows.seq_lens[:, None] + nodes.depths
     pages = view_nodes(page_table, rows.seq_lens, nodes.ancestors, active, pools[0].shape[1])
     hidden, aux_hidden, pools = target(tree.tokens, positions, aux_layer_ids, pools, pages)
-    logits = spoil_infinite(target.logits(hidden))
+    axis = target.vocab_axis
+    logits = spoil_infinite(target.logits(hidden), axis)
     if controls is None:
-        return walk(logits, tree, nodes.depths, rows), aux_hidden, pools, None
+        return walk(logits, tree, nodes.depths, rows, axis), aux_hidden, pools, None
     controlled = control_nodes(
-        logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls
+        logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls, axis=axis
     )
-    walked = walk(controlled, tree, nodes.depths, rows)
+    walked = walk(controlled, tree, nodes.depths, rows, axis)
     with jax.named_scope("logprobs"):
         logprobs = sampled_logprobs(
             jnp.take_along_axis(logits, walked.path[..., None], axis=1),
@@ -105,6 +106,7 @@ def _target_nodes(
             walked.result.token_ids,
             rows.options,
             controls.processed_logprobs,
+            axis,
         )
     return walked, aux_hidden, pools, Logprobs(logprobs)
 

@@ -228,7 +228,7 @@ def test_the_best_children_of_a_tree_are_those_of_the_whole_vocabulary() -> None
 def test_a_sampled_token_takes_five_collectives_and_no_gather_of_logits() -> None:
     logits, positions, rows = rng_rows(6)
     program = on_devices(8, partial(_sample, AXES), (LOGITS, None, None))
-    text = program.lower(logits, positions, rows).compile().as_text()
+    text = program.lower(logits, positions, rows).compile().as_text() or ""
     found = re.findall(r"= \(?(\w+)\[([\d,]*)\]\S* (all-\w+|collective-\w+|reduce-scatter)\(", text)
     told_of = {(kind, dtype, math.prod(map(int, dims.split(",")))) for dtype, dims, kind in found}
     tokens = BATCH * ROWS
