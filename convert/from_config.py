@@ -28,6 +28,8 @@ _ACTIVATIONS: dict[WeightFormat, ActivationFormat] = {
     for form in (FP8_CHANNEL, FP8_BLOCK, INT4_GROUP, MXFP4, W4A8)
 }
 """What a scheme that quantises activations multiplies its weights with."""
+MOST_LAYERS = 1000
+"""A damaged number would build layers for hours; no tensors are there to contradict it."""
 
 
 def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> KimiTarget:
@@ -35,7 +37,12 @@ def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> KimiTarge
 
     Raises ValueError for another architecture and for a quantisation that is not known.
     """
-    model = abstract_target(TargetConfig.from_hf(config), dtype)
+    read = TargetConfig.from_hf(config)
+    if read.num_hidden_layers > MOST_LAYERS:
+        raise ValueError(
+            f"num_hidden_layers must be at most {MOST_LAYERS}, got {read.num_hidden_layers}"
+        )
+    model = abstract_target(read, dtype)
     _quantize(model, config, target_rules(model.config), published_target_name)
     return model
 

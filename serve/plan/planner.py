@@ -1,9 +1,10 @@
 """A plan: what a pair needs on some devices, and what it could do there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
@@ -22,6 +23,8 @@ from serve.plan.parallel import MOST_DEVICES, Parallelism
 from serve.plan.rounds import Load, Shapes
 from serve.plan.split import check_divides, indivisible
 from serve.plan.target_work import Rows, target_shape
+
+Model = TypeVar("Model", KimiTarget, Eagle3Draft)
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,12 @@ def read_pair(options: PlanOptions) -> AbstractPair:
 
     Raises FileNotFoundError and ValueError, naming the file.
     """
-    target = _read(options.model, target_from_config)
+    target = _read(options.model, partial(target_from_config, dtype=jnp.bfloat16))
     if options.draft is None:
         return AbstractPair(target, None)
     count = target.config.num_hidden_layers
-    draft = _read(options.draft, draft_from_config, num_target_layers=count)
+    build = partial(draft_from_config, dtype=jnp.bfloat16, num_target_layers=count)
+    draft = _read(options.draft, build)
     if draft.config.target_hidden_size != target.config.hidden_size:
         raise ValueError(
             f"{options.draft} drafts for a target of hidden size "
@@ -72,7 +76,9 @@ def read_pair(options: PlanOptions) -> AbstractPair:
 
 
 def make_plan(options: PlanOptions, pair: AbstractPair) -> Plan:
-    """Raises ValueError where the devices do not divide the pair or where it does not fit."""
+    """Raises ValueError for lengths that cannot be, where the devices do not divide the pair and
+    where it does not fit."""
+    _check_length(options, pair.target.config.max_position_embeddings)
     check_divides(options.parallel, pair.target, pair.draft)
     dtype, length = options.kv_cache_dtype, options.max_model_len
     memory, fits = _memory(options, pair, options.parallel), tuple(_fits(options, pair))
@@ -88,7 +94,7 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> Plan:
     )
 
 
-def _read(path: Path, build: Any, **arguments: Any) -> Any:
+def _read(path: Path, build: Callable[[Mapping[str, Any]], Model]) -> Model:
     """A model of a config.json, given itself or its directory."""
     if not path.exists():
         raise FileNotFoundError(
@@ -96,9 +102,20 @@ def _read(path: Path, build: Any, **arguments: Any) -> Any:
         )
     file = path / "config.json" if path.is_dir() else path
     try:
-        return build(read_json(file), jnp.bfloat16, **arguments)
+        return build(read_json(file))
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def _check_length(options: PlanOptions, trained: int) -> None:
+    """The context is at most the model's, and holds prompt and answer."""
+    length, needed = options.max_model_len, options.isl + options.osl
+    if needed > trained:
+        raise ValueError(f"--isl + --osl are {needed}, more than the model's {trained} tokens")
+    if length > trained:
+        raise ValueError(f"--max-model-len is at most the model's {trained} tokens; got {length}")
+    if length < needed:
+        raise ValueError(f"--max-model-len must hold --isl + --osl, {needed} tokens; got {length}")
 
 
 def _memory(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Memory:

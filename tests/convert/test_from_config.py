@@ -54,3 +54,10 @@ def test_both_spellings_of_the_draft_s_exclude_list_mean_the_same() -> None:
         for name in names
     )
     assert plain == regexes and len(plain) == 7
+
+
+def test_a_damaged_number_of_layers_is_refused_before_any_is_built() -> None:
+    config = published("kimi-k2.5")
+    config["text_config"]["num_hidden_layers"] = 10**9
+    with pytest.raises(ValueError, match="num_hidden_layers must be at most 1000, got 1000000000"):
+        target_from_config(config, jnp.bfloat16)

@@ -13,6 +13,7 @@ from serve.plan.cli import main
 from serve.plan.gpus import GPUS, SOURCES
 
 TINY = ["--model", str(demo_target_dir()), "--draft", str(demo_draft_dir())]
+TINY += ["--isl", "256", "--osl", "256"]
 REAL = ["--model", str(PUBLISHED / "kimi-k2.5-mxfp4.config.json")]
 REAL += ["--draft", str(PUBLISHED / "kimi-k2.5-eagle3-mla.config.json")]
 
@@ -59,7 +60,7 @@ def test_a_plan_without_a_draft_has_no_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "plan.json"
-    assert main([*TINY[:2], "--json", str(file), "--max-model-len", "512"]) == 0
+    assert main([*TINY[:2], *TINY[4:], "--json", str(file), "--max-model-len", "768"]) == 0
     plan = json.loads(file.read_text())
     assert plan["memory"]["draft"] is None
     assert all(one["rounds"] == [] and one["best_k"] == 0 for one in plan["loads"])
@@ -94,7 +95,7 @@ def test_constants_name_every_gpu_and_every_source(capsys: pytest.CaptureFixture
 def test_what_no_number_of_devices_can_hold_has_other_remedies(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = refused(capsys, *TINY, "--max-model-len", "2000000000")
+    said = refused(capsys, *TINY, "--gpu-memory-utilization", "1e-5")
     assert "--kv-cache-dtype fp8 or a smaller --max-model-len would help" in said
 
 
@@ -112,6 +113,9 @@ def test_what_no_number_of_devices_can_hold_has_other_remedies(
         ([*TINY, "--acceptance", "high"], "must look like 0.8,0.6,0.4; got high"),
         ([*TINY, "--concurrency", "0"], "--concurrency must be 1 or more"),
         ([*TINY, "--isl", "0"], "--isl must be at least 1; got 0"),
+        ([*TINY, "--max-model-len", "9999999"], "--max-model-len is at most the model's"),
+        ([*TINY, "--max-model-len", "99"], "must hold --isl + --osl, 512 tokens; got 99"),
+        ([*TINY, "--osl", "1024"], "--isl + --osl are 1280, more than the model's 1024 tokens"),
         ([*TINY, "-k", "9"], "--num-speculative-tokens must be 0..8"),
         ([*TINY, "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization must be"),
         ([*TINY, "--plot", "plan.pdf"], "--plot must end in .png or .svg; got plan.pdf"),
