@@ -13,7 +13,8 @@ from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
-from pallas_kernels import Routes, TileMap, grouped_mlp, route
+from pallas_kernels import QuantFormat, Routes, TileMap, grouped_mlp, route
+from pallas_kernels.grouped_matmul import Operand
 
 Stack = nnx.Param | QuantizedKernel
 """One matrix an expert."""
@@ -36,11 +37,16 @@ class Router(nnx.Module):
 
         In plain JAX everywhere, so that gradients pass.
         """
-        expert_ids, weights, _ = self.route(x, implementation="xla")
+        expert_ids, weights, *_ = self.route(x, implementation="xla")
         return expert_ids, weights
 
-    def route(self, x: Float[Array, "tokens hidden"], implementation: str | None = None) -> Routes:
-        """The same with the map of tiles that the experts' kernels need, where a kernel made it."""
+    def route(
+        self,
+        x: Float[Array, "tokens hidden"],
+        format: QuantFormat | None = None,
+        implementation: str | None = None,
+    ) -> Routes:
+        """The same with what the kernels of experts in this format need, where a kernel made it."""
         # Products of bfloat16 are exact in float32: converting both first would be two launches.
         logits = jnp.matmul(x, self.kernel.get_value(), preferred_element_type=jnp.float32)
         return route(
@@ -49,6 +55,8 @@ class Router(nnx.Module):
             top_k=self.config.num_experts_per_tok,
             normalise=self.config.norm_topk_prob,
             scaling=self.config.routed_scaling_factor,
+            x=x,
+            format=format,
             implementation=implementation,
         )
 
@@ -70,6 +78,7 @@ class Experts(nnx.Module):
         expert_ids: Int[Array, "tokens chosen"],
         weights: Float[Array, "tokens chosen"],
         tiles: TileMap | None = None,
+        rows: Operand | None = None,
         shared: MLP | None = None,
     ) -> Float[Array, "tokens hidden"]:
         """The weighted sum of the chosen experts, plus `shared` of all tokens.
@@ -80,7 +89,13 @@ class Experts(nnx.Module):
         if (axes := kernel_split(self.gate_proj)[0]) is not None:
             expert_ids = expert_ids - first_column(_matrices(self)[0].shape[0], axes)
             tiles = None
-        return grouped_mlp(x, *_matrices(self), expert_ids, weights, shared=own, tiles=tiles)
+        arrays = (x, *_matrices(self), expert_ids, weights)
+        return grouped_mlp(*arrays, shared=own, tiles=tiles, rows=rows)
+
+    @property
+    def format(self) -> QuantFormat | None:
+        """How gate and up are stored; None where they are plain."""
+        return self.gate_proj.format if isinstance(self.gate_proj, QuantizedKernel) else None
 
     def has_one_like(self, mlp: MLP) -> bool:
         """Whether an MLP has the shape and the format of one of these."""
@@ -120,7 +135,7 @@ class MoE(nnx.Module):
 
     def _partial(self, tokens: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         with jax.named_scope("moe_router"):
-            routes = self.gate.route(tokens)
+            routes = self.gate.route(tokens, self.experts.format)
         if self.experts.has_one_like(self.shared_experts):
             with jax.named_scope("moe_experts"):
                 return self.experts(tokens, *routes, self.shared_experts)

@@ -12,8 +12,9 @@ from pallas_kernels import gpu
 from pallas_kernels.quantized.activations import FP8_MAX, SMALLEST_FP8_SCALE
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.rms_norm import Norm
+from pallas_kernels.row_kernel import RowKernel, run_rows
 from pallas_kernels.tile_product import Operand
-from pallas_kernels.triton import launch, load, store, to_fp8, whole
+from pallas_kernels.triton import load, store, to_fp8
 
 
 def quantize(
@@ -24,32 +25,37 @@ def quantize(
     norm: what x goes through first. Values times scale are what
     `quantized.activations` makes of x; a row (or group) with NaN or infinity has a NaN scale.
     """
-    rows, inputs = x.shape
-    runs = -(-inputs // BLOCK) if grouped else 1
-    operands = (x,) if norm is None else (x, norm.weight)
-    in_specs = [pl.BlockSpec((None, inputs), lambda row: (row, 0)), *map(whole, operands[1:])]
-    values, scale = launch(
-        functools.partial(_kernel, eps=norm and norm.eps, runs=runs),
-        name="quantize_fp8" if norm is None else "norm_quantize_fp8",
-        grid=(rows,),
-        in_specs=in_specs,
-        out_specs=[
-            pl.BlockSpec((None, inputs), lambda row: (row, 0)),
-            pl.BlockSpec((None, runs), lambda row: (row, 0)),
-        ],
-        out_shape=[
-            jax.ShapeDtypeStruct((rows, inputs), gpu.current().fp8),
-            jax.ShapeDtypeStruct((rows, runs), jnp.float32),
-        ],
-        num_warps=4 if inputs <= 8192 else 8,
-    )(*operands)
-    return Operand(values, scale if grouped else scale[:, 0])
+    kernel = fp8_rows(*x.shape, grouped=grouped)
+    if norm is None:
+        return Operand(*run_rows(kernel, x))
+    body = functools.partial(_kernel, eps=norm.eps)
+    kernel = kernel._replace(name="norm_quantize_fp8", body=body)
+    return Operand(*run_rows(kernel, x, norm.weight))
 
 
-def _kernel(x: Any, *refs: Any, eps: float | None, runs: int) -> None:
+def fp8_rows(rows: int, inputs: int, *, grouped: bool, width: int | None = None) -> RowKernel:
+    """What `quantize` runs; values are `width` wide, zeros behind the inputs."""
+    scales = (rows, -(-inputs // BLOCK)) if grouped else (rows,)
+    values = jax.ShapeDtypeStruct((rows, width or inputs), gpu.current().fp8)
+    return RowKernel("quantize_fp8", _kernel, (values, jax.ShapeDtypeStruct(scales, jnp.float32)))
+
+
+def to_fp8_runs(wide: Float[Array, "runs size"]) -> tuple[Array, Array]:
+    """Inside a kernel: the GPU's float8 and a scale a run."""
+    # A GPU's maximum passes over NaN.
+    magnitude = jnp.where(jnp.abs(wide) < jnp.inf, jnp.abs(wide), jnp.inf)
+    largest = jnp.max(magnitude, axis=1)
+    factor = jnp.maximum(largest / FP8_MAX, SMALLEST_FP8_SCALE)
+    clipped = jnp.clip(wide * (1 / factor)[:, None], -FP8_MAX, FP8_MAX)
+    # Bits of e4m3fn are worth half in e4m3fnuz.
+    factor = factor if gpu.current().fp8 == jnp.float8_e4m3fn else factor * 2
+    return to_fp8(clipped), jnp.where(largest < jnp.inf, factor, jnp.nan)
+
+
+def _kernel(x: Any, *refs: Any, eps: float | None = None) -> None:
     *weight, values, scale = refs
-    inputs = x.shape[0]
-    size = pl.next_power_of_2(BLOCK if runs > 1 else inputs)
+    inputs, runs = x.shape[0], scale.shape[0]
+    size = pl.next_power_of_2(BLOCK if runs > 1 else values.shape[0])
     run = jnp.arange(pl.next_power_of_2(runs))
     index = run[:, None] * size + jnp.arange(size)[None, :]
     inside = index < inputs
@@ -58,12 +64,6 @@ def _kernel(x: Any, *refs: Any, eps: float | None, runs: int) -> None:
         factor = jax.lax.rsqrt(jnp.sum(jnp.sum(wide * wide, axis=1)) / inputs + eps)
         own = load(weight[0].at[index], mask=inside, other=0.0)
         wide = (own * (wide * factor).astype(x.dtype)).astype(jnp.float32)
-    # A GPU's maximum passes over NaN.
-    magnitude = jnp.where(jnp.abs(wide) < jnp.inf, jnp.abs(wide), jnp.inf)
-    largest = jnp.max(magnitude, axis=1)
-    factor = jnp.maximum(largest / FP8_MAX, SMALLEST_FP8_SCALE)
-    clipped = jnp.clip(wide * (1 / factor)[:, None], -FP8_MAX, FP8_MAX)
-    store(values.at[index], to_fp8(clipped), mask=inside)
-    # Bits of e4m3fn are worth half in e4m3fnuz.
-    factor = factor if values.dtype == jnp.float8_e4m3fn else factor * 2
-    store(scale.at[run], jnp.where(largest < jnp.inf, factor, jnp.nan), mask=run < runs)
+    found, factors = to_fp8_runs(wide)
+    store(values.at[index], found, mask=index < values.shape[0])
+    store(scale.at[run], factors, mask=run < runs)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.grouped_matmul import pallas, reference, xla
+from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.shared import Shared, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.quantized import QuantizedArray
@@ -21,6 +22,7 @@ def grouped_mlp(
     *,
     shared: Shared | None = None,
     tiles: TileMap | None = None,
+    rows: Operand | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """Each token's weighted sum of its chosen experts, down(silu(gate x) * up x).
@@ -29,7 +31,8 @@ def grouped_mlp(
     device's and adds nothing. A row's sum runs in the order of
     its choices, so at a fixed number of tokens a row's bits never depend on the other rows.
     shared: gate, up and down of an expert that every token takes beside, with weight 1.
-    tiles: the kernels' map of these ids, as `pallas_kernels.route` makes it in passing.
+    tiles, rows: the kernels' map of these ids, and x as they multiply it, as
+    `pallas_kernels.route` makes them in passing.
     Quantised stacks multiply as `pallas_kernels.matmul` says, down's input included.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
@@ -54,7 +57,7 @@ def grouped_mlp(
             "xla": partial(_beside_shared, xla.grouped_mlp, shared),
             "reference": partial(_beside_shared, reference.grouped_mlp, shared),
             "pallas": pallas.refusal(x, gate, up, down)
-            or partial(pallas.grouped_mlp, shared=shared, tiles=tiles),
+            or partial(pallas.grouped_mlp, shared=shared, tiles=tiles, rows=rows),
         },
     )
     return run(x, gate, up, down, expert_ids, expert_weights)

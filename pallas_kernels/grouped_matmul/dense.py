@@ -5,6 +5,7 @@ from typing import TypeGuard
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import Batch, multiply
 from pallas_kernels.grouped_matmul.pallas import refusal
 from pallas_kernels.grouped_matmul.tile_map import TileMap
@@ -41,5 +42,6 @@ def _multiply(x: Array, *kernels: QuantizedArray) -> Array:
     nothing = jnp.zeros(1, jnp.int32)
     batch = Batch(len(flat), 0, row_tile(len(flat), 1, 1), shared=True)
     stacks = [kernel[None] for kernel in kernels]
-    out = multiply(batch, TileMap(*[nothing] * 5), flat, stacks, kernels)
-    return out.reshape(*x.shape[:-1], -1)
+    rows = activations(flat, kernels[0].format)
+    out = multiply(batch, TileMap(*[nothing] * 5), rows, stacks, kernels, x.dtype)
+    return out.values.reshape(*x.shape[:-1], -1)

@@ -7,16 +7,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.products import Operand, Part, products
+from pallas_kernels.grouped_matmul.quantize import mxfp4_shapes, to_mxfp4
 from pallas_kernels.grouped_matmul.shared import Matrix
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import Tiles, choose_tiles
 from pallas_kernels.quantized import QuantFormat, QuantizedArray
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.array import BLOCK, GROUP
 from pallas_kernels.triton import launch, load, store, whole
 
 
@@ -50,13 +53,20 @@ class Batch:
 def multiply(
     batch: Batch,
     order: TileMap,
-    x: Array,
+    x: Operand,
     stacks: Sequence[Matrix],
     shared: Sequence[Matrix],
+    dtype: DTypeLike,
+    *,
+    then: QuantFormat | None = None,
     chosen: Tiles | None = None,
-) -> Array:
+) -> Operand:
     """[results, outputs]: silu(gate x) * up x of two stacks from x of the tokens, in the map's
-    order; of one stack, its product with such rows, in the order of the pairs."""
+    order; of one stack, its product with such rows, in the order of the pairs.
+
+    x: `activations` of the rows. The results are rounded to dtype; then: the format of what
+    multiplies them next, for which they come out as its `activations`.
+    """
     (experts, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
     name = "expert_gate_up" if len(stacks) == 2 else "expert_down"
     hit = min(batch.pairs, experts) + batch.shared_tiles
@@ -65,7 +75,7 @@ def multiply(
         raise ValueError(f"a step of fp8_block has at most {BLOCK} inputs, got {chosen.depth}")
     arrays = (
         order,
-        activations(x, format),
+        x,
         [_operand(stack) for stack in stacks],
         [_operand(one[None]) for one in shared],
     )
@@ -73,18 +83,22 @@ def multiply(
     used = pl.BlockSpec((None,), lambda *_: (0,))
     specs = jax.tree.map(whole, arrays)
     specs = (TileMap(used, one_tile, one_tile, one_tile, specs[0].order), *specs[1:])
-    out = jax.ShapeDtypeStruct((batch.results, outputs), x.dtype)
-    tile = Tile(batch, chosen, inputs, outputs, format)
-    return launch(
+    in_mxfp4 = then is not None and then.activations == "mxfp4" and chosen.columns % GROUP == 0
+    out = Operand(jax.ShapeDtypeStruct((batch.results, outputs), dtype))
+    if in_mxfp4:
+        out = Operand(*mxfp4_shapes(batch.results, outputs, dtype))
+    tile = Tile(batch, chosen, inputs, outputs, format, jnp.dtype(dtype), in_mxfp4)
+    (result,) = launch(
         partial(_kernel, tile=tile),
         name=name,
         grid=(pl.cdiv(outputs, chosen.columns), batch.shared_tiles + order.expert.size),
         in_specs=specs,
-        out_specs=whole(out),
-        out_shape=out,
+        out_specs=jax.tree.map(whole, [out]),
+        out_shape=[out],
         num_warps=chosen.warps,
         num_stages=chosen.stages,
     )(*arrays)
+    return result if in_mxfp4 else activations(result.values, then)
 
 
 def format_of(matrix: Matrix) -> QuantFormat | None:
@@ -107,6 +121,8 @@ class Tile:
     inputs: int
     outputs: int
     format: QuantFormat | None
+    dtype: np.dtype
+    in_mxfp4: bool
 
 
 class Rows(NamedTuple):
@@ -124,8 +140,8 @@ class Rows(NamedTuple):
 
 def _kernel(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Tile) -> None:
     # Interpreted, a program's indices are not known inside of `pl.when`.
-    first, index = pl.program_id(0) * tile.tiles.columns, pl.program_id(1)
-    batch, columns = tile.batch, first + jnp.arange(tile.tiles.columns)
+    strip, index = pl.program_id(0), pl.program_id(1)
+    batch, columns = tile.batch, strip * tile.tiles.columns + jnp.arange(tile.tiles.columns)
     routed = index - batch.shared_tiles
 
     if batch.top_k:
@@ -133,23 +149,29 @@ def _kernel(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Til
         @pl.when((routed >= 0) & (routed < load(order.used)))
         def _() -> None:
             part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.format)
-            _run(x, stacks, out, tile, part, _routed_rows(order, batch))
+            _run(x, stacks, out, tile, part, _routed_rows(order, batch), strip)
 
     if batch.shared:
 
         @pl.when(routed < 0)
         def _() -> None:
             part = Part(jnp.int32(0), columns, tile.inputs, tile.outputs, tile.format)
-            _run(x, shared, out, tile, part, _shared_rows(index, batch))
+            _run(x, shared, out, tile, part, _shared_rows(index, batch), strip)
 
 
-def _run(x: Any, stacks: Any, out: Any, tile: Tile, part: Part, rows: Rows) -> None:
+def _run(
+    x: Any, stacks: Any, out: Operand, tile: Tile, part: Part, rows: Rows, strip: Array
+) -> None:
     if len(stacks) == 2:
         gate, up = products(x, rows.token, stacks, part, tile.tiles.depth)
-        _store(out, rows.place, rows.inside, part.columns, jax.nn.silu(gate) * up)
+        place, value = rows.place, jax.nn.silu(gate) * up
     else:
-        (product,) = products(x, rows.place, stacks, part, tile.tiles.depth)
-        _store(out, rows.pair, rows.inside, part.columns, product)
+        (value,) = products(x, rows.place, stacks, part, tile.tiles.depth)
+        place = rows.pair
+    value = value.astype(tile.dtype)
+    found = to_mxfp4(value.astype(jnp.float32)) if tile.in_mxfp4 else (value,)
+    for ref, numbers in zip(jax.tree.leaves(out), found, strict=True):
+        _store(ref, place, rows.inside, strip, numbers)
 
 
 def _routed_rows(order: TileMap, batch: Batch) -> Rows:
@@ -167,7 +189,9 @@ def _shared_rows(index: Array, batch: Batch) -> Rows:
     return Rows(token, batch.pairs + token, batch.pairs + token, inside)
 
 
-def _store(out: Any, rows: Array, inside: Array, columns: Array, value: Array) -> None:
+def _store(out: Any, rows: Array, inside: Array, strip: Array, value: Array) -> None:
+    """A strip of columns; those of several arrays are as many, and of different widths."""
+    columns = strip * value.shape[1] + jnp.arange(value.shape[1])
     mask = inside[:, None] & (columns < out.shape[1])[None, :]
     # Interpreted, a masked store writes what was there: not to a row that this tile writes.
     apart = jnp.where(inside, rows, out.shape[0])

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import gpu
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import Batch, format_of, multiply
+from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.shared import Matrix, Shared, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
@@ -28,18 +30,20 @@ def grouped_mlp(
     *,
     shared: Shared | None = None,
     tiles: TileMap | None = None,
+    rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
     if shared is not None and not _joins(shared, gate, up, down):
-        routed = grouped_mlp(x, gate, up, down, expert_ids, expert_weights, tiles=tiles)
+        arrays = x, gate, up, down, expert_ids, expert_weights
+        routed = grouped_mlp(*arrays, tiles=tiles, rows=rows)
         return routed + swiglu(x, *shared)
     (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
-    rows = row_tile(tokens, top_k, experts)
-    order = tile_map(expert_ids, experts, rows) if tiles is None else tiles
-    batch = Batch(tokens, top_k, rows, shared is not None)
+    batch = Batch(tokens, top_k, row_tile(tokens, top_k, experts), shared is not None)
+    order = tile_map(expert_ids, experts, batch.rows) if tiles is None else tiles
     own = shared or ()
-    inner = multiply(batch, order, x, [gate, up], own[:2])
-    outs = multiply(batch, order, inner, [down], own[2:])
+    rows = activations(x, format_of(gate)) if rows is None else rows
+    inner = multiply(batch, order, rows, [gate, up], own[:2], x.dtype, then=format_of(down))
+    outs = multiply(batch, order, inner, [down], own[2:], x.dtype).values
     of_pairs = outs[: batch.pairs].reshape(tokens, top_k, -1)
     total = jnp.zeros(x.shape, jnp.float32)
     for choice in range(top_k):

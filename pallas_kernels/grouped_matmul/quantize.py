@@ -4,75 +4,78 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
 
+from pallas_kernels import gpu
+from pallas_kernels.grouped_matmul.unpack import e2m1_values, e8m0, per_value
 from pallas_kernels.quantized.activations import E2M1_MAX, INT8_MAX, ROUND_TO_EVEN_EXPONENT
 from pallas_kernels.quantized.array import GROUP
-from pallas_kernels.triton import launch, load, store
+from pallas_kernels.row_kernel import RowKernel
+from pallas_kernels.triton import load, store
 
 
-def int8_rows(x: Float[Array, "rows inputs"]) -> tuple[Array, Array]:
+def int8_rows(rows: int, inputs: int) -> RowKernel:
     """`quantized.activations.int8_per_token`: int8 [rows, inputs], float32 [rows]."""
-    rows, inputs = x.shape
-    out_shape = (
-        jax.ShapeDtypeStruct((rows, inputs), jnp.int8),
-        jax.ShapeDtypeStruct((rows,), jnp.float32),
+    values = jax.ShapeDtypeStruct((rows, inputs), jnp.int8)
+    return RowKernel(
+        "quantize_int8", _int8_kernel, (values, jax.ShapeDtypeStruct((rows,), jnp.float32))
     )
-    return _launch(_int8_kernel, "quantize_int8", x, out_shape)
 
 
-def mxfp4_rows(x: Float[Array, "rows inputs"]) -> tuple[Array, Array]:
-    """`quantized.activations.mxfp4_packed`: uint8 [rows, inputs / 2] and [rows, inputs / 32]."""
-    rows, inputs = x.shape
-    out_shape = (
+def mxfp4_rows(rows: int, inputs: int, dtype: DTypeLike) -> RowKernel:
+    """`quantized.activations.mxfp4_packed`: uint8 [rows, inputs / 2] and [rows, inputs / 32]; on a
+    GPU that does not multiply these, what they mean in this dtype and no scales."""
+    return RowKernel("quantize_mxfp4", _mxfp4_kernel, mxfp4_shapes(rows, inputs, dtype))
+
+
+def mxfp4_shapes(rows: int, inputs: int, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Values and, if there are any, scales."""
+    if not gpu.current().scaled_dot:
+        return (jax.ShapeDtypeStruct((rows, inputs), dtype),)
+    return (
         jax.ShapeDtypeStruct((rows, inputs // 2), jnp.uint8),
         jax.ShapeDtypeStruct((rows, inputs // GROUP), jnp.uint8),
     )
-    return _launch(_mxfp4_kernel, "quantize_mxfp4", x, out_shape)
 
 
-def _launch(kernel: Any, name: str, x: Array, out_shape: Any) -> tuple[Array, Array]:
-    def row(array: Any) -> pl.BlockSpec:
-        return pl.BlockSpec((None, *array.shape[1:]), lambda i: (i,) + (0,) * (array.ndim - 1))
+def to_mxfp4(wide: Array) -> tuple[Array, ...]:
+    """Inside a kernel: float32 [rows, inputs] as `mxfp4_shapes` has them, whole groups each.
 
-    return launch(
-        kernel,
-        name=name,
-        grid=(len(x),),
-        in_specs=[row(x)],
-        out_specs=tuple(map(row, out_shape)),
-        out_shape=out_shape,
-    )(x)
+    A group with NaN or infinity has the scale NaN.
+    """
+    groups = wide.reshape(wide.shape[0], -1, GROUP)
+    largest = _largest(groups)
+    bits = jax.lax.bitcast_convert_type(largest, jnp.int32) + ROUND_TO_EVEN_EXPONENT
+    exponent = jnp.clip((bits >> 23) - 129, -127, 127)
+    shrink = jax.lax.bitcast_convert_type((127 - exponent) << 23, jnp.float32)
+    codes = _e2m1_code(groups * shrink[:, :, None]).reshape(wide.shape)
+    finite, byte = largest < jnp.inf, exponent + 127
+    if not gpu.current().scaled_dot:
+        power = jnp.where(finite, e8m0(byte.astype(jnp.uint8)), jnp.nan)
+        return (e2m1_values(codes.astype(jnp.uint32)) * per_value(power),)
+    pairs = codes.reshape(wide.shape[0], -1, 2) << (4 * jnp.arange(2))[None, None, :]
+    packed = jnp.sum(pairs, axis=-1).astype(jnp.uint8)
+    return packed, jnp.where(finite, byte, 255).astype(jnp.uint8)
 
 
 def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
-    place = jnp.arange(pl.next_power_of_2(x.shape[0]))
+    place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
     inside = place < x.shape[0]
     wide = load(x.at[place], mask=inside, other=0.0).astype(jnp.float32)
     factor = _largest(wide) * (1 / INT8_MAX)
-    rounded = _round(wide / jnp.where(factor > 0, factor, 1))
+    rounded = _round(wide / jnp.where(factor > 0, factor, 1)[:, None])
     store(values.at[place], jnp.clip(rounded, -INT8_MAX, INT8_MAX).astype(jnp.int8), mask=inside)
-    store(scale, jnp.where(factor < jnp.inf, factor, jnp.nan))
+    store(scale.at[jnp.arange(1)], jnp.where(factor < jnp.inf, factor, jnp.nan))
 
 
-def _mxfp4_kernel(x: Any, values: Any, scale: Any) -> None:
-    group = jnp.arange(pl.next_power_of_2(scale.shape[0]))
-    half = jnp.arange(GROUP // 2)[None, :]
-    pair = group[:, None] * (GROUP // 2) + half
-    inside = group < scale.shape[0]
-    both = jnp.broadcast_to(inside[:, None], pair.shape)
-    even, odd = (
-        load(x.at[2 * pair + odd], mask=both, other=0.0).astype(jnp.float32) for odd in (0, 1)
-    )
-    largest = jnp.maximum(_largest(even), _largest(odd))
-    bits = jax.lax.bitcast_convert_type(largest, jnp.int32) + ROUND_TO_EVEN_EXPONENT
-    exponent = jnp.clip((bits >> 23) - 129, -127, 127)
-    shrink = jax.lax.bitcast_convert_type((127 - exponent) << 23, jnp.float32)[:, None]
-    packed = _e2m1_code(even * shrink) | _e2m1_code(odd * shrink) << 4
-    store(values.at[pair], packed.astype(jnp.uint8), mask=both)
-    finite = jnp.where(largest < jnp.inf, exponent + 127, 255)
-    store(scale.at[group], finite.astype(jnp.uint8), mask=inside)
+def _mxfp4_kernel(x: Any, *out: Any) -> None:
+    place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
+    wide = load(x.at[place], mask=place < x.shape[0], other=0.0).astype(jnp.float32)
+    for ref, found in zip(out, to_mxfp4(wide), strict=True):
+        index = jnp.arange(found.shape[1])[None, :]
+        store(ref.at[index], found.astype(ref.dtype), mask=index < ref.shape[0])
 
 
 def _largest(x: Array) -> Array:

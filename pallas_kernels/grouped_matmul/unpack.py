@@ -5,7 +5,7 @@ The two values of a byte become neighbours by a join: both stay with the thread 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num, UInt8
+from jaxtyping import Array, Float, Int, Num, UInt8, UInt32
 
 from pallas_kernels.quantized.array import GROUP
 
@@ -20,8 +20,12 @@ def int4(pairs: UInt8[Array, "rows bytes"]) -> Int[Array, "rows values"]:
 
 
 def e2m1(pairs: UInt8[Array, "rows bytes"]) -> Float[Array, "rows values"]:
-    """float32 of e2m1 nibbles: exponent and mantissa moved to their places in float32."""
-    nibble = _joined(pairs & 15, pairs >> 4).astype(jnp.uint32)
+    """float32 of e2m1 nibbles."""
+    return e2m1_values(_joined(pairs & 15, pairs >> 4).astype(jnp.uint32))
+
+
+def e2m1_values(nibble: UInt32[Array, "rows values"]) -> Float[Array, "rows values"]:
+    """float32: exponent and mantissa moved to their places there."""
     code = nibble & 7
     # 0 and 0.5 have no leading one; the others count up from 1.0 by halves of an octave.
     magnitude = jnp.where(code < 2, code * _HALF, (code << 22) + _HALF)

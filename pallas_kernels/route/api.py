@@ -1,6 +1,7 @@
 from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import pallas, reference
 from pallas_kernels.route.choice import Choice, Routes
 
@@ -12,6 +13,8 @@ def route(
     top_k: int,
     normalise: bool,
     scaling: float,
+    x: Float[Array, "x_tokens hidden"] | None = None,
+    format: QuantFormat | None = None,
     implementation: str | None = None,
 ) -> Routes:
     """DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): which experts, how much of each.
@@ -19,6 +22,8 @@ def route(
     Scores are the sigmoid of float32 logits. A token takes the top_k of score + bias, the lower id
     on ties, and weighs them with their scores; the bias never enters a weight. The tile map is the
     one that `grouped_mlp` makes of these ids, None where it has to.
+    x, format: what the experts will multiply and how their weights are stored; the kernel quantises
+    x beside the choice, which is the work of one program, and leaves the rest of the GPU idle.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if bias.shape != logits.shape[1:] or not 0 < top_k <= logits.shape[1]:
@@ -26,6 +31,8 @@ def route(
             f"route: expected logits [t, experts], bias [experts] and top_k in 1..experts; got "
             f"{logits.shape}, {bias.shape}, {top_k}"
         )
+    if x is not None and len(x) != len(logits):
+        raise ValueError(f"route: expected {len(logits)} rows of x, got {len(x)}")
     run = choose(
         "route",
         implementation,
@@ -35,4 +42,4 @@ def route(
             "pallas": pallas.refusal(logits) or pallas.route,
         },
     )
-    return run(logits, bias, Choice(top_k, normalise, scaling))
+    return run(logits, bias, Choice(top_k, normalise, scaling), x, format)

@@ -1,12 +1,18 @@
 """The routers of decode and verify steps at the published shapes."""
 
 from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import Array
 
 from pallas_kernels.case import Case
+from pallas_kernels.grouped_matmul.activations import activations
+from pallas_kernels.grouped_matmul.cases import KIMI, MINIMAX
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import pallas, reference
-from pallas_kernels.route.choice import Choice
+from pallas_kernels.route.choice import Choice, Routes
 from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, ExpertStack
 
 SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
@@ -15,32 +21,55 @@ SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
 def cases() -> list[Case]:
     """Every row count that one program holds; a router is the same on every device."""
     return [
-        _case(stack, tokens)
+        _case(stack, format, tokens)
         for stack in EXPERTS
         if stack.name.endswith("@tp8")
+        for format in (None, *_beside(stack))
         for tokens in DECODE_ROWS
         if tokens <= pallas.MOST_TOKENS
     ]
 
 
-def _case(stack: ExpertStack, tokens: int) -> Case:
+def _beside(stack: ExpertStack) -> list[QuantFormat]:
+    """What quantises the experts' rows beside it."""
+    formats = KIMI if stack.name.startswith("kimi") else MINIMAX
+    return [format for format in formats if format and format.activations != "none"]
+
+
+def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
     choice = Choice(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
+    rows = 0 if format is None else tokens * stack.hidden
     return Case(
         operation="route",
         shape=stack.name,
-        variant=f"tokens{tokens}",
-        run=partial(pallas.route, choice=choice),
-        reference=partial(reference.route, choice=choice),
+        variant=f"tokens{tokens}" + ("" if format is None else f" {format.activations}"),
+        run=partial(_run, pallas.route, choice, format),
+        reference=partial(_run, _reference, choice, format),
         example=partial(_example, stack, tokens),
         kernels=("route",),
         matrix={"gfx950": "", "gfx942": ""},
-        bytes_moved=4 * stack.experts * (tokens + 1) + 16 * tokens * stack.top_k,
+        bytes_moved=4 * stack.experts * (tokens + 1) + 16 * tokens * stack.top_k + 3 * rows,
         flops=0,
         decode=True,
     )
 
 
-def _example(stack: ExpertStack, tokens: int, seed: int) -> tuple[jax.Array, jax.Array]:
-    logits, bias = jax.random.split(jax.random.key(seed))
+def _run(operation: Any, choice: Choice, format: QuantFormat | None, *arrays: Array) -> Any:
+    *routed, x = arrays
+    return operation(*routed, choice, *(() if format is None else (x, format)))
+
+
+def _reference(*arguments: Any) -> Routes:
+    """With the rows as `grouped_mlp` makes them."""
+    routes = reference.route(*arguments)
+    return routes._replace(rows=activations(*arguments[3:]) if arguments[3:] else None)
+
+
+def _example(stack: ExpertStack, tokens: int, seed: int) -> tuple[Array, ...]:
+    logits, bias, x = jax.random.split(jax.random.key(seed), 3)
     shape = (tokens, stack.experts)
-    return jax.random.normal(logits, shape), jax.random.normal(bias, shape[1:]) / 16
+    return (
+        jax.random.normal(logits, shape),
+        jax.random.normal(bias, shape[1:]) / 16,
+        jax.random.normal(x, (tokens, stack.hidden), jnp.bfloat16),
+    )

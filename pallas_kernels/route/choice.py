@@ -5,15 +5,18 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 
 
 class Routes(NamedTuple):
-    """Chosen experts, their float32 weights, and the map of `grouped_mlp` if it is ready."""
+    """Chosen experts, their float32 weights, and what `grouped_mlp` needs if it is ready: its map,
+    and the rows it multiplies, quantised."""
 
     expert_ids: Int[Array, "tokens top_k"]
     weights: Float[Array, "tokens top_k"]
-    tiles: TileMap | None
+    tiles: TileMap | None = None
+    rows: Operand | None = None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""The router in one launch of one program: scores, choice, weights and tile map.
+"""The router in one program: scores, choice, weights and tile map; others beside it quantise rows.
 
 All tokens are seen at once, because where an expert's tiles lie depends on everyone's choice. The
 map is made of comparisons of pairs, so that only the scores need many registers.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,14 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from pallas_kernels.grouped_matmul.activations import row_kernel
+from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.tile_map import TileMap, most_tiles
 from pallas_kernels.grouped_matmul.tiles import row_tile
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import reference
 from pallas_kernels.route.choice import Choice, Routes
+from pallas_kernels.row_kernel import row_block
 from pallas_kernels.triton import launch, load, store, whole
 
 MOST_TOKENS, MOST_EXPERTS = 64, 512
@@ -23,7 +28,11 @@ MOST_TOKENS, MOST_EXPERTS = 64, 512
 
 
 def route(
-    logits: Float[Array, "tokens experts"], bias: Float[Array, " experts"], choice: Choice
+    logits: Float[Array, "tokens experts"],
+    bias: Float[Array, " experts"],
+    choice: Choice,
+    x: Float[Array, "tokens hidden"] | None = None,
+    format: QuantFormat | None = None,
 ) -> Routes:
     """See `pallas_kernels.route.api.route`; what is too much for one program is left to XLA."""
     (tokens, experts), top_k = logits.shape, choice.top_k
@@ -32,23 +41,26 @@ def route(
     rows = row_tile(tokens, top_k, experts)
     tiles = (most_tiles(tokens * top_k, experts, rows),)
     int32 = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
-    out_shape = (
+    routes = (
         int32((tokens, top_k)),
         jax.ShapeDtypeStruct((tokens, top_k), jnp.float32),
         TileMap(int32((1,)), int32(tiles), int32(tiles), int32(tiles), int32((tokens * top_k,))),
     )
-    return Routes(
-        *launch(
-            partial(_kernel, choice=choice, tile_rows=rows),
-            name="route",
-            grid=(1,),
-            in_specs=[whole(logits), whole(bias)],
-            out_specs=jax.tree.map(whole, out_shape),
-            out_shape=out_shape,
-            # 64 tokens: 128 VGPRs with 16 warps, 256 and more than 500 spilled with 8.
-            num_warps=4 if tokens <= 8 else 16,
-        )(logits, bias)
-    )
+    beside = None if x is None else row_kernel(x, format)
+    x, quantised = (None, None) if beside is None else (x, Operand(*beside.out))
+    own_row = partial(row_block, row=lambda program: jnp.maximum(program - 1, 0))
+    ids, weights, made, quantised = launch(
+        partial(_kernel, choice=choice, tile_rows=rows, quantise=beside and beside.body),
+        name="route",
+        # The first program routes, each other one quantises a row.
+        grid=(1 if beside is None else 1 + tokens,),
+        in_specs=(whole(logits), whole(bias), jax.tree.map(own_row, x)),
+        out_specs=(*jax.tree.map(whole, routes), jax.tree.map(own_row, quantised)),
+        out_shape=(*routes, quantised),
+        # 64 tokens: 128 VGPRs with 16 warps, 256 and more than 500 spilled with 8.
+        num_warps=4 if tokens <= 8 else 16,
+    )(logits, bias, x)
+    return Routes(ids, weights, made, quantised)
 
 
 def refusal(logits: Array) -> str | None:
@@ -62,7 +74,30 @@ def fits(tokens: int, experts: int, top_k: int) -> bool:
 
 
 def _kernel(
-    logits: Any, bias: Any, ids: Any, weights: Any, tiles: Any, *, choice: Choice, tile_rows: int
+    logits: Any,
+    bias: Any,
+    x: Any,
+    ids: Any,
+    weights: Any,
+    tiles: TileMap,
+    rows: Any,
+    *,
+    choice: Choice,
+    tile_rows: int,
+    quantise: Callable[..., None] | None,
+) -> None:
+    def route() -> None:
+        _route(logits, bias, ids, weights, tiles, choice, tile_rows)
+
+    if quantise is None:
+        route()
+    else:
+        # As two `pl.when` 64 tokens spill a register.
+        jax.lax.cond(pl.program_id(0) == 0, route, lambda: quantise(x, *jax.tree.leaves(rows)))
+
+
+def _route(
+    logits: Any, bias: Any, ids: Any, weights: Any, tiles: Any, choice: Choice, tile_rows: int
 ) -> None:
     token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
     nth = jnp.arange(choice.top_k)[None, :]

@@ -1,5 +1,7 @@
 """The router, written plainly: the contract, and what runs where the kernel does not."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,7 +12,10 @@ from pallas_kernels.route.choice import Choice, Routes
 
 
 def route(
-    logits: Float[Array, "tokens experts"], bias: Float[Array, " experts"], choice: Choice
+    logits: Float[Array, "tokens experts"],
+    bias: Float[Array, " experts"],
+    choice: Choice,
+    *beside: Any,
 ) -> Routes:
     """See `pallas_kernels.route.api.route`."""
     (tokens, experts), chosen = logits.shape, without_tiles(logits, bias, choice)
@@ -19,7 +24,10 @@ def route(
 
 
 def without_tiles(
-    logits: Float[Array, "tokens experts"], bias: Float[Array, " experts"], choice: Choice
+    logits: Float[Array, "tokens experts"],
+    bias: Float[Array, " experts"],
+    choice: Choice,
+    *beside: Any,
 ) -> Routes:
     """The same where `grouped_mlp` needs no map, or makes its own."""
     scores = jax.nn.sigmoid(logits)
@@ -27,4 +35,4 @@ def without_tiles(
     weights = jnp.take_along_axis(scores, expert_ids, axis=-1)
     if choice.normalise:
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
-    return Routes(expert_ids, weights * choice.scaling, None)
+    return Routes(expert_ids, weights * choice.scaling)

@@ -13,8 +13,12 @@ import pytest
 from test_quantized import SCHEMES, random_array
 
 from pallas_kernels import QuantFormat, QuantizedArray, gpu, grouped_mlp
-from pallas_kernels.grouped_matmul.quantize import int8_rows, mxfp4_rows
-from pallas_kernels.quantized.activations import int8_per_token, mxfp4_packed
+from pallas_kernels.grouped_matmul import Operand
+from pallas_kernels.grouped_matmul.activations import activations
+from pallas_kernels.grouped_matmul.kernel import Batch, multiply
+from pallas_kernels.grouped_matmul.tile_map import tile_map
+from pallas_kernels.grouped_matmul.tiles import Tiles
+from pallas_kernels.quantized.activations import int8_per_token, mxfp4_packed, mxfp4_round_trip
 
 EXPERTS, TOP_K, HIDDEN, INTER = 4, 2, 160, 96
 Inputs = list[Any]
@@ -130,16 +134,52 @@ def test_gfx950_multiplies_mxfp4_with_its_scales() -> None:
     assert_close(got, run(inputs, "reference"), 2e-2)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "contract"), [(int8_rows, int8_per_token), (mxfp4_rows, mxfp4_packed)]
-)
-def test_rows_are_quantised_as_the_contract_does(kernel: Callable, contract: Callable) -> None:
-    """Ties too: halves and quarters of a largest value that leaves them as they are."""
+def rows_with_ties() -> np.ndarray:
+    """Halves and quarters of a largest value that leaves them as they are; the third is zeros."""
     x = np.random.default_rng(0).normal(size=(4, 160)).astype(np.float32)
     x[1] = np.round(x[1] * 4) / 4
     x[1, ::32], x[2] = [127, -6, 6, 6, 1], 0
-    for got, expected in zip(jax.jit(kernel)(x), jax.jit(contract)(x), strict=True):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("format", "contract"),
+    [
+        (QuantFormat("int4_channel", "int8_token"), int8_per_token),
+        (QuantFormat("mxfp4", "mxfp4"), mxfp4_packed),
+    ],
+)
+def test_rows_are_quantised_as_the_contract_does(format: QuantFormat, contract: Callable) -> None:
+    with gpu.assume("gfx950"):
+        quantised = jax.jit(lambda x: activations(x, format))(rows_with_ties())
+    for got, expected in zip(quantised, jax.jit(contract)(rows_with_ties()), strict=True):
         np.testing.assert_array_equal(got, np.asarray(expected).reshape(got.shape))
+
+
+def test_rows_in_mxfp4_are_what_they_mean_where_nothing_multiplies_it() -> None:
+    with gpu.assume("gfx942"):
+        got = jax.jit(lambda x: activations(x, QuantFormat("mxfp4", "mxfp4")))(rows_with_ties())
+    assert got.scale is None
+    np.testing.assert_array_equal(got.values, jax.jit(mxfp4_round_trip)(rows_with_ties()))
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_a_tile_quantises_its_columns_as_a_launch_of_its_own_does(arch: str) -> None:
+    """Tiles of 32 columns have whole groups of MXFP4, those of 16 have not."""
+    format = QuantFormat("mxfp4", "mxfp4")
+    x, gate, up, *_, ids, _ = make_inputs(format, tokens=3)
+    x, batch = x.at[1, 7].set(jnp.nan).astype(jnp.bfloat16), Batch(3, TOP_K, 16, shared=False)
+
+    def inner(columns: int) -> list[bytes]:
+        def run(x: jax.Array) -> Operand:
+            rows, order = activations(x, format), tile_map(ids, EXPERTS, batch.rows)
+            tiles = Tiles(columns, 128)
+            return multiply(batch, order, rows, [gate, up], [], x.dtype, then=format, chosen=tiles)
+
+        return [np.asarray(array).tobytes() for array in jax.tree.leaves(jax.jit(run)(x))]
+
+    with gpu.assume(arch):
+        assert inner(32) == inner(16)
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:

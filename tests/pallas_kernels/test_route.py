@@ -1,16 +1,22 @@
 """The router's kernel, interpreted, against the contract and against plain loops."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import grouped_mlp
+from pallas_kernels import QuantFormat, gpu, grouped_mlp
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.route import Routes, route
 from pallas_kernels.route.pallas import fits
 
 TOP_K = 4
+OPTIONS: dict[str, Any] = {"top_k": TOP_K, "normalise": True, "scaling": 2.5}
+PTPC, MXFP4 = QuantFormat("fp8_channel", "fp8_token"), QuantFormat("mxfp4", "mxfp4")
+ROWS = jnp.asarray(np.random.default_rng(4).normal(size=(7, 160)), jnp.bfloat16)
 
 
 def logits(tokens: int, experts: int, seed: int = 0) -> tuple[jax.Array, jax.Array]:
@@ -20,12 +26,9 @@ def logits(tokens: int, experts: int, seed: int = 0) -> tuple[jax.Array, jax.Arr
     return jnp.asarray(coarse), jnp.asarray(np.round(rng.normal(size=experts), 1) / 8, jnp.float32)
 
 
-def run(implementation: str, *arrays: jax.Array, normalise: bool = True) -> Routes:
-    call = jax.jit(
-        lambda *a: route(
-            *a, top_k=TOP_K, normalise=normalise, scaling=2.5, implementation=implementation
-        )
-    )
+def run(implementation: str, *arrays: jax.Array, normalise: bool = True, **beside: Any) -> Routes:
+    options = OPTIONS | {"normalise": normalise, "implementation": implementation}
+    call = jax.jit(lambda *a: route(*a, **options, **beside))
     return jax.tree.map(np.asarray, call(*arrays))
 
 
@@ -82,10 +85,39 @@ def test_what_one_program_cannot_hold_is_left_to_xla() -> None:
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
+@pytest.mark.parametrize(("arch", "format"), [("gfx942", PTPC), ("gfx950", MXFP4)])
+def test_rows_quantised_beside_it_are_those_of_a_launch_of_their_own(
+    arch: str, format: QuantFormat
+) -> None:
+    arrays, x = logits(7, 24), ROWS.at[3, 5].set(jnp.nan)
+    with gpu.assume(arch):
+        got = run("pallas", *arrays, x=x, format=format)
+        alone = jax.jit(lambda x: activations(x, format))(x)
+    bits = [jax.tree.map(lambda a: np.asarray(a).tobytes(), rows) for rows in (got.rows, alone)]
+    assert got.rows is not None and bits[0] == bits[1]
+    expected = run("reference", *arrays)
+    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
+    assert got.tiles is not None and expected.tiles is not None
+    assert in_use(got.tiles) == in_use(expected.tiles)
+
+
+def test_rows_that_multiply_as_they_are_are_not_made() -> None:
+    for implementation, format in (("pallas", QuantFormat("int4_group")), ("xla", MXFP4)):
+        routes = jax.eval_shape(
+            lambda *a, implementation=implementation, format=format: route(
+                *a, **OPTIONS, x=ROWS, format=format, implementation=implementation
+            ),
+            *logits(7, 24),
+        )
+        assert routes.rows is None
+
+
 def test_wrong_shapes_and_dtypes_are_refused() -> None:
     scores, bias = logits(2, 3)
     with pytest.raises(ValueError, match=r"expected logits \[t, experts\]"):
         route(scores, bias, top_k=4, normalise=True, scaling=1.0)
+    with pytest.raises(ValueError, match="expected 2 rows of x, got 7"):
+        run("xla", *logits(2, 24), x=ROWS, format=PTPC)
     with pytest.raises(ValueError, match="expected float32 logits, got bfloat16"):
         run("pallas", logits(2, 24)[0].astype(jnp.bfloat16), logits(2, 24)[1])
 
