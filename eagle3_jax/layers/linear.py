@@ -12,6 +12,7 @@ from eagle3_jax.collectives import all_sum
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import matmul
+from pallas_kernels.quantized import Rows
 
 Axes = tuple[str | None, ...]
 
@@ -34,10 +35,10 @@ class Linear(nnx.Module):
         """The mesh axes over which inputs and outputs are split, None where they are whole."""
         return kernel_split(self.kernel)
 
-    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+    def __call__(self, x: Rows) -> Float[Array, "*rows outputs"]:
         """Of a device's inputs, the sum over all devices; its own part of split outputs."""
         return all_sum(self.partial(x), self.split[0])
 
-    def partial(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+    def partial(self, x: Rows) -> Float[Array, "*rows outputs"]:
         """What this device adds to the sum."""
         return matmul(x, self.kernel.get_value())

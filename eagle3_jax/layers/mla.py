@@ -16,9 +16,11 @@ from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
+from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import absorb_query, cache_latents, joint_matmul, mla_decode, mla_prefill
+from pallas_kernels.quantized import Rows
 
 EXPANDED_ROWS = 256
 """Of a chunk this long, keys and values of the context are less work than absorbed queries."""
@@ -77,26 +79,31 @@ class MLAttention(nnx.Module):
         rope: RopeTables,
         pools: KVPools = (),
         pages: PageView | None = None,
+        norm: RMSNorm | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        """Attends causally; with a pool, writes the rows' latents there and reads from it."""
+        """Attends causally; with a pool, writes the rows' latents there and reads from it. With a
+        norm, of the normed x."""
         if not pools or pages is None:
-            heads = causal_attention(*self.project(x, rope), self.scale)
+            heads = causal_attention(*self.project(x, rope, norm), self.scale)
         else:
-            q_low, pool = self._cache(*self._compress(x), rope, pools[0], pages)
+            q_low, pool = self._cache(*self._compress(x, norm), rope, pools[0], pages)
             expanded = x.shape[1] >= EXPANDED_ROWS and pages.ancestors is None
             attend = self._attend_expanded if expanded else self._attend_absorbed
             heads, pools = attend(self._queries(q_low), rope, pool, pages), (pool,)
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
-        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
+        self,
+        x: Float[Array, "batch q_len inputs"],
+        rope: RopeTables,
+        norm: RMSNorm | None = None,
     ) -> tuple[
         Float[Array, "batch q_len heads qk"],
         Float[Array, "batch q_len heads qk"],
         Float[Array, "batch q_len heads v"],
     ]:
         """Queries, keys and values of every head: the latent expanded."""
-        q_low, compressed = self._compress(x)
+        q_low, compressed = self._compress(x, norm)
         if self.config.q_lora_rank is not None:
             q_low = self.q_a_layernorm(q_low)
         q_nope, q_rope = jnp.split(self._queries(q_low), [self.config.qk_nope_head_dim], axis=-1)
@@ -108,13 +115,15 @@ class MLAttention(nnx.Module):
         return q, jnp.concatenate([keys, key_rope], axis=-1), values
 
     def _compress(
-        self, x: Float[Array, "batch q_len inputs"]
+        self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
     ) -> tuple[Float[Array, "batch q_len q_inputs"], Float[Array, "batch q_len latent"]]:
         """What queries are made of (x itself where they have no low rank), and what latents."""
         if self.config.q_lora_rank is None:
+            x = x if norm is None else norm(x)
             return x, self.kv_a_proj_with_mqa(x)
         linears = self.q_a_proj, self.kv_a_proj_with_mqa
-        q_low, compressed = joint_matmul(x, *(linear.kernel.get_value() for linear in linears))
+        kernels = (linear.kernel.get_value() for linear in linears)
+        q_low, compressed = joint_matmul(x, *kernels, norm=norm and norm.norm)
         return q_low, compressed
 
     def _cache(
@@ -124,7 +133,7 @@ class MLAttention(nnx.Module):
         rope: RopeTables,
         pool: KVPool,
         pages: PageView,
-    ) -> tuple[Float[Array, "batch q_len q_inputs"], KVPool]:
+    ) -> tuple[Rows, KVPool]:
         """What queries are made of, normed if it is a low rank; the pool with these rows."""
         rows, kv_scale = rows_and_scale(pool)
         low_rank = self.config.q_lora_rank is not None
@@ -138,13 +147,12 @@ class MLAttention(nnx.Module):
                 pages.write_offsets,
                 q_low=q_low if low_rank else None,
                 q_norm=self.q_a_layernorm.norm if low_rank else None,
+                q_format=kernel_format(self.q_b_proj.kernel) if low_rank else None,
                 kv_scale=kv_scale,
             )
         return q_low if normed is None else normed, with_rows(pool, rows)
 
-    def _queries(
-        self, q_low: Float[Array, "batch q_len q_inputs"]
-    ) -> Float[Array, "batch q_len heads qk"]:
+    def _queries(self, q_low: Rows) -> Float[Array, "batch q_len heads qk"]:
         """Not rotated yet."""
         project = self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
         q = project(q_low)

@@ -12,7 +12,7 @@ from eagle3_jax.collectives import all_sum, first_column
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
-from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
+from eagle3_jax.layers.quantized import QuantizedKernel, kernel_format, kernel_split
 from pallas_kernels import QuantFormat, Routes, TileMap, grouped_mlp, route
 from pallas_kernels.grouped_matmul import Operand
 
@@ -92,11 +92,6 @@ class Experts(nnx.Module):
         arrays = (x, *_matrices(self), expert_ids, weights)
         return grouped_mlp(*arrays, shared=own, tiles=tiles, rows=rows)
 
-    @property
-    def format(self) -> QuantFormat | None:
-        """How gate and up are stored; None where they are plain."""
-        return self.gate_proj.format if isinstance(self.gate_proj, QuantizedKernel) else None
-
     def has_one_like(self, mlp: MLP) -> bool:
         """Whether an MLP has the shape and the format of one of these."""
         pairs = zip(_matrices(self), _matrices(mlp), strict=True)
@@ -135,7 +130,7 @@ class MoE(nnx.Module):
 
     def _partial(self, tokens: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         with jax.named_scope("moe_router"):
-            routes = self.gate.route(tokens, self.experts.format)
+            routes = self.gate.route(tokens, kernel_format(self.experts.gate_proj))
         if self.experts.has_one_like(self.shared_experts):
             with jax.named_scope("moe_experts"):
                 return self.experts(tokens, *routes, self.shared_experts)

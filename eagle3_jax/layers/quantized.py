@@ -62,6 +62,11 @@ def kernel_split(kernel: nnx.Param | QuantizedKernel) -> tuple[MeshAxes | None, 
     return split_of(kernel) if isinstance(kernel, nnx.Param) else kernel.split
 
 
+def kernel_format(kernel: nnx.Param | QuantizedKernel) -> QuantFormat | None:
+    """How a kernel is stored; None where it is plain."""
+    return kernel.format if isinstance(kernel, QuantizedKernel) else None
+
+
 def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) -> None:
     """Puts an empty quantised kernel in the place of each named parameter of an abstract model.
 

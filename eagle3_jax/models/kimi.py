@@ -40,7 +40,7 @@ class KimiLayer(nnx.Module):
         pools: KVPools = (),
         pages: PageView | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        attended, pools = self.self_attn(self.input_layernorm(x), rope, pools, pages)
+        attended, pools = self.self_attn(x, rope, pools, pages, self.input_layernorm)
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), pools
 

@@ -3,6 +3,7 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.cache_latents import pallas, reference
 from pallas_kernels.dispatch import choose
 from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.quantized import QuantFormat, Rows
 from pallas_kernels.rms_norm import Norm
 
 
@@ -17,15 +18,17 @@ def cache_latents(
     *,
     q_low: Float[Array, "batch q_len q_lora"] | None = None,
     q_norm: Norm | None = None,
+    q_format: QuantFormat | None = None,
     kv_scale: Float[Array, ""] | None = None,
     implementation: str | None = None,
-) -> tuple[Float[Array, "pages page_size pool_width"], Float[Array, "batch q_len q_lora"] | None]:
+) -> tuple[Float[Array, "pages page_size pool_width"], Rows | None]:
     """The pool with one row more for each of compressed, at (pages, offsets); and q_low, normed.
 
     A row is a latent, which is normed, and a key that is rotated in pairs of neighbours by cos and
     sin, float32; a float8 pool holds it divided by kv_scale. Of rows that meet in one place any may
     stay. A row of what is not finite has a key of NaN and a latent of zeros. q_low and q_norm are
     the low rank of the queries, where they have one; it comes along because it is there already.
+    q_format: of what multiplies it then; where that takes float8 rows, the kernel makes them.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     width = norm.weight.shape[0] + 2 * cos.shape[-1]
@@ -52,5 +55,6 @@ def cache_latents(
         offsets,
         q_low=q_low,
         q_norm=q_norm,
+        q_format=q_format,
         kv_scale=kv_scale,
     )

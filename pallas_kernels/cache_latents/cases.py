@@ -8,26 +8,34 @@ import jax.numpy as jnp
 
 from pallas_kernels.cache_latents import pallas, reference
 from pallas_kernels.case import Case
+from pallas_kernels.fp8_matmul.quantize import quantize
+from pallas_kernels.quantized import QuantFormat, QuantizedRows
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.shapes import DECODE_ROWS, LATENT_ATTENTION
 
 PAGES, PAGE_SIZE, Q_LORA = 2048, 64, 1536
+PTPC = QuantFormat("fp8_channel", "fp8_token")
 SHAPE = LATENT_ATTENTION[0]
 WIDTH = SHAPE.kv_lora + SHAPE.rope
 
 
 def cases() -> list[Case]:
-    """Every number of rows, bfloat16 and float8 pools."""
-    return [_case(rows, fp8=fp8) for rows in DECODE_ROWS for fp8 in (False, True)]
+    """Every number of rows, bfloat16 and float8 pools, queries as they are and in float8."""
+    return [
+        _case(rows, fp8, q_format)
+        for rows in DECODE_ROWS
+        for fp8 in (False, True)
+        for q_format in (None, PTPC)
+    ]
 
 
-def _case(rows: int, *, fp8: bool) -> Case:
+def _case(rows: int, fp8: bool, q_format: QuantFormat | None) -> Case:
     return Case(
         operation="cache_latents",
         shape=SHAPE.name,
-        variant=f"rows{rows}" + "_fp8" * fp8,
-        run=partial(_run, pallas.cache_latents),
-        reference=partial(_run, reference.cache_latents),
+        variant=f"rows{rows}" + "_fp8" * fp8 + ("" if q_format is None else "_ptpc"),
+        run=partial(_run, pallas.cache_latents, q_format),
+        reference=partial(_run, _reference, q_format),
         example=partial(_example, rows, fp8),
         kernels=("cache_latents",),
         matrix={"gfx950": "", "gfx942": ""},
@@ -37,10 +45,28 @@ def _case(rows: int, *, fp8: bool) -> Case:
     )
 
 
-def _run(operation: Any, weight: Any, q_weight: Any, q_low: Any, *arrays: Any) -> Any:
+def _reference(*arguments: Any, q_format: QuantFormat | None, **options: Any) -> Any:
+    """With the queries as the product would quantise them."""
+    pool, normed = reference.cache_latents(*arguments, **options)
+    if q_format is None or normed is None:
+        return pool, normed
+    values, scale = quantize(normed.reshape(-1, Q_LORA))
+    rows = normed.shape[:2]
+    return pool, QuantizedRows(values.reshape(*rows, -1), scale.reshape(rows), normed.dtype)
+
+
+def _run(
+    operation: Any,
+    q_format: QuantFormat | None,
+    weight: Any,
+    q_weight: Any,
+    q_low: Any,
+    *arrays: Any,
+) -> Any:
     first, *rest, scale = arrays
     norms = Norm(weight, 1e-6), Norm(q_weight, 1e-6)
-    return operation(first, norms[0], *rest, q_low=q_low, q_norm=norms[1], kv_scale=scale)
+    options = {"q_low": q_low, "q_norm": norms[1], "q_format": q_format, "kv_scale": scale}
+    return operation(first, norms[0], *rest, **options)
 
 
 def _example(rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.fp8_matmul.quantize import fp8_rows, to_fp8_runs
 from pallas_kernels.paged_kernel import padded
 from pallas_kernels.paged_rows import FP8_MAX
+from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import launch, load, store, whole
 
@@ -34,8 +36,9 @@ def cache_latents(
     *,
     q_low: Float[Array, "batch q_len q_lora"] | None = None,
     q_norm: Norm | None = None,
+    q_format: QuantFormat | None = None,
     kv_scale: Float[Array, ""] | None = None,
-) -> tuple[Float[Array, "pages page_size width"], Float[Array, "batch q_len q_lora"] | None]:
+) -> tuple[Float[Array, "pages page_size width"], Rows | None]:
     """See `pallas_kernels.cache_latents.api.cache_latents`."""
     rows = compressed.shape[0] * compressed.shape[1]
     scale = jnp.ones(1) if kv_scale is None else kv_scale.reshape(1)
@@ -44,17 +47,24 @@ def cache_latents(
         compressed, cos, sin, pages.reshape(rows), offsets.reshape(rows), norm.weight, scale
     )
     queries = None if q_low is None or q_norm is None else (q_low.reshape(rows, -1), q_norm.weight)
-    out = launch(
+    normed = jax.tree.map(_shape, queries and queries[0])
+    in_fp8 = q_format is not None and q_format.activations == "fp8_token"
+    if normed is not None and in_fp8:
+        normed = fp8_rows(*normed.shape, grouped=False).out
+    pool, normed = launch(
         partial(_run, eps=(norm.eps, q_norm.eps if q_norm else 0.0)),
         name="cache_latents",
         # A program writes a row, another one norms its query.
         grid=(rows, 1 if queries is None else 2),
         in_specs=jax.tree.map(whole, (latents, queries, pool)),
-        out_specs=jax.tree.map(whole, (pool, queries and queries[0])),
-        out_shape=jax.tree.map(_shape, (pool, queries and queries[0])),
+        out_specs=jax.tree.map(whole, (pool, normed)),
+        out_shape=(_shape(pool), normed),
         input_output_aliases={len(jax.tree.leaves((latents, queries))): 0},
     )(latents, queries, pool)
-    return out[0], None if q_low is None else out[1].reshape(q_low.shape)
+    if q_low is None or not in_fp8:
+        return pool, None if q_low is None else normed.reshape(q_low.shape)
+    values, factors = (array.reshape(*q_low.shape[:2], *array.shape[1:]) for array in normed)
+    return pool, QuantizedRows(values, factors, q_low.dtype)
 
 
 class Latents(NamedTuple):
@@ -86,11 +96,21 @@ def _run(
 
         @pl.when(pl.program_id(1) == 1)
         def _() -> None:
-            low, weight = queries
-            column = jnp.arange(padded(weight.shape[0]))
-            mask = column < weight.shape[0]
-            found = _norm(_values(low, row, column, mask), weight, column, mask, eps[1], low.dtype)
-            store(normed.at[jnp.full_like(column, row), column], found, mask=mask)
+            _norm_query(*queries, normed, row, eps[1])
+
+
+def _norm_query(low: Any, weight: Any, out: Any, row: Array, eps: float) -> None:
+    """out: refs of the normed rows, or of their float8 and its scales."""
+    column = jnp.arange(padded(weight.shape[0]))
+    mask = column < weight.shape[0]
+    found = _norm(_values(low, row, column, mask), weight, column, mask, eps, low.dtype)
+    at = jnp.full_like(column, row), column
+    if not isinstance(out, tuple):
+        store(out.at[at], found, mask=mask)
+        return
+    values, scale = to_fp8_runs(found.astype(jnp.float32)[None, :])
+    store(out[0].at[at], values.reshape(-1), mask=mask)
+    store(out[1].at[jnp.broadcast_to(row, (1,))], scale)
 
 
 def _cache_row(latents: Latents, pool: Any, row: Array, eps: float) -> None:

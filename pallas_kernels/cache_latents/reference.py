@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.paged_rows import as_stored, contain_spoiled, scatter_rows
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.rms_norm import Norm, rms_norm
 from pallas_kernels.rotation import rotate_interleaved
 
@@ -19,9 +20,10 @@ def cache_latents(
     *,
     q_low: Float[Array, "batch q_len q_lora"] | None = None,
     q_norm: Norm | None = None,
+    q_format: QuantFormat | None = None,
     kv_scale: Float[Array, ""] | None = None,
 ) -> tuple[Float[Array, "pages page_size width"], Float[Array, "batch q_len q_lora"] | None]:
-    """See `pallas_kernels.cache_latents.api.cache_latents`."""
+    """See `pallas_kernels.cache_latents.api.cache_latents`; the product quantises its rows."""
     latent, key = jnp.split(compressed, [norm.weight.shape[0]], axis=-1)
     key = rotate_interleaved(key[:, :, None], cos, sin)[:, :, 0]
     latent = rms_norm(latent, norm)

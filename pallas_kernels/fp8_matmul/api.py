@@ -8,12 +8,12 @@ from pallas_kernels.dispatch import choose
 from pallas_kernels.fp8_matmul import pallas
 from pallas_kernels.fp8_matmul.operands import refusal
 from pallas_kernels.grouped_matmul.dense import dense_matmul, dense_refusal, is_four_bit
-from pallas_kernels.quantized import Kernel, QuantizedArray
+from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows
 from pallas_kernels.quantized.matmul import matmul as contract
 
 
 def matmul(
-    x: Float[Array, "*rows inputs"], kernel: Kernel, *, implementation: str | None = None
+    x: Rows, kernel: Kernel, *, implementation: str | None = None
 ) -> Float[Array, "*rows outputs"]:
     """x @ kernel in x's dtype, as `pallas_kernels.quantized.matmul` defines it.
 
@@ -22,7 +22,7 @@ def matmul(
     ValueError on an implementation that cannot run.
     """
     if not isinstance(kernel, QuantizedArray):
-        return x @ kernel
+        return contract(x, kernel)
     implementations: dict[str, Any] = {
         "xla": contract,
         "reference": contract,
@@ -31,7 +31,7 @@ def matmul(
     return choose("matmul", implementation, implementations)(x, kernel)
 
 
-def _gpu_kernel(x: Array, kernel: QuantizedArray) -> Any:
-    if is_four_bit(kernel):
+def _gpu_kernel(x: Rows, kernel: QuantizedArray) -> Any:
+    if is_four_bit(kernel) and not isinstance(x, QuantizedRows):
         return dense_refusal(x, kernel) or dense_matmul
     return refusal(x, kernel) or pallas.matmul

@@ -1,22 +1,29 @@
 """What the dense kernels multiply, and why they would not."""
 
+import math
+
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.fp8_matmul.quantize import quantize
-from pallas_kernels.quantized import OneKernel, QuantFormat, QuantizedArray
+from pallas_kernels.quantized import (
+    OneKernel,
+    QuantFormat,
+    QuantizedArray,
+    QuantizedRows,
+    Rows,
+)
 from pallas_kernels.rms_norm import Norm, rms_norm
 from pallas_kernels.tile_product import Operand
 
 _FP8 = ("fp8_channel", "fp8_block")
 
 
-def as_rows(
-    x: Float[Array, "*rows inputs"], kernel: OneKernel, norm: Norm | None = None
-) -> Operand:
+def as_rows(x: Rows, kernel: OneKernel, norm: Norm | None = None) -> Operand:
     """x as this kernel multiplies it, [rows, inputs]: quantised where the format says so."""
+    if isinstance(x, QuantizedRows):
+        return Operand(x.values.reshape(-1, x.shape[-1]), x.scale.reshape(-1))
     flat = x.reshape(-1, x.shape[-1])
     if not isinstance(kernel, QuantizedArray) or kernel.format.activations == "none":
         return Operand(flat if norm is None else rms_norm(flat, norm))
@@ -30,7 +37,7 @@ def as_weight(kernel: OneKernel) -> Operand:
     return Operand(kernel)
 
 
-def refusal(x: Array, kernel: OneKernel) -> str | None:
+def refusal(x: Rows, kernel: OneKernel) -> str | None:
     """Why kernels cannot multiply these here."""
     weights = kernel.values if isinstance(kernel, QuantizedArray) else kernel
     if isinstance(kernel, QuantizedArray) and kernel.format.weights not in _FP8:
@@ -43,7 +50,7 @@ def refusal(x: Array, kernel: OneKernel) -> str | None:
         )
     if x.dtype not in (jnp.float32, jnp.bfloat16):
         return f"expected x in float32 or bfloat16, got {x.dtype}"
-    if weights.ndim != 2 or max(weights.size, x.size) >= 2**31:
+    if weights.ndim != 2 or max(weights.size, math.prod(x.shape)) >= 2**31:
         return f"expected matrices below 2^31 elements, got {x.shape} and {weights.shape}"
     return None
 

@@ -10,14 +10,12 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.fp8_matmul.operands import as_rows, as_weight
 from pallas_kernels.fp8_matmul.tiles import tiles
-from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.quantized import QuantizedArray, Rows
 from pallas_kernels.tile_product import Operand, Tiles, products, store_tile
 from pallas_kernels.triton import launch, whole
 
 
-def matmul(
-    x: Float[Array, "*rows inputs"], kernel: QuantizedArray
-) -> Float[Array, "*rows outputs"]:
+def matmul(x: Rows, kernel: QuantizedArray) -> Float[Array, "*rows outputs"]:
     """See `pallas_kernels.fp8_matmul.api.matmul`."""
     out = multiply(as_rows(x, kernel), as_weight(kernel), x.dtype)
     return out.reshape(*x.shape[:-1], -1)

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import jax
-from jaxtyping import Array, Num
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Num
 
 WeightFormat = Literal["fp8_channel", "fp8_block", "int4_channel", "int4_group", "mxfp4"]
 ActivationFormat = Literal["none", "fp8_token", "fp8_group", "int8_token", "mxfp4"]
@@ -97,3 +98,19 @@ class QuantizedArray:
     def __getitem__(self, index: Any) -> "QuantizedArray":
         """A part of the stack."""
         return replace(self, values=self.values[index], scale=self.scale[index])
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class QuantizedRows:
+    """Activations that a kernel quantised in passing, a scale a row: what `fp8_per_token` makes of
+    them, in the GPU's float8. dtype, static: what a product of them comes out in."""
+
+    values: Num[Array, "*rows inputs"]
+    scale: Float[Array, "*scale_rows"]
+    dtype: DTypeLike = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[*rows, inputs]."""
+        return self.values.shape

@@ -9,29 +9,33 @@ from pallas_kernels.quantized.activations import (
     int8_per_token,
     mxfp4_round_trip,
 )
-from pallas_kernels.quantized.array import QuantizedArray
+from pallas_kernels.quantized.array import QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.dequantize import dequantize, integer_or_fp8_values
 
 Kernel = Float[Array, "*stack inputs outputs"] | QuantizedArray
 """What a linear layer multiplies with: [in, out], or its quantised form."""
+Rows = Float[Array, "*rows inputs"] | QuantizedRows
+"""What it multiplies; quantised only where a kernel did so in passing."""
 OneKernel = Float[Array, "_ _"] | QuantizedArray
 """The same among several, of different sizes."""
 
 
-def matmul(x: Float[Array, "*rows inputs"], kernel: Kernel) -> Float[Array, "*rows outputs"]:
+def matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
     """x @ kernel in x's dtype.
 
     A quantised kernel multiplies what its format makes of x: products of quantised activations are
     summed in float32 (int8: in int32) and scaled afterwards; weight-only formats are dequantised
-    to x's dtype first. One row's result never depends on the others.
+    to x's dtype first. One row's result never depends on the others. Raises ValueError on rows that
+    are quantised for another format.
     """
+    if isinstance(x, QuantizedRows):
+        return _quantised_matmul(x, kernel)
     if not isinstance(kernel, QuantizedArray):
         return x @ kernel
     activations = kernel.format.activations
     if activations == "fp8_token":
         values, scale = fp8_per_token(x)
-        product = _rows_times(values, integer_or_fp8_values(kernel))
-        return (product * scale * kernel.scale).astype(x.dtype)
+        return _quantised_matmul(QuantizedRows(values, scale[..., 0], x.dtype), kernel)
     if activations == "int8_token":
         values, scale = int8_per_token(x)
         weights = integer_or_fp8_values(kernel).astype(jnp.int8)
@@ -43,6 +47,14 @@ def matmul(x: Float[Array, "*rows inputs"], kernel: Kernel) -> Float[Array, "*ro
     if activations == "mxfp4":
         return _rows_times(mxfp4_round_trip(x), weights).astype(x.dtype)
     return x @ weights.astype(x.dtype).T
+
+
+def _quantised_matmul(x: QuantizedRows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
+    if not isinstance(kernel, QuantizedArray) or kernel.format.activations != "fp8_token":
+        found = kernel.format if isinstance(kernel, QuantizedArray) else kernel.dtype
+        raise ValueError(f"matmul: expected a kernel that multiplies fp8_token, got {found}")
+    product = _rows_times(x.values.astype(jnp.float32), integer_or_fp8_values(kernel))
+    return (product * x.scale[..., None] * kernel.scale).astype(x.dtype)
 
 
 def _rows_times(

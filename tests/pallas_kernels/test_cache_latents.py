@@ -1,11 +1,15 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from test_quantized import random_array
 
-from pallas_kernels import cache_latents
+from pallas_kernels import QuantFormat, cache_latents, gpu, matmul
+from pallas_kernels.quantized import for_gpu
 from pallas_kernels.rms_norm import Norm
 
 IMPLEMENTATIONS = ["xla", "pallas"]
@@ -115,6 +119,46 @@ def test_the_low_rank_of_queries_is_normed_beside_it(implementation: str) -> Non
     expected = weight * wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
     np.testing.assert_allclose(normed, expected, atol=1e-6)
     assert np.asarray(pool).reshape(-1, WIDTH)[PLACES, KV_LORA:].any(-1).all()
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_queries_for_a_float8_product_come_quantised(arch: str) -> None:
+    """The product of what the kernel leaves is that of the normed rows, on CPU and in the kernel;
+    other products refuse them."""
+    ptpc = QuantFormat("fp8_channel", "fp8_token")
+    low = np.random.default_rng(4).normal(size=(BATCH, Q_LEN, 64)).astype(np.float32)
+    weights, _ = random_array(ptpc, 24, 64)
+    ones = np.ones((BATCH, Q_LEN, HALF), np.float32)
+
+    def run(implementation: str) -> tuple[Any, jax.Array]:
+        _, normed = cache_latents(
+            jnp.asarray(rows()),
+            Norm(jnp.asarray(WEIGHT), EPS),
+            jnp.asarray(ones),
+            jnp.asarray(0 * ones),
+            jnp.zeros((PAGES, PAGE_SIZE, WIDTH)),
+            jnp.asarray(PLACES // PAGE_SIZE),
+            jnp.asarray(PLACES % PAGE_SIZE),
+            q_low=jnp.asarray(low),
+            q_norm=Norm(jnp.linspace(-1, 1, 64), 1e-3),
+            q_format=ptpc,
+            implementation=implementation,
+        )
+        fitting = for_gpu(weights) if implementation == "pallas" else weights
+        return normed, matmul(normed, fitting, implementation=implementation)
+
+    with gpu.assume(arch):
+        rows_made, got = jax.jit(lambda: run("pallas"))()
+        assert rows_made.values.dtype == gpu.current().fp8 and rows_made.shape == low.shape
+        fitting = for_gpu(weights)
+    plain, expected = jax.jit(lambda: run("xla"))()
+    assert plain.dtype == jnp.float32
+    # A value between two of float8 may go to either where the norms differ in their last bits.
+    np.testing.assert_allclose(got, expected, atol=0.02 * float(np.abs(expected).max()))
+    np.testing.assert_allclose(matmul(rows_made, fitting), got, atol=1e-5)
+    for other in (jnp.ones((64, 8)), random_array(QuantFormat("fp8_channel"), 24, 64)[0]):
+        with pytest.raises(ValueError, match="expected a kernel that multiplies fp8_token"):
+            matmul(rows_made, other)
 
 
 def test_what_does_not_fit_is_refused() -> None:
