@@ -96,7 +96,8 @@ def _run(
 
         @pl.when(pl.program_id(1) == 1)
         def _() -> None:
-            _norm_query(*queries, normed, row, eps[1])
+            low, weight = queries
+            _norm_query(low, weight, normed, row, eps[1])
 
 
 def _norm_query(low: Any, weight: Any, out: Any, row: Array, eps: float) -> None:

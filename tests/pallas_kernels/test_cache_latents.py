@@ -144,6 +144,7 @@ def test_queries_for_a_float8_product_come_quantised(arch: str) -> None:
             q_format=ptpc,
             implementation=implementation,
         )
+        assert normed is not None
         fitting = for_gpu(weights) if implementation == "pallas" else weights
         return normed, matmul(normed, fitting, implementation=implementation)
 

@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 from serve.plan.compiled_round import RoundShape
-from serve.plan.layer_launches import RoundReport
+from serve.plan.layer_launches import MOST_LAUNCHES, RoundReport
 
-REPORT = RoundReport(RoundShape("gfx950", "mxfp4", 2), (), 16, 481, 0, 0, (), (), 1.0)
+MOST = MOST_LAUNCHES["gfx950", "mxfp4"]
+REPORT = RoundReport(RoundShape("gfx950", "mxfp4", 2), (), MOST, 481, 0, 0, (), (), 1.0)
 
 
 def test_a_step_back_fails_and_so_does_a_copy_where_there_was_none():
     assert REPORT.failures == []
-    worse = replace(REPORT, per_layer=17, problems=("k: 2 VGPR spills",), copies=("a copy",))
-    assert worse.failures == ["k: 2 VGPR spills", "a copy", "17 launches a MoE layer, were 16"]
-    other = replace(worse, shape=RoundShape("gfx942", "mxfp4", 2))
+    worse = replace(REPORT, per_layer=MOST + 1, problems=("k: 2 VGPR spills",), copies=("a copy",))
+    more = f"{MOST + 1} launches a MoE layer, were {MOST}"
+    assert worse.failures == ["k: 2 VGPR spills", "a copy", more]
+    other = replace(worse, shape=RoundShape("gfx942", "mxfp4", 2), per_layer=MOST)
     assert other.failures == ["k: 2 VGPR spills"]
