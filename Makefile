@@ -11,8 +11,11 @@ ROCM := .venv-rocm/bin
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
 
+# Compiling takes most of the time, so it is quick, and as for users where two programs must have equal
+# bits, or where running takes longer: the tests marked `optimised`.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not optimised"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m optimised --optimise
 
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test

@@ -1,6 +1,7 @@
 """Options of the whole suite, and room for all the programs it compiles."""
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from pallas_kernels.dispatch import prefer
 # bits and takes the same time beside seven idle ones (threads are shared), so one process does.
 jax.config.update("jax_num_cpu_devices", 8)
 
+QUICK = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+"""XLA flags: compiling takes most of the time of tests, and with these a quarter of that."""
+
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000
 """Compiled programs are memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
@@ -25,11 +33,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--long", action="store_true", help="run the proofs in tests/proofs at full length"
     )
     parser.addoption(
+        "--optimise", action="store_true", help="compile as users do, not quickly; so does --long"
+    )
+    parser.addoption(
         "--kernels", metavar="NAME", help="the implementation of operations where none is named"
     )
     parser.addoption(
         "--rocm", action="store_true", help="fail, not skip, where XLA's ROCm compiler is missing"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the first program; the processes that tests start inherit it."""
+    if not (config.getoption("long") or config.getoption("optimise")):
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*QUICK, *flags]))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -42,6 +42,7 @@ def test_equals_complex_multiplication_and_float64_products(
     np.testing.assert_allclose(rope[..., 1::2], pairs.imag, atol=1e-6)
 
 
+@pytest.mark.optimised
 def test_a_permuted_batch_and_a_spoiled_neighbour_leave_every_rows_bits() -> None:
     q, kernel, cos, sin = case = make_case(5, 4, 3, 40, 24, 6)
     latent, rope = run(case, "pallas")

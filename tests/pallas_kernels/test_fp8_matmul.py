@@ -63,6 +63,7 @@ def test_bfloat16_differs_by_its_rounding_alone() -> None:
     np.testing.assert_allclose(got.astype(np.float32), expected, rtol=2**-8, atol=1e-6)
 
 
+@pytest.mark.optimised
 @each_format
 def test_neither_neighbours_nor_their_order_change_a_rows_bits(format: QuantFormat) -> None:
     array, _ = random_array(format, 40, 192)

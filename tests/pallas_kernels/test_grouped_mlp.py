@@ -56,6 +56,7 @@ def test_every_token_on_one_expert_is_still_exact(tokens: int):
     np.testing.assert_allclose(run(case), oracle(case), atol=3e-6)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(tokens: int):
     x, gate, up, down, ids, weights = case = make_case(tokens)
@@ -69,6 +70,7 @@ def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(tokens: int):
         np.testing.assert_array_equal(result[kept], expected[kept])
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_permuted_rows_give_the_same_bits_in_the_new_order(tokens: int):
     x, gate, up, down, ids, weights = case = make_case(tokens)

@@ -88,6 +88,7 @@ def test_a_shared_expert_joins_those_of_its_kind(format: QuantFormat | None) -> 
 LAWS = [None, QuantFormat("int4_channel", "int8_token")]
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("format", LAWS)
 def test_a_row_keeps_its_bits_wherever_and_beside_whomever_it_is(
     format: QuantFormat | None,

@@ -56,6 +56,7 @@ def test_gated_products_are_silu_of_one_times_the_other(format: QuantFormat | No
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.optimised
 def test_on_cpu_they_are_the_separate_products_bit_for_bit() -> None:
     x = jnp.asarray(rows(3, INPUTS))
     gate, up = plain(70), plain(37)
@@ -63,6 +64,7 @@ def test_on_cpu_they_are_the_separate_products_bit_for_bit() -> None:
     np.testing.assert_array_equal(gated_matmul(x, gate, gate), jax.nn.silu(x @ gate) * (x @ gate))
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("operation", [joint_matmul, gated_matmul])
 def test_neither_neighbours_nor_their_order_change_a_rows_bits(operation: Callable) -> None:
     x = rows(18, INPUTS)

@@ -137,6 +137,7 @@ def test_pages_past_the_last_position_may_be_any_integer(implementation: str):
     np.testing.assert_array_equal(run((*case[:3], table, case[4]), implementation), expected)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: str):
     q_latent, q_rope, pool, table, positions = case = make_case([9, 33, 64, 21, 4], 4, 16, 4)
@@ -145,6 +146,7 @@ def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(implementation: s
     np.testing.assert_array_equal(run(permuted, implementation), run(case, implementation)[order])
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("implementation", ["xla", "pallas"])
 def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits(implementation: str):
     q_latent, q_rope, pool, table, positions = case = make_case([20, 200], 2, 16, 13)
@@ -153,6 +155,7 @@ def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits(implement
     np.testing.assert_array_equal(run(alone, implementation), expected)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("implementation", ["xla", "pallas"])
 def test_page_size_does_not_change_the_bits(implementation: str):
     small, medium, large = (

@@ -67,6 +67,7 @@ def test_a_float8_pool_stands_for_its_numbers_times_the_scale(implementation: st
         run(case, implementation)
 
 
+@pytest.mark.optimised
 def test_neither_neighbours_nor_the_table_nor_where_a_chunk_begins_change_the_bits():
     *arrays, pool, table, positions = make_case([60, 40], 40, 16, 4)
     expected = run((*arrays, pool, table, positions), "pallas")

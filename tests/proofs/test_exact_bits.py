@@ -18,6 +18,8 @@ from eagle3_jax.layers import moe
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
+pytestmark = pytest.mark.optimised
+
 K, ROUNDS = 3, 4
 PROMPTS = [[(13 * i + 5 * j * j + 2) % VOCAB for j in range(3 + 2 * i)] for i in range(4)]
 OTHERS = [[(29 * i + 3 * j + 7) % VOCAB for j in range(9 - 2 * i)] for i in range(4)]

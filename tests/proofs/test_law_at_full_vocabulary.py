@@ -16,6 +16,8 @@ from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.sampling_rows import SamplingRows
 from pallas_kernels import noise
 
+pytestmark = pytest.mark.optimised
+
 VOCAB = 163_840
 ROWS = 8
 GRID = [

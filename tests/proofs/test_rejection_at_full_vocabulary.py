@@ -17,6 +17,8 @@ from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative.drafts import Drafts, draw_with_law
 from eagle3_jax.speculative.rejection import verify_by_rejection
 
+pytestmark = pytest.mark.optimised
+
 K, BATCH, SEQ_LEN, GAP = 2, 4, 20, 1.5
 SETTINGS = (
     SamplingParams(temperature=1.0),

@@ -105,6 +105,7 @@ def test_inside_a_chain_drafts_count_as_if_committed(options: SamplingParams) ->
     check_chain(control_logits, options)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("options", AT_FULL_VOCAB, ids=["bias", "repetition", "presence"])
 def test_draws_follow_the_law_of_token_options(options: SamplingParams, long: bool) -> None:
     check_law(control_logits, options, draws=4000 if long else 400)
@@ -134,6 +135,7 @@ def test_the_proof_notices_drafts_that_do_not_count(options: SamplingParams) -> 
         check_chain(ignoring_drafts, options)
 
 
+@pytest.mark.optimised
 def test_the_proof_notices_penalties_without_an_answer() -> None:
     with pytest.raises(AssertionError, match="law"):
         check_law(without_the_answer, AT_FULL_VOCAB[1], draws=400)

@@ -7,6 +7,8 @@ from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 
+pytestmark = pytest.mark.optimised
+
 
 @pytest.fixture(scope="module")
 def exact_plain(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:

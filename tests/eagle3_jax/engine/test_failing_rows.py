@@ -77,6 +77,7 @@ def test_a_failure_in_mid_answer_comes_at_the_same_token_with_and_without_drafts
     assert len(late) >= 3, "too few answers fail in their middle"
 
 
+@pytest.mark.optimised
 def test_rows_before_a_spoiled_one_of_their_chunk_keep_their_bits(
     spoiled: tuple[KimiTarget, Eagle3Draft],
 ) -> None:

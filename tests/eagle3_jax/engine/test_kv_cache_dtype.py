@@ -24,7 +24,9 @@ def exact_fp8(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
     return answers
 
 
-@pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
+@pytest.mark.parametrize(
+    "draft", [pytest.param("grouped", marks=pytest.mark.optimised), "latent"], indirect=True
+)
 def test_in_exact_mode_speculation_changes_no_token_with_float8(
     target: KimiTarget,
     draft: Eagle3Draft,

@@ -165,6 +165,7 @@ def test_drafts_batches_chunks_and_preemption_change_no_logprob(
             assert len(output.logprobs) == (len(output.token_ids) if asked else 0)
 
 
+@pytest.mark.optimised
 def test_in_exact_mode_logprobs_are_equal_bit_for_bit(
     target: KimiTarget, draft: Eagle3Draft
 ) -> None:

@@ -137,6 +137,7 @@ def test_prompts_that_part_at_a_pages_end_do_not_share_its_draft_row(
     assert np.abs(fresh[-1][15] - other_draft[15]).max() > 100 * ATOL
 
 
+@pytest.mark.optimised
 def test_exact_mode_reads_the_bits_it_would_have_written(
     target: KimiTarget, draft: Eagle3Draft
 ) -> None:
@@ -156,6 +157,7 @@ def test_exact_mode_reads_the_bits_it_would_have_written(
     assert warm.stats().prefix_cache_hits - known == 16, "two chunks of the first prompt"
 
 
+@pytest.mark.optimised
 def test_exact_mode_repeats_its_bits_after_preemption_from_shared_pages(
     target: KimiTarget, draft: Eagle3Draft
 ) -> None:

@@ -100,6 +100,7 @@ def test_nothing_stale_matters(lab: Lab, target: KimiTarget, draft: Eagle3Draft)
     assert run(other, 5, poison) == expected
 
 
+@pytest.mark.optimised
 def test_a_slots_bits_do_not_depend_on_its_neighbours(
     lab: Lab, target: KimiTarget, draft: Eagle3Draft
 ) -> None:
