@@ -13,13 +13,8 @@ from serve.options import (
     ServeOptions,
     check_options,
 )
+from serve.parallel_flags import add_parallel_flags
 
-ONE_DEVICE = {
-    "--tensor-parallel-size": ("-tp", "--tp", "--tp-size"),
-    "--data-parallel-size": ("-dp", "--dp", "--dp-size"),
-    "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
-    "--expert-parallel-size": ("--ep", "--ep-size"),
-}
 WITHOUT_EFFECT = (
     "--attention-backend",
     "--gpu-memory-utilization",
@@ -99,6 +94,7 @@ def _build_parser() -> OneLineParser:
     _add_model_flags(parser.add_argument_group("model"))
     _add_speculation_flags(parser.add_argument_group("speculation"))
     add_load_flags(parser)
+    add_parallel_flags(parser)
     _add_engine_flags(parser.add_argument_group("engine"))
     _add_server_flags(parser.add_argument_group("server"))
     _add_fixed_flags(parser)
@@ -204,18 +200,9 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_fixed_flags(parser: argparse.ArgumentParser) -> None:
-    hidden = argparse.SUPPRESS
-    for name, aliases in ONE_DEVICE.items():
-        parser.add_argument(name, *aliases, type=_one, default=1, help=hidden)
     parser.set_defaults(without_effect=[])
     for name in WITHOUT_EFFECT:
         parser.add_argument(name, action=_Notice, nargs=1)
     for name in SWITCHES_WITHOUT_EFFECT:
         parser.add_argument(name, action=_Notice, nargs=0)
     parser.add_argument("--trust-remote-code", action=_Refuse, reason=NO_REMOTE_CODE)
-
-
-def _one(text: str) -> int:
-    if text != "1":
-        raise argparse.ArgumentTypeError(f"this release runs on one device; 1 expected, got {text}")
-    return 1

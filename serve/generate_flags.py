@@ -17,6 +17,7 @@ from serve.options import (
     check_exact,
     check_num_speculative_tokens,
 )
+from serve.parallel_flags import ParallelOptions, add_parallel_flags, read_parallel_options
 from serve.sampling_flags import add_sampling_flags, read_sampling_flags
 
 ACCEPTANCE_FLAGS = ("rejection_sample_method", "synthetic_acceptance_length")
@@ -36,6 +37,7 @@ class GenerateOptions:
     model: str | None
     draft: str | None
     load: LoadOptions
+    parallel: ParallelOptions
     prompts: tuple[str, ...]
     num_speculative_tokens: int
     sampling: dict[str, Any]
@@ -104,6 +106,7 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         model=flags.model,
         draft=flags.draft,
         load=read_load_options(flags, has_draft=bool(has_draft) and k > 0),
+        parallel=read_parallel_options(flags),
         prompts=tuple(prompts),
         num_speculative_tokens=k,
         sampling=read_sampling_flags(flags),
@@ -167,4 +170,5 @@ def _build_parser() -> OneLineParser:
     add("--exact", action="store_true", help="same bits as plain decoding")
     add_sampling_flags(parser)
     add_load_flags(parser)
+    add_parallel_flags(parser)
     return parser

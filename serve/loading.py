@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
-from convert import load_draft, load_target
+from convert import load_draft
+from convert.device_memory import check_device_memory
+from convert.load import outline_draft, outline_target
 from convert.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from serve.load_flags import DEFAULTS, LoadOptions
 from serve.notices import Say, notices, say_on_stderr
+from serve.parallel_flags import ONE_DEVICE, ParallelOptions
 from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
 
 
@@ -45,12 +50,14 @@ def load_pair(
     model: Path,
     draft: Path | None,
     options: LoadOptions = DEFAULTS,
+    parallel: ParallelOptions = ONE_DEVICE,
     *,
     say: Say = say_on_stderr,
 ) -> LoadedPair:
     """Loads a pair, each published or converted; what had to be assumed is said.
 
-    ValueError or OSError says what is wrong with the files.
+    ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
+    no weight is read before both are known to fit.
     """
     for directory in (model, draft):
         if directory is not None and not directory.is_dir():
@@ -58,10 +65,35 @@ def load_pair(
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
     tokenizer = load_tokenizer(model)
+    mesh, activations = mesh_of_size(parallel), options.quantize_activations
     with notices(say):
-        target = load_target(model, quantize_activations=options.quantize_activations)
-    pair = LoadedPair(target, None, tokenizer, defaults)
-    return with_draft(pair, draft, options, say=say) if draft else pair
+        target = outline_target(model, mesh=mesh, quantize_activations=activations)
+        proposing = draft and outline_draft(
+            draft,
+            target.model,
+            mesh=mesh if parallel.splits_draft else None,
+            quantize_activations=activations,
+            **options.for_draft,
+        )
+    needed = {"of the target's weights": target.device_bytes}
+    if proposing:
+        needed["of the draft's"] = proposing.device_bytes
+    check_device_memory(needed, target.devices)
+    return LoadedPair(target.fill(), proposing and proposing.fill(), tokenizer, defaults)
+
+
+def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
+    """The mesh of that many devices, None for one; ValueError where there are fewer."""
+    size, found = parallel.tensor_parallel_size, len(jax.devices())
+    if size == 1:
+        return None
+    if size > found and jax.default_backend() == "cpu":
+        raise ValueError(
+            f"--tensor-parallel-size {size}: there is 1 CPU device unless the environment says "
+            f"otherwise, here {found}; XLA_FLAGS=--xla_force_host_platform_device_count={size} "
+            "makes as many, to try it out"
+        )
+    return make_mesh(size, enable_expert_parallel=parallel.enable_expert_parallel)
 
 
 def with_draft(
@@ -76,6 +108,7 @@ def with_draft(
         loaded = load_draft(
             draft,
             pair.target,
+            mesh=mesh_of(pair.target),
             quantize_activations=options.quantize_activations,
             **options.for_draft,
         )

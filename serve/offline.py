@@ -113,7 +113,8 @@ def _load(options: GenerateOptions) -> LoadedPair:
         model, draft = demo_target_dir(), demo_draft_dir()
     else:
         model, draft = Path(options.model), Path(options.draft) if options.draft else None
-    return load_pair(model, draft if options.num_speculative_tokens else None, options.load)
+    draft = draft if options.num_speculative_tokens else None
+    return load_pair(model, draft, options.load, options.parallel)
 
 
 def _encode(pair: LoadedPair, prompt: str, raw: bool) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from serve.load_flags import LoadOptions, read_load_options
+from serve.parallel_flags import ParallelOptions, read_parallel_options
 
 MAX_SPECULATIVE_TOKENS = 8
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
@@ -22,10 +23,6 @@ SPECULATIVE_KEYS = (
     "synthetic_acceptance_length",
     "synthetic_acceptance_rates",
 )
-SUPPORTED_VALUES = {
-    "method": "eagle3",
-    "draft_tensor_parallel_size": 1,
-}
 METHOD_KEYS = (
     "rejection_sample_method",
     "synthetic_acceptance_length",
@@ -44,6 +41,7 @@ class Speculation:
     k = 0 is plain decoding. A table has rows (first batch size, last batch size, smaller k).
     acceptance: those of METHOD_KEYS that were given.
     eagle_topk above 1: trees k levels deep, of which num_draft_tokens nodes are verified.
+    draft_tensor_parallel_size: devices that share the draft, None for as many as the target.
     """
 
     draft: str | None
@@ -52,6 +50,7 @@ class Speculation:
     acceptance: Mapping[str, Any] = field(default_factory=dict)
     eagle_topk: int = 1
     num_draft_tokens: int | None = None
+    draft_tensor_parallel_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class ServeOptions:
     kv_cache_scale: float
     kernels: str | None
     load: LoadOptions
+    parallel: ParallelOptions
     served_model_name: tuple[str, ...]
     host: str
     port: int
@@ -99,6 +99,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         speculation=speculation,
         adaptive=_check_adaptive(flags, speculation, proposes=proposes),
         load=read_load_options(flags, has_draft=proposes),
+        parallel=read_parallel_options(flags, speculation.draft_tensor_parallel_size),
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,
@@ -131,8 +132,7 @@ def read_speculative_config(text: str) -> Speculation:
     if unknown:
         keys = ", ".join(SPECULATIVE_KEYS)
         raise ValueError(f"--speculative-config: unknown keys {unknown}; there are {keys}")
-    for key, supported in SUPPORTED_VALUES.items():
-        _require_value(f"--speculative-config {key}", config.get(key, supported), supported)
+    _require_value("--speculative-config method", config.get("method", "eagle3"), "eagle3")
     draft = config.get("model")
     if not isinstance(draft, str | None):
         raise ValueError(f"--speculative-config model must be a directory; got {draft!r}")
@@ -145,6 +145,7 @@ def read_speculative_config(text: str) -> Speculation:
         count,
         None if table is None else _read_table(table, count),
         check_acceptance({key: config.get(key) for key in METHOD_KEYS}, count),
+        draft_tensor_parallel_size=config.get("draft_tensor_parallel_size"),
     )
 
 

@@ -16,6 +16,7 @@ from flax import nnx
 from oracle_files import ORACLES
 
 from convert import load_draft, load_target
+from convert.load import outline_draft, outline_target
 from convert.store.cli import main as convert_main
 from serve import loading
 from serve.bench import cli as bench
@@ -101,10 +102,16 @@ def test_the_options_reach_the_importer(
     target_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(loading, "load_target", lambda path, **options: seen.append(options))
-    monkeypatch.setattr(loading, "load_draft", lambda path, to, **options: seen.append(options))
+    for load in (outline_target, outline_draft):
+
+        def record(*paths: Any, load: Callable[..., Any] = load, **options: Any) -> Any:
+            seen.append(options)
+            return load(*paths, **options)
+
+        monkeypatch.setattr(loading, load.__name__, record)
     loading.load_pair(target_directory, INT4, EVERY_OPTION)
-    assert seen == [{"quantize_activations": "int8"}, asdict(EVERY_OPTION)]
+    target, draft = {"quantize_activations": "int8"}, asdict(EVERY_OPTION)
+    assert seen == [{**target, "mesh": None}, {**draft, "mesh": None}]
 
 
 def test_the_draft_is_loaded_as_the_flags_say(target_directory: Path) -> None:

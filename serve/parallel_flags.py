@@ -1,0 +1,87 @@
+"""Over how many devices a pair is split: one group of flags for the server and eagle3-generate."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+ONE_OF_EACH = {
+    "--data-parallel-size": ("-dp", "--dp", "--dp-size"),
+    "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
+}
+"""Known, and refused beyond 1."""
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How many devices hold the target, whether by whole experts, and how many hold the draft: as
+    many, or each of them all of it."""
+
+    tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    draft_tensor_parallel_size: int = 1
+
+    @property
+    def splits_draft(self) -> bool:
+        """Whether devices hold parts of the draft."""
+        return self.draft_tensor_parallel_size > 1
+
+
+ONE_DEVICE = ParallelOptions()
+
+
+def add_parallel_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the group to a command."""
+    group = parser.add_argument_group("several devices")
+    group.add_argument(
+        "--tensor-parallel-size",
+        "-tp",
+        "--tp",
+        "--tp-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="devices that share the weights",
+    )
+    group.add_argument(
+        "--enable-expert-parallel",
+        action="store_true",
+        help="each holds whole experts, not a part of every one",
+    )
+    group.add_argument(
+        "--expert-parallel-size", "--ep", "--ep-size", type=int, help=argparse.SUPPRESS
+    )
+    for name, aliases in ONE_OF_EACH.items():
+        parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)
+
+
+def read_parallel_options(
+    flags: argparse.Namespace, draft_tensor_parallel_size: Any = None
+) -> ParallelOptions:
+    """The group as values; ValueError, naming the flag, for sizes that this engine has not.
+
+    draft_tensor_parallel_size: as the speculative config has it, None for the target's.
+    """
+    size, experts = flags.tensor_parallel_size, flags.expert_parallel_size
+    if size < 1:
+        raise ValueError(f"--tensor-parallel-size must be at least 1; got {size}")
+    if experts not in (None, 1, size):
+        raise ValueError(
+            "--expert-parallel-size must be 1 or --tensor-parallel-size, experts lie on the same "
+            f"devices: {size}; got {experts}"
+        )
+    draft = size if draft_tensor_parallel_size is None else draft_tensor_parallel_size
+    if type(draft) is not int or draft not in (1, size):
+        raise ValueError(
+            f"draft_tensor_parallel_size must be 1 or --tensor-parallel-size: {size}; got {draft!r}"
+        )
+    by_expert = flags.enable_expert_parallel or (experts is not None and experts > 1)
+    return ParallelOptions(size, by_expert, draft)
+
+
+def _one(text: str) -> int:
+    if text != "1":
+        raise argparse.ArgumentTypeError(
+            "must be 1: run one server for each replica and a router before them, or set "
+            f"--tensor-parallel-size; got {text}"
+        )
+    return 1

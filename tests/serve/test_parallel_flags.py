@@ -1,0 +1,98 @@
+"""How many devices: the flags of two other engines, what is refused, and where a pair then lies."""
+
+import json
+from typing import Any
+
+import pytest
+
+from convert import read_parameter, safetensors_files
+from convert.outline import Outline
+from eagle3_jax.mesh import mesh_of
+from serve.demo import demo_draft_dir, demo_target_dir
+from serve.flags import parse_serve_flags
+from serve.generate_flags import parse_generate_flags
+from serve.load_flags import DEFAULTS
+from serve.loading import load_pair
+from serve.parallel_flags import ONE_DEVICE, ParallelOptions
+
+
+def serve(*argv: str) -> ParallelOptions:
+    return parse_serve_flags(["--demo", *argv])[0].parallel
+
+
+def generate(*argv: str) -> ParallelOptions:
+    return parse_generate_flags(["--demo", "--prompt", "a", *argv]).parallel
+
+
+def drafts(size: int) -> list[str]:
+    return ["--speculative-config", json.dumps({"draft_tensor_parallel_size": size})]
+
+
+@pytest.mark.parametrize("parse", [serve, generate])
+def test_names_of_both_engines_mean_the_same(parse: Any) -> None:
+    assert parse() == ONE_DEVICE == ParallelOptions(1, False, 1)
+    for name in ("--tensor-parallel-size", "-tp", "--tp", "--tp-size"):
+        assert parse(name, "8") == ParallelOptions(8, False, 8)
+    by_expert = ParallelOptions(8, True, 8)
+    assert parse("--tp", "8", "--enable-expert-parallel") == by_expert
+    assert parse("--tp", "8", "--ep-size", "8") == by_expert
+    assert parse("--tp", "8", "--ep-size", "1", "--dp", "1") == ParallelOptions(8, False, 8)
+
+
+def test_the_draft_is_split_as_the_target_or_not_at_all() -> None:
+    assert serve("--tp", "4", *drafts(1)) == ParallelOptions(4, False, 1)
+    assert serve("--tp", "4", *drafts(4)) == serve("--tp", "4") == ParallelOptions(4, False, 4)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tensors that are read from now on."""
+    names: list[str] = []
+
+    def read_box(info: Any, box: Any, read: Any = safetensors_files.read_box) -> Any:
+        names.append(info.name)
+        return read(info, box)
+
+    for module in (safetensors_files, read_parameter):
+        monkeypatch.setattr(module, "read_box", read_box)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        (ParallelOptions(8, False, 8), "4 attention heads cannot be split evenly over 8 devices"),
+        (ParallelOptions(16), "XLA_FLAGS=--xla_force_host_platform_device_count=16"),
+    ],
+)
+def test_devices_that_do_not_divide_or_are_not_there_are_refused_before_anything_is_read(
+    parallel: ParallelOptions, message: str, reads: list[str]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_pair(demo_target_dir(), demo_draft_dir(), DEFAULTS, parallel)
+    assert reads == []
+
+
+def test_a_pair_too_large_is_refused_before_its_target_is_read(
+    reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SmallDevice:
+        def memory_stats(self) -> dict[str, int]:
+            return {"bytes_limit": 8_000_000}
+
+    monkeypatch.setattr(Outline, "devices", property(lambda _: [SmallDevice()]))
+    parts = r"of the target's weights, .* GiB of the draft's"
+    with pytest.raises(ValueError, match=parts):
+        load_pair(demo_target_dir(), demo_draft_dir(), DEFAULTS, ParallelOptions(4, False, 4))
+    assert reads == ["d2t"], "which tells whether the draft fits its target"
+
+
+@pytest.mark.parametrize("parallel", [ParallelOptions(4, False, 1), ParallelOptions(2, True, 2)])
+def test_the_embedded_pair_lies_where_the_flags_say(parallel: ParallelOptions) -> None:
+    pair = load_pair(demo_target_dir(), demo_draft_dir(), DEFAULTS, parallel)
+    assert pair.draft is not None
+    mesh = mesh_of(pair.target)
+    assert mesh is not None and mesh.size == parallel.tensor_parallel_size
+    assert mesh.shape["expert"] == (mesh.size if parallel.enable_expert_parallel else 1)
+    kernel: Any = pair.draft.fc.kernel.get_value()
+    assert len(kernel.sharding.device_set) == parallel.draft_tensor_parallel_size
