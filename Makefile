@@ -25,17 +25,21 @@ prove: .venv/installed-test
 prove-sharding: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py --long
 
-# Every kernel and the whole round through XLA's ROCm compiler, for MI355X and MI325X.
+# Every kernel and the whole round, at full size too, through XLA's ROCm compiler, for MI355X and
+# MI325X.
 rocm-check: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
 	$(ROCM)/python -m pallas_kernels.aot
 	$(ROCM)/python -m serve.plan --list
+	$(ROCM)/python -m serve.plan.full_size_pairs tests/oracles/published
 
-# The decode steps of 4 and 8 devices.
+# The decode steps of 4 and 8 devices, and the round of Kimi-K2.5 MXFP4 on 4.
 rocm-check-short: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
 	$(ROCM)/python -m pallas_kernels.aot --short
 	$(ROCM)/python -m serve.plan --scheme mxfp4
+	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
+		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

@@ -28,11 +28,30 @@ def initial_state(
 
     On a mesh pools are split as their rows are, and all else is whole on every device.
     """
-    build = partial(_empty_state, target, draft, config, num_aux)
     if mesh is None:
-        return build()
+        return _empty_state(target, draft, config, num_aux)
     # No device ever holds what belongs to others.
-    return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh))()
+    return _sharded_state(target, draft, config, num_aux, mesh)()
+
+
+def state_shapes(
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    num_aux: int,
+    mesh: Mesh | None = None,
+) -> DecodeState:
+    """Shapes of the same, and where they lie on the mesh."""
+    if mesh is None:
+        return jax.eval_shape(partial(_empty_state, target, draft, config, num_aux))
+    return _sharded_state(target, draft, config, num_aux, mesh).eval_shape()
+
+
+def _sharded_state(
+    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int, mesh: Mesh
+) -> Any:
+    build = partial(_empty_state, target, draft, config, num_aux)
+    return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh))
 
 
 def _empty_state(

@@ -185,6 +185,22 @@ def compile_program(
     A prefill is full when its chunk holds controls, as that of a scoring one must. widths: of a
     round narrower than the state. The state is donated.
     """
+    function = program(kind, pair, target, draft, state, *inputs, widths=widths)
+    with prefer(pair.kernels):
+        lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
+    return lowered.compile(compiler_options=gpu.compiler_options())
+
+
+def program(
+    kind: str,
+    pair: Pair,
+    target: Shapes,
+    draft: Shapes,
+    state: DecodeState,
+    *inputs: Any,
+    widths: Widths | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """What `compile_program` compiles, as a function of arrays of these shapes."""
     function = partial(PROGRAMS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
@@ -192,9 +208,7 @@ def compile_program(
     if isinstance(sharding, NamedSharding):
         held = (target, draft, state)
         function = _on_every_device(kind, function, sharding.mesh, held, len(inputs))
-    with prefer(pair.kernels):
-        lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
-    return lowered.compile(compiler_options=gpu.compiler_options())
+    return function
 
 
 def _on_every_device(

@@ -102,13 +102,18 @@ class KimiTarget(nnx.Module):
         aux is the residual stream before each layer of `aux_layer_ids`, concatenated in that order;
         id num_hidden_layers is the output of the last layer.
         """
+        # Layers of one kind are traced once; a new function, because what is traced depends on more
+        # than JAX's caches know (pallas_kernels.gpu).
+        run = jax.jit(
+            lambda graph, state, *inputs: nnx.merge(graph, state)(*inputs), static_argnums=0
+        )
         x = self.embed_tokens(token_ids)
         rope = rope_tables(self.config.rope, self.config.qk_rope_head_dim, positions)
         streams: list[Array] = [x]
         written: KVPools = ()
         for i, layer in enumerate(self.layers):
             with jax.named_scope(f"target_layer_{i}"):
-                x, layer_pools = layer(x, rope, pools[i : i + 1], pages)
+                x, layer_pools = run(*nnx.split(layer), x, rope, pools[i : i + 1], pages)
             streams.append(x)
             written += layer_pools
         aux = [streams[i] for i in aux_layer_ids] or [x[..., :0]]

@@ -28,14 +28,16 @@ from pallas_kernels.triton.ir_text import abstract_gpu
 NOT_INSTALLED = (
     "XLA's ROCm compiler is not installed: pip install 'eagle3-jax[rocm]' (no GPU needed)"
 )
-# Figures of XLA's own target specs (mi350, mi300). The runtime version is not in them; without it
-# XLA drops every fp8 rewrite, as for a toolkit that is too old.
+# Figures of XLA's own target specs (mi350, mi300), but for the memory: that of MI355X and MI325X.
+# The runtime version is not in the specs; without it XLA drops every fp8 rewrite, as for a toolkit
+# that is too old.
 _TARGETS = {
     "gfx950": {
         "lds": 163840,
         "cores": 256,
         "bandwidth": 7782000000000,
         "ghz": 2.2,
+        "memory": 288 << 30,
         "name": "MI350X",
     },
     "gfx942": {
@@ -43,6 +45,7 @@ _TARGETS = {
         "cores": 304,
         "bandwidth": 6810000000000,
         "ghz": 2.1,
+        "memory": 256 << 30,
         "name": "MI300X",
     },
 }
@@ -74,15 +77,16 @@ class Program:
 def compile_program(
     arch: str, function: Callable[..., Any], *shapes: Any, donate: tuple[int, ...] = ()
 ) -> Program:
-    """Traces and compiles `function` for one GPU of this architecture.
+    """Traces and compiles `function` for GPUs of this architecture.
 
-    shapes: pytrees of ShapeDtypeStruct; nothing is allocated. Raises RuntimeError where XLA's ROCm
-    plugin is not installed (extra `rocm`), and what the compiler raises.
+    shapes: pytrees of ShapeDtypeStruct; nothing is allocated. Those that lie on a mesh of
+    `devices(arch, count)` say what every device holds; the others go to a single one. Raises
+    RuntimeError where XLA's ROCm plugin is not installed (extra `rocm`), and what the compiler
+    raises.
     """
-    device = devices(arch, 1)[0]
-    sharding = NamedSharding(Mesh(np.array([device]), ("x",)), PartitionSpec())
+    one = NamedSharding(Mesh(np.array(devices(arch, 1)), ("x",)), PartitionSpec())
     placed = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=s.sharding or one), shapes
     )
     with gpu.assume(arch, compiling=True), abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -146,13 +150,15 @@ def _plugin_package() -> Path | None:
 def _target(arch: str) -> str:
     """XLA's description of the GPU, as text."""
     t = _TARGETS[arch]
+    # XLA plans for four fifths of what there is where no allocator says how much may be used.
+    memory = t["memory"] * 5 // 4
     device = f"""
         threads_per_block_limit: 1024 threads_per_warp: 64 threads_per_core_limit: 2048
         shared_memory_per_block: {t["lds"]} shared_memory_per_block_optin: {t["lds"]}
         shared_memory_per_core: {t["lds"]} core_count: {t["cores"]} fpus_per_core: 128
         block_dim_limit_x: 2147483647 block_dim_limit_y: 65536 block_dim_limit_z: 65536
         memory_bandwidth: {t["bandwidth"]} l2_cache_size: 4194304 clock_rate_ghz: {t["ghz"]}
-        device_memory_size: 270566162432
+        device_memory_size: {memory}
         registers_per_core_limit: 131072 registers_per_block_limit: 131072
         rocm_compute_capability {{ gcn_arch_name: "{arch}:sramecc+:xnack-" }}"""
     return re.sub(

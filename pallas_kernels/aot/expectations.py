@@ -1,7 +1,7 @@
 """What must be true of a compiled program, said as a list of what is not."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
 import jax
@@ -41,9 +41,14 @@ def matrix_problems(kernels: Sequence[GpuKernel], wanted: str) -> list[str]:
     return [f"expected matrix instruction {wanted}, got {', '.join(used) or 'none'}"]
 
 
-def copy_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
+def copy_problems(
+    program: Program, weights: Iterable[jax.ShapeDtypeStruct], rows: Collection[int] = ()
+) -> list[str]:
     """Results of XLA's own that are as large as a weight: one that is dequantised, transposed or
-    cast in memory. Temporaries that are half as large together count too."""
+    cast in memory. Temporaries that are half as large together count too.
+
+    rows: what activations have for a first dimension, which may be as large as a small weight.
+    """
     large = [a for a in weights if prod(a.shape) >= SMALLEST_WEIGHT]
     # A byte may hold two values.
     sizes = {prod(a.shape) * k for a in large for k in ((1, 2) if a.dtype.itemsize == 1 else (1,))}
@@ -52,7 +57,7 @@ def copy_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> 
         for instruction, _ in parse_module(program.hlo).executed()
         if instruction.opcode not in _IN_PLACE and TRITON_CALL not in instruction.text
         for dtype, shape in instruction.arrays
-        if prod(shape) in sizes
+        if prod(shape) in sizes and shape[0] not in rows
     ]
     largest = max((prod(a.shape) * a.dtype.itemsize for a in large), default=0)
     if largest > 64 * MIB and program.temporary_bytes > largest / 2:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from pallas_kernels.aot.collectives import collective_kind
 from pallas_kernels.aot.hlo import Instruction, parse_module
 
 TRITON_CALL = "__gpu$xla.gpu.triton"
@@ -13,10 +14,6 @@ _FREE = {
     *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain", "async-start"),
 }
 _FREE_CALLS = {"Sharding", "AllocateBuffer", "annotate_device_placement"}
-_COLLECTIVES = (
-    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
-    *("collective-permute", "collective-broadcast"),
-)
 _NAMES = {"while": "loop", "conditional": "branch"}
 
 
@@ -62,7 +59,7 @@ def _launch(instruction: Instruction, times: int) -> Launch | None:
     kind = opcode.removesuffix("-start")
     if opcode in _FREE or opcode.endswith("-done"):
         return None
-    if kind in _COLLECTIVES:
+    if collective_kind(opcode):
         kind = "collective"
     elif opcode == "custom-call":
         target = re.search(r'custom_call_target="([^"]*)"', instruction.text)

@@ -13,7 +13,8 @@ FILE_WIDTH = 150
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0; 2 for flags and files of no use, and for what does not fit."""
+    """Returns the exit status: 0; 1 for a program that is not as it must be; 2 for flags and files
+    of no use, and for what does not fit."""
     parser = build_parser()
     flags = parser.parse_args(sys.argv[1:] if argv is None else argv)
     # Nothing runs on a device: shapes alone.
@@ -22,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if flags.constants:
             _constants(console)
+        elif flags.compile:
+            return _compile(console, read_options(flags))
         else:
             _plan(console, read_options(flags), flags.json, flags.plot)
     except (ImportError, OSError, ValueError) as error:
@@ -34,6 +37,18 @@ def _constants(console: Console) -> None:
     from serve.plan.tables import print_constants
 
     print_constants(console)
+
+
+def _compile(console: Console, options: PlanOptions) -> int:
+    from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
+    from serve.plan.full_size_table import compile_full_size, print_full_size
+    from serve.plan.planner import make_plan, read_pair
+
+    if not rocm_is_installed():
+        raise ImportError(NOT_INSTALLED)
+    make_plan(options, read_pair(options))  # What does not fit is said before anything is compiled.
+    results = list(compile_full_size([options]))
+    return 0 if print_full_size(console, [options], results) else 1
 
 
 def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path | None) -> None:

@@ -1,14 +1,19 @@
-"""The engine's round for one GPU, compiled from shapes alone."""
+"""The engine's round for GPUs, compiled from shapes alone."""
 
 from dataclasses import dataclass
-from functools import partial
+from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.programs import PROGRAMS, Pair, flatten_model, shapes_of
+from eagle3_jax.engine.initial_state import state_shapes
+from eagle3_jax.engine.programs import Pair, flatten_model, program, shapes_of
+from eagle3_jax.mesh import place
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
 from pallas_kernels import gpu
 from pallas_kernels.aot import Program, compile_program
 from serve.plan.kimi_k25 import Scheme, abstract_draft, abstract_target
@@ -28,8 +33,17 @@ class RoundShape:
     num_speculative_tokens: int = 3
 
 
-def compile_round(shape: RoundShape) -> tuple[Program, list[jax.ShapeDtypeStruct]]:
-    """The lean round program as the engine compiles it, and the shapes of all weights."""
+@dataclass(frozen=True)
+class CompiledRound:
+    """weights: shapes of each device's part. state_bytes: of a device's part of what is donated."""
+
+    program: Program
+    weights: list[jax.ShapeDtypeStruct]
+    state_bytes: int
+
+
+def compile_few_layers(shape: RoundShape) -> CompiledRound:
+    """For one GPU."""
     target = abstract_target(1 + shape.moe_layers, shape.scheme)
     draft = abstract_draft(AUX_LAYER_IDS)
     config = EngineConfig(
@@ -39,15 +53,47 @@ def compile_round(shape: RoundShape) -> tuple[Program, list[jax.ShapeDtypeStruct
         page_size=64,
         batch_buckets=(shape.batch,),
     )
-    state = jax.eval_shape(lambda: initial_state(target, draft, config, len(AUX_LAYER_IDS)))
-    with gpu.assume(shape.arch):
-        target_leaves, target_structure = flatten_model(target)
-        draft_leaves, draft_structure = flatten_model(draft)
-    pair = Pair(target_structure, draft_structure, AUX_LAYER_IDS)
+    return compile_round(shape.arch, target, draft, config, AUX_LAYER_IDS)
+
+
+def compile_round(
+    arch: str,
+    target: KimiTarget,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    aux_layer_ids: tuple[int, ...],
+    mesh: Mesh | None = None,
+) -> CompiledRound:
+    """The lean round program as the engine compiles it, for max_num_seqs sequences.
+
+    Models are abstract; on a mesh they lie there as `eagle3_jax.mesh.shard` says.
+    """
+    with gpu.assume(arch):
+        target_leaves, target_structure = flatten_model(target, mesh)
+        draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
+    pair = Pair(target_structure, draft_structure, aux_layer_ids)
     weights = shapes_of((target_leaves, draft_leaves))
-    slots = jax.ShapeDtypeStruct((shape.batch,), jnp.int32)
-    table = jax.ShapeDtypeStruct((shape.batch, config.pages_per_seq), jnp.int32)
-    program = compile_program(
-        shape.arch, partial(PROGRAMS["round"], pair), *weights, state, slots, table, donate=(2,)
+    state = state_shapes(target, draft, config, len(aux_layer_ids), mesh)
+    batch = config.max_num_seqs
+    inputs: Any = (
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+        jax.ShapeDtypeStruct((batch, config.pages_per_seq), jnp.int32),
     )
-    return program, jax.tree.leaves(weights)
+    if mesh is not None:
+        whole = NamedSharding(mesh, PartitionSpec())
+        inputs = [place(shape, whole) for shape in inputs]
+    function = program("round", pair, *weights, state, *inputs)
+    compiled = compile_program(arch, function, *weights, state, *inputs, donate=(2,))
+    return CompiledRound(
+        compiled, _parts(weights), sum(prod(s.shape) * s.dtype.itemsize for s in _parts(state))
+    )
+
+
+def _parts(tree: Any) -> list[jax.ShapeDtypeStruct]:
+    """A device's part of each array."""
+
+    def part(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        split = shape.sharding.shard_shape(shape.shape) if shape.sharding else shape.shape
+        return jax.ShapeDtypeStruct(split, shape.dtype)
+
+    return [part(shape) for shape in jax.tree.leaves(tree)]

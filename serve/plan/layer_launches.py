@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pallas_kernels.aot.expectations import copy_problems, kernel_problems
 from pallas_kernels.aot.launches import Launch, added, count, launches
-from serve.plan.compiled_round import RoundShape, compile_round
+from serve.plan.compiled_round import RoundShape, compile_few_layers
 
 GOAL = 16
 """Launches of one MoE layer, collectives not counted; a naive program has about 24."""
@@ -54,8 +54,9 @@ class RoundReport:
 def report_round(shape: RoundShape) -> RoundReport:
     """Compiles the round with shape.moe_layers layers and with one more."""
     begin = time.monotonic()
-    shallow, _ = compile_round(shape)
-    deep, weights = compile_round(replace(shape, moe_layers=shape.moe_layers + 1))
+    shallow = compile_few_layers(shape).program
+    compiled = compile_few_layers(replace(shape, moe_layers=shape.moe_layers + 1))
+    deep, weights = compiled.program, compiled.weights
     fewer, more = launches(shallow.hlo), launches(deep.hlo)
     ours = {launch.name for launch in more if launch.kind == "kernel"}
     problems = [

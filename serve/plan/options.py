@@ -12,6 +12,7 @@ from serve.plan.gpus import GPUS
 from serve.plan.parallel import Parallelism
 
 PROG = "eagle3-plan"
+BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}
 COUNTS = ("tensor_parallel_size", "isl", "osl", "block_size")
 
 
@@ -48,12 +49,19 @@ def build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog=PROG,
         description="What a pair of models needs on GPUs, and what it could do there: arithmetic "
-        "alone, from config.json. The formulas are in docs/planner.md.",
+        "from config.json, or with --compile its round at full size through XLA's ROCm compiler. "
+        "Both are explained in docs/planner.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     parser.add_argument(
         "--constants", action="store_true", help="print what is assumed of each GPU, and leave"
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the round of --max-num-seqs sequences for these GPUs, without one: needs the "
+        "extra rocm",
     )
     _add_models(parser.add_argument_group("models"))
     _add_devices(parser.add_argument_group("devices"))
@@ -79,11 +87,14 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         raise ValueError("--concurrency must be 1 or more each time")
     if not 0 <= flags.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
         raise ValueError(f"--num-speculative-tokens must be 0..{MAX_SPECULATIVE_TOKENS}")
+    gpu = BY_ARCH[flags.arch] if flags.arch else flags.gpu
+    if flags.compile and GPUS[gpu].arch not in BY_ARCH:
+        raise ValueError(f"--compile is for AMD's GPUs, with XLA's ROCm compiler; got --gpu {gpu}")
     concurrency = tuple(sorted(set(flags.concurrency)))
     return PlanOptions(
         model=flags.model,
         draft=flags.draft,
-        gpu=flags.gpu,
+        gpu=gpu,
         parallel=_parallelism(flags),
         kv_cache_dtype="fp8" if flags.kv_cache_dtype.startswith("fp8") else "bfloat16",
         gpu_memory_utilization=flags.gpu_memory_utilization,
@@ -134,7 +145,11 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
     def count(*names: str, default: int | None = None, help: str) -> None:
         group.add_argument(*names, type=int, default=default, metavar="N", help=help)
 
-    group.add_argument("--gpu", choices=tuple(GPUS), default="MI355X")
+    kind = group.add_mutually_exclusive_group()
+    kind.add_argument("--gpu", choices=tuple(GPUS), default="MI355X")
+    kind.add_argument(
+        "--arch", choices=tuple(BY_ARCH), help="in its place: MI355X (gfx950) or MI325X (gfx942)"
+    )
     count("--tensor-parallel-size", "-tp", "--tp", default=1, help="how many GPUs")
     group.add_argument(
         "--enable-expert-parallel", action="store_true", help="whole experts on each GPU"

@@ -85,6 +85,18 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
     assert "pip install 'eagle3-jax[plot]'" in said
 
 
+def test_compiling_without_the_compiler_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pallas_kernels.aot.compile.rocm_is_installed", lambda: False)
+    assert "pip install 'eagle3-jax[rocm]'" in refused(capsys, *REAL, "-tp", "4", "--compile")
+
+
+def test_an_architecture_stands_for_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--arch", "gfx942", "--concurrency", "4"]) == 0
+    assert "1 x MI325X" in capsys.readouterr().out
+
+
 def test_constants_name_every_gpu_and_every_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--constants"]) == 0
     shown = capsys.readouterr().out
@@ -120,6 +132,8 @@ def test_what_no_number_of_devices_can_hold_has_other_remedies(
         ([*TINY, "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization must be"),
         ([*TINY, "--plot", "plan.pdf"], "--plot must end in .png or .svg; got plan.pdf"),
         ([*TINY, "--gpu", "MI999"], "invalid choice: 'MI999'"),
+        ([*TINY, "--gpu", "MI300X", "--arch", "gfx942"], "not allowed with argument --gpu"),
+        ([*TINY, "--gpu", "H200", "--compile"], "--compile is for AMD's GPUs"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(

@@ -1,0 +1,146 @@
+"""The round of a pair at its real size for several GPUs: compiled, measured, and held to the plan.
+
+Nothing is allocated: weights are shapes, and XLA's ROCm compiler needs no GPU.
+"""
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.mesh import make_mesh, shard
+from pallas_kernels.aot.collectives import Collective, collectives
+from pallas_kernels.aot.compile import devices
+from pallas_kernels.aot.launches import count, launches
+from serve.plan.compiled_round import CompiledRound, compile_round
+from serve.plan.full_size_problems import full_size_problems
+from serve.plan.gpus import GPUS
+from serve.plan.memory import Memory
+from serve.plan.options import PlanOptions
+from serve.plan.planner import AbstractPair, make_plan, read_pair
+
+_LAYER = re.compile(r"\btarget_layer_(\d+)\b")
+
+
+@dataclass(frozen=True)
+class FullSizeReport:
+    """Bytes are those of each device. planned_bytes: arguments by the plan; state_bytes: donated.
+
+    per_layer: launches of a MoE layer, collectives not counted; program: how many the round has.
+    collectives: (kind, dtype, shape) and how often. seconds: of the clock, and cpu_seconds of all
+    threads; peak_bytes: of host memory.
+    """
+
+    options: PlanOptions
+    planned_bytes: int
+    argument_bytes: int
+    state_bytes: int
+    alias_bytes: int
+    temporary_bytes: int
+    kv_tokens: int
+    per_layer: float
+    program: int
+    collectives: Counter[Collective]
+    problems: tuple[str, ...]
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+def report_full_size(options: PlanOptions) -> FullSizeReport:
+    """Compiles the lean round of max_num_seqs sequences with pools as large as the device allows.
+
+    For a process of its own, so that peak_bytes is this program's. Raises what the plan raises,
+    and RuntimeError where the compiler is not installed.
+    """
+    begin = time.monotonic()
+    pair = read_pair(options)
+    memory = make_plan(options, pair).memory
+    planned = _planned_bytes(options, memory)
+    with _refusals() as refused:
+        compiled = _compile(options, pair, memory)
+    program = compiled.program
+    problems = [*refused, *full_size_problems(options, pair, compiled, planned)]
+    return FullSizeReport(
+        options,
+        planned,
+        program.argument_bytes,
+        compiled.state_bytes,
+        program.alias_bytes,
+        program.temporary_bytes,
+        memory.tokens(options.kv_cache_dtype),
+        _launches_per_layer(program.hlo, pair),
+        count(launches(program.hlo)),
+        Counter(collectives(program.hlo)),
+        tuple(dict.fromkeys(problems)),
+        round(time.monotonic() - begin, 1),
+        round(time.process_time(), 1),
+        _peak_bytes(),
+    )
+
+
+def _compile(options: PlanOptions, pair: AbstractPair, memory: Memory) -> CompiledRound:
+    arch, parallel = GPUS[options.gpu].arch, options.parallel
+    config = EngineConfig(
+        num_speculative_tokens=options.num_speculative_tokens if pair.draft else 0,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        page_size=options.page_size,
+        num_pages=memory.pages(options.kv_cache_dtype),
+        batch_buckets=(options.max_num_seqs,),
+        kv_cache_dtype=options.kv_cache_dtype,
+    )
+    mesh: Mesh = make_mesh(
+        parallel.devices,
+        enable_expert_parallel=parallel.expert_parallel,
+        devices=devices(arch, parallel.devices),
+    )
+    shard(pair.target, mesh)
+    if pair.draft and parallel.draft_devices > 1:
+        shard(pair.draft, mesh)
+    aux = pair.draft.config.aux_layer_ids if pair.draft else ()
+    return compile_round(arch, pair.target, pair.draft, config, aux, mesh)
+
+
+def _planned_bytes(options: PlanOptions, memory: Memory) -> int:
+    tokens = memory.pages(options.kv_cache_dtype) * options.page_size
+    return memory.weights + memory.state + tokens * memory.token_bytes(options.kv_cache_dtype)
+
+
+def _launches_per_layer(hlo: str, pair: AbstractPair) -> float:
+    """The mean of the layers with experts, by the scope that XLA's operations remember."""
+    config = pair.target.config
+    layers = Counter(
+        int(found[1])
+        for launch in launches(hlo)
+        if launch.kind != "collective" and (found := _LAYER.search(launch.scope))
+    )
+    counted = [layers[i] for i in range(config.num_hidden_layers) if not config.is_dense(i)]
+    return round(sum(counted) / max(1, len(counted)), 1)
+
+
+def _peak_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) << 10 if found else 0
+
+
+@contextmanager
+def _refusals() -> Iterator[list[str]]:
+    """What operations say meanwhile of kernels that they cannot run."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    log = logging.getLogger("pallas_kernels.dispatch")
+    log.addHandler(handler)
+    try:
+        yield said
+    finally:
+        log.removeHandler(handler)

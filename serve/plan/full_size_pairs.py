@@ -1,0 +1,61 @@
+"""python -m serve.plan.full_size_pairs FOLDER: the published pairs at full size, k = 3 and 6.
+
+FOLDER has their config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and
+binutils, no GPU. Exit status 1 where a program does not compile, or not as it must.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from serve.plan.cli import FILE_WIDTH
+from serve.plan.full_size_table import LIMIT_S, compile_full_size, print_full_size
+from serve.plan.options import PlanOptions, build_parser, read_options
+
+PAIRS = (
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "gfx950", 4),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "gfx950", 8),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "gfx950", 4),
+    ("kimi-k2.5", "kimi-k2.5-eagle3", "gfx942", 8),
+    ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "gfx942", 8),
+)
+"""Target, draft, architecture, how many GPUs."""
+COUNTS = (3, 6)
+"""Drafts a round."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m serve.plan.full_size_pairs", description=__doc__
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")
+    flags = parser.parse_args(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    every = list(full_size_options(flags.folder))
+    results = list(compile_full_size(every, flags.limit))
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    return 0 if print_full_size(console, every, results) else 1
+
+
+def full_size_options(folder: Path) -> Iterator[PlanOptions]:
+    """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens."""
+    for target, draft, arch, devices in PAIRS:
+        models = [f"--model={_config(folder, target)}", f"--draft={_config(folder, draft)}"]
+        sizes = [f"--arch={arch}", f"-tp={devices}", "--max-model-len=10240", "--block-size=64"]
+        for k in COUNTS:
+            flags = build_parser().parse_args([*models, *sizes, f"-k={k}"])
+            yield read_options(flags)
+
+
+def _config(folder: Path, name: str) -> Path:
+    return folder / f"{name}.config.json"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

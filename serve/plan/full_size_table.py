@@ -1,0 +1,96 @@
+"""Rounds compiled at their real size as a table for a terminal, and what is wrong with them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from pallas_kernels.aot.workers import Failure, run_each
+from serve.plan.full_size import FullSizeReport, report_full_size
+from serve.plan.options import PlanOptions
+
+GIB, MIB = 1 << 30, 1 << 20
+LIMIT_S = 1200.0
+"""For one program, on a machine that has something else to do."""
+Compiled = FullSizeReport | Failure
+_HEADINGS = (
+    *("arguments GiB", "of plan", "KV tokens", "written in place", "temporaries MiB"),
+    *("launches a MoE layer", "round", "collectives", "s", "CPU s", "host GiB"),
+)
+
+
+def compile_full_size(every: Sequence[PlanOptions], limit_s: float = LIMIT_S) -> Iterator[Compiled]:
+    """One after the other, each in a process of its own."""
+    for options in every:
+        yield from run_each(report_full_size, [options], processes=1, limit_s=limit_s)
+
+
+def print_full_size(
+    console: Console, every: Sequence[PlanOptions], results: Sequence[Compiled]
+) -> bool:
+    """A line for each, then all collectives and failures; returns whether there are no failures."""
+    console.print(_table(every, results))
+    failures = [*_failures(every, results)]
+    for line in (*_collectives(results), *failures):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return not failures
+
+
+def _table(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Table:
+    shown = Table(title="Rounds at full size, of each device", title_justify="left")
+    shown.add_column("pair")
+    for heading in _HEADINGS:
+        shown.add_column(heading, justify="right")
+    for options, result in zip(every, results, strict=True):
+        cells = ("FAILED",) if isinstance(result, Failure) else _cells(result)
+        shown.add_row(_name(options), *cells)
+    return shown
+
+
+def _name(options: PlanOptions) -> str:
+    """kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3, batch 64."""
+    models = (path for path in (options.model, options.draft) if path)
+    names = (path.name.partition(".config")[0].removesuffix(".json") for path in models)
+    experts = " EP" if options.parallel.expert_parallel else ""
+    k, batch = options.num_speculative_tokens, options.max_num_seqs
+    return (
+        f"{' + '.join(names)}, {options.gpu} TP{options.parallel.devices}{experts}, k = {k}, "
+        f"batch {batch}"
+    )
+
+
+def _cells(report: FullSizeReport) -> tuple[str, ...]:
+    return (
+        f"{report.argument_bytes / GIB:.1f}",
+        f"{report.argument_bytes / report.planned_bytes:.2%}",
+        f"{report.kv_tokens:,}",
+        f"{report.alias_bytes / report.state_bytes:.0%}",
+        f"{report.temporary_bytes / MIB:.0f}",
+        f"{report.per_layer:g}",
+        f"{report.program}",
+        f"{sum(report.collectives.values())}",
+        f"{report.seconds:.0f}",
+        f"{report.cpu_seconds:.0f}",
+        f"{report.peak_bytes / GIB:.1f}",
+    )
+
+
+def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
+    """Of each program: how many of which kind and size, those with most bytes first."""
+    for report in results:
+        if isinstance(report, Failure):
+            continue
+        yield f"\n{_name(report.options)}:"
+        told = sorted(report.collectives.items(), key=lambda item: -item[0].nbytes * item[1])
+        for one, count in told:
+            loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"
+            yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
+
+
+def _failures(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Iterator[str]:
+    for options, result in zip(every, results, strict=True):
+        name = f"FAILED {_name(options)}:"
+        if isinstance(result, Failure):
+            yield f"{name} {result.reason} {result.said}"
+        else:
+            yield from (f"{name} {problem}" for problem in result.problems)

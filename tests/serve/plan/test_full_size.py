@@ -1,0 +1,121 @@
+"""What makes a round at full size fail, what is compiled at which size, and what is printed."""
+
+import io
+from collections import Counter
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from published_pairs import PUBLISHED, draft, target
+from rich.console import Console
+
+from pallas_kernels.aot import Program
+from pallas_kernels.aot.code_object import GpuKernel
+from pallas_kernels.aot.collectives import Collective
+from pallas_kernels.aot.workers import Failure
+from serve.plan.compiled_round import CompiledRound
+from serve.plan.full_size import FullSizeReport
+from serve.plan.full_size_pairs import full_size_options
+from serve.plan.full_size_problems import collective_problems, full_size_problems
+from serve.plan.full_size_table import print_full_size
+from serve.plan.planner import AbstractPair
+
+OPTIONS = next(full_size_options(PUBLISHED))
+PAIR = AbstractPair(target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-fp8"))
+HLO = """HloModule jit__round
+
+ENTRY %main (Arg_0: bf16[64,7168]) -> bf16[64,7168] {
+  %hidden = bf16[256,7168]{1,0} fusion(%Arg_0), kind=kLoop, calls=%fused_computation
+  ROOT %out = bf16[64,7168]{1,0} all-reduce(%Arg_0), to_apply=%add
+}
+"""
+PROGRAM = Program("gfx950", HLO, [], 1000, 800, 1 << 20)
+ROUND = CompiledRound(PROGRAM, [jax.ShapeDtypeStruct((7168, 256), jnp.uint8)], 800)
+SUM = Collective("all-reduce", "bf16", (64, 4, 7168), 1)
+SUMS = [SUM] * (2 * 61 + 1 + 3 * 3)
+
+
+def problems(**changes: object) -> list[str]:
+    changed = replace(ROUND, program=replace(PROGRAM, **changes))
+    return list(full_size_problems(OPTIONS, PAIR, changed, 1000))
+
+
+def test_a_round_as_planned_has_no_problems_and_hidden_states_are_no_weights():
+    assert problems() == problems(argument_bytes=1010) == problems(argument_bytes=990) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"argument_bytes": 1011}, "1,011 B of arguments, 1,000 were planned"),
+        ({"temporary_bytes": 2 << 30}, "2048 MiB of temporaries"),
+        ({"alias_bytes": 799}, "799 B of 800 donated are written in place"),
+        ({"hlo": HLO.replace("256,7168", "7168,256")}, "hidden makes bf16[7168, 256], as large"),
+        ({"kernels": [GpuKernel("k", 64, 3, 0, 0, 0, 256, {})]}, "k: 3 VGPR spills"),
+        ({"kernels": [GpuKernel("k", 64, 0, 0, 8, 0, 256, {})]}, "k: 8 B scratch"),
+        ({"hlo": HLO.replace("64,7168", "163840,64")}, "all-reduce of bf16[163840, 64]"),
+    ],
+)
+def test_each_bound_that_is_broken_is_said(changes: dict[str, object], problem: str):
+    (said,) = problems(**changes)
+    assert problem in said
+
+
+def test_two_sums_a_layer_and_one_an_embedding_are_enough():
+    """61 layers of the target and three passes of the draft, which has none where it is whole."""
+    assert list(collective_problems(SUMS, OPTIONS, PAIR)) == []
+    more = list(collective_problems([*SUMS, SUM], OPTIONS, PAIR))
+    assert more == ["133 sums of hidden states, 132 would do"]
+    alone = replace(OPTIONS, parallel=replace(OPTIONS.parallel, draft_devices=1))
+    assert list(collective_problems(SUMS, alone, PAIR)) == [
+        "132 sums of hidden states, 123 would do"
+    ]
+
+
+def test_logits_are_not_told_and_pairs_are():
+    logits = Collective("all-gather", "f32", (64, 4, 163840), 1)
+    pairs = Collective("all-gather", "s32", (2, 64, 4, 4), 1)
+    said = list(collective_problems([logits, pairs], OPTIONS, PAIR))
+    assert said == ["all-gather of f32[64, 4, 163840]"]
+
+
+def test_the_published_pairs_are_compiled_for_batch_64_and_both_k():
+    every = list(full_size_options(PUBLISHED))
+    sizes = Counter((one.gpu, one.parallel.devices, one.num_speculative_tokens) for one in every)
+    assert sizes == {
+        **{("MI355X", devices, k): times for devices, times in ((4, 2), (8, 1)) for k in (3, 6)},
+        **{("MI325X", 8, k): 2 for k in (3, 6)},
+    }
+    assert {one.max_num_seqs for one in every} == {64}
+
+
+def test_the_table_has_a_line_for_each_and_says_what_failed():
+    report = FullSizeReport(
+        options=OPTIONS,
+        planned_bytes=200 << 30,
+        argument_bytes=201 << 30,
+        state_bytes=1000,
+        alias_bytes=500,
+        temporary_bytes=300 << 20,
+        kv_tokens=1234567,
+        per_layer=16.1,
+        program=1111,
+        collectives=Counter({SUM: 123, Collective("all-reduce", "f32", (64,), 8): 1}),
+        problems=("a spill",),
+        seconds=99.0,
+        cpu_seconds=88.0,
+        peak_bytes=3 << 30,
+    )
+    shown = io.StringIO()
+    good = replace(report, problems=())
+    results = [good, report, Failure("took longer than 9 s")]
+    assert not print_full_size(Console(file=shown, width=250), [OPTIONS] * 3, results)
+    text, name = shown.getvalue(), "kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3"
+    for cell in ("201.0", "100.50%", "1,234,567", "50%", "300", "16.1", "1111", "124", "3.0"):
+        assert text.count(f" {cell} ") == 2
+    assert "123 x all-reduce bf16[64, 4, 7168], 3,670,016 B" in text
+    assert "1 x all-reduce f32[64], 256 B, each 8 times" in text
+    assert f"FAILED {name}, batch 64: a spill" in text
+    assert f"FAILED {name}, batch 64: took longer than 9 s" in text
+    assert print_full_size(Console(file=io.StringIO()), [OPTIONS], [good])
