@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -86,10 +87,17 @@ def speculate(
     return rounds
 
 
+@partial(jax.jit, static_argnums=2)
+def _target_rows(
+    target: KimiTarget, tokens: jax.Array, aux_ids: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
+    out = forward(target, tokens[None], aux_layer_ids=aux_ids)
+    return out.logits[0].argmax(-1), out.aux_hidden[0]
+
+
 def target_pass(
     target: KimiTarget, tokens: list[int], aux_ids: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The target's choice after every token, and the aux features of every token."""
-    out = forward(target, padded(tokens)[None], aux_layer_ids=aux_ids)
-    logits, aux = np.asarray(out.logits), np.asarray(out.aux_hidden)
-    return logits[0, : len(tokens)].argmax(-1), aux[0, : len(tokens)]
+    choices, aux = jax.device_get(_target_rows(target, padded(tokens), aux_ids))
+    return choices[: len(tokens)], aux[: len(tokens)]
