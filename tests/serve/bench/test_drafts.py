@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import pytest
 from oracle_files import ORACLES
 
@@ -25,8 +24,6 @@ from serve.loading import load_pair
 
 CLOSE = 0.8
 """A quantised draft's accept length over the trained one's, at least."""
-HASTE = "jax_disable_most_optimizations"
-"""Of XLA's: programs that answer five prompts compile longer than they run."""
 
 OVERALL_ROW = AcceptRow(
     OVERALL, 2, 9, AcceptCounts(4, 8, 5, (3, 2)), 2.25, (0.75, 0.5), 1.0, (1, 1, 2), 0.9
@@ -43,11 +40,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> DraftsRecord:
     files = embedded_drafts.embedded_drafts(tmp_path_factory.mktemp("drafts"), lambda _: None)
     chosen = [draft for draft in files if draft.name in ("BF16", "FP8", "INT4")]
     prompts = held_out(pair.tokenizer, 1)
-    jax.config.update(HASTE, True)
-    try:
-        return compare_drafts(pair, chosen, prompts, 2, max_tokens=32, say=lambda _: None)
-    finally:
-        jax.config.update(HASTE, False)
+    return compare_drafts(pair, chosen, prompts, 2, max_tokens=32, say=lambda _: None)
 
 
 def test_answers_are_those_of_plain_decoding(record: DraftsRecord) -> None:

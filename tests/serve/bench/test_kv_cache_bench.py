@@ -1,7 +1,5 @@
 """The comparison of KV caches against the model without any cache."""
 
-from collections.abc import Iterator
-
 import jax
 import numpy as np
 import pytest
@@ -13,16 +11,7 @@ from serve.bench.kv_cache import CACHES, CacheRecord, answer_logprobs, compare_c
 from serve.demo.corpus import held_out_prompts
 from serve.loading import build_engine
 
-HASTE = "jax_disable_most_optimizations"
 ASKED = [HeldOutPrompt("facts", held_out_prompts("facts", 1)[0], ids) for ids in PROMPTS]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def haste() -> Iterator[None]:
-    """Nearly all of the time goes into compiling."""
-    jax.config.update(HASTE, True)
-    yield
-    jax.config.update(HASTE, False)
 
 
 @pytest.fixture(scope="module")
