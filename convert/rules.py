@@ -5,17 +5,15 @@ rule reads a weight and writes it back. A weight is a tensor or a quantised matr
 (`convert.weights`); rules don't say which. `convert.plan` holds a table against a checkpoint.
 """
 
-import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 
 from convert.box import Box
-from convert.safetensors_files import DTYPES
 
 FLOATS = ("F32", "BF16", "F16")
 
@@ -146,41 +144,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER = re.compile(r"(?:(?<=\.)|^)(?:0|[1-9][0-9]*)(?=\.|$)")
 
 
-def saved_tensors(
-    rules: Sequence[Rule], parameters: Mapping[str, np.ndarray], dtype: np.dtype
-) -> dict[str, np.ndarray]:
-    """Parameters back under the table's names, in `dtype` unless the rule fixes another."""
-    tensors: dict[str, np.ndarray] = {}
-    written: set[str] = set()
-    for rule in rules:
-        for path in parameters if rule.paths else ():
-            stacked, template = split_row(rule.paths[0])
-            if (values := _match(template, path)) is None:
-                continue
-            paths = [split_row(part)[1].format(**values) for part in rule.paths]
-            parts = [parameters[part] for part in paths]
-            written.update(paths)
-            target = DTYPES[rule.saved] if rule.saved else dtype
-            for row in range(len(parts[0])) if stacked else (None,):
-                chosen = parts if row is None else [part[row] for part in parts]
-                name = rule.name.format(**values, **({stacked: row} if stacked else {}))
-                tensors[name] = np.ascontiguousarray(rule.layout.save(*chosen), target)
-    assert written == set(parameters), f"no rule saves {sorted(set(parameters) - written)}"
-    return tensors
-
-
 def split_row(template: str) -> tuple[str | None, str]:
     """`experts.up_proj[{expert}]` -> ("expert", "experts.up_proj")."""
     found = re.fullmatch(r"(.*)\[\{(\w+)\}\]", template)
     return (found[2], found[1]) if found else (None, template)
-
-
-def _match(template: str, name: str) -> dict[str, str] | None:
-    found = _name_pattern(template).fullmatch(name)
-    return found.groupdict() if found else None
-
-
-@functools.cache
-def _name_pattern(template: str) -> re.Pattern[str]:
-    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>0|[1-9][0-9]*)", escaped))

@@ -3,7 +3,10 @@
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -12,11 +15,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from convert.eagle3 import draft_rules
-from convert.fill import named_variables
+from convert.fill import shapes_of
 from convert.kimi_k25 import published_target_name, target_rules
 from convert.published_config import draft_to_hf, target_to_hf
-from convert.rules import saved_tensors
 from convert.safetensors_files import DTYPES, SINGLE_FILE
+from convert.saved_tensors import ReadArray, host_reader, saved_tensors
+from convert.store import Parameter
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -34,8 +38,9 @@ def save_hf(
     """Writes a model as published checkpoints are laid out; what `load_*` reads back bit for bit.
 
     Weights are rounded to `dtype`, the router's correction bias stays float32. A draft's modules
-    that are those of `shared_with` are left out. Each file appears complete or not at all. Raises
-    ValueError for a model with quantised weights.
+    that are those of `shared_with` are left out. Parameters are gathered from their devices one
+    after the other. Each file appears complete or not at all. Raises ValueError for a model with
+    quantised weights: `save_store` keeps those.
     """
     directory, saved_dtype = Path(directory), np.dtype(dtype)
     if any(isinstance(part, QuantizedKernel) for _, part in nnx.iter_graph(model)):
@@ -43,62 +48,77 @@ def save_hf(
             "a model with quantised weights can't be saved: their floats are gone. Save the model "
             "it was made from, then run eagle3-quantize"
         )
-    if isinstance(model, KimiTarget):
-        config = target_to_hf(model.config, saved_dtype.name)
-        tensors = _target_tensors(model, saved_dtype)
-    else:
-        config = draft_to_hf(model.config, saved_dtype.name)
-        tensors = _draft_tensors(model, saved_dtype, shared_with)
+    shapes = shapes_of(model, shared_modules(model, shared_with))
+    tensors = model_tensors(model, shapes, saved_dtype)
     directory.mkdir(parents=True, exist_ok=True)
-    write_safetensors(directory / SINGLE_FILE, tensors)
-    _replace(directory / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+    write_tensors(directory / SINGLE_FILE, tensors)
+    config = published_config(model, saved_dtype)
+    _replace(directory / "config.json", [json.dumps(config, indent=2).encode() + b"\n"])
+
+
+def published_config(model: KimiTarget | Eagle3Draft, dtype: np.dtype) -> dict[str, object]:
+    """What config.json says of a model."""
+    to_hf = target_to_hf if isinstance(model, KimiTarget) else draft_to_hf
+    return to_hf(model.config, dtype.name)  # type: ignore[arg-type]
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes one safetensors file, widest types first so that every tensor is aligned."""
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    """Writes one safetensors file of arrays in memory, those of one type by name."""
+    named = sorted(tensors.items())
+    write_tensors(path, [Parameter(n, t.shape, t.dtype, partial(np.asarray, t)) for n, t in named])
+
+
+def write_tensors(path: Path, tensors: Iterable[Parameter]) -> None:
+    """Writes one safetensors file, widest types first so that every tensor is aligned; each tensor
+    is read when its turn comes."""
+    ordered = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, tensor in ordered:
+    for tensor in ordered:
         start, end = end, end + tensor.nbytes
-        header[name] = {
+        header[tensor.path] = {
             "dtype": _DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    chunks = (np.ascontiguousarray(tensor).tobytes() for _, tensor in ordered)
-    _replace(path, struct.pack("<Q", len(encoded)), encoded, *chunks)
+    chunks = (np.ascontiguousarray(tensor.read()).tobytes() for tensor in ordered)
+    _replace(path, chain([struct.pack("<Q", len(encoded)), encoded], chunks))
 
 
-def _target_tensors(model: KimiTarget, dtype: np.dtype) -> dict[str, np.ndarray]:
-    tensors = saved_tensors(target_rules(model.config), _arrays(model), dtype)
-    return {published_target_name(name): tensor for name, tensor in tensors.items()}
-
-
-def _draft_tensors(
-    model: Eagle3Draft, dtype: np.dtype, shared_with: KimiTarget | None
-) -> dict[str, np.ndarray]:
-    shared = {
-        name
-        for name in ("embed_tokens", "lm_head")
-        if shared_with is not None and getattr(model, name) is getattr(shared_with, name)
-    }
-    own = {name: a for name, a in _arrays(model).items() if name.split(".")[0] not in shared}
-    tensors = saved_tensors(draft_rules(model.config), own, dtype)
-    if (target_ids := model.target_ids) is not None:
-        known = np.zeros(model.config.vocab_size, np.bool_)
-        known[np.asarray(target_ids)] = True
-        tensors["t2d"] = known
+def model_tensors(
+    model: KimiTarget | Eagle3Draft, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
+) -> list[Parameter]:
+    """The published tensors of those parameters of a model that have a shape; not gathered yet."""
+    read = host_reader(model)
+    if isinstance(model, KimiTarget):
+        tensors = saved_tensors(target_rules(model.config), shapes, read, dtype)
+        return [replace(tensor, path=published_target_name(tensor.path)) for tensor in tensors]
+    tensors = saved_tensors(draft_rules(model.config), shapes, read, dtype)
+    vocab, draft_vocab = model.config.vocab_size, model.config.draft_vocab_size
+    if draft_vocab < vocab:
+        known = partial(_known_ids, read, vocab)
+        tensors.append(Parameter("t2d", (vocab,), np.dtype(np.bool_), known))
     return tensors
 
 
-def _arrays(model: KimiTarget | Eagle3Draft) -> dict[str, np.ndarray]:
-    return {name: np.asarray(v.get_value()) for name, v in named_variables(model).items()}
+def shared_modules(model: nnx.Module, shared_with: nnx.Module | None) -> set[str]:
+    """The modules of a draft that are those of another model."""
+    names = ("embed_tokens", "lm_head")
+    if shared_with is None:
+        return set()
+    return {name for name in names if getattr(model, name) is getattr(shared_with, name)}
 
 
-def _replace(path: Path, *chunks: bytes) -> None:
+def _known_ids(read: ReadArray, vocab_size: int) -> np.ndarray:
+    offsets = read("d2t")
+    known = np.zeros(vocab_size, np.bool_)
+    known[np.arange(offsets.size) + offsets] = True
+    return known
+
+
+def _replace(path: Path, chunks: Iterable[bytes]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.writelines(chunks)

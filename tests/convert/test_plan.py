@@ -8,9 +8,10 @@ import pytest
 from convert.box import whole
 from convert.plan import Plan, make_plan
 from convert.read_parameter import read_floats
-from convert.rules import TRANSPOSED, Rule, saved_tensors
+from convert.rules import TRANSPOSED, Rule
 from convert.safetensors_files import Checkpoint, open_checkpoint
 from convert.save import write_safetensors
+from convert.saved_tensors import saved_tensors
 from convert.weights import find_weights
 
 RULES = [
@@ -56,10 +57,10 @@ def test_a_plan_read_and_saved_gives_the_tensors_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         parameters["layers.0.experts"][1], tensors()["layers.0.experts.1.weight"].T
     )
-    saved = saved_tensors(RULES, parameters, single)
-    assert set(saved) == set(tensors()) - {"buffer"}
-    for name, tensor in saved.items():
-        np.testing.assert_array_equal(tensor, tensors()[name])
+    saved = saved_tensors(RULES, PARAMETERS, parameters.__getitem__, single)
+    assert {tensor.path for tensor in saved} == set(tensors()) - {"buffer"}
+    for tensor in saved:
+        np.testing.assert_array_equal(tensor.read(), tensors()[tensor.path])
 
 
 def test_one_error_lists_every_misfit(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""Parameters back as a table's tensors, each gathered from its devices when it is written."""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+from flax import nnx
+
+from convert.fill import named_variables
+from convert.rules import Rule, split_row
+from convert.safetensors_files import DTYPES
+from convert.store import Parameter
+
+ReadArray = Callable[[str], np.ndarray]
+KEPT = 2
+"""Parameters in host memory: the two that some tensors are made of."""
+
+
+def saved_tensors(
+    rules: Sequence[Rule], shapes: Mapping[str, tuple[int, ...]], read: ReadArray, dtype: np.dtype
+) -> list[Parameter]:
+    """Parameters under the table's names, in `dtype` unless the rule fixes another.
+
+    shapes: of all parameters. read: gives one by path; one after the other is asked for.
+    """
+    tensors: list[Parameter] = []
+    written: set[str] = set()
+    for rule in rules:
+        for path in shapes if rule.paths else ():
+            stacked, template = split_row(rule.paths[0])
+            if (values := _match(template, path)) is None:
+                continue
+            paths = [split_row(part)[1].format(**values) for part in rule.paths]
+            written.update(paths)
+            rows = range(shapes[path][0]) if stacked else (None,)
+            for row in rows:
+                name = rule.name.format(**values, **({stacked: row} if stacked else {}))
+                tensors.append(_tensor(name, rule, paths, row, shapes, read, dtype))
+    assert written == set(shapes), f"no rule saves {sorted(set(shapes) - written)}"
+    return tensors
+
+
+def host_reader(model: nnx.Module) -> ReadArray:
+    """Gives a model's parameters by path, of any devices of this process, as copies in host memory
+    of which it keeps the last few."""
+    variables = named_variables(model)
+    return functools.lru_cache(KEPT)(lambda path: _to_host(variables[path].get_value()))
+
+
+def _tensor(
+    name: str,
+    rule: Rule,
+    paths: Sequence[str],
+    row: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    read: ReadArray,
+    dtype: np.dtype,
+) -> Parameter:
+    saved = DTYPES[rule.saved] if rule.saved else dtype
+    parts = [shapes[path] if row is None else shapes[path][1:] for path in paths]
+
+    def arrange() -> np.ndarray:
+        arrays = (read(path) if row is None else read(path)[row] for path in paths)
+        return np.ascontiguousarray(rule.layout.save(*arrays), saved)
+
+    return Parameter(name, rule.layout.tensor_shape(*parts), saved, arrange)
+
+
+def _to_host(array: jax.Array) -> np.ndarray:
+    """JAX keeps what was once fetched with the array it came from: copies are fetched, and go."""
+    out = np.empty(array.shape, array.dtype)
+    for part in array.addressable_shards:
+        if part.replica_id == 0:
+            out[part.index] = np.asarray(jax.device_put(part.data, part.device, may_alias=False))
+    return out
+
+
+def _match(template: str, name: str) -> dict[str, str] | None:
+    found = _name_pattern(template).fullmatch(name)
+    return found.groupdict() if found else None
+
+
+@functools.cache
+def _name_pattern(template: str) -> re.Pattern[str]:
+    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>0|[1-9][0-9]*)", escaped))
