@@ -1,6 +1,7 @@
 """Operations on arrays that decide the speed of a decode step; each folder holds one contract."""
 
 from pallas_kernels.absorb_query import absorb_query as absorb_query
+from pallas_kernels.add_norm import add_norm as add_norm
 from pallas_kernels.cache_latents import cache_latents as cache_latents
 from pallas_kernels.fp8_matmul import matmul as matmul
 from pallas_kernels.gqa_decode import gqa_decode as gqa_decode

@@ -18,6 +18,7 @@ from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
 from eagle3_jax.mesh import MeshAxes
+from pallas_kernels import add_norm
 
 
 class KimiLayer(nnx.Module):
@@ -41,8 +42,8 @@ class KimiLayer(nnx.Module):
         pages: PageView | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         attended, pools = self.self_attn(x, rope, pools, pages, self.input_layernorm)
-        x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), pools
+        x, normed = add_norm(x, attended, self.post_attention_layernorm.norm)
+        return x + self.mlp(normed), pools
 
 
 class KimiTarget(nnx.Module):

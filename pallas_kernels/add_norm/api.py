@@ -1,0 +1,28 @@
+from jaxtyping import Array, Float
+
+from pallas_kernels.add_norm import pallas, reference
+from pallas_kernels.dispatch import choose
+from pallas_kernels.rms_norm import Norm
+
+
+def add_norm(
+    x: Float[Array, "*rows hidden"],
+    added: Float[Array, "*added_rows added_hidden"],
+    norm: Norm,
+    *,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "*rows hidden"], Float[Array, "*rows hidden"]]:
+    """x + added, and that normed: what goes on beside a block of a model and what goes into it.
+
+    Both have x's dtype, which added has too; the norm sees the rounded sum, as `rms_norm` would.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    if added.shape != x.shape or norm.weight.shape != x.shape[-1:]:
+        raise ValueError(
+            f"add_norm: expected x and added of one shape [.., hidden] and a weight [hidden], got "
+            f"{x.shape}, {added.shape} and {norm.weight.shape}"
+        )
+    plain = reference.add_norm
+    kernel = pallas.refusal(x, added) or pallas.add_norm
+    run = choose("add_norm", implementation, {"xla": plain, "reference": plain, "pallas": kernel})
+    return run(x, added, norm)

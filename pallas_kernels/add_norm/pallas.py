@@ -1,0 +1,52 @@
+"""A sum and its norm in one launch, a program a row; XLA takes two and reads the sum again."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from pallas_kernels.rms_norm import Norm
+from pallas_kernels.row_kernel import row_block
+from pallas_kernels.triton import launch, load, store, whole
+
+
+def refusal(x: Array, added: Array) -> str | None:
+    """Why the kernel cannot run on these."""
+    if x.dtype not in (jnp.bfloat16, jnp.float32) or added.dtype != x.dtype:
+        return f"expected bfloat16 or float32 and twice the same, got {x.dtype} and {added.dtype}"
+    return None
+
+
+def add_norm(
+    x: Float[Array, "*rows hidden"], added: Float[Array, "*rows hidden"], norm: Norm
+) -> tuple[Float[Array, "*rows hidden"], Float[Array, "*rows hidden"]]:
+    """See `pallas_kernels.add_norm.api.add_norm`."""
+    rows = x.reshape(-1, x.shape[-1]), added.reshape(-1, x.shape[-1])
+    out = [jax.ShapeDtypeStruct(rows[0].shape, x.dtype)] * 2
+    total, normed = launch(
+        partial(_kernel, eps=norm.eps),
+        name="add_norm",
+        grid=(len(rows[0]),),
+        in_specs=[*map(row_block, rows), whole(norm.weight)],
+        out_specs=[*map(row_block, out)],
+        out_shape=out,
+        num_warps=4 if x.shape[-1] <= 4096 else 8,
+    )(*rows, norm.weight)
+    return total.reshape(x.shape), normed.reshape(x.shape)
+
+
+def _kernel(x: Any, added: Any, weight: Any, total: Any, normed: Any, *, eps: float) -> None:
+    column = jnp.arange(pl.next_power_of_2(x.shape[0]))
+    inside = column < x.shape[0]
+    one, other = (
+        load(ref.at[column], mask=inside, other=0.0).astype(jnp.float32) for ref in (x, added)
+    )
+    rounded = (one + other).astype(x.dtype)
+    store(total.at[column], rounded, mask=inside)
+    wide = rounded.astype(jnp.float32)
+    root = jax.lax.rsqrt(jnp.sum(wide * wide) / x.shape[0] + eps)
+    own = load(weight.at[column], mask=inside, other=0.0)
+    store(normed.at[column], own * (wide * root).astype(x.dtype), mask=inside)
