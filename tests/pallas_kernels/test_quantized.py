@@ -1,6 +1,7 @@
 """Quantised matmuls against float64, and activations against the vectors of the tools' own code."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -117,6 +118,14 @@ def test_a_row_does_not_see_its_neighbours(scheme: QuantFormat) -> None:
     np.testing.assert_array_equal(one[0], other[0])
 
 
+@jax.jit
+def single_expert(
+    x: jax.Array, gate: QuantizedArray, up: QuantizedArray, down: QuantizedArray, expert: jax.Array
+) -> jax.Array:
+    inner = jax.nn.silu(matmul(x, gate[expert])) * matmul(x, up[expert])
+    return matmul(inner, down[expert])
+
+
 @pytest.mark.parametrize("implementation", ["xla", "reference"])
 @each_scheme
 def test_quantised_experts_are_those_of_the_single_matrices(
@@ -130,12 +139,10 @@ def test_quantised_experts_are_those_of_the_single_matrices(
     weights = rng.random((6, 2)).astype(np.float32)
     expected = np.zeros_like(x)
     for token, choice in np.ndindex(ids.shape):
-        expert = int(ids[token, choice])
-        inner = jax.nn.silu(matmul(jnp.asarray(x[token, None]), gate[expert]))
-        inner = inner * matmul(jnp.asarray(x[token, None]), up[expert])
-        expected[token] += weights[token, choice] * np.asarray(matmul(inner, down[expert]))[0]
-    rows = map(jnp.asarray, (ids, weights))
-    got = grouped_mlp(jnp.asarray(x), gate, up, down, *rows, implementation=implementation)
+        one = single_expert(x[token, None], gate, up, down, ids[token, choice])
+        expected[token] += weights[token, choice] * np.asarray(one)[0]
+    experts = jax.jit(partial(grouped_mlp, implementation=implementation))
+    got = experts(x, gate, up, down, ids, weights)
     np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-4, atol=1e-5)
 
 
