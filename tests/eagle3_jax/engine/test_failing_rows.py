@@ -39,7 +39,6 @@ def test_logits_that_are_not_finite_end_their_own_request(
     spoiled: tuple[KimiTarget, Eagle3Draft], k: int, temperature: float
 ) -> None:
     engine = Engine(*spoiled, sizes(k), eos_token_ids=())
-    engine.warmup()
     sound = drive(engine, healthy_requests(temperature))
     bad = Request("bad", [2, POISON, 8], SamplingParams(max_tokens=12))
     requests = healthy_requests(temperature)
@@ -97,7 +96,6 @@ def test_options_that_bar_every_token_end_their_own_request(
     target: KimiTarget, draft: Eagle3Draft, k: int
 ) -> None:
     engine = Engine(target, draft, sizes(k), eos_token_ids=())
-    engine.warmup()
     barred: dict[str, Any] = {"allowed_token_ids": [5, 6], "bad_words_ids": [[5], [6, 6]]}
     requests = [
         Request("two", [1, 2], SamplingParams(max_tokens=9, **barred)),
