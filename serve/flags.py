@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from serve.cache_flags import DTYPES, add_scale_flag
 from serve.load_flags import add_load_flags
 from serve.options import (
     LOGPROBS_MODES,
@@ -144,17 +145,11 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     count("--num-gpu-blocks-override", help="cache pages")
     group.add_argument(
         "--kv-cache-dtype",
-        choices=("auto", "bfloat16", "fp8", "fp8_e4m3"),
+        choices=DTYPES,
         default="auto",
         help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
     )
-    group.add_argument(
-        "--kv-cache-scale",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="what fp8 values are multiplied with",
-    )
+    add_scale_flag(group)
     group.add_argument(
         "--kernels",
         choices=("auto", "pallas", "xla", "reference"),

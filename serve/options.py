@@ -2,13 +2,16 @@
 
 import argparse
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from serve.cache_flags import read_scale
 from serve.load_flags import LoadOptions, read_load_options
 from serve.parallel_flags import ParallelOptions, read_parallel_options
+
+if TYPE_CHECKING:
+    from eagle3_jax.engine import KVScales
 
 MAX_SPECULATIVE_TOKENS = 8
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
@@ -62,7 +65,7 @@ class ServeOptions:
     speculation: Speculation
     adaptive: bool
     kv_cache_dtype: str
-    kv_cache_scale: float
+    kv_cache_scale: "float | KVScales | None"
     kernels: str | None
     load: LoadOptions
     parallel: ParallelOptions
@@ -111,7 +114,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         prefill_chunk=_positive(flags, "max_num_batched_tokens"),
         exact=flags.exact,
         kv_cache_dtype=flags.kv_cache_dtype.removesuffix("_e4m3"),
-        kv_cache_scale=_check_scale(flags),
+        kv_cache_scale=read_scale(flags),
         kernels=None if flags.kernels == "auto" else flags.kernels,
         enable_prefix_caching=flags.enable_prefix_caching,
         logprobs_mode=flags.logprobs_mode,
@@ -195,15 +198,6 @@ def check_num_speculative_tokens(count: Any) -> int:
             f"got {count!r}"
         )
     return count
-
-
-def _check_scale(flags: argparse.Namespace) -> float:
-    """--kv-cache-scale; ValueError unless it is a positive factor of float8."""
-    if not 0 < flags.kv_cache_scale < math.inf:
-        raise ValueError(f"--kv-cache-scale must be positive; got {flags.kv_cache_scale}")
-    if flags.kv_cache_scale != 1 and not flags.kv_cache_dtype.startswith("fp8"):
-        raise ValueError("--kv-cache-scale needs --kv-cache-dtype fp8")
-    return flags.kv_cache_scale
 
 
 def _check_adaptive(flags: argparse.Namespace, speculation: Speculation, *, proposes: bool) -> bool:

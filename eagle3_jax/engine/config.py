@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
+from eagle3_jax.engine.kv_scales import KVScales
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
 from eagle3_jax.speculative.tree_shape import tree_shape
 from eagle3_jax.speculative.widths import Widths
@@ -27,8 +28,9 @@ class EngineConfig:
     num_speculative_tokens_per_batch_size: rows (first batch size, last, k' <= k); adaptive: the
     engine chooses k' <= k by what it measures. Each k' has programs of its own then.
     kv_cache_dtype: `auto`, that of the model, `bfloat16`, or `fp8`: e4m3fn times kv_cache_scale,
-    one factor for all pools. kernels: the implementation that operations run as, None for the
-    device's own (see pallas_kernels.dispatch).
+    one factor for all pools or one for each, which fp8 needs.
+    kernels: the implementation that operations run as, None for the device's own (see
+    pallas_kernels.dispatch).
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree_shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -52,7 +54,7 @@ class EngineConfig:
     eagle_topk: int = 1
     num_draft_tokens: int | None = None
     kv_cache_dtype: str = "auto"
-    kv_cache_scale: float = 1.0
+    kv_cache_scale: float | KVScales | None = None
     kernels: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,10 +94,16 @@ class EngineConfig:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             known = " or ".join(KV_CACHE_DTYPES)
             raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")
-        if not 0 < self.kv_cache_scale < math.inf:
-            raise ValueError(f"kv_cache_scale must be positive, got {self.kv_cache_scale}")
-        if self.kv_cache_scale != 1 and self.kv_cache_dtype != "fp8":
+        scale, is_float8 = self.kv_cache_scale, self.kv_cache_dtype == "fp8"
+        if scale is None and is_float8:
+            raise ValueError(
+                "kv_cache_dtype fp8 needs kv_cache_scale: measured factors (eagle3-bench kv-cache "
+                "--measure) or one number for all pools"
+            )
+        if scale is not None and not is_float8:
             raise ValueError("kv_cache_scale is a factor of float8: kv_cache_dtype must be fp8")
+        if isinstance(scale, int | float) and not 0 < scale < math.inf:
+            raise ValueError(f"kv_cache_scale must be positive, got {scale}")
 
     def _check_tree(self) -> None:
         modes = {

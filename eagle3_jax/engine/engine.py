@@ -14,6 +14,7 @@ from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars, Matcher, load_grammars
+from eagle3_jax.engine.kv_scales import KVPeaks
 from eagle3_jax.engine.request import Request, RequestOutput
 from eagle3_jax.engine.runner import Progress, Report, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
@@ -139,6 +140,10 @@ class Engine:
             self._read_oldest()
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def kv_peaks(self) -> KVPeaks:
+        """The largest magnitudes in the KV pools; what was overwritten since is not there."""
+        return self._runner.kv_peaks()
 
     def stats(self) -> EngineStats:
         """A snapshot of load and counters."""

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_jax.cache import KVPool, QuantizedPool
+from eagle3_jax.cache import KVPool, KVPools, QuantizedPool
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv_scales import pool_scales
 from eagle3_jax.mesh import MeshAxes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -61,19 +62,24 @@ def _empty_state(
     pages = (config.pool_pages, config.page_size)
     aux_size = num_aux * target.config.hidden_size
 
-    def pool(row: tuple[int, ...]) -> KVPool:
-        if config.kv_cache_dtype != "fp8":
-            plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
-            return jnp.zeros((*pages, *row), plain)
+    def plain_pool(row: tuple[int, ...]) -> KVPool:
+        plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
+        return jnp.zeros((*pages, *row), plain)
+
+    def float8_pool(row: tuple[int, ...], scale: float) -> KVPool:
         values = jnp.zeros((*pages, *row), jnp.float8_e4m3fn)
-        return QuantizedPool(values, jnp.float32(config.kv_cache_scale))
+        return QuantizedPool(values, jnp.float32(scale))
 
-    def pools(rows: Sequence[tuple[int, ...]]) -> tuple[KVPool, ...]:
-        return tuple(map(pool, rows))
+    def pools(rows: Sequence[tuple[int, ...]], scales: Sequence[float] | None) -> KVPools:
+        return tuple(map(plain_pool, rows) if scales is None else map(float8_pool, rows, scales))
 
+    draft_rows = draft.pool_rows if draft else ()
+    scales = None
+    if config.kv_cache_scale is not None:
+        scales = pool_scales(config.kv_cache_scale, len(target.pool_rows), len(draft_rows))
     return DecodeState(
-        pools(target.pool_rows),
-        pools(draft.pool_rows) if draft else (),
+        pools(target.pool_rows, scales and scales.target),
+        pools(draft_rows, scales and scales.draft),
         empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
         empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
     )

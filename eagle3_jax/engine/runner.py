@@ -14,6 +14,7 @@ from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.controls_packing import no_controls, pack_controls
 from eagle3_jax.engine.initial_state import initial_state
+from eagle3_jax.engine.kv_scales import KVPeaks, pool_peaks
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.program import Program, all_programs, has_argmax
@@ -164,6 +165,12 @@ class Runner:
     def read_drafts(proposal: Proposal) -> np.ndarray:
         """Waits for the drafts [batch, k]; the copy is the caller's to change."""
         return np.array(jax.device_get(proposal.drafts.ids))
+
+    def kv_peaks(self) -> KVPeaks:
+        """Waits for all programs and looks through the pools."""
+        pools = self._state.target_pools, self._state.draft_pools
+        target, draft = (tuple(map(float, jax.device_get(pool_peaks(p)))) for p in pools)
+        return KVPeaks(target, draft)
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""

@@ -17,6 +17,7 @@ SMALLEST_WEIGHT = 1 << 20
 """Values of an array from which on a copy of it would be felt."""
 MIB = 1 << 20
 _HALF = re.compile(r"(?<!b)f16")
+_FLOATS = ("f32", "bf16", "f16")
 _IN_PLACE = {"parameter", "bitcast", "get-tuple-element", "tuple", "while", "conditional", "call"}
 
 
@@ -39,6 +40,19 @@ def matrix_problems(kernels: Sequence[GpuKernel], wanted: str) -> list[str]:
     if not wanted or any(wanted in name for name in used):
         return []
     return [f"expected matrix instruction {wanted}, got {', '.join(used) or 'none'}"]
+
+
+def logits_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
+    """Results of XLA's own over the vocabulary, which is the longest side of all weights: logits
+    that a kernel need not have written."""
+    vocab = max(size for a in weights for size in a.shape)
+    return [
+        f"{instruction.name} writes {dtype}{list(shape)} over the vocabulary"
+        for instruction, _ in parse_module(program.hlo).executed()
+        if instruction.opcode not in _IN_PLACE
+        for dtype, shape in instruction.arrays
+        if dtype in _FLOATS and shape[-1:] == (vocab,) and len(shape) > 1
+    ]
 
 
 def copy_problems(

@@ -60,7 +60,7 @@ def _launch_tiles(
     rows, parts = x.values.shape[0], pl.cdiv(w.outputs, tiles.columns)
     dtypes = Found(jnp.float32, jnp.int32, jnp.float32, jnp.float32)
     out = [jax.ShapeDtypeStruct((rows, parts), dtype) for dtype in dtypes]
-    operands = [x, w, options, token_ids, before]
+    operands = [x, w, options, _used_biases(options), token_ids, before]
     found = launch(
         functools.partial(choose_in_tile, tiles=tiles, dtype=dtype),
         name="logits_argmax" if before is None else "logits_argmax_again",
@@ -72,6 +72,15 @@ def _launch_tiles(
         num_stages=tiles.stages,
     )(*operands)
     return Found(*found)
+
+
+def _used_biases(options: ArgmaxOptions) -> Int[Array, " rows"] | None:
+    """How many biases of each row come before the padding. Not counted in the kernel: at one row
+    the compiler then keeps all biases in scratch memory."""
+    if options.bias_ids is None:
+        return None
+    counts = jnp.arange(1, options.bias_ids.shape[1] + 1, dtype=jnp.int32)
+    return jnp.max(jnp.where(options.bias_ids >= 0, counts, 0), axis=1)
 
 
 def _merge_tiles(

@@ -32,6 +32,7 @@ def choose_in_tile(
     x: Operand,
     w: Operand,
     options: Any,
+    used: Any,
     token_ids: Any,
     before: tuple[Any, Any, Found] | None,
     *outs: Any,
@@ -40,6 +41,7 @@ def choose_in_tile(
 ) -> None:
     """Writes a tile's `Found`; options are refs in the form of `ArgmaxOptions`.
 
+    used: how many of a row's biases come before the padding, where it has any.
     before: the row's best logit, where a tile has to run again with it, and the `Found` otherwise.
     """
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
@@ -56,7 +58,7 @@ def choose_in_tile(
         logits = jnp.where(columns < w.outputs, logits, -jnp.inf)
         ids = load(token_ids.at[clamp(columns, w.outputs)])
         peak = None if before is None else load(before[0].at[row])
-        found = _best(logits, finite, ids, options, row, peak)
+        found = _best(logits, finite, ids, options, used, row, peak)
         for out, value in zip(outs, found, strict=True):
             store(out.at[rows, part], value, mask=inside)
 
@@ -73,10 +75,16 @@ def choose_in_tile(
 
 
 def _best(
-    logits: Array, finite: Array, ids: Array, options: Any, row: Array, peak: Array | None
+    logits: Array,
+    finite: Array,
+    ids: Array,
+    options: Any,
+    used: Any,
+    row: Array,
+    peak: Array | None,
 ) -> Found:
     """The choice among logits [rows, columns] of these ids; `row` indexes the options."""
-    logits = _add_bias(logits, ids, options, row)
+    logits = _add_bias(logits, ids, options, used, row)
     temperature = load(options.temperature.at[row])
     low, high = (load(options.seed.at[row, jnp.full(row.shape, word)]) for word in range(2))
     noise = gumbel(low, high, load(options.positions.at[row]), ids)
@@ -94,7 +102,7 @@ def _best(
     return Found(best, lowest, levels, peaks)
 
 
-def _add_bias(logits: Array, ids: Array, options: Any, row: Array) -> Array:
+def _add_bias(logits: Array, ids: Array, options: Any, used: Any, row: Array) -> Array:
     """As many steps as the tile's rows have biases before the padding."""
     if options.bias_ids is None:
         return logits
@@ -105,14 +113,4 @@ def _add_bias(logits: Array, ids: Array, options: Any, row: Array) -> Array:
         meant = load(bias_ids.at[row, one])[:, None] == ids[None, :]
         return logits + jnp.where(meant, load(bias.at[row, one])[:, None], 0.0)
 
-    return jax.lax.fori_loop(0, _used(bias_ids, row), add, logits)
-
-
-def _used(bias_ids: Any, row: Array) -> Array:
-    """The columns of the biases up to the last one that is meant."""
-    biases = bias_ids.shape[1]
-    column = jnp.arange(pl.next_power_of_2(biases))[None, :]
-    index = (row[:, None], column)
-    mask = jnp.broadcast_to(column < biases, (row.size, column.size))
-    meant = load(bias_ids.at[index], mask=mask, other=-1) >= 0
-    return jnp.max(jnp.where(meant, column + 1, 0))
+    return jax.lax.fori_loop(0, jnp.max(load(used.at[row])), add, logits)

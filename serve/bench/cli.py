@@ -157,12 +157,22 @@ def _kv_cache(flags: argparse.Namespace, console: Console) -> int:
     from serve.bench import tables
     from serve.bench.held_out import held_out
     from serve.bench.kv_cache import compare_caches
+    from serve.bench.kv_scales import measure_kv_scales
     from serve.bench.record import write_record
+    from serve.cache_flags import parse_scale
+    from serve.kv_scale_file import write_kv_scales
     from serve.notices import say_on_stderr
 
+    given = flags.kv_cache_scale
+    scale = None if given is None else parse_scale(given)
     found, pair = conditions(), _pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts)
-    scale = flags.kv_cache_scale
+    if scale is None:
+        scale, measured = measure_kv_scales(pair, prompts, flags.k)
+        if flags.measure:
+            write_kv_scales(Path(flags.measure), scale, measured)
+            console.print(f"{flags.measure}: {len(scale.target)} + {len(scale.draft)} factors")
+            return 0
     result = compare_caches(pair, prompts, flags.k, kv_cache_scale=scale, say=say_on_stderr)
     tables.print_caches(console, result)
     if flags.json:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from serve.cache_flags import add_scale_flag
 from serve.flags import OneLineParser
 from serve.load_flags import DEFAULTS, add_load_flags, read_load_options
 from serve.options import check_num_speculative_tokens
@@ -158,7 +159,11 @@ def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
     _add_loading(parser)
     parser.add_argument("--k", type=int, default=3, help="drafts a round, 1..8")
     parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
-    parser.add_argument("--kv-cache-scale", type=float, default=1.0, metavar="X", help="of fp8")
+    factors = parser.add_mutually_exclusive_group()
+    add_scale_flag(factors)
+    factors.add_argument(
+        "--measure", metavar="FILE", help="write factors for fp8 there, and compare nothing"
+    )
 
 
 def _add_soak(parser: argparse.ArgumentParser) -> None:

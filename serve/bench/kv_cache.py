@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from eagle3_jax.engine import Request
+from eagle3_jax.engine import KVScales, Request
 from eagle3_jax.engine.logprobs import PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.accept import ANSWER_TOKENS, AcceptRow, measure_accept
@@ -47,7 +47,7 @@ class CacheRecord:
     """What `eagle3-bench kv-cache` found."""
 
     num_speculative_tokens: int
-    kv_cache_scale: float
+    kv_cache_scale: float | KVScales
     prompts: int
     caches: list[CacheResult]
 
@@ -57,7 +57,7 @@ def compare_caches(
     prompts: Sequence[HeldOutPrompt],
     k: int,
     *,
-    kv_cache_scale: float,
+    kv_cache_scale: float | KVScales,
     say: Say,
     max_tokens: int = ANSWER_TOKENS,
 ) -> CacheRecord:
@@ -75,7 +75,7 @@ def compare_caches(
             max_num_seqs=BATCH,
             batch_buckets=(BATCH,),
             kv_cache_dtype=cache,
-            kv_cache_scale=kv_cache_scale if cache == "fp8" else 1.0,
+            kv_cache_scale=kv_cache_scale if cache == "fp8" else None,
             enable_structured_outputs=False,
         )
         rows, answers = measure_accept(engine, pair.tokenizer, prompts, greedy)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from eagle3_jax.engine import KVScales
 from serve.bench.accept import AcceptRow
 from serve.bench.choice import ChoiceRecord
 from serve.bench.conditions import Conditions
@@ -175,7 +176,13 @@ def print_drafts(console: Console, result: DraftsRecord) -> None:
 def print_caches(console: Console, result: CacheRecord) -> None:
     """Accept length and accuracy of every KV cache."""
     sizes = f"{result.prompts} held-out prompts, greedy, k={result.num_speculative_tokens}"
-    table = _table(f"KV caches, {sizes}, fp8 scale {result.kv_cache_scale:g}")
+    scale = result.kv_cache_scale
+    if isinstance(scale, KVScales):
+        each = (*scale.target, *scale.draft)
+        factors = f"{len(each)} factors {min(each):.2g} to {max(each):.2g}"
+    else:
+        factors = f"factor {scale:g}"
+    table = _table(f"KV caches, {sizes}, fp8 with {factors}")
     headings = ("cache", "accept length", "right", "same answers", "nats a token", "moved by")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "cache" else "right")

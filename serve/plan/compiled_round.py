@@ -24,13 +24,15 @@ AUX_LAYER_IDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class RoundShape:
-    """One dense layer and moe_layers more; a batch of sequences, k drafts for each."""
+    """One dense layer and moe_layers more; a batch of sequences, k drafts for each; which of the
+    engine's rounds."""
 
     arch: str
     scheme: Scheme
     moe_layers: int
     batch: int = 16
     num_speculative_tokens: int = 3
+    kind: str = "argmax round"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def compile_few_layers(shape: RoundShape) -> CompiledRound:
         page_size=64,
         batch_buckets=(shape.batch,),
     )
-    return compile_round(shape.arch, target, draft, config, AUX_LAYER_IDS)
+    return compile_round(shape.arch, target, draft, config, AUX_LAYER_IDS, kind=shape.kind)
 
 
 def compile_round(
@@ -63,8 +65,10 @@ def compile_round(
     config: EngineConfig,
     aux_layer_ids: tuple[int, ...],
     mesh: Mesh | None = None,
+    *,
+    kind: str = "round",
 ) -> CompiledRound:
-    """The lean round program as the engine compiles it, for max_num_seqs sequences.
+    """The round's program as the engine compiles it, for max_num_seqs sequences.
 
     Models are abstract; on a mesh they lie there as `eagle3_jax.mesh.shard` says.
     """
@@ -82,7 +86,7 @@ def compile_round(
     if mesh is not None:
         whole = NamedSharding(mesh, PartitionSpec())
         inputs = [place(shape, whole) for shape in inputs]
-    function = program("round", pair, *weights, state, *inputs)
+    function = program(kind, pair, *weights, state, *inputs)
     compiled = compile_program(arch, function, *weights, state, *inputs, donate=(2,))
     return CompiledRound(
         compiled, _parts(weights), sum(prod(s.shape) * s.dtype.itemsize for s in _parts(state))

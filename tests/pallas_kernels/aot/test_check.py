@@ -16,7 +16,12 @@ from pallas_kernels.aot import __main__ as command
 from pallas_kernels.aot.check import Checked, check
 from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.compile import Program
-from pallas_kernels.aot.expectations import copy_problems, kernel_problems, matrix_problems
+from pallas_kernels.aot.expectations import (
+    copy_problems,
+    kernel_problems,
+    logits_problems,
+    matrix_problems,
+)
 from pallas_kernels.aot.workers import Failure
 from pallas_kernels.case import ARCHS
 
@@ -60,6 +65,22 @@ def test_the_matrix_instruction_must_be_the_expected_one():
 def program(line: str, temporary_bytes: int = 0) -> Program:
     hlo = f"ENTRY %main (w: u8[2048,1024]) -> bf16[8] {{\n  {line}\n}}\n"
     return Program("gfx950", hlo, [], 0, 0, temporary_bytes)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_written"),
+    [
+        ("%p = f32[64,5000]{1,0} parameter(0)", False),
+        ("%f = f32[64,5000]{1,0} fusion(%p), kind=kLoop, calls=%fused", True),
+        ("%t = (s32[], bf16[4,16,5000]{2,1,0}) fusion(%p), kind=kLoop, calls=%fused", True),
+        ("%i = s32[64,5000]{1,0} fusion(%p), kind=kLoop, calls=%fused", False),
+        ("%i = f32[5000]{0} fusion(%p), kind=kLoop, calls=%fused", False),
+        ("%i = f32[64,4096]{1,0} fusion(%p), kind=kLoop, calls=%fused", False),
+    ],
+)
+def test_logits_are_float_rows_over_the_longest_side_of_the_weights(line: str, is_written: bool):
+    weights = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8, 5000), (90, 90))]
+    assert bool(logits_problems(program(line), weights)) == is_written
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from small_pair import PROMPTS, small_pair
 from eagle3_jax import forward
 from serve.bench.held_out import HeldOutPrompt
 from serve.bench.kv_cache import CACHES, CacheRecord, answer_logprobs, compare_caches
+from serve.bench.kv_scales import measure_kv_scales
 from serve.demo.corpus import held_out_prompts
 from serve.loading import build_engine
 
@@ -16,8 +17,10 @@ ASKED = [HeldOutPrompt("facts", held_out_prompts("facts", 1)[0], ids) for ids in
 
 @pytest.fixture(scope="module")
 def record() -> CacheRecord:
+    scales, told = measure_kv_scales(small_pair(), ASKED, 1, max_tokens=12)
+    assert told["prompts"] == len(ASKED) and told["answer_tokens"] > 0
     return compare_caches(
-        small_pair(), ASKED, 1, kv_cache_scale=1.0, max_tokens=12, say=lambda _: None
+        small_pair(), ASKED, 1, kv_cache_scale=scales, max_tokens=12, say=lambda _: None
     )
 
 
