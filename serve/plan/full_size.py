@@ -96,6 +96,8 @@ def _compile(options: PlanOptions, pair: AbstractPair, memory: Memory) -> Compil
         num_pages=memory.pages(options.kv_cache_dtype),
         batch_buckets=(options.max_num_seqs,),
         kv_cache_dtype=options.kv_cache_dtype,
+        # A number that changes nothing of the program.
+        kv_cache_scale=1.0 if options.kv_cache_dtype == "fp8" else None,
     )
     mesh: Mesh = make_mesh(
         parallel.devices,
