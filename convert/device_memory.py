@@ -1,26 +1,18 @@
 """Does it fit: what devices will hold against what they have, before anything is loaded."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from flax import nnx
-
-from convert.fill import named_variables
 
 GIB = 2**30
 
 
-def device_bytes(model: nnx.Module, skip: Collection[str] = ()) -> int:
-    """Bytes of a model's parameters on each of its devices; they may be shapes.
-
-    skip: submodules that are not counted.
-    """
+def device_bytes(arrays: Iterable[Any]) -> int:
+    """Bytes of arrays on each of their devices; they may be shapes."""
     total = 0
-    for variable in named_variables(model, skip).values():
-        value = variable.get_value()
-        shape = value.sharding.shard_shape(value.shape) if value.sharding else value.shape
-        total += math.prod(shape) * value.dtype.itemsize
+    for array in arrays:
+        shape = array.sharding.shard_shape(array.shape) if array.sharding else array.shape
+        total += math.prod(shape) * array.dtype.itemsize
     return total
 
 

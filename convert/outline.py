@@ -39,7 +39,8 @@ class Outline(Generic[Model]):
     @property
     def device_bytes(self) -> int:
         """Of its own parameters, on each device."""
-        return device_bytes(self.model, self.shared)
+        own = named_variables(self.model, self.shared)
+        return device_bytes(variable.get_value() for variable in own.values())
 
     def fill(self) -> Model:
         """The model, loaded; ValueError for a device that is too small, before anything is read,

@@ -1,7 +1,7 @@
 """From directories to an engine: what eagle3-serve and eagle3-generate have in common."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ import jax
 from jax.sharding import Mesh
 
 from convert import load_draft
-from convert.device_memory import check_device_memory
+from convert.device_memory import check_device_memory, device_bytes
 from convert.load import outline_draft, outline_target
 from convert.tokenizer import Tokenizer, load_tokenizer
+from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.initial_state import state_shapes
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -52,9 +54,13 @@ def load_pair(
     options: LoadOptions = DEFAULTS,
     parallel: ParallelOptions = ONE_DEVICE,
     *,
+    sizes: Mapping[str, Any] | None = None,
     say: Say = say_on_stderr,
 ) -> LoadedPair:
     """Loads a pair, each published or converted; what had to be assumed is said.
+
+    sizes: of the engine that will be built, as `build_engine` takes them, if they are known yet:
+    its KV cache must then fit beside the weights.
 
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
     no weight is read before both are known to fit.
@@ -78,6 +84,12 @@ def load_pair(
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
+    if sizes is not None:
+        config = _engine_config(target.model.config, sizes)
+        drafting = proposing and proposing.model
+        num_aux = drafting.config.num_aux if drafting else 0
+        state = state_shapes(target.model, drafting, config, num_aux, mesh)
+        needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(state))
     check_device_memory(needed, target.devices)
     return LoadedPair(target.fill(), proposing and proposing.fill(), tokenizer, defaults)
 
@@ -121,16 +133,20 @@ def build_engine(
     """An engine over the pair. `sizes` are EngineConfig fields, None for the default; the context
     is at most the model's. clock: what an adaptive one measures its rounds with, in seconds.
     ValueError for sizes that can't work."""
-    trained = pair.target.config.max_position_embeddings
-    given = {name: value for name, value in sizes.items() if value is not None}
-    length = given.setdefault("max_model_len", min(EngineConfig.max_model_len, trained))
-    if length > trained:
-        raise ValueError(f"max_model_len is at most the model's {trained} tokens; got {length}")
     return Engine(
         pair.target,
         pair.draft,
-        EngineConfig(**given),
+        _engine_config(pair.target.config, sizes),
         tokenizer=pair.tokenizer,
         eos_token_ids=pair.eos_token_ids,
         clock=clock,
     )
+
+
+def _engine_config(target: TargetConfig, sizes: Mapping[str, Any]) -> EngineConfig:
+    trained = target.max_position_embeddings
+    given = {name: value for name, value in sizes.items() if value is not None}
+    length = given.setdefault("max_model_len", min(EngineConfig.max_model_len, trained))
+    if length > trained:
+        raise ValueError(f"max_model_len is at most the model's {trained} tokens; got {length}")
+    return EngineConfig(**given)

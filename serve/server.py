@@ -107,7 +107,9 @@ def _load(options: ServeOptions, report: StartupReport) -> tuple[LoadedPair, str
         model = Path(name)
         draft = Path(options.speculation.draft) if options.speculation.draft else None
     report.say(f"loading {name}")
-    pair = load_pair(model, draft if k else None, options.load, options.parallel, say=report.say)
+    draft = draft if k else None
+    sizes = _sizes(options)
+    pair = load_pair(model, draft, options.load, options.parallel, sizes=sizes, say=report.say)
     return pair, name, str(model)
 
 

@@ -77,14 +77,21 @@ def test_a_pair_too_large_is_refused_before_its_target_is_read(
     reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SmallDevice:
+        limit = 8_000_000
+
         def memory_stats(self) -> dict[str, int]:
-            return {"bytes_limit": 8_000_000}
+            return {"bytes_limit": self.limit}
 
     monkeypatch.setattr(Outline, "devices", property(lambda _: [SmallDevice()]))
     parts = r"of the target's weights, .* GiB of the draft's"
+    pair = demo_target_dir(), demo_draft_dir(), DEFAULTS, ParallelOptions(4, False, 4)
     with pytest.raises(ValueError, match=parts):
-        load_pair(demo_target_dir(), demo_draft_dir(), DEFAULTS, ParallelOptions(4, False, 4))
-    assert reads == ["d2t"], "which tells whether the draft fits its target"
+        load_pair(*pair)
+    SmallDevice.limit *= 4
+    with pytest.raises(ValueError, match=r"too small: .* GiB of KV cache and requests"):
+        load_pair(*pair, sizes={"max_num_seqs": 8, "page_size": None})
+    assert reads == ["d2t"] * 2, "which tells whether the draft fits its target"
+    assert load_pair(*pair).draft, "the weights alone fit"
 
 
 @pytest.mark.parametrize("parallel", [ParallelOptions(4, False, 1), ParallelOptions(2, True, 2)])
