@@ -19,7 +19,7 @@ from convert.box import Box, box_of, box_shape, hull, whole, within
 
 SMALLEST_CHUNK, LARGEST_CHUNK = 2**20, 16 * 2**20
 CHUNKS = 64
-"""A matrix is cut in 8 x 8 or so: eight devices then read little more than their own share."""
+"""A matrix is cut in 8 x 8 or so: of eight processes each reads little more than its own share."""
 FILE_BYTES = 32 * 2**20
 """OCDBT keeps a data file in memory until it is on disk, and several are under way at a time."""
 SLAB_BYTES = 64 * 2**20
@@ -134,7 +134,6 @@ def _checkpointer() -> ocp.Checkpointer:
     handlers = ocp.type_handlers
     registry = handlers.create_type_handler_registry(
         (np.ndarray, handlers.NumpyHandler(deepcopy_host_arrays=False)),
-        (jax.Array, handlers.ArrayHandler()),
     )
     return ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(
