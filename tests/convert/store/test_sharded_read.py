@@ -1,6 +1,5 @@
 """Loading onto a mesh reads every byte about once, not once a device."""
 
-
 import jax
 import numpy as np
 import pytest
