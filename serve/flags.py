@@ -10,11 +10,11 @@ from serve.load_flags import add_load_flags
 from serve.options import (
     LOGPROBS_MODES,
     SPEC_METRICS_LEVELS,
-    SPECULATIVE_KEYS,
     ServeOptions,
     check_options,
 )
 from serve.parallel_flags import add_parallel_flags
+from serve.speculation_flags import SPECULATIVE_KEYS
 
 WITHOUT_EFFECT = (
     "--attention-backend",

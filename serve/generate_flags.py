@@ -11,14 +11,14 @@ from typing import Any
 
 from serve.flags import OneLineParser
 from serve.load_flags import LoadOptions, add_load_flags, read_load_options
-from serve.options import (
+from serve.parallel_flags import ParallelOptions, add_parallel_flags, read_parallel_options
+from serve.sampling_flags import add_sampling_flags, read_sampling_flags
+from serve.speculation_flags import (
     DEFAULT_SPECULATIVE_TOKENS,
     check_acceptance,
     check_exact,
     check_num_speculative_tokens,
 )
-from serve.parallel_flags import ParallelOptions, add_parallel_flags, read_parallel_options
-from serve.sampling_flags import add_sampling_flags, read_sampling_flags
 
 ACCEPTANCE_FLAGS = ("rejection_sample_method", "synthetic_acceptance_length")
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from serve.cache_flags import add_scale_flag
 from serve.flags import OneLineParser
 from serve.load_flags import DEFAULTS, add_load_flags, read_load_options
-from serve.options import check_num_speculative_tokens
+from serve.speculation_flags import check_num_speculative_tokens
 
 COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
 COUNTS += ("concurrency", "pages")

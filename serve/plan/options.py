@@ -6,10 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from serve.flags import OneLineParser
-from serve.options import MAX_SPECULATIVE_TOKENS
 from serve.plan.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.gpus import GPUS
 from serve.plan.parallel import Parallelism
+from serve.speculation_flags import MAX_SPECULATIVE_TOKENS
 
 PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}

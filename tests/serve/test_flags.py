@@ -6,7 +6,8 @@ import pytest
 
 from eagle3_jax.engine import EngineConfig
 from serve.flags import parse_serve_flags
-from serve.options import ServeOptions, Speculation
+from serve.options import ServeOptions
+from serve.speculation_flags import Speculation
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
