@@ -22,8 +22,8 @@ def route(
     Scores are the sigmoid of float32 logits. A token takes the top_k of score + bias, the lower id
     on ties, and weighs them with their scores; the bias never enters a weight. The tile map is the
     one that `grouped_mlp` makes of these ids, None where it has to.
-    x, format: what the experts will multiply and how their weights are stored; the kernel quantises
-    x beside the choice, which is the work of one program, and leaves the rest of the GPU idle.
+    x, format: what the experts will multiply and how their weights are stored. The choice is the
+    work of one program; others beside it quantise x, where the format says so.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if bias.shape != logits.shape[1:] or not 0 < top_k <= logits.shape[1]:
