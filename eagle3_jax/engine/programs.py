@@ -139,8 +139,7 @@ def _propose(
 ) -> tuple[DecodeState, Drafts]:
     _, proposer = _models(pair, target, draft)
     batch = slot_ids, page_table, masks
-    state, drafts = propose_round(proposer, state, *batch, full=True, method=pair.method)
-    return state, Drafts(drafts.ids)  # all that the other half is given
+    return propose_round(proposer, state, *batch, full=True, method=pair.method)
 
 
 def _verify(
