@@ -130,7 +130,10 @@ def place(value: Any, sharding: NamedSharding) -> Any:
     """An array moved to where it belongs, or a shape that says so."""
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
-    return jax.device_put(value, sharding)
+    if value.sharding == sharding:
+        return value
+    # Cut on the host: on devices each shape would compile a program of its own.
+    return jax.make_array_from_callback(value.shape, sharding, np.asarray(value).__getitem__)
 
 
 def split_of(parameter: nnx.Variable[Any]) -> tuple[MeshAxes | None, ...]:
