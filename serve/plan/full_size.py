@@ -64,7 +64,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     pair = read_pair(options)
     memory = make_plan(options, pair).memory
     planned = _planned_bytes(options, memory)
-    with _refusals() as refused:
+    with refusals() as refused:
         compiled = _compile(options, pair, memory)
     program = compiled.program
     problems = [*refused, *full_size_problems(options, pair, compiled, planned)]
@@ -135,7 +135,7 @@ def _peak_bytes() -> int:
 
 
 @contextmanager
-def _refusals() -> Iterator[list[str]]:
+def refusals() -> Iterator[list[str]]:
     """What operations say meanwhile of kernels that they cannot run."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)

@@ -13,9 +13,10 @@ GIB, MIB = 1 << 30, 1 << 20
 LIMIT_S = 1200.0
 """For one program, on a machine that has something else to do."""
 Compiled = FullSizeReport | Failure
+_NAMES = ("target\ndraft", "GPUs", "k")
 _HEADINGS = (
-    *("arguments GiB", "of plan", "KV tokens", "written in place", "temporaries MiB"),
-    *("launches a MoE layer", "round", "collectives", "s", "CPU s", "host GiB"),
+    *("arguments\nGiB", "of\nplan", "KV\ntokens", "in\nplace", "tempora-\nries MiB"),
+    *("launches\na layer", "a\nround", "collec-\ntives", "\ns", "CPU\ns", "host\nGiB"),
 )
 
 
@@ -37,26 +38,35 @@ def print_full_size(
 
 
 def _table(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Table:
-    shown = Table(title="Rounds at full size, of each device", title_justify="left")
-    shown.add_column("pair")
+    shown = Table(
+        title="Rounds at full size: what one device holds, launches and is told; "
+        "what compiling them took",
+        title_justify="left",
+    )
+    for heading in _NAMES:
+        shown.add_column(heading, no_wrap=True)
     for heading in _HEADINGS:
         shown.add_column(heading, justify="right")
     for options, result in zip(every, results, strict=True):
         cells = ("FAILED",) if isinstance(result, Failure) else _cells(result)
-        shown.add_row(_name(options), *cells)
+        target, draft, gpus, k = _names(options)
+        shown.add_row(f"{target}\n{draft}", gpus, k, *cells)
     return shown
+
+
+def _names(options: PlanOptions) -> tuple[str, ...]:
+    """kimi-k2.5-mxfp4, kimi-k2.5-eagle3-fp8, MI355X TP4, 3."""
+    models = (path.name if path else "none" for path in (options.model, options.draft))
+    experts = " EP" if options.parallel.expert_parallel else ""
+    gpus = f"{options.gpu} TP{options.parallel.devices}{experts}"
+    target, draft = (name.removesuffix(".json").removesuffix(".config") for name in models)
+    return target, draft, gpus, f"{options.num_speculative_tokens}"
 
 
 def _name(options: PlanOptions) -> str:
     """kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3, batch 64."""
-    models = (path for path in (options.model, options.draft) if path)
-    names = (path.name.partition(".config")[0].removesuffix(".json") for path in models)
-    experts = " EP" if options.parallel.expert_parallel else ""
-    k, batch = options.num_speculative_tokens, options.max_num_seqs
-    return (
-        f"{' + '.join(names)}, {options.gpu} TP{options.parallel.devices}{experts}, k = {k}, "
-        f"batch {batch}"
-    )
+    target, draft, gpus, k = _names(options)
+    return f"{target} + {draft}, {gpus}, k = {k}, batch {options.max_num_seqs}"
 
 
 def _cells(report: FullSizeReport) -> tuple[str, ...]:

@@ -10,12 +10,14 @@ import pytest
 from published_pairs import PUBLISHED, draft, target
 from rich.console import Console
 
+from pallas_kernels import gpu
 from pallas_kernels.aot import Program
 from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.collectives import Collective
 from pallas_kernels.aot.workers import Failure
+from pallas_kernels.dispatch import choose
 from serve.plan.compiled_round import CompiledRound
-from serve.plan.full_size import FullSizeReport
+from serve.plan.full_size import FullSizeReport, refusals
 from serve.plan.full_size_pairs import full_size_options
 from serve.plan.full_size_problems import collective_problems, full_size_problems
 from serve.plan.full_size_table import print_full_size
@@ -60,6 +62,13 @@ def test_a_round_as_planned_has_no_problems_and_hidden_states_are_no_weights():
 def test_each_bound_that_is_broken_is_said(changes: dict[str, object], problem: str):
     (said,) = problems(**changes)
     assert problem in said
+
+
+def test_an_operation_that_its_kernel_refuses_is_said():
+    offered = {"pallas": "head_dim is 3", "reference": sum}
+    with gpu.assume("gfx950"), refusals() as said:
+        choose("an operation of this test", None, offered)
+    assert said == ["an operation of this test runs as reference (pallas: head_dim is 3)"]
 
 
 def test_two_sums_a_layer_and_one_an_embedding_are_enough():
