@@ -1,6 +1,7 @@
 """What devices tell each other in a round, counted in the compiled program."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +27,15 @@ def of_a_round(layers: int, by_expert: bool) -> list[Collective]:
     shard(target, mesh)
     shard(draft, mesh)
     aux, config = draft.config.aux_layer_ids, sizes(K)
-    weights, structures = zip(
-        *(flatten_model(model, mesh) for model in (target, draft)), strict=True
-    )
+    weights, structure = flatten_model(target, mesh)
+    draft_weights, draft_structure = flatten_model(draft, mesh)
+    pair = Pair(structure, draft_structure, aux)
     state = initial_state(target, draft, config, len(aux), mesh)
     slots = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     table = jax.ShapeDtypeStruct((BATCH, config.pages_per_seq), jnp.int32)
-    program = compile_program(
-        "round", Pair(*structures, aux), *shapes_of((*weights, state)), slots, table
-    )
-    return collectives(program.as_text())  # pyright: ignore[reportAttributeAccessIssue]
+    held = shapes_of((weights, draft_weights, state))
+    program: Any = compile_program("round", pair, *held, slots, table)
+    return collectives(program.as_text())
 
 
 @pytest.mark.parametrize("by_expert", [False, True])
