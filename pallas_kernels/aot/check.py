@@ -16,6 +16,7 @@ from pallas_kernels.aot.expectations import (
     copy_problems,
     kernel_problems,
     matrix_problems,
+    temporary_problems,
 )
 from pallas_kernels.case import Case
 
@@ -84,4 +85,5 @@ def examine(
         *(problem for kernel in kernels for problem in kernel_problems(kernel, program.arch)),
         *matrix_problems(kernels, case.matrix[program.arch]),
         *copy_problems(program, weights),
+        *temporary_problems(program, weights),
     ]

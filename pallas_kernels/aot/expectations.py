@@ -59,21 +59,25 @@ def copy_problems(
     program: Program, weights: Iterable[jax.ShapeDtypeStruct], rows: Collection[int] = ()
 ) -> list[str]:
     """Results of XLA's own that are as large as a weight: one that is dequantised, transposed or
-    cast in memory. Temporaries that are half as large together count too.
+    cast in memory.
 
     rows: what activations have for a first dimension, which may be as large as a small weight.
     """
     large = [a for a in weights if prod(a.shape) >= SMALLEST_WEIGHT]
     # A byte may hold two values.
     sizes = {prod(a.shape) * k for a in large for k in ((1, 2) if a.dtype.itemsize == 1 else (1,))}
-    found = [
+    return [
         f"{instruction.name} makes {dtype}{list(shape)}, as large as a weight"
         for instruction, _ in parse_module(program.hlo).executed()
         if instruction.opcode not in _IN_PLACE and TRITON_CALL not in instruction.text
         for dtype, shape in instruction.arrays
         if prod(shape) in sizes and shape[0] not in rows
     ]
-    largest = max((prod(a.shape) * a.dtype.itemsize for a in large), default=0)
+
+
+def temporary_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
+    """Temporaries that are half as large together as the largest weight, of a small batch."""
+    largest = max((prod(a.shape) * a.dtype.itemsize for a in weights), default=0)
     if largest > 64 * MIB and program.temporary_bytes > largest / 2:
-        found.append(f"{program.temporary_bytes / MIB:.0f} MiB of temporaries")
-    return found
+        return [f"{program.temporary_bytes / MIB:.0f} MiB of temporaries"]
+    return []

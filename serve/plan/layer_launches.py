@@ -3,7 +3,12 @@
 import time
 from dataclasses import dataclass, replace
 
-from pallas_kernels.aot.expectations import copy_problems, kernel_problems, logits_problems
+from pallas_kernels.aot.expectations import (
+    copy_problems,
+    kernel_problems,
+    logits_problems,
+    temporary_problems,
+)
 from pallas_kernels.aot.launches import Launch, added, count, launches
 from serve.plan.compiled_round import RoundShape, compile_few_layers
 
@@ -73,6 +78,6 @@ def report_round(shape: RoundShape) -> RoundReport:
         deep.argument_bytes,
         deep.temporary_bytes,
         (*problems, *logits_problems(deep, weights)),
-        tuple(copy_problems(deep, weights)),
+        (*copy_problems(deep, weights), *temporary_problems(deep, weights)),
         round(time.monotonic() - begin, 1),
     )
