@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from eagle3_jax.collectives import Axis
 from eagle3_jax.noise import Stream
 from eagle3_jax.sampling import probabilities, process_logits
 from eagle3_jax.sampling_rows import SamplingRows
@@ -17,16 +18,18 @@ from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts
 
 
-def one_more(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> VerifyResult:
+def one_more(logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None) -> VerifyResult:
     """Accepts one draft past those that u < p / q accepts."""
-    result = verify_by_rejection(logits, drafts, rows)
+    result = verify_by_rejection(logits, drafts, rows, axis)
     more = jnp.minimum(result.num_accepted + 1, num_valid_drafts(rows))
     return result._replace(num_accepted=more)
 
 
-def replaces_from_p(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> VerifyResult:
+def replaces_from_p(
+    logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None
+) -> VerifyResult:
     """Draws the token in a rejected draft's place from p, not from what is left of it."""
-    result = verify_by_rejection(logits, drafts, rows)
+    result = verify_by_rejection(logits, drafts, rows, axis)
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
     scores = process_logits(logits, positions, rows.options)
     seed = rows.options.seed[:, None]
@@ -35,33 +38,42 @@ def replaces_from_p(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> Verify
     return result._replace(token_ids=jnp.where(kept, result.token_ids, drawn))
 
 
-def laws_in_another_order(logits: jax.Array, drafts: Drafts, rows: SlotRows) -> VerifyResult:
+def laws_in_another_order(
+    logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None
+) -> VerifyResult:
     """Holds each draft against the law of the draft before it."""
     assert drafts.law is not None
-    return verify_by_rejection(logits, drafts._replace(law=jnp.roll(drafts.law, 1, axis=1)), rows)
+    return verify_by_rejection(
+        logits, drafts._replace(law=jnp.roll(drafts.law, 1, axis=1)), rows, axis
+    )
 
 
 def never_subtracts_beyond_the_draft(
-    logits: jax.Array, drafts: Drafts, rows: SlotRows
+    logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None
 ) -> VerifyResult:
     """Takes q for the target's own law: whatever was drafted is accepted."""
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
     scores = process_logits(logits, positions, rows.options)
     law = probabilities(scores, rows.options.temperature)[:, :-1]
-    return verify_by_rejection(logits, drafts._replace(law=law), rows)
+    return verify_by_rejection(logits, drafts._replace(law=law), rows, axis)
 
 
 BROKEN = (one_more, replaces_from_p, laws_in_another_order, never_subtracts_beyond_the_draft)
 
 
 def law_without_options(
-    logits: jax.Array, positions: jax.Array, options: SamplingRows, target_ids: Any, vocab_size: int
+    logits: jax.Array,
+    positions: jax.Array,
+    options: SamplingRows,
+    target_ids: Any,
+    vocab_size: int,
+    *axes: Axis,
 ) -> tuple[jax.Array, jax.Array]:
     """Draws with the request's options and reports the law without them."""
-    tokens, _ = draw_with_law(logits, positions, options, target_ids, vocab_size)
+    tokens, _ = draw_with_law(logits, positions, options, target_ids, vocab_size, *axes)
     zeros = jnp.zeros_like(options.top_p)
     bare = replace(options, top_k=jnp.zeros_like(options.top_k), top_p=zeros + 1, min_p=zeros)
-    return tokens, draw_with_law(logits, positions, bare, target_ids, vocab_size)[1]
+    return tokens, draw_with_law(logits, positions, bare, target_ids, vocab_size, *axes)[1]
 
 
 def shared(digits: Mapping[Stream, int], stream: Stream, other: Stream) -> dict[Stream, int]:

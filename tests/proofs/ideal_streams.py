@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
+from eagle3_jax.collectives import Axis
 from eagle3_jax.noise import Stream
 from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative import drafts, rejection
@@ -53,8 +54,10 @@ class IdealStreams:
         seed: Array,
         options: SamplingRows,
         token_ids: Array | None = None,
+        axis: Axis = None,
     ) -> Array:
         """Stands in for eagle3_jax.sampling.draw: the id that a part of [0, 1) falls on."""
+        assert axis is None, "laws are whole here"
         weights = jnp.exp(scores - scores.max(-1, keepdims=True))
         best = jnp.arange(scores.shape[-1]) == scores.argmax(-1)[..., None]
         weights = jnp.where(options.temperature[:, None, None] > 0, weights, best)

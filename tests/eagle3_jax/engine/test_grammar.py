@@ -163,10 +163,10 @@ class Traffic:
         for name in ("device_put", "device_get"):
             monkeypatch.setattr(jax, name, self._logged(name, getattr(jax, name)))
 
-    def _logged(self, name: str, move: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def logged(tree: Any) -> Any:
+    def _logged(self, name: str, move: Callable[..., Any]) -> Callable[..., Any]:
+        def logged(tree: Any, *places: Any) -> Any:
             self.events.append(f"{name} {sum(x.nbytes for x in jax.tree.leaves(tree))}")
-            return move(tree)
+            return move(tree, *places)
 
         return logged
 

@@ -20,6 +20,9 @@ def test_shapes_of_the_state_are_those_it_has_and_lie_where_it_does(
     if mesh:
         shard(target, mesh)
         shard(draft, mesh)
-    config = EngineConfig(max_num_seqs=2, max_model_len=32, kv_cache_dtype=kv_cache_dtype)
+    scale = 0.5 if kv_cache_dtype == "fp8" else None
+    config = EngineConfig(
+        max_num_seqs=2, max_model_len=32, kv_cache_dtype=kv_cache_dtype, kv_cache_scale=scale
+    )
     state = initial_state(target, draft, config, 3, mesh)
     assert state_shapes(target, draft, config, 3, mesh) == shapes_of(state)

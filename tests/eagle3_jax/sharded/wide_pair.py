@@ -68,7 +68,7 @@ def _drawn(kernel: Any) -> QuantizedKernel:
     rng = np.random.default_rng(kernel.values.get_value().size)
     values, scale = kernel.values.get_value(), kernel.scale.get_value()
     kernel.values.set_value(jnp.asarray(rng.integers(0, 256, values.shape), jnp.uint8))
-    small = rng.integers(121, 124, scale.shape) if scale.dtype == jnp.uint8 else 0.02
+    small = rng.integers(118, 121, scale.shape) if scale.dtype == jnp.uint8 else 0.01
     kernel.scale.set_value(jnp.full(scale.shape, small, scale.dtype))
     return kernel
 
