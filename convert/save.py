@@ -58,8 +58,9 @@ def save_hf(
 
 def published_config(model: KimiTarget | Eagle3Draft, dtype: np.dtype) -> dict[str, object]:
     """What config.json says of a model."""
-    to_hf = target_to_hf if isinstance(model, KimiTarget) else draft_to_hf
-    return to_hf(model.config, dtype.name)  # type: ignore[arg-type]
+    if isinstance(model, KimiTarget):
+        return target_to_hf(model.config, dtype.name)
+    return draft_to_hf(model.config, dtype.name)
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
