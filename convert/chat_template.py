@@ -17,11 +17,11 @@ PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
 
 def load_template(directory: Path) -> Template | None:
-    """Compiles chat_template.jinja, or the template inside tokenizer_config.json; None if neither.
+    """Compiles the template of `read_template`; None without one.
 
     Raises ValueError when the template is not valid jinja.
     """
-    source = _template_source(directory)
+    source = read_template(directory)
     if source is None:
         return None
     environment = ImmutableSandboxedEnvironment(
@@ -59,7 +59,8 @@ def _map_strings(value: Any, special: Sequence[str], mark: str) -> Any:
     return value
 
 
-def _template_source(directory: Path) -> str | None:
+def read_template(directory: Path) -> str | None:
+    """The text of chat_template.jinja, or of the template inside tokenizer_config.json."""
     if (directory / TEMPLATE_FILE).is_file():
         return (directory / TEMPLATE_FILE).read_text(encoding="utf-8")
     config = directory / "tokenizer_config.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError
 
-from convert.chat_template import break_specials, load_template
+from convert.chat_template import break_specials, load_template, read_template
 from convert.codecs import Codec, JsonCodec, TiktokenCodec
 from convert.tiktoken_file import (
     RANKS_FILE,
@@ -38,6 +38,7 @@ class Tokenizer:
     vocab_size: int
     named_tokens: dict[str, str]
     template: Template | None = field(repr=False)
+    template_text: str | None = field(default=None, repr=False)
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:
         """Encodes text; with `add_special`, special strings in it become their ids."""
@@ -126,6 +127,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         vocab_size=max(codec.vocab_size, *(token.token_id + 1 for token in special), 0),
         named_tokens=read_named_tokens(directory),
         template=load_template(directory),
+        template_text=read_template(directory),
     )
 
 

@@ -6,13 +6,16 @@ from importlib.metadata import version
 
 from fastapi import FastAPI, Response
 
+from serve.cache_control import cache_router
 from serve.chat import chat_router
 from serve.completions import completions_router
 from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
+from serve.model_info import model_info_router
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
 from serve.stamp import SyntheticHeader
+from serve.tokenization import tokenization_router
 
 STOP_TIMEOUT_S = 2.0
 PROBE_METHODS = ["GET", "HEAD"]
@@ -32,6 +35,9 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
+    app.include_router(tokenization_router(service))
+    app.include_router(model_info_router(service, app.version))
+    app.include_router(cache_router(service))
     _add_models(app, service)
     _add_probes(app, service)
     return app
@@ -58,7 +64,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         service.engine.check_admitting()
         return Response()
 
-    @app.api_route("/ping", methods=PROBE_METHODS)
+    @app.api_route("/ping", methods=[*PROBE_METHODS, "POST"])
     async def ping() -> Response:
         """The same as /health, under the name that hosted platforms probe."""
         return await health()

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import fastapi
 from fastapi import APIRouter, Response
@@ -18,6 +18,13 @@ from serve.responses import ChatChoice, ChatChunkChoice, Message
 from serve.service import Service, TokenizerLike
 from serve.tool_calls import LogprobsOfPart, ToolCallForm
 from serve.tools import SECTION_MARK
+
+
+class TemplateInput(Protocol):
+    """What a prompt is made of."""
+
+    def template_messages(self) -> list[dict[str, Any]]: ...
+    def template_options(self) -> dict[str, Any]: ...
 
 
 class ChatForm:
@@ -55,7 +62,7 @@ def chat_router(service: Service) -> APIRouter:
     ) -> Response:
         service.check_model(body.model)
         service.engine.check_admitting()
-        prompt = _prompt_ids(service, body)
+        prompt = prompt_ids(service, body)
         outputs = _outputs(service, body, prompt)
         logprobs = partial(_logprobs, service.tokenizer, body.num_logprobs)
         calls = ToolCallForm(logprobs, named=body.names_tool)
@@ -88,7 +95,8 @@ def _outputs(
     return behind_reasoning(body.calls_form or body.form, prompt, service.tokenizer)
 
 
-def _prompt_ids(service: Service, body: ChatCompletionRequest) -> list[int]:
+def prompt_ids(service: Service, body: TemplateInput) -> list[int]:
+    """The prompt that the template makes of a body; raises 400 where it can't."""
     try:
         return service.tokenizer.encode_chat(body.template_messages(), **body.template_options())
     # A TypeError comes from template options that are no options, such as `messages`.

@@ -73,7 +73,7 @@ def completions_router(service: Service) -> APIRouter:
     async def create_completion(body: CompletionRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
         service.engine.check_admitting()
-        prompts = [_prompt_ids(service, prompt) for prompt in body.prompts()]
+        prompts = [prompt_ids(service, prompt) for prompt in body.prompts()]
         if not prompts:
             raise invalid_request("there is no prompt", param="prompt")
         form = CompletionForm(body, service.tokenizer)
@@ -82,7 +82,8 @@ def completions_router(service: Service) -> APIRouter:
     return router
 
 
-def _prompt_ids(service: Service, prompt: str | list[int]) -> list[int]:
+def prompt_ids(service: Service, prompt: str | list[int]) -> list[int]:
+    """The ids of a prompt; raises 400 for text that has none."""
     if not isinstance(prompt, str):
         return prompt
     try:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
 from eagle3_jax.engine.runner import Progress
@@ -31,6 +31,7 @@ class EngineLike(Protocol):
     def add(self, request: Request) -> None: ...
     def cancel(self, request_id: str) -> None: ...
     def step(self) -> list[RequestOutput]: ...
+    def reset_prefix_cache(self) -> bool: ...
     def stats(self) -> EngineStats: ...
 
 
@@ -52,6 +53,11 @@ class _Add:
 @dataclass(frozen=True)
 class _Cancel:
     request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Reset:
+    done: asyncio.Future[bool]
 
 
 class _Stop:
@@ -77,7 +83,7 @@ class EngineThread:
         self._observer = observer
         self._progress = progress
         self._clock = clock
-        self._inbox: queue.SimpleQueue[_Add | _Cancel | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Add | _Cancel | _Reset | _Stop] = queue.SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -132,6 +138,12 @@ class EngineThread:
             for request_id in waiting:
                 self._observer.on_aborted(request_id)
         self._note_idle()
+
+    async def reset_prefix_cache(self) -> bool:
+        """Empties the prefix cache; False, and nothing happens, while the engine has requests."""
+        done = self._loop.create_future()
+        self._inbox.put(_Reset(done))
+        return await done
 
     def stop_admitting(self) -> None:
         """Refuses new requests from now on; those under way go on."""
@@ -225,6 +237,8 @@ class EngineThread:
                 return False
             if isinstance(message, _Add):
                 self._add(message)
+            elif isinstance(message, _Reset):
+                self._post(_settle, message.done, self._engine.reset_prefix_cache())
             else:
                 self._cancel_all(message.request_ids)
             self.stats = self._engine.stats()
@@ -253,18 +267,20 @@ class EngineThread:
         while not isinstance(message := self._inbox.get(), _Stop):
             if isinstance(message, _Add):
                 self._post(_settle, message.accepted, _engine_failed(error))
+            elif isinstance(message, _Reset):
+                self._post(_settle, message.done, _engine_failed(error))
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         self._loop.call_soon_threadsafe(call, *args)
 
 
-def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+def _settle(future: asyncio.Future[Any], result: object) -> None:
     if future.done():
         return
-    if error is None:
-        future.set_result(None)
+    if isinstance(result, Exception):
+        future.set_exception(result)
     else:
-        future.set_exception(error)
+        future.set_result(result)
 
 
 def _engine_failed(error: Exception) -> ApiError:

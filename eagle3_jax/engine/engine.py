@@ -123,6 +123,14 @@ class Engine:
             sequence.finish("abort")
             self._report(sequence)
 
+    def reset_prefix_cache(self) -> bool:
+        """Forgets what pages contain, so that no later prompt finds a prefix; False, and nothing
+        happens, while there are requests."""
+        if self._sequences:
+            return False
+        self._scheduler.pages.forget_all()
+        return True
+
     @property
     def has_work(self) -> bool:
         """Whether step() has something to do."""

@@ -65,6 +65,13 @@ class PagePool:
             if key is not None:
                 del self._page_of[key]
 
+    def forget_all(self) -> None:
+        """Nobody shall find what any page contains."""
+        self._empty += self._idle
+        self._idle.clear()
+        self._key_of.clear()
+        self._page_of.clear()
+
     def count_known(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, from the first on, have a page."""
         unknown = (index for index, key in enumerate(keys) if key not in self._page_of)

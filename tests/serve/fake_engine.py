@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.runner import Progress
@@ -19,6 +19,9 @@ NUM_DRAFTS = 3
 
 class CharTokenizer:
     """One token per ASCII character; a chat is its contents, one a line."""
+
+    named_tokens: ClassVar = {"eos_token": "~"}
+    template_text = "{{ messages }}"
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:
         return list(text.encode("ascii"))
@@ -60,6 +63,7 @@ class FakeEngine:
     running: dict[str, Sequence_] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     num_steps: int = 0
+    num_resets: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     rounds: Counter[Round] = field(default_factory=Counter)
@@ -94,6 +98,10 @@ class FakeEngine:
     def cancel(self, request_id: str) -> None:
         if self.running.pop(request_id, None):
             self.cancelled.append(request_id)
+
+    def reset_prefix_cache(self) -> bool:
+        self.num_resets += not self.running
+        return not self.running
 
     def step(self) -> list[RequestOutput]:
         self.go.wait()

@@ -125,6 +125,22 @@ def test_options_that_bar_every_token_are_an_error_of_that_request(server: Serve
     assert good.json()["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.parametrize("path", ["/flush_cache", "/reset_prefix_cache"])
+def test_a_flushed_cache_finds_nothing(server: Served, path: str) -> None:
+    body = {"prompt": [41] * 100, "max_tokens": 2}
+
+    def cached_tokens() -> int:
+        usage = server.http.post("/v1/completions", json=body).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    cached_tokens()
+    assert cached_tokens() > 0
+    assert server.http.post(path).status_code == 200
+    stats = server.service.engine.stats
+    assert stats.free_pages == stats.total_pages
+    assert cached_tokens() == 0
+
+
 def test_hanging_up_returns_every_page(server: Served) -> None:
     body = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True, "n": 4}
     with server.http.stream("POST", "/v1/completions", json=body) as answer:

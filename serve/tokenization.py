@@ -1,0 +1,101 @@
+"""POST /tokenize, POST /detokenize, GET /tokenizer_info: the tokenizer, for clients that have none.
+
+The forms are vLLM's. A prompt becomes the ids that /v1/completions would run, messages those of
+/v1/chat/completions, so `add_special_tokens` decides nothing: special strings in a prompt are meant
+and nothing is put in front.
+"""
+
+from typing import Annotated, Any, Self
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, model_validator
+
+from serve.chat import prompt_ids as chat_prompt_ids
+from serve.completions import prompt_ids
+from serve.errors import invalid_option
+from serve.logprobs import token_text
+from serve.protocol import ChatMessage
+from serve.service import Service
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class TokenizeRequest(BaseModel):
+    """The body of POST /tokenize: a prompt or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid_option("prompt", "give one of prompt and messages")
+        return self
+
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template is told besides the messages."""
+        options = {"add_generation_prompt": self.add_generation_prompt}
+        tools = {"tools": self.tools} if self.tools else {}
+        return options | (self.chat_template_kwargs or {}) | tools
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as the chat template reads them."""
+        return [message.model_dump(exclude_unset=True) for message in self.messages or ()]
+
+
+class TokenizeResponse(BaseModel):
+    """token_strs: the text of each token, if asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class DetokenizeResponse(BaseModel):
+    """Special tokens are part of the text, halves of characters U+FFFD."""
+
+    prompt: str
+
+
+def tokenization_router(service: Service) -> APIRouter:
+    """The endpoints over the tokenizer of `service`."""
+    router, tokenizer = APIRouter(), service.tokenizer
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
+        service.check_model(body.model)
+        if body.prompt is None:
+            ids = chat_prompt_ids(service, body)
+        else:
+            ids = prompt_ids(service, body.prompt)
+        texts = [token_text(tokenizer, i) for i in ids] if body.return_token_strs else None
+        length = service.model.max_model_len
+        return TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts)
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
+        service.check_model(body.model)
+        text = b"".join(map(tokenizer.token_bytes, body.tokens)).decode(errors="replace")
+        return DetokenizeResponse(prompt=text)
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, str | None]:
+        """The named tokens and the chat template; null for one that the checkpoint has not."""
+        named = dict.fromkeys(("bos_token", "eos_token", "pad_token"))
+        template = {"chat_template": tokenizer.template_text}
+        return named | dict(tokenizer.named_tokens) | template
+
+    return router
