@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import fastapi
@@ -20,6 +20,7 @@ from serve.service import Service, TokenizerLike
 from serve.spec_metrics import measure
 from serve.stamp import synthetic_stamp
 from serve.streaming import DONE, ClientGone, EventStream, event, until_disconnect
+from serve.token_origins import TokenOrigin, TokenOrigins
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -54,6 +55,7 @@ class Answer:
     envelope: dict[str, Any]
     spec_metrics: SpecMetricsLevel = "none"
     num_spec_tokens: int = 0
+    _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
     async def collect(self, stream: OutputStream) -> Response:
         """The whole answer as one body."""
@@ -99,9 +101,20 @@ class Answer:
             fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": state.spec}
         if self.body.return_token_ids:
             fields["token_ids"] = list(part.token_ids)
+        if self.body.token_origins:
+            fields["token_origins"] = self._token_origins(state, part)
         if first and self.form.prompt_in_choice:
             fields |= self._prompt_fields(state)
         return fields
+
+    def _token_origins(
+        self, state: ChoiceState, part: ChoiceState | RequestOutput
+    ) -> list[TokenOrigin]:
+        origins = self._origins.setdefault(state.index, TokenOrigins(self.tokenizer))
+        last, silent = part.finish_reason is not None, None
+        if isinstance(part.stop_reason, int) and not self.body.include_stop_str_in_output:
+            silent = part.stop_reason
+        return origins.take(part.token_ids, part.origins, last=last, silent=silent)
 
     def _prompt_fields(self, state: ChoiceState) -> dict[str, Any]:
         fields: dict[str, Any] = {}

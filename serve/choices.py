@@ -18,6 +18,7 @@ class ChoiceState:
     request: Request
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
     logprobs: list[LogprobsOfToken] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs = ()
     rounds: list[Round] = field(default_factory=list)
@@ -44,6 +45,7 @@ class ChoiceState:
         """Adds an output."""
         self.text.append(output.text)
         self.token_ids.extend(output.token_ids)
+        self.origins.extend(output.origins)
         self.logprobs.extend(output.logprobs)
         self.prompt_logprobs = output.prompt_logprobs
         self.rounds.extend(output.rounds)

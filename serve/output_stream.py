@@ -15,6 +15,7 @@ def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         text=first.text + second.text,
         rounds=first.rounds + second.rounds,
         logprobs=first.logprobs + second.logprobs,
+        origins=first.origins + second.origins,
     )
 
 

@@ -79,6 +79,7 @@ class GenerationRequest(StructuredFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    token_origins: bool | None = None
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

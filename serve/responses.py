@@ -1,8 +1,8 @@
 """The bodies that the server sends, in OpenAI's form.
 
-`seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `prompt_token_ids` and `prompt_logprobs` are
-extensions; the last four appear only when asked for, which is why bodies are written with
-`exclude_unset`.
+`seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
+`prompt_logprobs` are extensions; the last five appear only when asked for, which is why bodies are
+written with `exclude_unset`.
 """
 
 from typing import Literal
@@ -11,6 +11,7 @@ from pydantic import BaseModel, SerializeAsAny
 
 from serve.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsById
 from serve.spec_metrics import ResponseMetrics
+from serve.token_origins import TokenOrigin
 
 
 class PromptTokensDetails(BaseModel):
@@ -46,6 +47,7 @@ class Choice(BaseModel):
     seed: int | None = None
     spec: SpecMetrics | None = None
     token_ids: list[int] | None = None
+    token_origins: list[TokenOrigin] | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[LogprobsById | None] | None = None
 

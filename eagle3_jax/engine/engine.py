@@ -277,8 +277,11 @@ class Engine:
             sequence.kv_len += len(row.token_ids)
         before, count = len(sequence.output_ids), sequence.request.sampling.logprobs
         told = None if count is None else row.logprobs
+        last = len(row.token_ids) - 1
         for index, token in enumerate(row.token_ids):
-            sequence.append(token, told.at(index, token, count or 0) if told else None)
+            # Behind the drafts of a round comes the target's own token, as of a prefill.
+            origin = index + 1 if index < last else 0
+            sequence.append(token, told.at(index, token, count or 0) if told else None, origin)
             if sequence.status is Status.FINISHED:
                 break
         kept = len(sequence.output_ids) - before

@@ -26,9 +26,10 @@ class RequestOutput:
     token_ids and text are the new ones, already trimmed: token_ids includes the EOS or stop id and
     excludes what a stop string cuts. stop_reason is the stop id or string that ended it, None for
     EOS; after an error, what went wrong. rounds: those reported here; what they accepted is counted
-    before trimming. cached_tokens: prompt tokens whose KV was found in the prefix cache. Where
-    asked for, logprobs has one entry per token of token_ids, and prompt_logprobs, the same in every
-    output, one per token of the prompt.
+    before trimming. origins: of each token of token_ids, 0 where the target chose it and i where it
+    was accepted as draft i of its round (in a tree: at level i). cached_tokens: prompt tokens whose
+    KV was found in the prefix cache. Where asked for, logprobs has one entry per token of
+    token_ids, and prompt_logprobs, the same in every output, one per token of the prompt.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class RequestOutput:
     cached_tokens: int = 0
     logprobs: tuple[LogprobsOfToken, ...] = ()
     prompt_logprobs: PromptLogprobs = ()
+    origins: tuple[int, ...] = ()
 
     @property
     def accepted(self) -> tuple[int, ...]:

@@ -40,7 +40,8 @@ class Sequence:
     re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
     num_published of them. cached_tokens: prompt tokens found there at the first admission.
     matcher: where the answer is in its grammar, if it has one.
-    logprobs: one entry per token of output_ids, where asked for; num_told tokens were handed out.
+    origins, logprobs: one entry per token of output_ids, logprobs where asked for; num_told tokens
+    were handed out.
     """
 
     request: Request
@@ -62,6 +63,7 @@ class Sequence:
     last_drafts: int = 0
     replay: int = 0
     output_ids: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     logprobs: list[LogprobsOfToken] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs = ()
@@ -174,7 +176,7 @@ class Sequence:
         tokens = self.request.prompt_ids[known : known + len(rows)]
         self.prompt_logprobs += tuple(rows.at(i, token, count) for i, token in enumerate(tokens))
 
-    def append(self, token: int, logprobs: LogprobsOfToken | None = None) -> None:
+    def append(self, token: int, logprobs: LogprobsOfToken | None = None, origin: int = 0) -> None:
         """Takes one committed token and applies the finish rules: stop id, stop string, length.
 
         A stop within the length budget beats the length. A grammar ends at an EOS id, whether or
@@ -193,6 +195,7 @@ class Sequence:
             return
         sampling, own_stops = self.request.sampling, self.request.sampling.stop_token_ids
         self.output_ids.append(token)
+        self.origins.append(origin)
         if logprobs is not None:
             self.logprobs.append(logprobs)
         ready = len(self.output_ids) >= sampling.min_tokens
@@ -238,6 +241,7 @@ class Sequence:
             self.cached_tokens or 0,
             tuple(self.logprobs[first : self.num_told]),
             self.prompt_logprobs,
+            tuple(self.origins[first : self.num_told]),
         )
 
     def rewind(self, *, exact: bool) -> None:

@@ -35,6 +35,10 @@ class Answer:
         return [token for output in self.outputs for token in output.token_ids]
 
     @property
+    def origins(self) -> list[int]:
+        return [origin for output in self.outputs for origin in output.origins]
+
+    @property
     def text(self) -> str:
         return "".join(output.text for output in self.outputs)
 

@@ -130,6 +130,7 @@ class FakeEngine:
             prompt_tokens=len(sequence.request.prompt_ids),
             seed=sequence.request.sampling.seed or 0,
             cached_tokens=self.cached_tokens,
+            origins=(*range(1, self.width), 0)[: len(text)],
         )
 
     def stats(self) -> EngineStats:
