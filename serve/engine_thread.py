@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
-from eagle3_jax.engine.runner import Progress
+from eagle3_jax.engine.executor import Progress
 from serve.errors import ApiError, invalid_request, unavailable
 from serve.output_stream import OutputStream
 

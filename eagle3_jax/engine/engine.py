@@ -7,16 +7,18 @@ A round with a grammar in it runs as two programs, because its masks depend on i
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.executor import Progress
 from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars, Matcher, load_grammars
 from eagle3_jax.engine.kv_scales import KVPeaks
+from eagle3_jax.engine.plan import Peers
 from eagle3_jax.engine.request import Request, RequestOutput
-from eagle3_jax.engine.runner import Progress, Report, RowReport, Runner
+from eagle3_jax.engine.runner import Report, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 from eagle3_jax.engine.stats import Counters, EngineStats
@@ -60,8 +62,10 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         eos_token_ids: Collection[int] | None = None,
         clock: Clock | None = None,
+        peers: Peers | None = None,
     ):
-        """clock: seconds that only rise, which an adaptive engine measures its rounds with."""
+        """clock: seconds that only rise, which an adaptive engine measures its rounds with.
+        peers: told what to run where other processes hold parts of the pair."""
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
@@ -74,7 +78,8 @@ class Engine:
         self.grammars: Grammars | None = None
         if config.enable_structured_outputs and config.method == COUPLED:
             self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
-        self._runner = Runner(target, draft, config, has_grammars=self.grammars is not None)
+        has_grammars = self.grammars is not None
+        self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
         self._scheduler = Scheduler(config)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
@@ -83,8 +88,15 @@ class Engine:
         self._counters = Counters()
 
     def warmup(self, progress: Progress | None = None) -> None:
-        """Compiles every program; nothing compiles after."""
+        """Compiles every program, in peers too; nothing compiles after."""
         self._runner.compile(progress)
+
+    def follow(self, messages: Iterable[bytes]) -> None:
+        """Runs what the engine of another process sends its peers, until it sends no more.
+
+        An engine that follows takes no requests. Raises ValueError for what can't have been sent.
+        """
+        self._runner.follow(messages)
 
     def add(self, request: Request) -> None:
         """Queues a request. Raises ValueError when it can never run here."""

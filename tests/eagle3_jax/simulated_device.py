@@ -56,8 +56,16 @@ class Slot:
 class SimulatedRunner:
     """Runner's interface over Python data."""
 
-    def __init__(self, target: object, draft: object, config: EngineConfig, *, has_grammars: bool):
-        assert not has_grammars, "grammars are not simulated"
+    def __init__(
+        self,
+        target: object,
+        draft: object,
+        config: EngineConfig,
+        *,
+        has_grammars: bool,
+        peers: object,
+    ):
+        assert not has_grammars and peers is None, "neither is simulated"
         self.config = config
         self.has_draft = draft is not None
         self.drafts = config.num_speculative_tokens if draft else 0

@@ -23,7 +23,7 @@ class Poison:
         run = runner._run
 
         def run_spoiled(program: Any, *inputs: Any) -> tuple[Any, ...]:
-            runner._state = self._spoil(runner._state)
+            runner.executor.state = self._spoil(runner.executor.state)
             return run(program, *inputs)
 
         monkeypatch.setattr(runner, "_run", run_spoiled)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
-from eagle3_jax.engine.runner import Progress
+from eagle3_jax.engine.executor import Progress
 
 VOCAB_SIZE = 128
 MAX_MODEL_LEN = 256

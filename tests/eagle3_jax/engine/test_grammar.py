@@ -123,7 +123,7 @@ def test_speculation_batches_and_preemption_change_no_token(
     assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
     assert stats.free_pages == stats.total_pages
     runner = engine._runner
-    assert set(runner._programs) <= set(runner.programs), "a program that warmup would not compile"
+    assert set(runner.executor.compiled) <= set(runner.programs), "warmup would miss one"
 
 
 def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> list[int]:
@@ -261,7 +261,7 @@ def test_after_warmup_grammars_compile_nothing_and_move_no_array_by_themselves(
 ) -> None:
     engine = ready(target, draft, sizes(3))
     engine.warmup()
-    monkeypatch.setattr("eagle3_jax.engine.runner.compile_program", None)
+    monkeypatch.setattr("eagle3_jax.engine.executor.compile_program", None)
     with jax.transfer_guard("disallow"):
         drive(engine, constrained[:10])
     assert engine.stats().num_accepted_tokens > 10

@@ -56,7 +56,8 @@ def test_pools_take_the_bytes_of_their_dtype(target: KimiTarget) -> None:
     scales = KVScales((0.5, 0.25), (9.0, 9.0))  # Of a draft too, which this engine has not.
     engine = Engine(target, None, sizes(0, kv_cache_dtype="fp8", kv_cache_scale=scales))
     drive(engine, [Request("a", [1, 2, 3], GREEDY)])
-    for pool, expected in zip(engine._runner._state.target_pools, scales.target, strict=True):
+    pools = engine._runner.executor.state.target_pools
+    for pool, expected in zip(pools, scales.target, strict=True):
         values, scale = rows_and_scale(pool)
         assert values.dtype == jax.numpy.float8_e4m3fn
         assert scale is not None and float(scale) == expected
@@ -69,7 +70,7 @@ def test_peaks_are_those_of_what_was_written(target: KimiTarget, draft: Eagle3Dr
     own = Engine(target, draft, sizes(3))
     drive(own, one)
     peaks = own.kv_peaks()
-    for pool, peak in zip(own._runner._state.target_pools, peaks.target, strict=True):
+    for pool, peak in zip(own._runner.executor.state.target_pools, peaks.target, strict=True):
         assert peak == np.abs(np.asarray(rows_and_scale(pool)[0][1:])).max() > 0
     assert len(peaks.draft) == 2 and peaks.merged(KVPeaks((0, 99), (0, 0))).target[1] == 99
     tight = KVScales((peaks.target[0] / 448, peaks.target[1] / 896), peaks.scales.draft)

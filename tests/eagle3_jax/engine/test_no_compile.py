@@ -145,12 +145,12 @@ def test_the_state_is_donated_and_the_pools_stay_where_they_are(engine: Engine) 
     engine.add(Request("x", [1, 2, 3], SamplingParams(max_tokens=30)))
     engine.step()
     for _ in range(3):
-        before = engine._runner._state
+        before = engine._runner.executor.state
         arrays = [*before.target_pools, *jax.tree.leaves(before.controls)]
         places = [array.unsafe_buffer_pointer() for array in arrays]
         engine.step()
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
-        after = engine._runner._state
+        after = engine._runner.executor.state
         arrays = [*after.target_pools, *jax.tree.leaves(after.controls)]
         assert [array.unsafe_buffer_pointer() for array in arrays] == places
 

@@ -61,7 +61,7 @@ def rows(engine: Engine, request: Request, length: int) -> list[np.ndarray]:
     while not engine.step():
         pass
     pages = engine._sequences[request.request_id].pages
-    state = engine._runner._state
+    state = engine._runner.executor.state
     pools = [np.array(pool)[pages] for pool in (*state.target_pools, *state.draft_pools)]
     engine.cancel(request.request_id)
     while engine.has_work:

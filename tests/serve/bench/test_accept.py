@@ -8,7 +8,7 @@ from oracle_files import ORACLES
 from convert import load_tokenizer
 from eagle3_jax import SamplingParams
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
-from eagle3_jax.engine.runner import Progress
+from eagle3_jax.engine.executor import Progress
 from serve.bench.accept import OVERALL, AcceptCounts, distinct_bigrams, measure_accept
 from serve.bench.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, held_out_prompts
@@ -66,6 +66,9 @@ class Answering:
         self._waiting.append(request)
 
     def cancel(self, request_id: str) -> None: ...
+
+    def reset_prefix_cache(self) -> bool:
+        return False
 
     def step(self) -> list[RequestOutput]:
         name = self._waiting.pop(0).request_id

@@ -1,0 +1,150 @@
+"""The device's side of an engine: holds weights, state and compiled programs, and runs plans.
+
+It knows no requests. Several processes that hold parts of one mesh have an executor each and run
+the same plans in the same order.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from eagle3_jax.config import default_aux_layer_ids
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.controls_packing import no_controls
+from eagle3_jax.engine.initial_state import initial_state
+from eagle3_jax.engine.kv_scales import KVPeaks, pool_peaks
+from eagle3_jax.engine.packing import empty_chunk
+from eagle3_jax.engine.plan import Inputs, Plan
+from eagle3_jax.engine.program import Program, all_programs
+from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.mesh import mesh_of
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.token_mask import open_masks
+
+Progress = Callable[[str, int, int], None]
+"""Called with (program, done, total) as programs compile."""
+
+
+class Executor:
+    """Runs one program at a time on what it holds.
+
+    state: what the last program left. compiled: the programs that are, by name. programs: all that
+    will ever run, in an order that follows from configuration and pair alone.
+    """
+
+    def __init__(
+        self,
+        target: KimiTarget,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+        *,
+        has_grammars: bool = False,
+    ):
+        self._config = config
+        # Plain exact decoding captures aux states too: its program must be the speculative one's.
+        capture = draft.config.aux_layer_ids if draft else ()
+        if config.exact and draft is None:
+            capture = default_aux_layer_ids(target.config.num_hidden_layers)
+        mesh = mesh_of(target)
+        # What the host sends goes to every device of the mesh.
+        self._everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        self._target, target_structure = flatten_model(target, mesh)
+        self._draft, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
+        self._pair = Pair(target_structure, draft_structure, capture, config.method, config.kernels)
+        self._vocab_size = target.config.vocab_size
+        self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
+        self.state = initial_state(target, draft, config, len(capture), mesh)
+        self.compiled: dict[Program, Callable[..., tuple[Any, ...]]] = {}
+        parts = {"has_draft": draft is not None, "has_grammars": has_grammars}
+        self.programs = all_programs(config, **parts)
+
+    def compile(self, progress: Progress | None = None) -> None:
+        """Compiles every program; without this, each is compiled when it first runs."""
+        for done, program in enumerate(self.programs):
+            if progress:
+                progress(str(program), done, len(self.programs))
+            self.compiled[program] = self._compile(program)
+        if progress:
+            progress("ready", len(self.programs), len(self.programs))
+
+    def run(self, plan: Plan) -> tuple[Any, ...]:
+        """Dispatches a program; what it returns beside the new state."""
+        program, inputs = plan
+        if program not in self.compiled:
+            self.compiled[program] = self._compile(program)
+        execute = self.compiled[program]
+        sent = self._put(inputs) if program.batch is None else self._put_batch(*inputs)
+        self.state, *outputs = execute(self._target, self._draft, self.state, *sent)
+        return tuple(outputs)
+
+    def input_shapes(self, program: Program) -> Inputs:
+        """Shapes and dtypes of what the host sends a program."""
+        if program.batch is None:
+            return (shapes_of(self._chunk(program.full)),)
+        batch, config = program.batch, self._config
+        inputs: list[Any] = [_int32(batch), _int32(batch, config.pages_per_seq)]
+        if program.half == "verify":
+            inputs.append(Drafts(_int32(batch, config.num_speculative_tokens)))
+        if program.half is not None:
+            rows = 1 if program.half == "propose" else config.width
+            inputs.append(shapes_of(open_masks(self._vocab_size, batch, rows)))
+        return tuple(inputs)
+
+    def kv_peaks(self) -> KVPeaks:
+        """Waits for all programs and looks through the pools; ValueError where other processes
+        hold a part of them."""
+        pools = self.state.target_pools, self.state.draft_pools
+        if not self._sees_all:
+            raise ValueError("a KV cache is measured by one process; several hold parts of this")
+        target, draft = (tuple(map(float, jax.device_get(pool_peaks(p)))) for p in pools)
+        return KVPeaks(target, draft)
+
+    @property
+    def _sees_all(self) -> bool:
+        """Whether all devices belong to this process."""
+        return self._everywhere is None or self._everywhere.is_fully_addressable
+
+    def _chunk(self, full: bool) -> Any:
+        chunk = empty_chunk(self._config)
+        if not full:
+            return chunk
+        mask = open_masks(self._vocab_size, 1, 1)[0]
+        return replace(chunk, controls=no_controls(self._vocab_size), mask=mask)
+
+    def _put_batch(self, slots: np.ndarray, table: np.ndarray, *rest: Any) -> list[Any]:
+        """Sends a round's inputs; slots and page table only where they are not what their bucket
+        saw last."""
+        known = self._uploaded.get(len(slots))
+        if known and np.array_equal(known[0], slots) and np.array_equal(known[1], table):
+            arrays = known[2]
+        else:
+            arrays = self._put([slots, table])
+            self._uploaded[len(slots)] = (slots, table, arrays)
+        return [*arrays, *(self._put(rest) if rest else ())]
+
+    def _put(self, sent: Any) -> Any:
+        if self._sees_all:
+            return jax.device_put(sent, self._everywhere)
+        return jax.tree.map(self._put_here, sent)
+
+    def _put_here(self, sent: np.ndarray) -> jax.Array:
+        """One array on this process's devices: device_put would compare it with the other
+        processes' by a collective."""
+        assert self._everywhere is not None, "several processes have a mesh"
+        return jax.make_array_from_callback(sent.shape, self._everywhere, sent.__getitem__)
+
+    def _compile(self, program: Program) -> Callable[..., tuple[Any, ...]]:
+        held = shapes_of((self._target, self._draft, self.state))
+        inputs = self.input_shapes(program)
+        return compile_program(program.kind, self._pair, *held, *inputs, widths=program.widths)
+
+
+def _int32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
