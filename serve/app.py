@@ -1,37 +1,50 @@
 """The HTTP application: OpenAI's endpoints, health and metrics over one engine thread."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI, Response
 
+from serve.api_keys import RequireKey
 from serve.cache_control import cache_router
 from serve.chat import chat_router
 from serve.completions import completions_router
 from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
 from serve.model_info import model_info_router
+from serve.operation_flags import Operations
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
 from serve.stamp import SyntheticHeader
 from serve.tokenization import tokenization_router
+from serve.watchdog import watch
+from serve.whole_body import WholeBody
 
 STOP_TIMEOUT_S = 2.0
 PROBE_METHODS = ["GET", "HEAD"]
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, operations: Operations | None = None) -> FastAPI:
     """The application; its lifespan starts the engine thread and stops it."""
+    operations = operations or Operations()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
+        watching = asyncio.create_task(watch(service.engine, operations.watchdog_timeout_s))
         yield
+        watching.cancel()
         await service.engine.stop(STOP_TIMEOUT_S)
 
     app = FastAPI(title="eagle3-jax", version=version("eagle3-jax"), lifespan=lifespan)
     install_error_handlers(app)
+    # The one added last is asked first.
+    limits = {"max_bytes": operations.max_body_bytes, "timeout_s": operations.client_timeout_s}
+    app.add_middleware(WholeBody, **limits)
+    if operations.api_keys:
+        app.add_middleware(RequireKey, keys=operations.api_keys)
     app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))

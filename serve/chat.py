@@ -61,7 +61,7 @@ def chat_router(service: Service) -> APIRouter:
         body: ChatCompletionRequest, request: fastapi.Request
     ) -> Response:
         service.check_model(body.model)
-        service.engine.check_admitting()
+        service.engine.check_room(body.num_choices)
         prompt = prompt_ids(service, body)
         outputs = _outputs(service, body, prompt)
         logprobs = partial(_logprobs, service.tokenizer, body.num_logprobs)

@@ -72,8 +72,9 @@ def completions_router(service: Service) -> APIRouter:
     @router.post("/v1/completions")
     async def create_completion(body: CompletionRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        service.engine.check_admitting()
-        prompts = [prompt_ids(service, prompt) for prompt in body.prompts()]
+        given = body.prompts()
+        service.engine.check_room(len(given) * body.num_choices)
+        prompts = [prompt_ids(service, prompt) for prompt in given]
         if not prompts:
             raise invalid_request("there is no prompt", param="prompt")
         form = CompletionForm(body, service.tokenizer)

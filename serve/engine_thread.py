@@ -8,15 +8,17 @@ public here is for the event loop.
 import asyncio
 import logging
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
 from eagle3_jax.engine.executor import Progress
-from serve.errors import ApiError, invalid_request, unavailable
+from serve.errors import ApiError, invalid_request, queue_full, unavailable
 from serve.output_stream import OutputStream
 
 logger = logging.getLogger(__name__)
@@ -72,39 +74,44 @@ class EngineThread:
         engine: EngineLike,
         observer: Observer,
         *,
+        max_queued: int = 4096,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """max_queued: sequences that may run and wait at a time."""
         self.state: Literal["starting", "ready", "draining", "dead"] = "starting"
         self.stats = engine.stats()
         self.ready = asyncio.Event()
-        self.failed_to_start = False
+        self.dead = asyncio.Event()
         self._engine = engine
+        self._max_queued = max_queued
         self._observer = observer
         self._progress = progress
         self._clock = clock
         self._inbox: queue.SimpleQueue[_Add | _Cancel | _Reset | _Stop] = queue.SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._step_began: float | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         # A daemon: a compile that is under way can't be interrupted, and must not hold an exit up.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Starts warming up; `ready` is set when requests are served, or never will be."""
+        """Starts warming up; `ready` is set when requests are served, `dead` if they can't be."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def submit(self, requests: Sequence[Request]) -> OutputStream:
         """Adds all requests or none; raises ApiError with the engine's reason for a refusal."""
-        self.check_admitting()
+        self.check_room(len(requests))
         stream = OutputStream([request.request_id for request in requests])
         now = self._clock()
         for request in requests:
             self._streams[request.request_id] = stream
             self._observer.on_submit(request, now)
         self._idle.clear()
-        accepted = self._loop.create_future()
+        accepted = self._answer()
         self._inbox.put(_Add(tuple(requests), accepted))
         try:
             await accepted
@@ -130,6 +137,48 @@ class EngineThread:
         if self.state != "ready":
             raise unavailable("the engine has stopped; the server must be restarted")
 
+    def check_room(self, count: int) -> None:
+        """Raises ApiError when `count` more sequences are not taken now, or never will be."""
+        self.check_admitting()
+        if count > self._max_queued:
+            raise invalid_request(
+                f"the request asks for {count} sequences; this server takes {self._max_queued} "
+                "at a time (--max-num-queued-reqs)"
+            )
+        if len(self._streams) + count > self._max_queued:
+            raise queue_full(self._max_queued, retry_after_s=1)
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the step under way has taken so far; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else self._clock() - began
+
+    def stack(self) -> str:
+        """Where the thread is, for the log."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def fail(self, reason: str) -> None:
+        """Declares the engine dead: every request under way fails, no other is taken."""
+        if self.state == "dead":
+            return
+        self.state = "dead"
+        failure = ApiError(503, f"the engine failed: {reason}", code="engine_failed")
+        for answer in self._unanswered:
+            _settle(answer, failure)
+        for stream in set(self._streams.values()):
+            stream.fail(failure)
+        for request_id in self._streams:
+            self._observer.on_aborted(request_id)
+        self._streams.clear()
+        self.dead.set()
+        self._note_idle()
+
+    def fail_soon(self, reason: str) -> None:
+        """The same, from any thread."""
+        self._post(self.fail, reason)
+
     def cancel(self, stream: OutputStream) -> None:
         """Gives up what `stream` still waits for; without effect once it has finished."""
         waiting = tuple(id for id in stream.unfinished if self._streams.pop(id, None))
@@ -141,7 +190,8 @@ class EngineThread:
 
     async def reset_prefix_cache(self) -> bool:
         """Empties the prefix cache; False, and nothing happens, while the engine has requests."""
-        done = self._loop.create_future()
+        self.check_admitting()
+        done = self._answer()
         self._inbox.put(_Reset(done))
         return await done
 
@@ -172,7 +222,8 @@ class EngineThread:
     def _on_ready(self) -> None:
         if self.state == "starting":
             self.state = "ready"
-        self.ready.set()
+        if self.state != "dead":
+            self.ready.set()
 
     def _on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None:
         known = [output for output in outputs if output.request_id in self._streams]
@@ -187,17 +238,12 @@ class EngineThread:
                 stream.push(output)
         self._note_idle()
 
-    def _on_death(self, error: Exception) -> None:
-        self.failed_to_start = not self.ready.is_set()
-        self.state = "dead"
-        failure = _engine_failed(error)
-        for stream in set(self._streams.values()):
-            stream.fail(failure)
-        for request_id in self._streams:
-            self._observer.on_aborted(request_id)
-        self._streams.clear()
-        self.ready.set()
-        self._note_idle()
+    def _answer(self) -> asyncio.Future[Any]:
+        """What the thread will settle, or the engine's death."""
+        answer = self._loop.create_future()
+        self._unanswered.add(answer)
+        answer.add_done_callback(self._unanswered.discard)
+        return answer
 
     def _forget(self, stream: OutputStream) -> None:
         for request_id in stream.unfinished:
@@ -218,13 +264,14 @@ class EngineThread:
             self._post(self._on_ready)
             while self._handle_messages():
                 if self._engine.has_work:
+                    self._step_began = self._clock()
                     outputs = self._engine.step()
+                    self._step_began = None
                     self.stats = self._engine.stats()
                     self._post(self._on_outputs, outputs, self._clock())
         except Exception as error:
             logger.exception("the engine failed")
-            self._post(self._on_death, error)
-            self._refuse_rest(error)
+            self.fail_soon(str(error))
 
     def _handle_messages(self) -> bool:
         """Takes in what waits; blocks when there is nothing else to do. False: stop."""
@@ -252,23 +299,12 @@ class EngineThread:
         except ValueError as error:
             self._cancel_all(added)
             self._post(_settle, message.accepted, invalid_request(str(error)))
-        except Exception as error:
-            self._post(_settle, message.accepted, _engine_failed(error))
-            raise
         else:
             self._post(_settle, message.accepted, None)
 
     def _cancel_all(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
             self._engine.cancel(request_id)
-
-    def _refuse_rest(self, error: Exception) -> None:
-        """A dead engine still answers messages, so that no one waits for it for ever."""
-        while not isinstance(message := self._inbox.get(), _Stop):
-            if isinstance(message, _Add):
-                self._post(_settle, message.accepted, _engine_failed(error))
-            elif isinstance(message, _Reset):
-                self._post(_settle, message.done, _engine_failed(error))
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         self._loop.call_soon_threadsafe(call, *args)
@@ -281,10 +317,6 @@ def _settle(future: asyncio.Future[Any], result: object) -> None:
         future.set_exception(result)
     else:
         future.set_result(result)
-
-
-def _engine_failed(error: Exception) -> ApiError:
-    return ApiError(503, f"the engine failed: {error}", code="engine_failed")
 
 
 def _aborted(request_id: str) -> RequestOutput:

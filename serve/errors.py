@@ -33,6 +33,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON body."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
@@ -56,31 +57,41 @@ def unavailable(message: str, *, retry_after_s: int | None = None) -> ApiError:
     return ApiError(503, message, code="unavailable", headers=headers)
 
 
+def queue_full(limit: int, *, retry_after_s: int) -> ApiError:
+    """A server that has as many sequences under way as it takes: 429."""
+    message = f"the queue is full: {limit} sequences run or wait (--max-num-queued-reqs)"
+    headers = {"Retry-After": str(retry_after_s)}
+    return ApiError(429, message, code="queue_full", headers=headers)
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Gives every error of `app`, the framework's own included, the OpenAI form."""
 
     @app.exception_handler(ApiError)
     async def on_api_error(_: Request, error: ApiError) -> JSONResponse:
-        return _response(error)
+        return as_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid_body(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _response(_from_validation(error))
+        return as_response(_from_validation(error))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(_: Request, error: HTTPException) -> JSONResponse:
         code = "not_found" if error.status_code == 404 else "http_error"
         headers = dict(error.headers) if error.headers else None
-        return _response(ApiError(error.status_code, str(error.detail), code=code, headers=headers))
+        return as_response(
+            ApiError(error.status_code, str(error.detail), code=code, headers=headers)
+        )
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> JSONResponse:
         # The traceback goes to the log, not to the client.
         message = f"internal error ({type(error).__name__})"
-        return _response(ApiError(500, message, code="internal_error"))
+        return as_response(ApiError(500, message, code="internal_error"))
 
 
-def _response(error: ApiError) -> JSONResponse:
+def as_response(error: ApiError) -> JSONResponse:
+    """The error as it goes over the wire."""
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from serve.cache_flags import DTYPES, add_scale_flag
 from serve.load_flags import add_load_flags
+from serve.operation_flags import add_operation_flags
 from serve.options import (
     LOGPROBS_MODES,
     SPEC_METRICS_LEVELS,
@@ -98,6 +99,7 @@ def _build_parser() -> OneLineParser:
     add_parallel_flags(parser)
     _add_engine_flags(parser.add_argument_group("engine"))
     _add_server_flags(parser.add_argument_group("server"))
+    add_operation_flags(parser)
     _add_fixed_flags(parser)
     return parser
 

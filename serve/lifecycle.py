@@ -10,10 +10,13 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from serve.connection import timed_connection
 from serve.engine_thread import EngineThread
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECTION_TIMEOUT_S = 5
+LINGER_S = 1.0
+"""After the engine's death, for probes and clients to be told before the process ends."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -39,24 +42,43 @@ class GracefulServer(uvicorn.Server):
     die of the signal; here clients are told to come back, and the exit status is 0.
     """
 
-    def __init__(self, app: FastAPI, engine: EngineThread, *, drain_timeout_s: float) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        engine: EngineThread,
+        *,
+        drain_timeout_s: float,
+        client_timeout_s: float = 60.0,
+    ) -> None:
         config = uvicorn.Config(
-            app, log_level="warning", ws="none", timeout_graceful_shutdown=CONNECTION_TIMEOUT_S
+            app,
+            http=timed_connection(client_timeout_s),
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=CONNECTION_TIMEOUT_S,
         )
         super().__init__(config)
         self._engine = engine
         self._drain_timeout_s = drain_timeout_s
         self._draining: asyncio.Task[None] | None = None
 
+    @property
+    def exit_status(self) -> int:
+        """What the process should end with: 1 when the engine is dead, so that it is restarted."""
+        return 1 if self._engine.state == "dead" else 0
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Replaces uvicorn's handlers for the time it serves."""
+        """Replaces uvicorn's handlers for the time it serves; the engine's death ends that too."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.on_signal, number)
+        leaving = loop.create_task(self._leave_with_engine())
         try:
             yield
         finally:
+            leaving.cancel()
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
 
@@ -72,4 +94,9 @@ class GracefulServer(uvicorn.Server):
             await asyncio.wait_for(self._engine.idle(), self._drain_timeout_s)
         except TimeoutError:
             self._engine.abort_all()
+        self.should_exit = True
+
+    async def _leave_with_engine(self) -> None:
+        await self._engine.dead.wait()
+        await asyncio.sleep(LINGER_S)
         self.should_exit = True

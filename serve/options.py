@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from serve.cache_flags import read_scale
 from serve.load_flags import LoadOptions, read_load_options
+from serve.operation_flags import Operations, read_operation_options
 from serve.parallel_flags import ParallelOptions, read_parallel_options
 from serve.speculation_flags import Speculation, check_adaptive, read_speculation
 
@@ -35,6 +36,7 @@ class ServeOptions:
     host: str
     port: int
     drain_timeout_s: float
+    operations: Operations
     max_model_len: int | None
     max_num_seqs: int | None
     page_size: int | None
@@ -69,6 +71,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         host=flags.host,
         port=flags.port,
         drain_timeout_s=flags.drain_timeout,
+        operations=read_operation_options(flags),
         max_model_len=_positive(flags, "max_model_len"),
         max_num_seqs=_positive(flags, "max_num_seqs"),
         page_size=_positive(flags, "block_size"),

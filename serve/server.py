@@ -1,6 +1,7 @@
 """eagle3-serve from checked options to exit status."""
 
 import asyncio
+import ipaddress
 import os
 import random
 import secrets
@@ -37,8 +38,8 @@ SEED_BITS = 53
 def run(options: ServeOptions, without_effect: list[str]) -> int:
     """Serves until a signal.
 
-    Returns the exit status: 0, 1 when the engine could not start, 2 for an address, files or sizes
-    that can't be used.
+    Returns the exit status: 0, 1 when the engine died or could not start, 2 for an address, files
+    or sizes that can't be used.
     """
     report = StartupReport(Console(stderr=True))
     for flag in without_effect:
@@ -51,6 +52,8 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
         except (OSError, ValueError) as error:
             report.say(f"eagle3-serve: error: {error}")
             return 2
+        if not options.operations.api_keys and not _is_local(address):
+            report.say(f"anybody who reaches {options.host} may ask: there is no --api-key")
         status = asyncio.run(_serve(options, service, address, report))
     if service.engine.alive:
         # It is inside a compile, which can't be interrupted and would crash a regular exit.
@@ -64,7 +67,8 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
     engine = build_engine(pair, clock=time.monotonic, **_sizes(options))
     names = options.served_model_name or (name,)
     metrics = Metrics(names[0])
-    thread = EngineThread(engine, metrics, progress=report.on_compiled)
+    max_queued = options.operations.max_queued
+    thread = EngineThread(engine, metrics, max_queued=max_queued, progress=report.on_compiled)
     metrics.watch(lambda: thread.stats)
     model = ModelInfo(names, root, engine.config.max_model_len)
     report.say(_describe(engine.config))
@@ -135,6 +139,10 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
     }
 
 
+def _is_local(address: socket.socket) -> bool:
+    return ipaddress.ip_address(address.getsockname()[0]).is_loopback
+
+
 def _seed_source(seed: int | None) -> Callable[[], int]:
     if seed is None:
         return lambda: secrets.randbits(SEED_BITS)
@@ -146,21 +154,19 @@ async def _serve(
     options: ServeOptions, service: Service, address: socket.socket, report: StartupReport
 ) -> int:
     server = GracefulServer(
-        create_app(service), service.engine, drain_timeout_s=options.drain_timeout_s
+        create_app(service, options.operations),
+        service.engine,
+        drain_timeout_s=options.drain_timeout_s,
+        client_timeout_s=options.operations.client_timeout_s,
     )
-    announcing = asyncio.create_task(_announce(service, server, address, report))
+    announcing = asyncio.create_task(_announce(service, address, report))
     await server.serve(sockets=[address])
     announcing.cancel()
-    return 1 if service.engine.failed_to_start else 0
+    return server.exit_status
 
 
-async def _announce(
-    service: Service, server: GracefulServer, address: socket.socket, report: StartupReport
-) -> None:
+async def _announce(service: Service, address: socket.socket, report: StartupReport) -> None:
     await service.engine.ready.wait()
-    if service.engine.failed_to_start:
-        server.should_exit = True
-        return
     host, port = address.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     names = ", ".join(service.model.names)

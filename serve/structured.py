@@ -3,10 +3,11 @@
 from functools import cached_property
 from typing import Any, Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from eagle3_jax.structured_outputs import KINDS, StructuredOutputs
 from serve.errors import invalid_option
+from serve.first_error import FirstErrorOnly
 
 OTHER_NAMES = {
     "guided_json": "json",
@@ -21,7 +22,7 @@ OTHER_NAMES = {
 FORMATS = ("text", "json_object", "json_schema")
 
 
-class StructuredFields(BaseModel):
+class StructuredFields(FirstErrorOnly):
     """The fields, at most one of which may ask for a form."""
 
     response_format: dict[str, Any] | None = None

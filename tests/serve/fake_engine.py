@@ -58,6 +58,7 @@ class FakeEngine:
     cached_tokens: int = 0
     synthetic_acceptance_length: float | None = None
     fail_at_step: int | None = None
+    hang_at_step: int | None = None
     warm: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
     running: dict[str, Sequence_] = field(default_factory=dict)
@@ -108,6 +109,8 @@ class FakeEngine:
         self.num_steps += 1
         if self.num_steps == self.fail_at_step:
             raise RuntimeError("the device is gone")
+        if self.num_steps == self.hang_at_step:
+            threading.Event().wait()
         time.sleep(self.step_s)
         return [self._advance(sequence) for sequence in list(self.running.values())]
 

@@ -1,6 +1,8 @@
 """A server over the fake engine: in a thread of the tests, or as a process of its own."""
 
 import asyncio
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +18,11 @@ from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
 from eagle3_jax.engine.grammar import Grammars
 from serve.app import create_app
+from serve.connection import timed_connection
 from serve.engine_thread import EngineLike, EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.metrics import Metrics
+from serve.operation_flags import Operations
 from serve.options import SpecMetricsLevel
 from serve.service import ModelInfo, Service, TokenizerLike
 
@@ -38,10 +42,11 @@ def build_service(
     tokenizer: TokenizerLike | None = None,
     spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
+    max_queued: int = Operations.max_queued,
 ) -> Service:
     """A service over the engine; its drawn seeds are 1000, 1001, ..."""
     metrics = Metrics("fake")
-    thread = EngineThread(engine, metrics)
+    thread = EngineThread(engine, metrics, max_queued=max_queued)
     metrics.watch(lambda: thread.stats)
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
@@ -56,12 +61,18 @@ def served_by(
     wait_until_ready: bool = True,
     spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
+    operations: Operations | None = None,
+    send_buffer: int | None = None,
 ) -> Iterator[Served]:
-    """Runs a server in a thread for the time of the block."""
-    service = build_service(engine, tokenizer, spec_metrics, grammars)
-    config = uvicorn.Config(create_app(service), log_level="error", ws="none")
-    server = uvicorn.Server(config)
+    """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps."""
+    operations = operations or Operations()
+    service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
+    connection = timed_connection(operations.client_timeout_s)
+    app = create_app(service, operations)
+    server = uvicorn.Server(uvicorn.Config(app, http=connection, log_level="error", ws="none"))
     with bind("127.0.0.1", 0) as address:
+        if send_buffer is not None:
+            address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         url = f"http://127.0.0.1:{address.getsockname()[1]}"
         thread = threading.Thread(target=server.run, args=([address],))
         thread.start()
@@ -85,14 +96,17 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
         yield replace(server, engine=engine)
 
 
-async def serve_until_signal() -> None:
-    """Prints its port, answers slowly, drains on SIGTERM."""
-    service = build_service(FakeEngine(step_s=0.02))
-    server = GracefulServer(create_app(service), service.engine, drain_timeout_s=5.0)
+async def serve_until_signal(hang_at_step: int | None) -> int:
+    """Prints its port, answers slowly, drains on SIGTERM; returns the exit status."""
+    service = build_service(FakeEngine(step_s=0.02, hang_at_step=hang_at_step))
+    watchdog_timeout_s = 60.0 if hang_at_step is None else 0.4
+    app = create_app(service, Operations(watchdog_timeout_s=watchdog_timeout_s))
+    server = GracefulServer(app, service.engine, drain_timeout_s=5.0)
     with bind("127.0.0.1", 0) as address:
         print(address.getsockname()[1], flush=True)
         await server.serve(sockets=[address])
+    return server.exit_status
 
 
 if __name__ == "__main__":
-    asyncio.run(serve_until_signal())
+    sys.exit(asyncio.run(serve_until_signal(int(sys.argv[1]) if sys.argv[1:] else None)))

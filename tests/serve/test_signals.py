@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,10 +17,10 @@ TESTS = Path(__file__).parent
 LONG = {"prompt": "abc", "max_tokens": 40, "seed": 0, "stream": True}
 
 
-@pytest.fixture
-def process() -> Iterator[tuple[subprocess.Popen, str]]:
+@contextmanager
+def serving(*args: str) -> Iterator[tuple[subprocess.Popen, str]]:
     """A server process that is ready, and its address."""
-    code = [sys.executable, str(TESTS / "fake_server.py")]
+    code = [sys.executable, str(TESTS / "fake_server.py"), *args]
     path = {"PYTHONPATH": str(TESTS.parents[1])}
     with subprocess.Popen(code, env=os.environ | path, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -29,6 +30,12 @@ def process() -> Iterator[tuple[subprocess.Popen, str]]:
             yield server, url
         finally:
             server.kill()
+
+
+@pytest.fixture
+def process() -> Iterator[tuple[subprocess.Popen, str]]:
+    with serving() as running:
+        yield running
 
 
 def wait_until_ready(url: str) -> None:
@@ -49,23 +56,35 @@ def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
         first = next(lines)
         server.send_signal(signal.SIGTERM)
         time.sleep(0.1)
-        assert httpx.post(f"{url}/v1/completions", json=LONG).status_code == 503
+        late = httpx.post(f"{url}/v1/completions", json=LONG)
+        assert late.status_code == 503 and int(late.headers["Retry-After"]) > 0
         body = first + "".join(lines)
     assert body.endswith("data: [DONE]")
     assert body.count('"text"') >= 2 and expected_answer("abc", 0, 40)[-2:] in body
     assert server.wait(30) == 0
 
 
-def test_second_signal_ends_the_process_at_once(process) -> None:
+def test_second_signal_ends_at_once_what_ctrl_c_would_have_let_finish(process) -> None:
     server, url = process
     with httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 250}) as answer:
         next(answer.iter_lines())
-        server.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGINT)
         time.sleep(0.1)
+        assert server.poll() is None
         sent = time.monotonic()
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 128 + signal.SIGTERM
     assert time.monotonic() - sent < 1
+
+
+def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None:
+    with serving("5") as (server, url):
+        answer = httpx.post(f"{url}/v1/completions", json=LONG | {"stream": False})
+        assert answer.status_code == 503
+        assert "step took longer than 0.4 seconds" in answer.json()["error"]["message"]
+        assert httpx.get(f"{url}/health").status_code == 503
+        assert httpx.post(f"{url}/v1/completions", json=LONG).status_code == 503
+        assert server.wait(30) == 1
 
 
 @pytest.mark.parametrize("after_s", [0.3, 1.5])

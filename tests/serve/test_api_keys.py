@@ -1,0 +1,90 @@
+"""Who has no key gets OpenAI's 401, and learns nothing from the time that it takes."""
+
+import hmac
+from hashlib import sha256
+
+import openai
+import pytest
+from fake_engine import FakeEngine
+from fake_server import Served
+
+from serve.api_keys import ApiKeys
+from serve.flags import parse_serve_flags
+from serve.operation_flags import Operations
+
+KEYS = ("first-key", "second-key", "third-key")
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+
+@pytest.fixture
+def guarded(serve) -> Served:
+    return serve(FakeEngine(), operations=Operations(api_keys=KEYS))
+
+
+def test_every_key_opens_and_openais_client_sends_it(guarded: Served) -> None:
+    for key in KEYS:
+        client = guarded.openai.with_options(api_key=key)
+        assert client.completions.create(model="fake", prompt="a").choices[0].text
+    with pytest.raises(openai.AuthenticationError) as caught:
+        guarded.openai.completions.create(model="fake", prompt="a")
+    assert caught.value.code == "invalid_api_key"
+
+
+WRONG = ["", "Bearer", "Bearer None", "Bearer first-ke", "Bearer first-keys", "Bearer FIRST-KEY"]
+WRONG += ["first-key", "Basic first-key", "Bearer first-key second-key", "Bearer ä"]
+
+
+@pytest.mark.parametrize("header", WRONG)
+def test_anything_else_is_401_in_openais_form(guarded: Served, header: str) -> None:
+    headers = {b"Authorization": header.encode("latin-1")}
+    answer = guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert not guarded.engine.prompt_tokens
+
+
+def test_probes_and_metrics_are_open_and_everything_else_is_not(guarded: Served) -> None:
+    for path in ("/health", "/ping", "/metrics", "/version"):
+        assert guarded.http.get(path).status_code == 200
+    for path in ("/v1/models", "/server_info", "/nothing", "/health/../v1/models", "//health"):
+        assert guarded.http.get(path).status_code == 401
+    for path in ("/v1/chat/completions", "/tokenize", "/generate", "/flush_cache"):
+        assert guarded.http.post(path, json=CHAT).status_code == 401
+
+
+def test_every_key_is_compared_in_constant_time_wherever_the_right_one_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    real = hmac.compare_digest
+
+    def spy(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return real(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", spy)
+    keys = ApiKeys(KEYS)
+    for given, accepted in [("first-key", True), ("third-key", True), ("x", False), ("", False)]:
+        compared.clear()
+        assert keys.accepts(f"Bearer {given}") is accepted
+        # Digests of one length: nor does a key's length show.
+        digests = [sha256(key.encode()).digest() for key in (given, *KEYS)]
+        assert compared == [(digests[0], digest) for digest in digests[1:]]
+
+
+def test_keys_come_from_the_flag_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(*argv: str) -> tuple[str, ...]:
+        return parse_serve_flags(["--demo", *argv])[0].operations.api_keys
+
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    assert keys() == ()
+    monkeypatch.setenv("VLLM_API_KEY", "from-environment")
+    assert keys() == ("from-environment",)
+    assert keys("--api-key", "a", "b") == ("a", "b")
+
+
+def test_a_key_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("", " a", "ä", "a\n"):
+        with pytest.raises(SystemExit, match="2"):
+            parse_serve_flags(["--demo", "--api-key", key])
+        assert "--api-key" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""What one client may ask of the server: size, number and time are bounded."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from fake_engine import FakeEngine
+from fake_server import Served
+from pydantic import ValidationError
+
+from serve.operation_flags import Operations
+from serve.protocol import ChatCompletionRequest, CompletionRequest
+
+COMPLETIONS = "/v1/completions"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: fake\r\nContent-Type: application/json\r\n"
+
+
+@contextmanager
+def connection(server: Served) -> Iterator[socket.socket]:
+    """A bare connection to the server."""
+    with socket.create_connection((server.http.base_url.host, server.http.base_url.port)) as bare:
+        bare.settimeout(10)
+        yield bare
+
+
+def read_to_end(bare: socket.socket) -> bytes:
+    """Everything until the server hangs up."""
+    pieces = []
+    while piece := bare.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+@pytest.fixture
+def small(serve) -> Served:
+    return serve(FakeEngine(), operations=Operations(max_body_bytes=1000, client_timeout_s=0.3))
+
+
+def test_a_body_above_the_limit_is_413_whether_its_length_is_told_or_not(small: Served) -> None:
+    headers = {"Content-Type": "application/json"}
+    fits = small.http.post(COMPLETIONS, content=b'{"prompt": "a"}'.ljust(1000), headers=headers)
+    assert fits.status_code == 200
+    told = small.http.post(COMPLETIONS, content=b"x" * 1001)
+    chunked = small.http.post(COMPLETIONS, content=iter([b"x" * 600, b"x" * 600]))
+    for answer in (told, chunked):
+        assert answer.status_code == 413, answer.text
+        assert answer.json()["error"]["code"] == "body_too_large"
+
+
+def test_a_body_of_an_untold_size_is_refused_before_it_has_come(small: Served) -> None:
+    with connection(small) as bare:
+        bare.sendall(POST + b"Content-Length: 99999999999\r\n\r\n")
+        assert read_to_end(bare).startswith(b"HTTP/1.1 413")
+
+
+def test_a_slow_body_is_408(small: Served) -> None:
+    with connection(small) as bare:
+        bare.sendall(POST + b'Content-Length: 100\r\n\r\n{"prompt"')
+        answer = read_to_end(bare)
+    assert answer.startswith(b"HTTP/1.1 408") and b"body_too_slow" in answer
+
+
+def test_a_trickled_head_is_hung_up_on(small: Served) -> None:
+    began = time.monotonic()
+    with connection(small) as bare, pytest.raises(OSError):
+        for byte in POST:
+            bare.sendall(bytes([byte]))
+            time.sleep(0.02)
+    assert time.monotonic() - began < 1.0
+    with connection(small) as bare:
+        try:
+            silent = bare.recv(1)
+        except ConnectionResetError:
+            silent = b""
+        assert silent == b""
+
+
+def test_a_head_without_an_end_is_400(small: Served) -> None:
+    with connection(small) as bare:
+        bare.sendall(POST + b"X: " + b"x" * 100_000)
+        assert read_to_end(bare).startswith(b"HTTP/1.1 400")
+
+
+def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -> None:
+    for _ in range(3):
+        time.sleep(0.2)
+        assert small.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
+
+
+def test_a_full_queue_is_429_and_open_again_when_it_empties(serve) -> None:
+    engine = FakeEngine()
+    engine.go.clear()
+    server = serve(engine, operations=Operations(max_queued=3))
+    with ThreadPoolExecutor() as pool:
+        body = {"prompt": "a", "n": 2, "max_tokens": 4}
+        first = pool.submit(server.http.post, COMPLETIONS, json=body)
+        while len(engine.running) < 2:
+            time.sleep(0.005)
+        full = server.http.post(COMPLETIONS, json=body)
+        assert full.status_code == 429 and int(full.headers["Retry-After"]) > 0
+        error = full.json()["error"]
+        assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+        assert server.http.get("/health").status_code == 200
+        engine.go.set()
+        assert first.result().status_code == 200
+    assert server.http.post(COMPLETIONS, json=body).status_code == 200
+
+
+def test_more_sequences_than_the_queue_ever_takes_are_400_at_once(serve) -> None:
+    server = serve(FakeEngine(), operations=Operations(max_queued=100))
+    body = {"prompt": [[1]] * 100_000}
+    answer = server.http.post(COMPLETIONS, json=body)
+    assert answer.status_code == 400 and "100000 sequences" in answer.json()["error"]["message"]
+    assert not server.engine.prompt_tokens
+
+
+def test_a_list_of_wrong_items_makes_one_error() -> None:
+    for model, body in (
+        (CompletionRequest, {"prompt": [{}] * 1000}),
+        (CompletionRequest, {"prompt": "a", "stop_token_ids": ["x"] * 1000}),
+        (ChatCompletionRequest, {"messages": [1] * 1000}),
+        (ChatCompletionRequest, {"messages": [{"role": "user"}], "tools": [1] * 1000}),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate(body)
+        # One for every form that the field may have.
+        assert caught.value.error_count() <= 4
+
+
+STREAM = b'{"prompt": "a", "max_tokens": 250, "n": 4, "stream": true, "return_token_ids": true}'
+STREAM = POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(STREAM) + STREAM
+
+
+@contextmanager
+def stalled(serve, timeout_s: float) -> Iterator[tuple[Served, socket.socket]]:
+    """A client that has asked for a stream and reads nothing; the engine is through with it."""
+    operations = Operations(client_timeout_s=timeout_s)
+    server = serve(FakeEngine(step_s=0.001), operations=operations, send_buffer=4096)
+    with connection(server) as bare:
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        bare.sendall(STREAM)
+        while server.engine.num_steps < 125 or server.engine.running:
+            time.sleep(0.01)
+        yield server, bare
+
+
+def test_who_reads_late_slowed_nobody_and_gets_everything_in_fewer_pieces(serve) -> None:
+    with stalled(serve, timeout_s=60) as (server, bare):
+        assert server.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
+        answer = read_to_end(bare).decode()
+    assert "data: [DONE]" in answer and answer.count('"finish_reason":"length"') == 4
+    events = [json.loads(line[6:]) for line in answer.split("\r\n") if line.startswith("data: {")]
+    ids = [i for event in events for i in event["choices"][0]["token_ids"]]
+    assert len(ids) == 4 * 250 and len(events) < 4 * 125
+
+
+def test_who_reads_nothing_is_hung_up_on(serve) -> None:
+    with stalled(serve, timeout_s=0.5) as (_, bare):
+        time.sleep(1.0)
+        assert b"[DONE]" not in read_to_end(bare)
