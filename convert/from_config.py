@@ -12,14 +12,14 @@ from jax.typing import DTypeLike
 from convert.eagle3 import draft_rules
 from convert.fill import shapes_of
 from convert.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
-from convert.kimi_k25 import published_target_name, target_rules
 from convert.planned import abstract_draft, abstract_target
 from convert.quantization_config import QuantizationConfig, Scheme, read_quantization_config
 from convert.rules import Rule, split_row
-from eagle3_jax.config import DraftConfig, TargetConfig
+from convert.targets import target_files
+from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import QuantFormat
 from pallas_kernels.quantized import ActivationFormat, WeightFormat
 
@@ -32,18 +32,19 @@ MOST_LAYERS = 1000
 """A damaged number would build layers for hours; no tensors are there to contradict it."""
 
 
-def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> KimiTarget:
+def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> Target:
     """The abstract target that a published config.json describes, as it would lie in memory.
 
     Raises ValueError for another architecture and for a quantisation that is not known.
     """
-    read = TargetConfig.from_hf(config)
+    read = read_target_config(config)
     if read.num_hidden_layers > MOST_LAYERS:
         raise ValueError(
             f"num_hidden_layers must be at most {MOST_LAYERS}, got {read.num_hidden_layers}"
         )
     model = abstract_target(read, dtype)
-    _quantize(model, config, target_rules(model.config), published_target_name)
+    files = target_files(read)
+    _quantize(model, config, files.rules(read), files.published_name)
     return model
 
 
@@ -58,7 +59,7 @@ def draft_from_config(
 
 
 def _quantize(
-    model: KimiTarget | Eagle3Draft,
+    model: Target | Eagle3Draft,
     config: Mapping[str, Any],
     rules: Iterable[Rule],
     published_name: Callable[[str], str],

@@ -1,17 +1,19 @@
 """The published tensors of Kimi-K2.5 (and of bare DeepSeek-V3 text models) as a table."""
 
 import re
+from typing import Any
 
 from convert.latent_attention import latent_attention_rules
+from convert.published_config import published_fields, rope_to_hf
 from convert.rules import TRANSPOSED, TRANSPOSED_FLOATS, Rule, norm_rule, projection_rule
-from eagle3_jax.config import TargetConfig
+from eagle3_jax.config import KimiConfig
 
 _LAYER = "layers.{layer}."
 _MLP = _LAYER + "mlp."
 
 
-def target_rules(config: TargetConfig) -> list[Rule]:
-    """The table for one configuration; names are canonical, see `canonical_target_name`."""
+def kimi_rules(config: KimiConfig) -> list[Rule]:
+    """The table for one configuration; names are canonical, see `canonical_kimi_name`."""
     swiglu = ("gate_proj", "up_proj", "down_proj")
     projections = [
         *(_MLP + name for name in swiglu),
@@ -45,12 +47,44 @@ def _experts_rule(name: str) -> Rule:
     return Rule(published, (_MLP + f"experts.{name}[{{expert}}]",), TRANSPOSED)
 
 
-def canonical_target_name(name: str) -> str:
+def canonical_kimi_name(name: str) -> str:
     """Strips the prefixes in use: language_model.model., model., language_model. (or none)."""
     return re.sub(r"^(language_model\.)?(model\.)?", "", name)
 
 
-def published_target_name(name: str) -> str:
+def published_kimi_name(name: str) -> str:
     """The released spelling of a canonical name."""
     inner = "" if name.startswith("lm_head.") else "model."
     return f"language_model.{inner}{name}"
+
+
+def kimi_to_hf(config: KimiConfig, dtype: str) -> dict[str, Any]:
+    """A Kimi-K2.5 config.json without its vision part; `dtype` is torch's name of it."""
+    eos = list(config.eos_token_ids)
+    shared = {"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}
+    text = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "kimi_k2",
+        **published_fields(config),
+        "num_key_value_heads": config.num_attention_heads,
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "num_nextn_predict_layers": 0,
+        **rope_to_hf(config.rope),
+        **shared,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+    }
+    return {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        **shared,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+        "text_config": text,
+    }

@@ -20,7 +20,7 @@ from convert.planned import (
     parse_config,
     plan_draft,
     plan_target,
-    read_target_config,
+    target_config_of,
 )
 from convert.published import Published, open_published
 from convert.store import is_store
@@ -29,7 +29,7 @@ from convert.weights import Int4OrderChoice, assumed_orders
 from eagle3_jax.config import AuxIdConvention, DraftConfig
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def load_target(
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     quantize_activations: Activations = True,
-) -> KimiTarget:
+) -> Target:
     """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint directory, published or converted.
 
     Float weights are cast to `dtype`: by default float32 on CPU, bfloat16 elsewhere; quantised ones
@@ -59,23 +59,23 @@ def outline_target(
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     quantize_activations: Activations = True,
-) -> Outline[KimiTarget]:
+) -> Outline[Target]:
     """What `load_target` fills: no weight is read, and whatever does not fit is found."""
     check_activations(quantize_activations)
     model, source = open_target(path, _run_dtype(dtype))
     return outline(model, source, quantize_activations, mesh)
 
 
-def open_target(path: str | Path, dtype: DTypeLike) -> tuple[KimiTarget, ParameterSource]:
+def open_target(path: str | Path, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
     """The abstract model of a checkpoint directory, and what fills it; raises as `load_target`."""
     source = _open(path)
-    model = abstract_target(read_target_config(source), dtype)
+    model = abstract_target(target_config_of(source), dtype)
     return model, source if isinstance(source, Stored) else plan_target(source, model)
 
 
 def load_draft(
     path: str | Path,
-    target: KimiTarget,
+    target: Target,
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
@@ -111,7 +111,7 @@ def load_draft(
 
 def outline_draft(
     path: str | Path,
-    target: KimiTarget,
+    target: Target,
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,

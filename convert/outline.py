@@ -13,9 +13,9 @@ from convert.fill import ParameterSource, fill, named_variables
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.mesh import check_units, mesh_of, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
-Model = TypeVar("Model", KimiTarget, Eagle3Draft)
+Model = TypeVar("Model", Target, Eagle3Draft)
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,16 @@ from jax.typing import DTypeLike
 from convert.box import Box, box_of, whole
 from convert.eagle3 import canonical_draft_name, draft_rules
 from convert.fill import shapes_of
-from convert.kimi_k25 import canonical_target_name, target_rules
 from convert.plan import Plan
 from convert.published import Published
 from convert.quantization_config import activations_of
 from convert.read_parameter import file_dtype, read_floats, read_kept
 from convert.stored import Stored
-from eagle3_jax.config import DraftConfig, TargetConfig
+from convert.targets import target_files
+from eagle3_jax.config import DraftConfig, TargetConfig, read_target_config
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
+from eagle3_jax.models.targets import make_target
 from pallas_kernels import QuantFormat
 
 Config = TypeVar("Config")
@@ -90,9 +91,9 @@ class OneKey(nnx.Rngs):
         return jax.random.key(0)
 
 
-def abstract_target(config: TargetConfig, dtype: DTypeLike) -> KimiTarget:
+def abstract_target(config: TargetConfig, dtype: DTypeLike) -> Target:
     """The model with shapes in place of arrays."""
-    return nnx.eval_shape(lambda: KimiTarget(config, rngs=OneKey(), dtype=dtype))
+    return nnx.eval_shape(lambda: make_target(config, rngs=OneKey(), dtype=dtype))
 
 
 def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
@@ -100,10 +101,10 @@ def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
     return nnx.eval_shape(lambda: Eagle3Draft(config, rngs=OneKey(), dtype=dtype))
 
 
-def plan_target(published: Published, model: KimiTarget) -> PlannedParameters:
+def plan_target(published: Published, model: Target) -> PlannedParameters:
     """Holds a checkpoint against a target; ValueError with everything that does not fit."""
-    shapes = shapes_of(model)
-    plan = published.plan(target_rules(model.config), shapes, canonical_target_name)
+    shapes, files = shapes_of(model), target_files(model.config)
+    plan = published.plan(files.rules(model.config), shapes, files.canonical_name)
     return PlannedParameters(published, plan, shapes)
 
 
@@ -116,12 +117,12 @@ def plan_draft(
     return PlannedParameters(published, published.plan(rules, shapes, canonical_draft_name), shapes)
 
 
-def read_target_config(source: Published | Stored) -> TargetConfig:
+def target_config_of(source: Published | Stored) -> TargetConfig:
     """The target's configuration; ValueError also for layers that no tensor belongs to.
 
     Without that check a damaged number would build layers for hours.
     """
-    config = parse_config(source, TargetConfig.from_hf)
+    config = parse_config(source, read_target_config)
     found = {layer[1] for name in source.weight_shapes if (layer := _LAYER.search(name))}
     if config.num_hidden_layers > len(found):
         raise ValueError(

@@ -1,4 +1,7 @@
-"""Our configurations as the published config.json, field names and nesting included."""
+"""Our configurations as the published config.json, field names included.
+
+That of each target is beside its tensors (`convert.targets`).
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -8,38 +11,6 @@ from eagle3_jax.config.draft import NORM_OPTIONS
 
 _OURS_ALONE = ("rope", "eos_token_ids", "latent_norm_eps", "target_hidden_size", "aux_layer_ids")
 _OURS_ALONE += ("latent", *NORM_OPTIONS)
-
-
-def target_to_hf(config: TargetConfig, dtype: str) -> dict[str, Any]:
-    """A Kimi-K2.5 config.json without its vision part; `dtype` is torch's name of it."""
-    eos = list(config.eos_token_ids)
-    shared = {"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}
-    text = {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "kimi_k2",
-        **_published_fields(config),
-        "num_key_value_heads": config.num_attention_heads,
-        "attention_bias": False,
-        "hidden_act": "silu",
-        "moe_layer_freq": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "topk_method": "noaux_tc",
-        "scoring_func": "sigmoid",
-        "num_nextn_predict_layers": 0,
-        **_rope_to_hf(config.rope),
-        **shared,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
-    }
-    return {
-        "architectures": ["KimiK25ForConditionalGeneration"],
-        "model_type": "kimi_k25",
-        **shared,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
-        "text_config": text,
-    }
 
 
 def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
@@ -58,7 +29,7 @@ def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "hidden_act": "silu",
-        **_rope_to_hf(config.rope),
+        **rope_to_hf(config.rope),
         "tie_word_embeddings": False,
         "torch_dtype": dtype,
         "eagle_config": {
@@ -71,7 +42,7 @@ def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
 
 def _draft_kind(config: DraftConfig) -> dict[str, Any]:
     """Architecture and sizes."""
-    sizes = _published_fields(config)
+    sizes = published_fields(config)
     if config.latent is None:
         return {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", **sizes}
     del sizes["head_dim"]
@@ -94,11 +65,13 @@ def _layer_outputs(aux_layer_ids: tuple[int, ...]) -> list[int]:
     return list(after)
 
 
-def _published_fields(config: TargetConfig | DraftConfig) -> dict[str, Any]:
+def published_fields(config: TargetConfig | DraftConfig) -> dict[str, Any]:
+    """Those that have the same name and form there."""
     return {name: value for name, value in asdict(config).items() if name not in _OURS_ALONE}
 
 
-def _rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
+def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
+    """The fields of rotary positions."""
     if rope.yarn is None:
         return {"rope_theta": rope.theta, "rope_scaling": None}
     yarn = {name: value for name, value in asdict(rope.yarn).items() if value is not None}

@@ -16,24 +16,24 @@ from jax.typing import DTypeLike
 
 from convert.eagle3 import draft_rules
 from convert.fill import shapes_of
-from convert.kimi_k25 import published_target_name, target_rules
-from convert.published_config import draft_to_hf, target_to_hf
+from convert.published_config import draft_to_hf
 from convert.safetensors_files import DTYPES, SINGLE_FILE
 from convert.saved_tensors import ReadArray, host_reader, saved_tensors
 from convert.store import Parameter
+from convert.targets import target_files
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def save_hf(
-    model: KimiTarget | Eagle3Draft,
+    model: Target | Eagle3Draft,
     directory: str | Path,
     *,
     dtype: DTypeLike = jnp.bfloat16,
-    shared_with: KimiTarget | None = None,
+    shared_with: Target | None = None,
 ) -> None:
     """Writes a model as published checkpoints are laid out; what `load_*` reads back bit for bit.
 
@@ -56,10 +56,10 @@ def save_hf(
     _replace(directory / "config.json", [json.dumps(config, indent=2).encode() + b"\n"])
 
 
-def published_config(model: KimiTarget | Eagle3Draft, dtype: np.dtype) -> dict[str, object]:
+def published_config(model: Target | Eagle3Draft, dtype: np.dtype) -> dict[str, object]:
     """What config.json says of a model."""
-    if isinstance(model, KimiTarget):
-        return target_to_hf(model.config, dtype.name)
+    if isinstance(model, Target):
+        return target_files(model.config).to_hf(model.config, dtype.name)
     return draft_to_hf(model.config, dtype.name)
 
 
@@ -89,13 +89,14 @@ def write_tensors(path: Path, tensors: Iterable[Parameter]) -> None:
 
 
 def model_tensors(
-    model: KimiTarget | Eagle3Draft, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
+    model: Target | Eagle3Draft, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
 ) -> list[Parameter]:
     """The published tensors of those parameters of a model that have a shape; not gathered yet."""
     read = host_reader(model)
-    if isinstance(model, KimiTarget):
-        tensors = saved_tensors(target_rules(model.config), shapes, read, dtype)
-        return [replace(tensor, path=published_target_name(tensor.path)) for tensor in tensors]
+    if isinstance(model, Target):
+        files = target_files(model.config)
+        tensors = saved_tensors(files.rules(model.config), shapes, read, dtype)
+        return [replace(tensor, path=files.published_name(tensor.path)) for tensor in tensors]
     tensors = saved_tensors(draft_rules(model.config), shapes, read, dtype)
     vocab, draft_vocab = model.config.vocab_size, model.config.draft_vocab_size
     if draft_vocab < vocab:

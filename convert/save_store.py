@@ -18,15 +18,15 @@ from convert.store.manifest import Origin
 from convert.store.writer import write_store
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import QuantFormat
 
 
 def save_store(
-    model: KimiTarget | Eagle3Draft,
+    model: Target | Eagle3Draft,
     directory: str | Path,
     *,
-    shared_with: KimiTarget | None = None,
+    shared_with: Target | None = None,
 ) -> None:
     """Writes a model, quantised or not; what `load_*` restores bit for bit, onto any mesh.
 
@@ -47,7 +47,7 @@ def save_store(
         write_store(Path(directory), parameters, origin, side_files=Path(beside))
 
 
-def _origin(model: KimiTarget | Eagle3Draft, shared: Collection[str]) -> Origin:
+def _origin(model: Target | Eagle3Draft, shared: Collection[str]) -> Origin:
     """No files: a model in memory, whose formats and tensors are told all the same."""
     formats: dict[str, QuantFormat] = {}
     shapes = shapes_of(model, shared)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.mesh import mesh_of, on_every_device
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 class TargetOutput(NamedTuple):
@@ -23,7 +23,7 @@ class TargetOutput(NamedTuple):
 
 
 def forward(
-    target: KimiTarget,
+    target: Target,
     token_ids: Int[Array | np.ndarray, "batch seq"],
     *,
     aux_layer_ids: Sequence[int] | None = None,
@@ -57,12 +57,12 @@ def _positions(token_ids: Int[Array, "batch seq"]) -> Int[Array, "batch seq"]:
 
 @nnx.jit(static_argnames=("aux_layer_ids", "mesh"))
 def _target_pass(
-    target: KimiTarget,
+    target: Target,
     token_ids: Int[Array, "batch seq"],
     aux_layer_ids: tuple[int, ...],
     mesh: Mesh | None,
 ) -> TargetOutput:
-    def run(target: KimiTarget, token_ids: Array) -> tuple[Array, Array]:
+    def run(target: Target, token_ids: Array) -> tuple[Array, Array]:
         hidden, aux_hidden, _ = target(token_ids, _positions(token_ids), aux_layer_ids)
         return target.logits(hidden), aux_hidden
 

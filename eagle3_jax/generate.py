@@ -8,7 +8,7 @@ from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import FinishReason
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 MAX_BATCH = 8
@@ -35,7 +35,7 @@ class Generation:
 
 
 def generate(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams | Sequence[SamplingParams],

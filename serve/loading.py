@@ -18,7 +18,7 @@ from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.initial_state import state_shapes
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from serve.load_flags import DEFAULTS, LoadOptions
 from serve.notices import Say, notices, say_on_stderr
 from serve.parallel_flags import ONE_DEVICE, ParallelOptions
@@ -29,7 +29,7 @@ from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
 class LoadedPair:
     """A target with its tokenizer and defaults, and the draft that proposes for it, if any."""
 
-    target: KimiTarget
+    target: Target
     draft: Eagle3Draft | None
     tokenizer: Tokenizer
     defaults: SamplingDefaults

@@ -15,6 +15,7 @@ from flax import nnx
 from convert import load_target, load_tokenizer, save_hf
 from eagle3_jax.config import (
     DraftConfig,
+    KimiConfig,
     LatentShape,
     RopeConfig,
     TargetConfig,
@@ -22,6 +23,7 @@ from eagle3_jax.config import (
 )
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.training.draft import draft_step, draft_vocabulary, split_draft
 from eagle3_jax.training.loop import TrainState, train
 from eagle3_jax.training.optimizer import adamw
@@ -119,7 +121,7 @@ def _run(
     return outcome.params, outcome.step >= options.steps
 
 
-def _new_draft(options: argparse.Namespace, target: KimiTarget, batch_at: BatchAt) -> Eagle3Draft:
+def _new_draft(options: argparse.Namespace, target: Target, batch_at: BatchAt) -> Eagle3Draft:
     config = target.config
     vocab = min(options.draft_vocab or recipe.DRAFT_VOCAB, config.vocab_size)
     draft_config = DraftConfig(
@@ -149,6 +151,8 @@ def _attention(kind: str, target: TargetConfig) -> dict[str, Any]:
     """Rotary positions and, for latent attention, the target's widths."""
     if kind == "grouped":
         return {"rope": RopeConfig(target.rope.theta)}
+    if not isinstance(target, KimiConfig):
+        raise ValueError("a draft with latent attention needs a target that has it")
     widths = {field.name: getattr(target, field.name) for field in fields(LatentShape)}
     return {"rope": target.rope, "latent": LatentShape(**widths)}
 
@@ -170,7 +174,7 @@ def _answer_counts(batch_at: BatchAt, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def _write_generation_config(directory: Path, config: TargetConfig) -> None:
+def _write_generation_config(directory: Path, config: KimiConfig) -> None:
     content = {
         "eos_token_id": list(config.eos_token_ids),
         "max_length": config.max_position_embeddings,

@@ -13,8 +13,8 @@ from convert.activations import choose_activations
 from convert.fill import named_variables, read_value
 from convert.load import open_target
 from eagle3_jax.layers.quantized import quantize_structure
-from eagle3_jax.layers.rope import RopeTables, rope_tables
-from eagle3_jax.models.kimi import KimiLayer
+from eagle3_jax.layers.rope import RopeTables
+from eagle3_jax.models.target import DecoderLayer
 
 
 class OurModel:
@@ -36,8 +36,7 @@ class OurModel:
     def layer(self, index: int, x: np.ndarray) -> np.ndarray:
         """One decoder layer, attention causal over the rows of x."""
         positions = jnp.arange(x.shape[1])[None]
-        rope = rope_tables(self.config.rope, self.config.qk_rope_head_dim, positions)
-        layer = self._model.layers[index]
+        rope, layer = self._model.rope(positions), self._model.layers[index]
         return self._with(f"layers.{index}", lambda: _run_layer(layer, jnp.asarray(x), rope))
 
     def logits(self, x: np.ndarray) -> np.ndarray:
@@ -62,5 +61,5 @@ class OurModel:
 
 
 @nnx.jit
-def _run_layer(layer: KimiLayer, x: jax.Array, rope: RopeTables) -> jax.Array:
+def _run_layer(layer: DecoderLayer, x: jax.Array, rope: RopeTables) -> jax.Array:
     return layer(x, rope, (), None)[0]

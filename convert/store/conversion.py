@@ -18,7 +18,7 @@ from convert.planned import (
     parse_config,
     plan_draft,
     plan_target,
-    read_target_config,
+    target_config_of,
 )
 from convert.published import Published, open_published
 from convert.read_parameter import file_dtype
@@ -103,7 +103,7 @@ def open_conversion(
 def _plan(published: Published) -> tuple[PlannedParameters, nnx.Module, Collection[str]]:
     """Plan, abstract model and shared submodules; its own dtype does not matter."""
     if not _is_draft(published):
-        target = abstract_target(read_target_config(published), jnp.bfloat16)
+        target = abstract_target(target_config_of(published), jnp.bfloat16)
         return plan_target(published, target), target, ()
     config = parse_config(
         published,

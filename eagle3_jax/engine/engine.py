@@ -24,7 +24,7 @@ from eagle3_jax.engine.sequence import Sequence, Status
 from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.method import COUPLED
 
@@ -55,7 +55,7 @@ class Engine:
 
     def __init__(
         self,
-        target: KimiTarget,
+        target: Target,
         draft: Eagle3Draft | None,
         config: EngineConfig,
         *,

@@ -13,13 +13,13 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv_scales import pool_scales
 from eagle3_jax.mesh import MeshAxes
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.controls import empty_controls
 from eagle3_jax.speculative.state import DecodeState, empty_slots
 
 
 def initial_state(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     config: EngineConfig,
     num_aux: int,
@@ -36,7 +36,7 @@ def initial_state(
 
 
 def state_shapes(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     config: EngineConfig,
     num_aux: int,
@@ -49,14 +49,14 @@ def state_shapes(
 
 
 def _sharded_state(
-    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int, mesh: Mesh
+    target: Target, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int, mesh: Mesh
 ) -> Any:
     build = partial(_empty_state, target, draft, config, num_aux)
     return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh))
 
 
 def _empty_state(
-    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int
+    target: Target, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int
 ) -> DecodeState:
     dtype = target.embed_tokens.embedding.get_value().dtype
     pages = (config.pool_pages, config.page_size)
@@ -85,9 +85,7 @@ def _empty_state(
     )
 
 
-def _shardings(
-    target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh
-) -> Any:
+def _shardings(target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh) -> Any:
     """Of each part of the state, in the state's place."""
     whole = NamedSharding(mesh, PartitionSpec())
     quantized: Any = QuantizedPool
@@ -96,7 +94,7 @@ def _shardings(
         rows = NamedSharding(mesh, PartitionSpec(None, None, *split))
         return quantized(rows, whole) if config.kv_cache_dtype == "fp8" else rows
 
-    def pools(model: KimiTarget | Eagle3Draft | None) -> tuple[Any, ...]:
+    def pools(model: Target | Eagle3Draft | None) -> tuple[Any, ...]:
         return tuple(map(pool, model.pool_splits)) if model else ()
 
     shardings: Any = DecodeState

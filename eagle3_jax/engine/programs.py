@@ -23,7 +23,7 @@ from eagle3_jax.layers.quantized import fit_to_gpu
 from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.mesh import place, spec_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
@@ -77,7 +77,7 @@ def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, 
     return tuple(leaves), Structure(graph, tree)
 
 
-def _models(pair: Pair, target: Leaves, draft: Leaves) -> tuple[KimiTarget, Eagle3Draft | None]:
+def _models(pair: Pair, target: Leaves, draft: Leaves) -> tuple[Target, Eagle3Draft | None]:
     rebuilt = pair.draft.rebuild(draft) if pair.draft else None
     return pair.target.rebuild(target), rebuilt
 

@@ -21,7 +21,7 @@ from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import open_masks
@@ -58,7 +58,7 @@ class Runner:
 
     def __init__(
         self,
-        target: KimiTarget,
+        target: Target,
         draft: Eagle3Draft | None,
         config: EngineConfig,
         *,

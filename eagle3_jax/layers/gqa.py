@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from eagle3_jax.cache import KVPools, PageView, rows_and_scale, write_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import gqa_decode, joint_matmul
@@ -57,9 +58,11 @@ class GQAttention(nnx.Module):
         rope: RopeTables,
         pools: KVPools = (),
         pages: PageView | None = None,
+        norm: RMSNorm | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        """Attends causally; with pools of keys and values, writes the rows there and reads them."""
-        q, k, v = self.project(x, rope)
+        """Attends causally; with pools of keys and values, writes the rows there and reads them.
+        With a norm, of the normed x."""
+        q, k, v = self.project(x, rope, norm)
         if not pools or pages is None:
             heads = causal_attention(q, k, v, self.scale)
         else:
@@ -80,7 +83,10 @@ class GQAttention(nnx.Module):
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
-        self, x: Float[Array, "batch q_len inputs"], rope: RopeTables
+        self,
+        x: Float[Array, "batch q_len inputs"],
+        rope: RopeTables,
+        norm: RMSNorm | None = None,
     ) -> tuple[
         Float[Array, "batch q_len heads head_dim"],
         Float[Array, "batch q_len kv_heads head_dim"],
@@ -88,7 +94,6 @@ class GQAttention(nnx.Module):
     ]:
         """Rotated queries and keys, and values."""
         kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
-        q, k, v = (
-            rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in joint_matmul(x, *kernels)
-        )
+        projected = joint_matmul(x, *kernels, norm=norm and norm.norm)
+        q, k, v = (rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in projected)
         return rotate_halves(q, rope), rotate_halves(k, rope), v

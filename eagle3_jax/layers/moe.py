@@ -9,10 +9,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.collectives import all_sum, first_column
-from eagle3_jax.config import TargetConfig
+from eagle3_jax.config import MoEConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_format, kernel_split
+from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import QuantFormat, Routes, TileMap, grouped_mlp, route
 from pallas_kernels.grouped_matmul import Operand
 
@@ -23,9 +24,10 @@ Stack = nnx.Param | QuantizedKernel
 class Router(nnx.Module):
     """Scores experts with a sigmoid; the correction bias decides the choice, never the weights."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         shape = (config.hidden_size, config.n_routed_experts)
-        self.kernel = normal_param(shape, ("embed", None), rngs, dtype)
+        own_dtype = config.router_dtype or dtype
+        self.kernel = normal_param(shape, ("embed", None), rngs, own_dtype)
         bias = jnp.zeros((config.n_routed_experts,), jnp.float32)
         self.e_score_correction_bias = nnx.Param(bias, axes=(None,))
         self.config = config
@@ -64,7 +66,7 @@ class Router(nnx.Module):
 class Experts(nnx.Module):
     """The routed experts' SwiGLU matrices, stacked over experts."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         experts, hidden = config.n_routed_experts, config.hidden_size
         wide = (experts, hidden, config.moe_intermediate_size)
         narrow = (experts, config.moe_intermediate_size, hidden)
@@ -92,6 +94,13 @@ class Experts(nnx.Module):
         arrays = (x, *_matrices(self), expert_ids, weights)
         return grouped_mlp(*arrays, shared=own, tiles=tiles, rows=rows)
 
+    @property
+    def split(self) -> MeshAxes | None:
+        """The mesh axes over which what they add up is spread."""
+        experts, *inner = kernel_split(self.gate_proj)
+        axes = (experts or ()) + tuple(axis for axes in inner for axis in axes or ())
+        return axes or None
+
     def has_one_like(self, mlp: MLP) -> bool:
         """Whether an MLP has the shape and the format of one of these."""
         pairs = zip(_matrices(self), _matrices(mlp), strict=True)
@@ -113,31 +122,33 @@ def _matrices(module: Experts | MLP) -> tuple[Any, Any, Any]:
 
 
 class MoE(nnx.Module):
-    """Weighted sum of the chosen experts plus the shared expert."""
+    """Weighted sum of the chosen experts plus the shared expert, where there is one."""
 
-    def __init__(self, config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.gate = Router(config, rngs=rngs, dtype=dtype)
         self.experts = Experts(config, rngs=rngs, dtype=dtype)
         shared = config.n_shared_experts * config.moe_intermediate_size
-        self.shared_experts = MLP(config.hidden_size, shared, rngs=rngs, dtype=dtype)
+        self.shared_experts = (
+            MLP(config.hidden_size, shared, rngs=rngs, dtype=dtype) if shared else None
+        )
 
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
         """Devices that hold parts add up both sums at once."""
         tokens = x.reshape(-1, x.shape[-1])
-        return all_sum(self._partial(tokens), self.shared_experts.down_proj.split[0]).reshape(
-            x.shape
-        )
+        return all_sum(self._partial(tokens), self.experts.split).reshape(x.shape)
 
     def _partial(self, tokens: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         with jax.named_scope("moe_router"):
             routes = self.gate.route(tokens, kernel_format(self.experts.gate_proj))
-        if self.experts.has_one_like(self.shared_experts):
+        shared = self.shared_experts
+        if shared is not None and self.experts.has_one_like(shared):
             with jax.named_scope("moe_experts"):
-                return self.experts(tokens, *routes, self.shared_experts)
+                return self.experts(tokens, *routes, shared)
         with jax.named_scope("moe_routed_experts"):
             routed = self.experts(tokens, *routes)
+        if shared is None:
+            return routed
         with jax.named_scope("moe_shared_expert"):
             # Left to itself the GPU's library adds the routed sum to its product, and that sum is a
             # launch of its own then, not a part of the one that adds the residual.
-            shared = jax.lax.optimization_barrier(self.shared_experts.partial(tokens))
-            return routed + shared
+            return routed + jax.lax.optimization_barrier(shared.partial(tokens))

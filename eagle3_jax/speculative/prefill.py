@@ -10,7 +10,7 @@ from eagle3_jax.cache import view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import sample, spoil_infinite
 from eagle3_jax.speculative.controls import TokenControls, control_logits, open_controls
 from eagle3_jax.speculative.head_choice import choose_in_kernel
@@ -23,7 +23,7 @@ PROMPT_ROWS = 16
 
 
 def prefill_chunk(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     aux_layer_ids: tuple[int, ...],
     state: DecodeState,
@@ -97,7 +97,7 @@ def _sample_controlled(
 
 
 def _prompt_logprobs(
-    target: KimiTarget, hidden: Float[Array, "1 size hidden"], next_ids: Int[Array, "1 size"]
+    target: Target, hidden: Float[Array, "1 size hidden"], next_ids: Int[Array, "1 size"]
 ) -> TokenLogprobs:
     """Raw logprobs [1, size] of the token after each row, a few rows at a time."""
     size = hidden.shape[1]

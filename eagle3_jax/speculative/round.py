@@ -16,7 +16,7 @@ from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import spoil_infinite
 from eagle3_jax.speculative.controls import (
     TokenBiases,
@@ -38,7 +38,7 @@ from eagle3_jax.token_mask import mask_logits
 
 
 def speculative_round(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     aux_layer_ids: tuple[int, ...],
     state: DecodeState,
@@ -112,7 +112,7 @@ def propose_round(
 
 
 def verify_round(
-    target: KimiTarget,
+    target: Target,
     aux_layer_ids: tuple[int, ...],
     state: DecodeState,
     slot_ids: Int[Array, " batch"],
@@ -165,7 +165,7 @@ def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
 
 
 def _target_rows(
-    target: KimiTarget,
+    target: Target,
     aux_layer_ids: tuple[int, ...],
     drafts: Drafts,
     rows: SlotRows,

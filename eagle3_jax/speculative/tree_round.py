@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
 from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import spoil_infinite
 from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_nodes
 from eagle3_jax.speculative.round import commit, gather
@@ -24,7 +24,7 @@ from eagle3_jax.speculative.verify import num_valid_drafts
 
 
 def tree_round(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     aux_layer_ids: tuple[int, ...],
     state: DecodeState,
@@ -76,7 +76,7 @@ def tree_round(
 
 
 def _target_nodes(
-    target: KimiTarget,
+    target: Target,
     aux_layer_ids: tuple[int, ...],
     tree: Tree,
     nodes: Nodes,

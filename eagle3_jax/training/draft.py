@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import Batch
 from eagle3_jax.training.target_pass import target_pass
@@ -42,7 +42,7 @@ class Lesson(NamedTuple):
     wanted: Float[Array, "rows length"]
 
 
-def lesson(target: KimiTarget, draft: Eagle3Draft, batch: Batch) -> Lesson:
+def lesson(target: Target, draft: Eagle3Draft, batch: Batch) -> Lesson:
     """Runs the target over a batch and lines its predictions up with the draft's rows."""
     out = target_pass(target, batch)
     aux = jnp.concatenate([out.streams[i] for i in draft.config.aux_layer_ids], axis=-1)

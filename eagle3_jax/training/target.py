@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from eagle3_jax.layers.moe import MoE
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import Batch
 from eagle3_jax.training.target_pass import target_pass
@@ -26,7 +26,7 @@ class TargetMetrics(NamedTuple):
 
 
 def target_loss(
-    target: KimiTarget, batch: Batch
+    target: Target, batch: Batch
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, "moe_layers experts"]]]:
     """Cross-entropy of every wanted token given those before it; also accuracy and expert loads."""
     out = target_pass(target, batch)
@@ -39,7 +39,7 @@ def target_loss(
     return jnp.sum(losses * weight) / total, (jnp.sum(right) / total, out.loads)
 
 
-def balance(target: KimiTarget, loads: Float[Array, "moe_layers experts"]) -> None:
+def balance(target: Target, loads: Float[Array, "moe_layers experts"]) -> None:
     """Nudges each router's correction bias toward even load (DeepSeek-V3, arXiv 2412.19437)."""
     routers = [layer.mlp.gate for layer in target.layers if isinstance(layer.mlp, MoE)]
     for router, load in zip(routers, loads, strict=True):

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.moe import MoE
-from eagle3_jax.layers.rope import RopeTables, rope_tables
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.layers.rope import RopeTables
+from eagle3_jax.models.target import Attention, Target
 from eagle3_jax.training.dispatch import routed_experts
 from eagle3_jax.training.packing import Batch
 
@@ -26,10 +25,10 @@ class PassOutput(NamedTuple):
     loads: Float[Array, "moe_layers experts"]
 
 
-def target_pass(target: KimiTarget, batch: Batch) -> PassOutput:
+def target_pass(target: Target, batch: Batch) -> PassOutput:
     """Runs the layers over a packed batch; padding rows hold numbers that mean nothing."""
     positions, segments = jnp.asarray(batch.positions), jnp.asarray(batch.segments)
-    rope = rope_tables(target.config.rope, target.config.qk_rope_head_dim, positions)
+    rope = target.rope(positions)
     visible = visibility(segments)
     x = target.embed_tokens(jnp.asarray(batch.token_ids))
     streams, loads = [x], []
@@ -53,7 +52,7 @@ def visibility(segments: Int[Array, "rows length"]) -> Bool[Array, "rows length 
 
 
 def _attend(
-    attention: MLAttention,
+    attention: Attention,
     x: Float[Array, "rows length hidden"],
     rope: RopeTables,
     visible: Bool[Array, "rows length length"],
@@ -73,4 +72,5 @@ def _experts(
     routed = routed_experts(moe.experts, tokens, expert_ids, weights)
     chosen = jax.nn.one_hot(expert_ids, moe.gate.config.n_routed_experts)
     load = jnp.sum(chosen * real.reshape(-1)[:, None, None], axis=(0, 1))
-    return routed.reshape(x.shape) + moe.shared_experts(x), load
+    routed = routed.reshape(x.shape)
+    return routed if moe.shared_experts is None else routed + moe.shared_experts(x), load

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eagle3_jax.config import TargetConfig
+from eagle3_jax.config import KimiConfig
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ByteFloor:
 
 
 def byte_floor(
-    config: TargetConfig,
+    config: KimiConfig,
     *,
     batch: int,
     context: float,
@@ -52,12 +52,12 @@ def byte_floor(
     )
 
 
-def expert_parameters(config: TargetConfig) -> int:
+def expert_parameters(config: KimiConfig) -> int:
     """Parameters of one routed expert."""
     return 3 * config.hidden_size * config.moe_intermediate_size
 
 
-def fixed_parameters(config: TargetConfig) -> int:
+def fixed_parameters(config: KimiConfig) -> int:
     """Parameters every step reads whatever the routing: all but embedding and routed experts."""
     hidden, layers, dense = (
         config.hidden_size,
@@ -75,7 +75,7 @@ def fixed_parameters(config: TargetConfig) -> int:
     )
 
 
-def _attention_parameters(config: TargetConfig) -> int:
+def _attention_parameters(config: KimiConfig) -> int:
     hidden, heads, latent = config.hidden_size, config.num_attention_heads, config.kv_lora_rank
     queries = heads * config.qk_head_dim
     if config.q_lora_rank is None:

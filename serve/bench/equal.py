@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.drive import Answer, drive
 from serve.bench.equal_plan import Case, Group
@@ -63,7 +63,7 @@ class EqualResult:
 
 
 def check_equal(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     prompts: Sequence[Sequence[int]],
     plan: Iterable[Group],
@@ -111,7 +111,7 @@ class _Runner:
 
     def __init__(
         self,
-        target: KimiTarget,
+        target: Target,
         draft: Eagle3Draft,
         prompts: Sequence[Sequence[int]],
         eos_token_ids: Sequence[int],

@@ -5,10 +5,10 @@ import random
 import jax.numpy as jnp
 from flax import nnx
 
-from eagle3_jax.config import RopeConfig, TargetConfig
+from eagle3_jax.config import KimiConfig, RopeConfig
 from eagle3_jax.models.kimi import KimiTarget
 
-KIMI_108M = TargetConfig(
+KIMI_108M = KimiConfig(
     vocab_size=8192,
     hidden_size=512,
     intermediate_size=1536,
@@ -32,7 +32,7 @@ KIMI_108M = TargetConfig(
 )
 
 
-def random_target(config: TargetConfig = KIMI_108M, seed: int = 0) -> KimiTarget:
+def random_target(config: KimiConfig = KIMI_108M, seed: int = 0) -> KimiTarget:
     """Weights from N(0, 0.02^2), float32: what transformers initialises with too."""
     return KimiTarget(config, rngs=nnx.Rngs(seed), dtype=jnp.float32)
 

@@ -27,7 +27,7 @@ from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_mo
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.propose import propose
@@ -61,7 +61,7 @@ class PhaseChains:
 
     def __init__(
         self,
-        target: KimiTarget,
+        target: Target,
         draft: Eagle3Draft | None,
         config: EngineConfig,
         prompts: Sequence[Sequence[int]],

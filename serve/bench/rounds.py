@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from serve.bench.accept import AcceptRow
 from serve.bench.phases import ENDLESS, PhaseChains
 from serve.bench.spread import Spread
@@ -70,7 +70,7 @@ class SteadyEngine:
 
     def __init__(
         self,
-        target: KimiTarget,
+        target: Target,
         draft: Eagle3Draft | None,
         config: EngineConfig,
         prompts: Sequence[Sequence[int]],

@@ -7,17 +7,17 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.layers.moe import MoE
-from eagle3_jax.layers.rope import rope_tables
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 @nnx.jit
 def router_scores(
-    target: KimiTarget, token_ids: Int[Array, "batch seq"]
+    target: Target, token_ids: Int[Array, "batch seq"]
 ) -> Float[Array, "moe_layers batch seq experts"]:
     """The biased scores by which each MoE layer chooses its experts, at every position."""
     positions = jnp.broadcast_to(jnp.arange(token_ids.shape[1]), token_ids.shape)
-    rope = rope_tables(target.config.rope, target.config.qk_rope_head_dim, positions)
+    rope = target.rope(positions)
+    moe = target.config.moe
     x, scores = target.embed_tokens(token_ids), []
     for layer in target.layers:
         if isinstance(layer.mlp, MoE):
@@ -26,7 +26,7 @@ def router_scores(
             logits = inputs @ gate.kernel.get_value()
             scores.append(jax.nn.sigmoid(logits) + gate.e_score_correction_bias.get_value())
         x, _ = layer(x, rope)
-    empty = jnp.zeros((0, *token_ids.shape, target.config.n_routed_experts))
+    empty = jnp.zeros((0, *token_ids.shape, moe.n_routed_experts if moe else 0))
     return jnp.stack(scores) if scores else empty
 
 

@@ -19,7 +19,7 @@ from eagle3_jax.engine import Request
 from eagle3_jax.engine.controls_packing import pack_controls
 from eagle3_jax.engine.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import gumbel, process_logits
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.sampling_rows import SamplingRows
@@ -56,9 +56,7 @@ class Scorer:
     Options that look at token ids count as they do in the engine; eos_token_ids are the engine's.
     """
 
-    def __init__(
-        self, target: KimiTarget, max_len: int, eos_token_ids: Collection[int] = ()
-    ) -> None:
+    def __init__(self, target: Target, max_len: int, eos_token_ids: Collection[int] = ()) -> None:
         self._target = target
         self._max_len = max_len
         self._eos = eos_token_ids
@@ -103,7 +101,8 @@ class Scorer:
         ids = jnp.arange(scores.shape[0])
         noise = np.asarray(gumbel(rows.seed[:, None], position, ids), np.float64)[0, 0]
         routed = np.asarray(router_scores(self._target, padded))[:, :, : len(prefix)]
-        margins = router_margins(routed, self._target.config.num_experts_per_tok)
+        moe = self._target.config.moe
+        margins = router_margins(routed, moe.num_experts_per_tok) if moe else np.array(np.inf)
         return scores, noise * (sampling.temperature > 0), float(margins.min(initial=np.inf))
 
     def _sequence(

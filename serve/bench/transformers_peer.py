@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from convert.fill import shapes_of
-from convert.kimi_k25 import target_rules
-from convert.published_config import target_to_hf
+from convert.kimi_k25 import kimi_rules, kimi_to_hf
 from convert.safetensors_files import SINGLE_FILE
 from convert.save import write_tensors
 from convert.saved_tensors import host_reader, saved_tensors
@@ -48,9 +47,9 @@ class TransformersPeer:
 
 def _write_deepseek(target: KimiTarget, directory: Path) -> None:
     """A bare DeepSeek-V3 checkpoint, float32."""
-    rules, single = target_rules(target.config), np.dtype(np.float32)
+    rules, single = kimi_rules(target.config), np.dtype(np.float32)
     tensors = saved_tensors(rules, shapes_of(target), host_reader(target), single)
     write_tensors(directory / SINGLE_FILE, tensors)
-    config = target_to_hf(target.config, "float32")["text_config"]
+    config = kimi_to_hf(target.config, "float32")["text_config"]
     config |= {"model_type": "deepseek_v3", "eos_token_id": None, "pad_token_id": 0}
     (directory / "config.json").write_text(json.dumps(config))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from convert import Tokenizer, write_tokenizer_json
 from convert.tiktoken_file import NUM_RESERVED
-from eagle3_jax.config import RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.config import KimiConfig, RopeConfig, YarnConfig
 from eagle3_jax.training.packing import Batch, pack
 from serve.demo.corpus import SHARES, Conversation, mixture
 from serve.demo.tokenizer import train_ranks, write_tokenizer
@@ -21,7 +21,7 @@ FINISH_FROM = 2900  # from this step on the target practises what it learns last
 FINISH_SHARES = (4, 14, 1, 1, 1)
 
 # Kimi-K2.5's architecture with small numbers; eos: <|im_end|> first, then [EOS].
-TARGET = TargetConfig(
+TARGET = KimiConfig(
     vocab_size=BASE_TOKENS + NUM_RESERVED,
     hidden_size=256,
     intermediate_size=768,

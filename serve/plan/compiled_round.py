@@ -13,7 +13,7 @@ from eagle3_jax.engine.initial_state import state_shapes
 from eagle3_jax.engine.programs import Pair, flatten_model, program, shapes_of
 from eagle3_jax.mesh import place
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import gpu
 from pallas_kernels.aot import Program, compile_program
 from serve.plan.kimi_k25 import Scheme, abstract_draft, abstract_target
@@ -60,7 +60,7 @@ def compile_few_layers(shape: RoundShape) -> CompiledRound:
 
 def compile_round(
     arch: str,
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     config: EngineConfig,
     aux_layer_ids: tuple[int, ...],

@@ -3,39 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.models.eagle3 import Eagle3Draft
+from serve.plan.attention_work import (
+    Heads,
+    Latents,
+    Rows,
+    attention_core,
+    attention_products,
+)
 from serve.plan.kernels import AllReduce, Kernel, Work
 from serve.plan.parallel import Parallelism
 from serve.plan.products import Device, Product
 from serve.plan.split import draft_parts
-from serve.plan.target_work import (
-    ACTIVATION_BYTES,
-    Latents,
-    Rows,
-    latent_products,
-    product_work,
-)
+from serve.plan.target_work import ACTIVATION_BYTES, product_work
 
 SMALL_KERNELS = 5
 """Of one pass: norms, rotation, cache. A guess."""
 CHOICE_BYTES = 8
 """What devices exchange for one drafted token: a score and an id."""
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Grouped attention on a device: query heads, and numbers of a cached row, keys and values."""
-
-    heads: int
-    head_dim: int
-    row: int
-
-    def work(self, part: str, rows: Rows, times: int) -> Kernel:
-        """Every row reads its sequence's keys and values once."""
-        nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
-        flop = 2 * rows.count * self.heads * rows.context * 2 * self.head_dim
-        return Kernel(part, "attention", nbytes, flop, times=times)
 
 
 @dataclass(frozen=True)
@@ -54,22 +39,12 @@ def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
     """Reads an abstract draft."""
     devices = parallel.draft_devices
     device, layer = Device(draft_parts(parallel)), draft.midlayer
-    heads, mlp = draft.config.num_attention_heads // devices, layer.mlp
-    attention = layer.self_attn
-    if isinstance(attention, GQAttention):
-        joined = attention.q_proj, attention.k_proj, attention.v_proj
-        products = [[one.kernel for one in joined], [attention.o_proj.kernel]]
-        own = tuple(device.product(*one) for one in products)
-        row = 2 * attention.kv_heads // devices * attention.head_dim
-        core: Heads | Latents = Heads(heads, attention.head_dim, row)
-    else:
-        own = latent_products(device, attention)
-        core = Latents(heads, attention.config.latent_dim, attention.config.kv_lora_rank)
+    attention, mlp = layer.self_attn, layer.mlp
     gated = device.product(mlp.gate_proj.kernel, mlp.up_proj.kernel)
     return DraftShape(
         device.product(draft.fc.kernel),
-        (*own, gated, device.product(mlp.down_proj.kernel)),
-        core,
+        (*attention_products(device, attention), gated, device.product(mlp.down_proj.kernel)),
+        attention_core(attention, draft.config.num_attention_heads, devices),
         device.product(draft.lm_head.kernel),
         draft.config.hidden_size,
         devices,

@@ -15,6 +15,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.compile import devices
@@ -118,13 +119,12 @@ def _planned_bytes(options: PlanOptions, memory: Memory) -> int:
 
 def _launches_per_layer(hlo: str, pair: AbstractPair) -> float:
     """The mean of the layers with experts, by the scope that XLA's operations remember."""
-    config = pair.target.config
     layers = Counter(
         int(found[1])
         for launch in launches(hlo)
         if launch.kind != "collective" and (found := _LAYER.search(launch.scope))
     )
-    counted = [layers[i] for i in range(config.num_hidden_layers) if not config.is_dense(i)]
+    counted = [layers[i] for i, one in enumerate(pair.target.layers) if isinstance(one.mlp, MoE)]
     return round(sum(counted) / max(1, len(counted)), 1)
 
 

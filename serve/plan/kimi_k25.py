@@ -10,16 +10,17 @@ from typing import Literal
 import jax.numpy as jnp
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.config import DraftConfig, KimiConfig, RopeConfig, YarnConfig
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import QuantFormat
 
 Scheme = Literal["mxfp4", "ptpc", "int4"]
 """amd/Kimi-K2.5-MXFP4; FP8 by token and channel; moonshotai/Kimi-K2.5 as published."""
 
-TARGET = TargetConfig(
+TARGET = KimiConfig(
     vocab_size=163840,
     hidden_size=7168,
     intermediate_size=18432,
@@ -61,7 +62,7 @@ _MLP = ("gate_proj", "up_proj", "down_proj")
 _ATTENTION = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj")
 
 
-def abstract_target(layers: int, scheme: Scheme) -> KimiTarget:
+def abstract_target(layers: int, scheme: Scheme) -> Target:
     """The first `layers` layers: one dense, the others with experts."""
     config = replace(TARGET, num_hidden_layers=layers)
     model = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16))

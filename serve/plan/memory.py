@@ -8,7 +8,7 @@ import jax
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from serve.plan.gpus import GIB, Gpu
 from serve.plan.parallel import Parallelism
 from serve.plan.split import draft_parts, target_parts
@@ -76,7 +76,7 @@ class Memory:
 
 
 def plan_memory(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft | None,
     gpu: Gpu,
     parallel: Parallelism,
@@ -119,7 +119,7 @@ def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
     return pages * memory.page_size * memory.token_bytes(kv_cache_dtype)
 
 
-def _state_bytes(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> int:
+def _state_bytes(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> int:
     """Slots and their options, as the engine makes them; every device holds all of it."""
     smallest = replace(config, num_pages=config.pages_per_seq + 1)
     num_aux = draft.config.num_aux if draft else 0
@@ -128,9 +128,7 @@ def _state_bytes(target: KimiTarget, draft: Eagle3Draft | None, config: EngineCo
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-def _pools(
-    target: KimiTarget, draft: Eagle3Draft | None, parallel: Parallelism
-) -> tuple[Pool, ...]:
+def _pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> tuple[Pool, ...]:
     """Latents are whole on every device; keys and values are split by their heads."""
     row = math.prod(target.pool_rows[0])
     pools = [Pool(TARGET_POOL, row, len(target.pool_rows))]

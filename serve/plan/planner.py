@@ -12,7 +12,8 @@ from convert.from_config import draft_from_config, target_from_config
 from convert.safetensors_files import read_json
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
+from serve.plan.attention_work import Rows
 from serve.plan.draft_work import draft_shape
 from serve.plan.gpus import GPUS
 from serve.plan.kernels import BOUNDS
@@ -22,16 +23,16 @@ from serve.plan.options import PlanOptions
 from serve.plan.parallel import MOST_DEVICES, Parallelism
 from serve.plan.rounds import Load, Shapes
 from serve.plan.split import check_divides, indivisible
-from serve.plan.target_work import Rows, target_shape
+from serve.plan.target_work import target_shape
 
-Model = TypeVar("Model", KimiTarget, Eagle3Draft)
+Model = TypeVar("Model", Target, Eagle3Draft)
 
 
 @dataclass(frozen=True)
 class AbstractPair:
     """Models as shapes."""
 
-    target: KimiTarget
+    target: Target
     draft: Eagle3Draft | None
 
 

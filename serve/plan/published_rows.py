@@ -6,14 +6,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from convert.from_config import draft_from_config, target_from_config
-from convert.published_config import draft_to_hf, target_to_hf
+from convert.kimi_k25 import kimi_to_hf
+from convert.published_config import draft_to_hf
+from serve.plan.attention_work import Rows
 from serve.plan.draft_work import draft_shape
 from serve.plan.gpus import MI325X, MI355X, Gpu
 from serve.plan.kernels import BOUNDS, Bound
 from serve.plan.kimi_k25 import DRAFT, TARGET
 from serve.plan.parallel import Parallelism
 from serve.plan.rounds import Shapes
-from serve.plan.target_work import Rows, target_shape
+from serve.plan.target_work import target_shape
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Setup:
     def shapes(self) -> Shapes:
         """The pair on one of the devices. One layer with experts stands for all: they are alike."""
         two = replace(TARGET, num_hidden_layers=2)
-        config = {**target_to_hf(two, "bfloat16"), "quantization_config": self.target}
+        config = {**kimi_to_hf(two, "bfloat16"), "quantization_config": self.target}
         target = target_shape(target_from_config(config, jnp.bfloat16), self.parallel)
         (dense, _), (experts, _) = target.layers
         layers = (dense, 1), (experts, TARGET.num_hidden_layers - 1)

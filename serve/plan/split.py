@@ -8,7 +8,7 @@ from flax import nnx
 
 from eagle3_jax.mesh import EXPERT, RULES, TENSOR, UNIT_NAMES, mesh_axes
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from serve.plan.parallel import MOST_DEVICES, Parallelism
 
 Parts = Mapping[str, int]
@@ -45,7 +45,7 @@ def device_shape(name: str, variable: nnx.Variable[Any], parts: Parts) -> tuple[
     return tuple(size // part for size, part in zip(whole, split, strict=True))
 
 
-def check_divides(parallel: Parallelism, target: KimiTarget, draft: Eagle3Draft | None) -> None:
+def check_divides(parallel: Parallelism, target: Target, draft: Eagle3Draft | None) -> None:
     """Raises ValueError, with the numbers that would do, where devices do not divide the pair."""
     wrong = indivisible(parallel, target, draft)
     if wrong:
@@ -57,7 +57,7 @@ def check_divides(parallel: Parallelism, target: KimiTarget, draft: Eagle3Draft 
         )
 
 
-def indivisible(parallel: Parallelism, target: KimiTarget, draft: Eagle3Draft | None) -> list[str]:
+def indivisible(parallel: Parallelism, target: Target, draft: Eagle3Draft | None) -> list[str]:
     """What the devices do not divide, in words; `device_shape` looks at groups of a scale."""
     found = list(_indivisible(target, target_parts(parallel), ""))
     if draft is not None:
@@ -65,7 +65,7 @@ def indivisible(parallel: Parallelism, target: KimiTarget, draft: Eagle3Draft | 
     return found
 
 
-def _indivisible(model: KimiTarget | Eagle3Draft, parts: Parts, of: str) -> Iterator[str]:
+def _indivisible(model: Target | Eagle3Draft, parts: Parts, of: str) -> Iterator[str]:
     for axis, units in model.units.items():
         if units % count(parts, RULES[axis]):
             yield f"{units} {UNIT_NAMES[axis]}{of}"

@@ -5,9 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.moe import MoE
-from eagle3_jax.models.kimi import KimiLayer, KimiTarget
+from eagle3_jax.models.target import DecoderLayer, Target
+from serve.plan.attention_work import (
+    Heads,
+    Latents,
+    Rows,
+    attention_core,
+    attention_products,
+)
 from serve.plan.kernels import AllReduce, Kernel, Work
 from serve.plan.parallel import Parallelism
 from serve.plan.products import Device, Product
@@ -16,39 +22,6 @@ from serve.plan.split import target_parts
 ACTIVATION_BYTES = 2
 SMALL_KERNELS = 6
 """Of a layer: norms, rotation and cache, top-k and map of experts, quantisation. A guess."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A batch of sequences, q_len rows of each, over so many tokens of context.
-
-    kv_itemsize: bytes of a number in the KV pools.
-    """
-
-    batch: int
-    q_len: int
-    context: float
-    kv_itemsize: int
-
-    @property
-    def count(self) -> int:
-        """Rows of a product."""
-        return self.batch * self.q_len
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Latent attention on a device: heads there, width of a cached row, of it the values."""
-
-    heads: int
-    row: int
-    values: int
-
-    def work(self, part: str, rows: Rows, times: int) -> Kernel:
-        """Every row reads its sequence's cache once; absorbed queries are as wide as the row."""
-        nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
-        flop = 2 * rows.count * self.heads * rows.context * (self.row + self.values)
-        return Kernel(part, "attention", nbytes, flop, times=times)
 
 
 @dataclass(frozen=True)
@@ -65,7 +38,7 @@ class TargetShape:
     """The target on one device. layers: each kind with its number."""
 
     layers: tuple[tuple[LayerShape, int], ...]
-    latents: Latents
+    core: Heads | Latents
     head: Product
     hidden: int
     num_experts: int
@@ -73,38 +46,27 @@ class TargetShape:
     parallel: Parallelism
 
 
-def latent_products(device: Device, attention: MLAttention) -> tuple[Product, ...]:
-    """Of absorbed attention: down, queries up, absorption of keys, of values, and out."""
-    down = [attention.kv_a_proj_with_mqa.kernel]
-    low_rank = attention.config.q_lora_rank is not None
-    queries = attention.q_b_proj if low_rank else attention.q_proj
-    if low_rank:
-        down = [attention.q_a_proj.kernel, *down]
-    up = attention.kv_b_proj
-    launches = (down, [queries.kernel], [up.key_kernel], [up.value_kernel])
-    return tuple(device.product(*one) for one in (*launches, [attention.o_proj.kernel]))
-
-
-def target_shape(target: KimiTarget, parallel: Parallelism) -> TargetShape:
+def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
     """Reads an abstract target."""
     device, config = Device(target_parts(parallel)), target.config
-    heads = config.num_attention_heads // parallel.devices
+    attention = target.layers[0].self_attn
     return TargetShape(
         tuple(Counter(_layer_shape(device, layer) for layer in target.layers).items()),
-        Latents(heads, config.latent_dim, config.kv_lora_rank),
+        attention_core(attention, config.num_attention_heads, parallel.devices),
         device.product(target.lm_head.kernel),
         config.hidden_size,
-        config.n_routed_experts,
-        config.num_experts_per_tok,
+        config.moe.n_routed_experts if config.moe else 0,
+        config.moe.num_experts_per_tok if config.moe else 0,
         parallel,
     )
 
 
-def _layer_shape(device: Device, layer: KimiLayer) -> LayerShape:
-    attention, mlp = latent_products(device, layer.self_attn), layer.mlp
+def _layer_shape(device: Device, layer: DecoderLayer) -> LayerShape:
+    attention, mlp = attention_products(device, layer.self_attn), layer.mlp
     if not isinstance(mlp, MoE):
         return LayerShape(attention, (device.block(mlp),), None)
-    dense = (device.product(mlp.gate.kernel), device.block(mlp.shared_experts))
+    shared = [] if mlp.shared_experts is None else [device.block(mlp.shared_experts)]
+    dense = (device.product(mlp.gate.kernel), *shared)
     return LayerShape(attention, dense, device.block(mlp.experts))
 
 
@@ -118,7 +80,7 @@ def target_work(shape: TargetShape, rows: Rows) -> Iterator[Work]:
             yield product_work("dense weights", product, rows.count, times)
         if layer.experts is not None:
             yield _experts_work(shape, layer.experts, rows.count, times)
-    yield shape.latents.work("attention", rows, layers)
+    yield shape.core.work("attention", rows, layers)
     passed = ACTIVATION_BYTES * rows.count * shape.hidden
     yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
     yield AllReduce(passed, shape.parallel.devices, 2 * layers + 1)

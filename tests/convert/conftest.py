@@ -4,9 +4,9 @@ import pytest
 from oracle_files import ORACLES
 
 from convert import load_target
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 @pytest.fixture(scope="session")
-def target() -> KimiTarget:
+def target() -> Target:
     return load_target(ORACLES / "kimi_bf16", dtype="float32")

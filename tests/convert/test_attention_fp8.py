@@ -13,6 +13,7 @@ from convert import load_target
 from convert.quantize.decode import dequantize
 from convert.quantize.ptpc_fp8 import PtpcFp8
 from eagle3_jax.forward import forward
+from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.quantized import QuantizedKernel
 from pallas_kernels import QuantFormat
@@ -69,4 +70,5 @@ def test_each_layer_keeps_its_own_scheme(tmp_path: Path) -> None:
     assert isinstance(layer.mlp, MoE)
     assert isinstance(layer.mlp.experts.up_proj, QuantizedKernel)
     assert layer.mlp.experts.up_proj.format == QuantFormat("mxfp4", "mxfp4")
+    assert isinstance(layer.self_attn, MLAttention)
     assert layer.self_attn.kv_b_proj.key_kernel.get_value().dtype == jnp.float32

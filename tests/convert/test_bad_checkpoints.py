@@ -12,7 +12,7 @@ from edited import Tensors, copy_edited
 from oracle_files import DRAFTS, ORACLES
 
 from convert import load_draft, load_target
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 KIMI = ORACLES / "kimi_bf16"
 FULL, REDUCED = (ORACLES / name for name in DRAFTS)
@@ -92,7 +92,7 @@ def test_target_tensors_that_do_not_fit(
     ],
 )
 def test_draft_tensors_that_do_not_fit(
-    target: KimiTarget,
+    target: Target,
     source: Path,
     change: Callable[[Tensors], Tensors],
     message: str,
@@ -115,7 +115,7 @@ def test_draft_tensors_that_do_not_fit(
     ],
 )
 def test_drafts_of_another_kind(
-    target: KimiTarget, fields: dict[str, Any], message: str, tmp_path: Path
+    target: Target, fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     edited = copy_edited(FULL, tmp_path / "edited", config=setting(**fields))
     with pytest.raises(ValueError, match=message):

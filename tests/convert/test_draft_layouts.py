@@ -13,7 +13,7 @@ from oracle_files import DRAFTS, LATENT_DRAFT, ORACLES
 from convert import load_draft, save_hf
 from convert.fill import named_variables
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 GROUPED, REDUCED, LATENT = (ORACLES / name for name in (*DRAFTS, LATENT_DRAFT))
 HIDDEN = 128
@@ -71,7 +71,7 @@ def speculators(published: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_speculators_draft_is_the_same_draft(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_speculators_draft_is_the_same_draft(target: Target, tmp_path: Path) -> None:
     """Names begin with layers.0; the verifier's embedding is not in the file."""
 
     def rename(tensors: Tensors) -> Tensors:
@@ -86,7 +86,7 @@ def test_a_speculators_draft_is_the_same_draft(target: KimiTarget, tmp_path: Pat
     assert_same(loaded, plain)
 
 
-def test_a_safeailab_draft_is_the_same_draft(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_safeailab_draft_is_the_same_draft(target: Target, tmp_path: Path) -> None:
     """It is named like a plain Llama."""
 
     def theirs(published: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def test_a_safeailab_draft_is_the_same_draft(target: KimiTarget, tmp_path: Path)
     assert_same(loaded, load_draft(REDUCED, target))
 
 
-def test_a_latent_draft_may_be_named_as_vllm_exports_it(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_latent_draft_may_be_named_as_vllm_exports_it(target: Target, tmp_path: Path) -> None:
     """Prefix layers.0, no max_position_embeddings."""
 
     def rename(tensors: Tensors) -> Tensors:
@@ -109,7 +109,7 @@ def test_a_latent_draft_may_be_named_as_vllm_exports_it(target: KimiTarget, tmp_
     assert_same(load_draft(exported, target), load_draft(LATENT, target))
 
 
-def test_a_latent_draft_survives_the_round_trip(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_latent_draft_survives_the_round_trip(target: Target, tmp_path: Path) -> None:
     draft = load_draft(LATENT, target)
     save_hf(draft, tmp_path)
     assert_same(load_draft(tmp_path, target), draft)
@@ -124,7 +124,7 @@ def test_a_latent_draft_survives_the_round_trip(target: KimiTarget, tmp_path: Pa
         assert ours[name].items() <= theirs[name].items()
 
 
-def test_a_latent_draft_with_full_rank_queries(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_latent_draft_with_full_rank_queries(target: Target, tmp_path: Path) -> None:
     def widen(tensors: Tensors) -> None:
         for part in ("q_a_proj", "q_a_layernorm", "q_b_proj"):
             old = tensors.pop(f"midlayer.self_attn.{part}.weight")
@@ -143,7 +143,7 @@ def test_a_latent_draft_with_full_rank_queries(target: KimiTarget, tmp_path: Pat
 @pytest.mark.parametrize("options", [*((name,) for name in NORM_TENSORS), tuple(NORM_TENSORS)])
 @pytest.mark.parametrize("source", [GROUPED, LATENT], ids=lambda path: path.name)
 def test_eagle_31_norms_survive_the_round_trip(
-    target: KimiTarget, source: Path, options: tuple[str, ...], tmp_path: Path
+    target: Target, source: Path, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     newer = copy_edited(
         source,
@@ -157,7 +157,7 @@ def test_eagle_31_norms_survive_the_round_trip(
     assert_same(load_draft(tmp_path / "saved", target), draft)
 
 
-def test_norms_of_three_layers_have_legacy_names(target: KimiTarget, tmp_path: Path) -> None:
+def test_norms_of_three_layers_have_legacy_names(target: Target, tmp_path: Path) -> None:
     def legacy(tensors: Tensors) -> None:
         with_norms("fc_norm")(tensors)
         for number, name in enumerate(("low", "mid", "high")):
@@ -171,7 +171,7 @@ def test_norms_of_three_layers_have_legacy_names(target: KimiTarget, tmp_path: P
     assert_same(*(load_draft(directory, target) for directory in pair))
 
 
-def test_a_single_aux_layer_survives_the_round_trip(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_single_aux_layer_survives_the_round_trip(target: Target, tmp_path: Path) -> None:
     def narrow(tensors: Tensors) -> None:
         tensors["fc.weight"] = np.ascontiguousarray(tensors["fc.weight"][:, :HIDDEN])
 
@@ -203,7 +203,7 @@ def test_a_single_aux_layer_survives_the_round_trip(target: KimiTarget, tmp_path
     ],
 )
 def test_norms_that_do_not_fit_the_configuration(
-    target: KimiTarget,
+    target: Target,
     options: dict[str, Any],
     tensors: Callable[[Tensors], None] | None,
     message: str,
@@ -227,14 +227,14 @@ def test_norms_that_do_not_fit_the_configuration(
     ],
 )
 def test_latent_widths_that_do_not_fit_the_tensors(
-    target: KimiTarget, fields: dict[str, Any], message: str, tmp_path: Path
+    target: Target, fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     edited = copy_edited(LATENT, tmp_path / "draft", config=lambda c: {**c, **fields})
     with pytest.raises(ValueError, match=message):
         load_draft(edited, target)
 
 
-def test_rope_of_a_latent_draft_can_be_overridden(target: KimiTarget) -> None:
+def test_rope_of_a_latent_draft_can_be_overridden(target: Target) -> None:
     draft = load_draft(LATENT, target, rope_theta=10000, yarn_factor=32)
     yarn = draft.config.rope.yarn
     assert yarn is not None

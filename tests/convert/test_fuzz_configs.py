@@ -15,7 +15,7 @@ from oracle_files import ORACLES
 from convert import load_draft
 from convert.store.cli import main
 from convert.store.conversion import open_conversion
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 HUGE = 2**31 - 1
 EDITS = st.tuples(
@@ -59,7 +59,7 @@ def edited(config: dict[str, Any], edits: list[tuple[str, int, str, Any]]) -> di
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_fields_of_a_configuration(name: str, tmp_path: Path, target: KimiTarget) -> None:
+def test_fields_of_a_configuration(name: str, tmp_path: Path, target: Target) -> None:
     """And eagle3-convert writes nothing where one does not fit."""
     source = writable_copy(name, tmp_path)
 

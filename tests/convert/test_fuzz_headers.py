@@ -26,7 +26,7 @@ from convert.published import open_published
 from convert.safetensors_files import DTYPES, INDEX_FILE, SINGLE_FILE, open_checkpoint
 from convert.save import write_safetensors
 from convert.store.conversion import open_conversion
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 WIDTHS = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 SMALL = "draft_mla_bf16"
@@ -143,9 +143,7 @@ TENSOR_EDITS = st.tuples(
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_tensors_of_another_dtype_shape_or_name(
-    name: str, directory: Path, target: KimiTarget
-) -> None:
+def test_tensors_of_another_dtype_shape_or_name(name: str, directory: Path, target: Target) -> None:
     """Sound files, so that what they hold is looked at."""
     config = json.dumps(golden_config(name)).encode()
 

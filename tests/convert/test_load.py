@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from convert import load_draft, load_target
 from convert.fill import named_variables
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 FULL, REDUCED = (ORACLES / name for name in DRAFTS)
 
@@ -32,7 +32,7 @@ def assert_same_weights(a: nnx.Module, b: nnx.Module) -> None:
 
 @pytest.mark.parametrize("prefix", ["model.", "language_model."])
 def test_targets_under_other_prefixes_are_the_same(
-    target: KimiTarget, prefix: str, tmp_path: Path
+    target: Target, prefix: str, tmp_path: Path
 ) -> None:
     def rename(tensors: Tensors) -> Tensors:
         inner = {k.replace("language_model.model.", prefix): v for k, v in tensors.items()}
@@ -50,7 +50,7 @@ def test_targets_under_other_prefixes_are_the_same(
 
 
 @pytest.mark.parametrize("prefix", ["layers.0.", "model.layers.0.", "model.midlayer."])
-def test_draft_dialects_are_the_same(target: KimiTarget, prefix: str, tmp_path: Path) -> None:
+def test_draft_dialects_are_the_same(target: Target, prefix: str, tmp_path: Path) -> None:
     def rename(tensors: Tensors) -> Tensors:
         return {re.sub(r"^midlayer\.", prefix, name): t for name, t in tensors.items()}
 
@@ -59,7 +59,7 @@ def test_draft_dialects_are_the_same(target: KimiTarget, prefix: str, tmp_path: 
 
 
 def test_float16_and_float32_files_are_cast_to_the_run_dtype(
-    target: KimiTarget, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     def mix(tensors: Tensors) -> None:
         for name in ("midlayer.hidden_norm.weight", "norm.weight"):  # float16 holds them exactly
@@ -72,7 +72,7 @@ def test_float16_and_float32_files_are_cast_to_the_run_dtype(
     assert {str(a.dtype) for a in narrow.values()} == {"bfloat16"}
 
 
-def test_the_correction_bias_stays_float32_in_bfloat16(target: KimiTarget) -> None:
+def test_the_correction_bias_stays_float32_in_bfloat16(target: Target) -> None:
     narrow = load_target(ORACLES / "kimi_bf16", dtype=jnp.bfloat16)
     types = {name: str(a.dtype) for name, a in arrays(narrow).items()}
     biases = {name for name in types if name.endswith("e_score_correction_bias")}
@@ -81,7 +81,7 @@ def test_the_correction_bias_stays_float32_in_bfloat16(target: KimiTarget) -> No
     assert {types[name] for name in set(types) - biases} == {"bfloat16"}
 
 
-def test_absent_modules_are_the_targets_own(target: KimiTarget, tmp_path: Path) -> None:
+def test_absent_modules_are_the_targets_own(target: Target, tmp_path: Path) -> None:
     def strip(tensors: Tensors) -> None:
         del tensors["embed_tokens.weight"], tensors["lm_head.weight"]
 
@@ -93,7 +93,7 @@ def test_absent_modules_are_the_targets_own(target: KimiTarget, tmp_path: Path) 
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_the_head_can_be_chosen(target: KimiTarget) -> None:
+def test_the_head_can_be_chosen(target: Target) -> None:
     assert load_draft(FULL, target, lm_head="target").lm_head is target.lm_head
     assert load_draft(FULL, target, lm_head="own").lm_head is not target.lm_head
     assert load_draft(FULL, target).embed_tokens is not target.embed_tokens
@@ -101,14 +101,14 @@ def test_the_head_can_be_chosen(target: KimiTarget) -> None:
         load_draft(REDUCED, target, lm_head="target")
 
 
-def test_rope_theta_and_aux_convention_can_be_overridden(target: KimiTarget) -> None:
+def test_rope_theta_and_aux_convention_can_be_overridden(target: Target) -> None:
     draft = load_draft(FULL, target, rope_theta=10000, aux_id_convention="before")
     assert draft.config.rope.theta == 10000.0
     assert draft.config.aux_layer_ids == (0, 1, 2)
     assert load_draft(FULL, target).config.aux_layer_ids == (1, 2, 3)
 
 
-def test_the_id_map_is_the_files(target: KimiTarget) -> None:
+def test_the_id_map_is_the_files(target: Target) -> None:
     """d2t says by how much an id moves, not where it goes."""
     target_ids = load_draft(REDUCED, target).target_ids
     assert target_ids is not None
@@ -118,7 +118,7 @@ def test_the_id_map_is_the_files(target: KimiTarget) -> None:
     assert load_draft(FULL, target).target_ids is None
 
 
-def test_options_without_a_meaning_are_refused(target: KimiTarget) -> None:
+def test_options_without_a_meaning_are_refused(target: Target) -> None:
     with pytest.raises(ValueError, match="quantize_activations must be True, False, int8 or fp8"):
         load_target(ORACLES / "kimi_bf16", quantize_activations="int4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="int4_order must be auto, linear or awq, got 'zigzag'"):

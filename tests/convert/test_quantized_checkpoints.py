@@ -12,7 +12,7 @@ from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 
 from convert import load_draft, load_target
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 EXPERT = "language_model.model.layers.1.mlp.experts.2.up_proj"
 SHARED = "language_model.model.layers.1.mlp.shared_experts.up_proj"
@@ -137,13 +137,13 @@ def test_experts_of_one_stack_share_one_form(tmp_path: Path) -> None:
     ],
 )
 def test_drafts_whose_scales_do_not_fit(
-    target: KimiTarget, source: str, change: Change, message: str, tmp_path: Path
+    target: Target, source: str, change: Change, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
         load_draft(copy_edited(ORACLES / source, tmp_path / "e", tensors=change), target)
 
 
-def test_an_order_that_contradicts_the_zero_points(target: KimiTarget) -> None:
+def test_an_order_that_contradicts_the_zero_points(target: Target) -> None:
     with pytest.raises(ValueError, match=r"only exports from memory .* leave it at auto"):
         load_draft(ORACLES / "draft_mha_int4_pc_awq", target, int4_order="linear")
 
@@ -168,7 +168,7 @@ def excluding(*patterns: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     ],
 )
 def test_excludes_that_contradict_the_tensors(
-    target: KimiTarget, patterns: list[str], message: str, tmp_path: Path
+    target: Target, patterns: list[str], message: str, tmp_path: Path
 ) -> None:
     edited = copy_edited(
         ORACLES / "draft_mha_fp8_ptpc", tmp_path / "edited", config=excluding(*patterns)
@@ -179,7 +179,7 @@ def test_excludes_that_contradict_the_tensors(
 
 @pytest.mark.parametrize("patterns", [["fc", "lm_head"], ["re:.*fc.*", "re:.*lm_head.*"]])
 def test_plain_and_regular_excludes_mean_the_same(
-    target: KimiTarget, patterns: list[str], tmp_path: Path
+    target: Target, patterns: list[str], tmp_path: Path
 ) -> None:
     edited = copy_edited(
         ORACLES / "draft_mha_fp8_ptpc", tmp_path / "edited", config=excluding(*patterns)

@@ -10,7 +10,7 @@ from oracle_files import DRAFTS, ORACLES
 
 from convert import load_draft, load_target, save_hf
 from convert.safetensors_files import Checkpoint, open_checkpoint
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 def assert_same_bits(ours: Checkpoint, theirs: Checkpoint) -> None:
@@ -22,7 +22,7 @@ def assert_same_bits(ours: Checkpoint, theirs: Checkpoint) -> None:
         assert ours.read(name).tobytes() == theirs.read(name).tobytes(), name
 
 
-def test_a_target_survives_the_round_trip(target: KimiTarget, tmp_path: Path) -> None:
+def test_a_target_survives_the_round_trip(target: Target, tmp_path: Path) -> None:
     save_hf(target, tmp_path)
     assert_same_bits(open_checkpoint(tmp_path), open_checkpoint(ORACLES / "kimi_bf16"))
     assert load_target(tmp_path).config == target.config
@@ -36,14 +36,14 @@ def test_a_target_survives_the_round_trip(target: KimiTarget, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", DRAFTS)
-def test_a_draft_survives_the_round_trip(target: KimiTarget, name: str, tmp_path: Path) -> None:
+def test_a_draft_survives_the_round_trip(target: Target, name: str, tmp_path: Path) -> None:
     draft = load_draft(ORACLES / name, target)
     save_hf(draft, tmp_path)
     assert_same_bits(open_checkpoint(tmp_path), open_checkpoint(ORACLES / name))
     assert load_draft(tmp_path, target).config == draft.config
 
 
-def test_shared_modules_are_left_out(target: KimiTarget, tmp_path: Path) -> None:
+def test_shared_modules_are_left_out(target: Target, tmp_path: Path) -> None:
     def without_embedding(tensors: dict[str, np.ndarray]) -> None:
         del tensors["embed_tokens.weight"]
 
@@ -55,14 +55,14 @@ def test_shared_modules_are_left_out(target: KimiTarget, tmp_path: Path) -> None
     assert "embed_tokens.weight" in open_checkpoint(tmp_path / "whole").tensors
 
 
-def test_saving_over_a_loaded_checkpoint_is_safe(target: KimiTarget, tmp_path: Path) -> None:
+def test_saving_over_a_loaded_checkpoint_is_safe(target: Target, tmp_path: Path) -> None:
     save_hf(target, tmp_path)
     save_hf(load_target(tmp_path), tmp_path)
     assert_same_bits(open_checkpoint(tmp_path), open_checkpoint(ORACLES / "kimi_bf16"))
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_aux_ids_that_readers_would_misread_are_refused(target: KimiTarget, tmp_path: Path) -> None:
+def test_aux_ids_that_readers_would_misread_are_refused(target: Target, tmp_path: Path) -> None:
     """After-form (2, 3, 3) is the default before-form triple of a target with six layers."""
     draft = load_draft(ORACLES / DRAFTS[0], target)
     config = draft.config
@@ -71,9 +71,7 @@ def test_aux_ids_that_readers_would_misread_are_refused(target: KimiTarget, tmp_
         save_hf(draft, tmp_path)
 
 
-def test_quantised_weights_are_not_saved_as_something_else(
-    target: KimiTarget, tmp_path: Path
-) -> None:
+def test_quantised_weights_are_not_saved_as_something_else(target: Target, tmp_path: Path) -> None:
     draft = load_draft(ORACLES / "draft_mha_fp8_ptpc", target)
     with pytest.raises(ValueError, match="quantised weights can't be saved"):
         save_hf(draft, tmp_path / "saved")

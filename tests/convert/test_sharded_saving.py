@@ -13,7 +13,7 @@ from wide_pair import wide_target
 from convert import load_draft, load_target, save_hf, save_store
 from convert.fill import named_variables
 from eagle3_jax.mesh import make_mesh, mesh_of
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 FOUR = make_mesh(4)
 
@@ -23,7 +23,7 @@ def arrays(model: nnx.Module) -> dict[str, tuple[str, bytes]]:
     return {path: (str(value.dtype), np.asarray(value).tobytes()) for path, value in values}
 
 
-def layer_with_experts(model: KimiTarget) -> Any:
+def layer_with_experts(model: Target) -> Any:
     return model.layers[1]
 
 
@@ -77,7 +77,7 @@ def test_a_draft_is_saved_from_a_mesh_without_what_is_its_targets(
 
 
 def test_one_parameter_is_gathered_at_a_time(wide: Path, tmp_path: Path) -> None:
-    target: KimiTarget = load_target(wide, mesh=make_mesh(8))
+    target: Target = load_target(wide, mesh=make_mesh(8))
     sizes = [variable.get_value().nbytes for variable in named_variables(target).values()]
     save_hf(target, tmp_path / "once")
     tracemalloc.start()

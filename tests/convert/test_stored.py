@@ -11,7 +11,7 @@ from oracle_files import ORACLES
 from convert import load_draft, load_target
 from convert.fill import named_variables
 from convert.store.cli import main
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 TARGETS = ("kimi_bf16", "kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark")
 DRAFTS = (
@@ -48,23 +48,19 @@ def test_a_converted_target_is_the_published_one(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", DRAFTS)
-def test_a_converted_draft_is_the_published_one(
-    name: str, target: KimiTarget, tmp_path: Path
-) -> None:
+def test_a_converted_draft_is_the_published_one(name: str, target: Target, tmp_path: Path) -> None:
     stored = converted(name, tmp_path)
     assert_same_model(load_draft(stored, target), load_draft(ORACLES / name, target))
 
 
 def test_a_converted_draft_without_a_head_shares_the_targets(
-    target: KimiTarget, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     stored = converted("draft_mha_bf16", tmp_path)
     assert load_draft(stored, target, lm_head="target").lm_head is target.lm_head
 
 
-def test_the_order_of_int4_was_decided_by_the_conversion(
-    target: KimiTarget, tmp_path: Path
-) -> None:
+def test_the_order_of_int4_was_decided_by_the_conversion(target: Target, tmp_path: Path) -> None:
     linear = converted("draft_mha_int4_pc", tmp_path, "--int4-order", "awq")
     wrong = load_draft(linear, target)
     expected = load_draft(ORACLES / "draft_mha_int4_pc", target, int4_order="awq")

@@ -4,15 +4,15 @@ import pytest
 from tiny import latent_draft, tiny_draft, tiny_target
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 @pytest.fixture(scope="session")
-def target() -> KimiTarget:
+def target() -> Target:
     return tiny_target()
 
 
 @pytest.fixture(scope="session", params=["grouped"])
-def draft(request: pytest.FixtureRequest, target: KimiTarget) -> Eagle3Draft:
+def draft(request: pytest.FixtureRequest, target: Target) -> Eagle3Draft:
     """With grouped-query attention, unless a test asks for more kinds by name."""
     return {"grouped": tiny_draft, "latent": latent_draft}[request.param](target)

@@ -13,7 +13,7 @@ from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.widths import Widths
@@ -42,7 +42,7 @@ def one_row(
 class Lab:
     """Slots 0..3 with pages of their own; slot 4 pads."""
 
-    def __init__(self, target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig):
+    def __init__(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig):
         self.config = config
         self.target, self.draft = target, draft
         aux_ids = draft.config.aux_layer_ids if draft else ()

@@ -9,14 +9,14 @@ from tolerances import CLEAR_MARGIN
 
 from convert import load_draft, load_target
 from eagle3_jax.generate import expand, generate
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 
 
 @pytest.fixture(scope="module")
-def golden_target() -> KimiTarget:
+def golden_target() -> Target:
     return load_target(ORACLES / "kimi_bf16", dtype="float32")
 
 
@@ -28,7 +28,7 @@ def golden_target() -> KimiTarget:
     ],
 )
 def test_tokens_and_accepted_counts_are_those_of_eagles_own_loop(
-    golden_target: KimiTarget, name: str, setting: str, k: int
+    golden_target: Target, name: str, setting: str, k: int
 ) -> None:
     """Except in the last round, whose drafts shrink with the room that is left."""
     draft = load_draft(ORACLES / name, golden_target, dtype="float32")

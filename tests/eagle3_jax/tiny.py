@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, LatentShape, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, YarnConfig
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 VOCAB = 96
 HIDDEN = 32
-TARGET = TargetConfig(
+TARGET = KimiConfig(
     vocab_size=VOCAB,
     hidden_size=HIDDEN,
     intermediate_size=48,
@@ -75,7 +76,7 @@ REDUCED_IDS = range(1, 2 * REDUCED_VOCAB, 2)
 HEAD_GAIN = 3.0
 
 
-def tiny_target(seed: int = 0, config: TargetConfig = TARGET) -> KimiTarget:
+def tiny_target(seed: int = 0, config: KimiConfig = TARGET) -> Target:
     """A target whose choices depend on the whole context."""
     target = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0)))
     rng = np.random.default_rng(seed)
@@ -85,23 +86,21 @@ def tiny_target(seed: int = 0, config: TargetConfig = TARGET) -> KimiTarget:
     return target
 
 
-def tiny_draft(target: KimiTarget, seed: int = 1, config: DraftConfig = DRAFT) -> Eagle3Draft:
+def tiny_draft(target: Target, seed: int = 1, config: DraftConfig = DRAFT) -> Eagle3Draft:
     """A draft with the target's embedding and head."""
     draft = copying_draft(config, seed)
     draft.embed_tokens, draft.lm_head = target.embed_tokens, target.lm_head
     return draft
 
 
-def attentive_draft(target: KimiTarget, seed: int = 3) -> Eagle3Draft:
+def attentive_draft(target: Target, seed: int = 3) -> Eagle3Draft:
     """A draft whose choices depend on every row it sees, and on where the row is."""
     draft = tiny_draft(target)
     _fill(draft.midlayer.self_attn, np.random.default_rng(seed), gain=2.0)
     return draft
 
 
-def latent_draft(
-    target: KimiTarget, seed: int = 4, config: DraftConfig = LATENT_DRAFT
-) -> Eagle3Draft:
+def latent_draft(target: Target, seed: int = 4, config: DraftConfig = LATENT_DRAFT) -> Eagle3Draft:
     """Like `tiny_draft`, with latent attention."""
     draft, heads = _filled_draft(config, seed), config.num_attention_heads
     draft.embed_tokens, draft.lm_head = target.embed_tokens, target.lm_head
@@ -119,14 +118,14 @@ def latent_draft(
     return draft
 
 
-def attentive_latent_draft(target: KimiTarget, seed: int = 5) -> Eagle3Draft:
+def attentive_latent_draft(target: Target, seed: int = 5) -> Eagle3Draft:
     """Like `attentive_draft`, with latent attention."""
     draft = latent_draft(target)
     _fill(draft.midlayer.self_attn, np.random.default_rng(seed), gain=2.0)
     return draft
 
 
-def reduced_draft(target: KimiTarget, seed: int = 2) -> Eagle3Draft:
+def reduced_draft(target: Target, seed: int = 2) -> Eagle3Draft:
     """A draft with a head of its own for tokens 1, 3, 5, ... of the first 80."""
     draft = copying_draft(replace(DRAFT, draft_vocab_size=REDUCED_VOCAB), seed)
     draft.embed_tokens = target.embed_tokens

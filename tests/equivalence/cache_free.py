@@ -10,7 +10,7 @@ import numpy as np
 
 from eagle3_jax.forward import forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 MAX_ROWS = 96
 """All passes are padded to this many rows: attention is causal, so that later rows don't matter."""
@@ -69,7 +69,7 @@ def draft_chain(
 
 
 def speculate(
-    target: KimiTarget, draft: Eagle3Draft, prompt: list[int], *, num_draft: int, num_rounds: int
+    target: Target, draft: Eagle3Draft, prompt: list[int], *, num_draft: int, num_rounds: int
 ) -> list[Round]:
     """Greedy speculative decoding; every round starts from true target features."""
     aux_ids = draft.config.aux_layer_ids
@@ -89,14 +89,14 @@ def speculate(
 
 @partial(jax.jit, static_argnums=2)
 def _target_rows(
-    target: KimiTarget, tokens: jax.Array, aux_ids: tuple[int, ...]
+    target: Target, tokens: jax.Array, aux_ids: tuple[int, ...]
 ) -> tuple[jax.Array, jax.Array]:
     out = forward(target, tokens[None], aux_layer_ids=aux_ids)
     return out.logits[0].argmax(-1), out.aux_hidden[0]
 
 
 def target_pass(
-    target: KimiTarget, tokens: list[int], aux_ids: tuple[int, ...]
+    target: Target, tokens: list[int], aux_ids: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The target's choice after every token, and the aux features of every token."""
     choices, aux = jax.device_get(_target_rows(target, padded(tokens), aux_ids))

@@ -5,16 +5,16 @@ from oracle_files import ORACLES, QUANTIZED_DRAFTS, WEIGHT_ONLY
 
 from convert import load_draft, load_target
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 @pytest.fixture(scope="session")
-def target() -> KimiTarget:
+def target() -> Target:
     return load_target(ORACLES / "kimi_bf16", dtype="float32")
 
 
 @pytest.fixture(scope="session")
-def draft(request: pytest.FixtureRequest, target: KimiTarget) -> Eagle3Draft:
+def draft(request: pytest.FixtureRequest, target: Target) -> Eagle3Draft:
     """The draft whose golden file is the parameter."""
     name: str = request.param
     return load_draft(

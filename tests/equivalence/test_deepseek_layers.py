@@ -17,7 +17,7 @@ from eagle3_jax.forward import TargetOutput, forward
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.rope import rope_tables
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 IDS = torch.randint(0, 97, (2, 70), generator=torch.Generator().manual_seed(2))
 """Longer than the 64 positions that the YaRN variant extends."""
@@ -29,7 +29,7 @@ MOE_LAYERS = range(1, 3)
 class Case:
     """Our model, their calls and logits on IDS, and our outputs."""
 
-    target: KimiTarget
+    target: Target
     calls: dict[str, Call]
     logits: torch.Tensor
     output: TargetOutput
@@ -78,8 +78,8 @@ def moe(case: Case, layer: int) -> MoE:
 
 def test_rope_tables(case: Case) -> None:
     config = case.target.config
-    tables = rope_tables(config.rope, config.qk_rope_head_dim, positions())
-    half = config.qk_rope_head_dim // 2
+    tables = rope_tables(config.rope, config.rotary_dim, positions())
+    half = config.rotary_dim // 2
     for table, theirs in zip(tables, case.calls["model.rotary_emb"].output, strict=True):
         assert_equal(table, theirs[..., :half].expand(*IDS.shape, half))
 
@@ -97,7 +97,7 @@ def test_norm(case: Case, name: str) -> None:
 def test_attention(case: Case, layer: int) -> None:
     config = case.target.config
     call = case.calls[f"model.layers.{layer}.self_attn"]
-    rope = rope_tables(config.rope, config.qk_rope_head_dim, positions())
+    rope = rope_tables(config.rope, config.rotary_dim, positions())
     attended, _ = run(case.target.layers[layer].self_attn, hidden_input(call), rope)
     assert_equal(attended, call.output[0])
 
@@ -130,7 +130,8 @@ def test_router_chooses_and_weighs(case: Case, layer: int) -> None:
 @pytest.mark.parametrize("layer", MOE_LAYERS)
 def test_the_bias_decides_the_choice_and_never_the_weights(case: Case, layer: int) -> None:
     """Lifting expert 6 makes everyone choose it, with the weight its own score gives it."""
-    config, router = case.target.config, moe(case, layer).gate
+    router = moe(case, layer).gate
+    config = router.config
     call = case.calls[f"model.layers.{layer}.mlp.gate"]
     tokens = hidden_input(call).reshape(-1, config.hidden_size)
     bias = router.e_score_correction_bias.get_value()

@@ -9,7 +9,7 @@ from tolerances import FED_BACK_ACTIVATIONS_RMS, FLOAT32_ATOL
 
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 AUX = golden_arrays("draft_mha_bf16")
 GOLDEN = {name: golden_arrays(name) for name in ALL_DRAFTS}
@@ -22,7 +22,7 @@ each_prompt = pytest.mark.parametrize("prompt", PROMPTS)
 @each_prompt
 @pytest.mark.parametrize("draft", DRAFTS[:1], indirect=True)
 def test_the_target_gives_the_drafts_features(
-    draft: Eagle3Draft, target: KimiTarget, prompt: int
+    draft: Eagle3Draft, target: Target, prompt: int
 ) -> None:
     """Aux ids of the golden drafts are layer outputs 0, 1, 2; `fc` follows."""
     ids, golden = padded(AUX[f"p{prompt}.ids"][:-1]), AUX[f"p{prompt}.aux"]

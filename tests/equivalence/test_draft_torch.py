@@ -18,7 +18,7 @@ from torch_draft import Weights, draft_pass, features
 
 from convert import load_draft
 from convert.safetensors_files import read_json
-from eagle3_jax.config import TargetConfig
+from eagle3_jax.config import KimiConfig
 from eagle3_jax.forward import draft_forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -115,7 +115,7 @@ def load(directory: Path, weights: Weights, rope: str, options: Collection[str])
         **dict.fromkeys(options, True),
     }
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    target_config = TargetConfig.from_hf(read_json(ORACLES / "kimi_bf16" / "config.json"))
+    target_config = KimiConfig.from_hf(read_json(ORACLES / "kimi_bf16" / "config.json"))
     target = nnx.eval_shape(lambda: KimiTarget(target_config, rngs=nnx.Rngs(0)))
     return load_draft(directory, target, dtype="float32")
 

@@ -14,7 +14,7 @@ from convert.activations import Activations
 from eagle3_jax.forward import forward
 from eagle3_jax.layers.moe import Experts, MoE
 from eagle3_jax.layers.quantized import QuantizedKernel
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import QuantizedArray, dequantize
 
 FORMS = ("kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark")
@@ -33,11 +33,11 @@ def golden_logits(form: str, kind: str, prompt: int) -> tuple[np.ndarray, np.nda
 
 def logits_of(form: str, activations: Activations, prompt: int) -> np.ndarray:
     ids = golden_arrays(f"{form}_deq_f32")[f"p{prompt}.ids"]
-    target: KimiTarget = load(form, activations)
+    target: Target = load(form, activations)
     return np.asarray(forward(target, padded(ids)[None]).logits)[0, : len(ids)]
 
 
-def experts_of(target: KimiTarget) -> Experts:
+def experts_of(target: Target) -> Experts:
     moe = target.layers[1].mlp
     assert isinstance(moe, MoE)
     return moe.experts

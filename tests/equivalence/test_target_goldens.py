@@ -7,18 +7,18 @@ from oracle_files import PROMPTS, golden_arrays
 from tolerances import FLOAT32_ATOL
 
 from eagle3_jax.forward import TargetOutput, forward
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 GOLDEN = golden_arrays("kimi_bf16_f32")
 
 
-def golden_pass(target: KimiTarget, prompt: int) -> TargetOutput:
+def golden_pass(target: Target, prompt: int) -> TargetOutput:
     every_stream = range(target.config.num_hidden_layers + 1)
     return forward(target, padded(GOLDEN[f"p{prompt}.ids"])[None], aux_layer_ids=every_stream)
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_logits_and_argmax_are_those_of_transformers(target: KimiTarget, prompt: int) -> None:
+def test_logits_and_argmax_are_those_of_transformers(target: Target, prompt: int) -> None:
     golden = GOLDEN[f"p{prompt}.logits"]
     logits = np.asarray(golden_pass(target, prompt).logits)[0, : len(golden)]
     np.testing.assert_allclose(logits, golden, rtol=0, atol=FLOAT32_ATOL)
@@ -26,7 +26,7 @@ def test_logits_and_argmax_are_those_of_transformers(target: KimiTarget, prompt:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_every_residual_stream_is_that_of_transformers(target: KimiTarget, prompt: int) -> None:
+def test_every_residual_stream_is_that_of_transformers(target: Target, prompt: int) -> None:
     """aux id k is the input of layer k; the golden file's last state is after the final norm."""
     aux = golden_pass(target, prompt).aux_hidden
     streams = np.split(np.asarray(aux[0]), target.config.num_hidden_layers + 1, axis=-1)

@@ -6,7 +6,7 @@ from oracle_files import ALL_DRAFTS, golden_json
 from tolerances import CLEAR_MARGIN
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 SETTINGS = {"steps3_topk1_tokens4": 3, "steps6_topk1_tokens7": 6}
 
@@ -16,7 +16,7 @@ SETTINGS = {"steps3_topk1_tokens4": 3, "steps6_topk1_tokens7": 6}
     ("draft", "name"), list(zip(ALL_DRAFTS, ALL_DRAFTS, strict=True)), indirect=["draft"]
 )
 def test_candidates_and_accepted_counts_are_eagles(
-    target: KimiTarget, draft: Eagle3Draft, name: str, setting: str
+    target: Target, draft: Eagle3Draft, name: str, setting: str
 ) -> None:
     transcripts = golden_json(name)["transcripts"][setting]
     clear = [t for t in transcripts if t["min_draft_margin"] > CLEAR_MARGIN]

@@ -12,7 +12,7 @@ from oracle_files import golden_json
 from eagle3_jax.engine import Engine, EngineConfig, Request, programs
 from eagle3_jax.engine import runner as runner_module
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative import tree_round as round_module
 from eagle3_jax.speculative.tree import Tree
@@ -90,7 +90,7 @@ def generate(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("draft", ["draft_mha_bf16"], indirect=True)
 def test_candidates_and_accepted_paths_are_eagles(
-    target: KimiTarget, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
+    target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reporting_trees(monkeypatch)
     config = EngineConfig(

@@ -4,7 +4,7 @@ import pytest
 from tiny import tiny_draft, tiny_target
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 @pytest.fixture(scope="session")
@@ -14,10 +14,10 @@ def long(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def target() -> KimiTarget:
+def target() -> Target:
     return tiny_target()
 
 
 @pytest.fixture(scope="session")
-def draft(target: KimiTarget) -> Eagle3Draft:
+def draft(target: Target) -> Eagle3Draft:
     return tiny_draft(target)

@@ -16,7 +16,7 @@ from tiny import VOCAB
 
 from eagle3_jax.layers import moe
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 pytestmark = pytest.mark.optimised
 
@@ -32,7 +32,7 @@ Bits = dict[str, np.ndarray]
 class Pair:
     """The models of a test."""
 
-    target: KimiTarget
+    target: Target
     draft: Eagle3Draft
 
     def lab(self) -> Lab:
@@ -40,7 +40,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(target: KimiTarget, draft: Eagle3Draft) -> Pair:
+def pair(target: Target, draft: Eagle3Draft) -> Pair:
     return Pair(target, draft)
 
 

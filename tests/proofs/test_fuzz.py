@@ -18,7 +18,7 @@ from traffic import Run, drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, EngineConfig, Request, runner
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative import round as round_module
 from serve.bench.equal import REQUESTS_PER_TIE, describe
 from serve.bench.ties import Scorer
@@ -42,7 +42,7 @@ PER_CASE, PER_CASE_LONG = 30, 500
 class Proof:
     """The pair under proof, and its engines."""
 
-    target: KimiTarget
+    target: Target
     draft: Eagle3Draft
 
     def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
@@ -97,7 +97,7 @@ class Proof:
 
 
 @pytest.fixture(scope="module")
-def proof(target: KimiTarget, draft: Eagle3Draft) -> Proof:
+def proof(target: Target, draft: Eagle3Draft) -> Proof:
     return Proof(target, draft)
 
 

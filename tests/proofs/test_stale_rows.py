@@ -17,7 +17,7 @@ from tiny import VOCAB
 from eagle3_jax.engine import Engine, EngineConfig, Request, runner
 from eagle3_jax.layers import gqa, mla
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 KINDS = (
@@ -49,7 +49,7 @@ def answers_of(engine: Engine, count: int) -> dict[str, tuple[list[int], list[in
 
 def check_poison(
     monkeypatch: pytest.MonkeyPatch,
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     count: int,
     config: EngineConfig = CHAIN,
@@ -65,7 +65,7 @@ def check_poison(
 
 
 def test_poisoned_rows_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, target: KimiTarget, draft: Eagle3Draft, long: bool
+    monkeypatch: pytest.MonkeyPatch, target: Target, draft: Eagle3Draft, long: bool
 ) -> None:
     check_poison(monkeypatch, target, draft, count=100 if long else 8)
     if long:
@@ -76,7 +76,7 @@ def test_poisoned_rows_change_nothing(
     ("layer", "name"), [(mla, "mla_decode"), (gqa, "gqa_decode")], ids=["target", "draft"]
 )
 def test_the_proof_notices_a_row_read_too_far(
-    monkeypatch: pytest.MonkeyPatch, target: KimiTarget, draft: Eagle3Draft, layer: Any, name: str
+    monkeypatch: pytest.MonkeyPatch, target: Target, draft: Eagle3Draft, layer: Any, name: str
 ) -> None:
     """Attention that sees one slot past its position."""
     exact = getattr(layer, name)

@@ -19,7 +19,7 @@ from lab import Lab, one_row, spoil, true_rows
 from tiny import VOCAB, latent_draft
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative import tree as tree_module
 from eagle3_jax.speculative import tree_round
 from eagle3_jax.speculative.state import DecodeState
@@ -32,7 +32,7 @@ OPTIONS = [one_row(), one_row(0.6, seed=1), one_row(1.0, seed=2), one_row(1.0, s
 Tokens = list[list[int]]
 
 
-def prefilled(target: KimiTarget, draft: Eagle3Draft, max_len: int = 24) -> Lab:
+def prefilled(target: Target, draft: Eagle3Draft, max_len: int = 24) -> Lab:
     lab = Lab(target, draft, CONFIG)
     for slot, prompt in enumerate(PROMPTS):
         lab.prefill(slot, prompt, OPTIONS[slot], max_len=max_len)
@@ -69,7 +69,7 @@ def check_rows(lab: Lab) -> None:
 
 @pytest.fixture(params=["grouped", "latent"])
 def any_draft(
-    request: pytest.FixtureRequest, target: KimiTarget, draft: Eagle3Draft, long: bool
+    request: pytest.FixtureRequest, target: Target, draft: Eagle3Draft, long: bool
 ) -> Eagle3Draft:
     if request.param == "grouped":
         return draft
@@ -77,14 +77,12 @@ def any_draft(
 
 
 def test_both_caches_hold_the_rows_of_the_committed_path(
-    target: KimiTarget, any_draft: Eagle3Draft
+    target: Target, any_draft: Eagle3Draft
 ) -> None:
     check_rows(prefilled(target, any_draft))
 
 
-def test_nothing_past_the_committed_rows_is_read(
-    target: KimiTarget, any_draft: Eagle3Draft
-) -> None:
+def test_nothing_past_the_committed_rows_is_read(target: Target, any_draft: Eagle3Draft) -> None:
     """NaN before every round: rows of rejected nodes, other pages, features of rejected rows."""
 
     def poison(state: DecodeState) -> DecodeState:
@@ -109,7 +107,7 @@ def test_nothing_past_the_committed_rows_is_read(
 
 
 @pytest.mark.parametrize("room", range(1, 5))
-def test_no_node_passes_the_length_limit(target: KimiTarget, draft: Eagle3Draft, room: int) -> None:
+def test_no_node_passes_the_length_limit(target: Target, draft: Eagle3Draft, room: int) -> None:
     """Tokens are those of a longer answer; the limit ends them where it stands."""
     free, _ = run(prefilled(target, draft))
     limit = len(PROMPTS[3]) + room
@@ -124,7 +122,7 @@ def programs_as_patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
 
 
 def test_the_order_of_nodes_changes_nothing(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     programs_as_patched: pytest.MonkeyPatch,
     long: bool,
@@ -178,7 +176,7 @@ def first_features(features: jax.Array, path: jax.Array) -> jax.Array:
     ids=["rows stay", "chain's mask", "first features"],
 )
 def test_the_proof_notices(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     programs_as_patched: pytest.MonkeyPatch,
     module: Any,

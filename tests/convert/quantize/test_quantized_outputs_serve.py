@@ -20,7 +20,7 @@ from convert.quantize.decode import dequantize
 from convert.safetensors_files import Checkpoint
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.generate import Generation, generate
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from pallas_kernels import QuantizedArray
 
@@ -45,7 +45,7 @@ def dequantized_copy(source: Path, checkpoint: Checkpoint, into: Path) -> Path:
     [("ptpc_fp8", None), ("int4", None), ("int4", 32), ("mxfp4", None), ("fp8_block", None)],
 )
 def test_a_quantised_draft_computes_with_the_weights_that_were_written(
-    scheme: str, group_size: int | None, target: KimiTarget, tmp_path: Path
+    scheme: str, group_size: int | None, target: Target, tmp_path: Path
 ) -> None:
     written = quantized(DRAFT, tmp_path / "out", scheme, group_size)
     plain = load_draft(dequantized_copy(DRAFT, written, tmp_path / "plain"), target)
@@ -68,7 +68,7 @@ def test_a_quantised_target_computes_with_the_weights_that_were_written(
 
 
 def test_a_quantised_draft_serves_without_changing_the_output(
-    target: KimiTarget, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     quantized(DRAFT, tmp_path / "out", "ptpc_fp8")
     draft = load_draft(tmp_path / "out", target)

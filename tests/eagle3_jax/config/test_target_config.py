@@ -6,15 +6,15 @@ import pytest
 from published_configs import KIMI, KIMI_TEXT
 
 from eagle3_jax.config import (
+    KimiConfig,
     RopeConfig,
-    TargetConfig,
     YarnConfig,
 )
 
 
 @pytest.mark.parametrize("published", [KIMI, KIMI_TEXT], ids=["whole", "text"])
 def test_kimi_k25_is_read_whole_or_as_its_text_model(published: dict[str, Any]) -> None:
-    config = TargetConfig.from_hf(published)
+    config = KimiConfig.from_hf(published)
     expected = {name: KIMI_TEXT[name] for name in vars(config) if name in KIMI_TEXT}
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.eos_token_ids == (163585,)
@@ -25,13 +25,13 @@ def test_kimi_k25_is_read_whole_or_as_its_text_model(published: dict[str, Any]) 
 
 
 def test_softmax_scale_has_yarns_magnitude_squared() -> None:
-    assert TargetConfig.from_hf(KIMI).softmax_scale == pytest.approx(0.1446796258, abs=5e-11)
-    plain = TargetConfig.from_hf({**KIMI_TEXT, "rope_scaling": None})
+    assert KimiConfig.from_hf(KIMI).softmax_scale == pytest.approx(0.1446796258, abs=5e-11)
+    plain = KimiConfig.from_hf({**KIMI_TEXT, "rope_scaling": None})
     assert plain.softmax_scale == pytest.approx(192**-0.5)
 
 
 def test_cos_and_sin_keep_their_size_when_both_magnitudes_are_equal() -> None:
-    yarn = TargetConfig.from_hf(KIMI).rope.yarn
+    yarn = KimiConfig.from_hf(KIMI).rope.yarn
     assert yarn is not None
     assert yarn.cos_sin_scale == 1.0
     assert YarnConfig(64.0, 4096).cos_sin_scale == pytest.approx(1.4158883, abs=1e-7)
@@ -41,11 +41,11 @@ def test_cos_and_sin_keep_their_size_when_both_magnitudes_are_equal() -> None:
     ("written", "read"), [(7, (7,)), ([7, 9], (7, 9)), (None, ())], ids=["one", "list", "none"]
 )
 def test_end_ids_may_be_one_number_or_a_list(written: Any, read: tuple[int, ...]) -> None:
-    assert TargetConfig.from_hf({**KIMI_TEXT, "eos_token_id": written}).eos_token_ids == read
+    assert KimiConfig.from_hf({**KIMI_TEXT, "eos_token_id": written}).eos_token_ids == read
 
 
 def test_the_query_may_have_full_rank() -> None:
-    assert TargetConfig.from_hf({**KIMI_TEXT, "q_lora_rank": None}).q_lora_rank is None
+    assert KimiConfig.from_hf({**KIMI_TEXT, "q_lora_rank": None}).q_lora_rank is None
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_the_query_may_have_full_rank() -> None:
 )
 def test_target_options_that_would_change_the_arithmetic_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{value!r}"):
-        TargetConfig.from_hf({**KIMI_TEXT, name: value})
+        KimiConfig.from_hf({**KIMI_TEXT, name: value})
 
 
 def test_rope_types_other_than_yarn_are_refused() -> None:
     with pytest.raises(ValueError, match="linear"):
-        TargetConfig.from_hf({**KIMI_TEXT, "rope_scaling": {"type": "linear", "factor": 2.0}})
+        KimiConfig.from_hf({**KIMI_TEXT, "rope_scaling": {"type": "linear", "factor": 2.0}})
 
 
 def test_missing_target_fields_are_named_together() -> None:
     short = {k: v for k, v in KIMI_TEXT.items() if k not in ("vocab_size", "v_head_dim")}
     with pytest.raises(ValueError, match="lacks vocab_size, v_head_dim"):
-        TargetConfig.from_hf(short)
+        KimiConfig.from_hf(short)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_missing_target_fields_are_named_together() -> None:
 )
 def test_numbers_of_a_target_that_make_no_sense_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
-        TargetConfig.from_hf({**KIMI_TEXT, name: value})
+        KimiConfig.from_hf({**KIMI_TEXT, name: value})
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_numbers_of_a_target_that_make_no_sense_are_refused(name: str, value: An
 def test_yarn_that_makes_no_sense_is_refused(name: str, value: Any) -> None:
     scaling = {**KIMI_TEXT["rope_scaling"], name: value}
     with pytest.raises(ValueError, match=name):
-        TargetConfig.from_hf({**KIMI_TEXT, "rope_scaling": scaling})
+        KimiConfig.from_hf({**KIMI_TEXT, "rope_scaling": scaling})

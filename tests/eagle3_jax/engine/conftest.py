@@ -5,11 +5,11 @@ from driving import Answer, drive, sizes
 from engine_requests import mixed_requests
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 @pytest.fixture(scope="session")
-def plain_engine(target: KimiTarget) -> Engine:
+def plain_engine(target: Target) -> Engine:
     """Plain decoding, one sequence at a time."""
     engine = Engine(target, None, sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,)))
     return engine

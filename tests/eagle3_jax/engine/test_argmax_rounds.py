@@ -16,7 +16,7 @@ from eagle3_jax.engine.grammar import Matcher
 from eagle3_jax.engine.program import all_programs, has_argmax
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 FREE: list[dict[str, Any]] = [
@@ -78,7 +78,7 @@ def answered_plainly(engine: Engine, requests: list[Request]) -> dict[str, list[
 
 
 def test_rounds_without_logits_give_the_tokens_of_those_with_them(
-    target: KimiTarget, draft: Eagle3Draft, plain_engine: Engine, gpu_choice: None
+    target: Target, draft: Eagle3Draft, plain_engine: Engine, gpu_choice: None
 ) -> None:
     """With drafts and without neighbours that need logits, and then with some: nobody's tokens
     change. Under the tie rule; none of these requests has a tie."""

@@ -12,7 +12,7 @@ from lab import Lab, one_row, true_rows
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.choose_k import Choice, Shape
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.widths import Widths
 
 TABLE = ((1, 1, 1), (2, 2, 0), (3, 3, 3))
@@ -47,7 +47,7 @@ def same(answers: dict[str, Answer], plain: dict[str, Answer]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def chosen(target: KimiTarget, draft: Eagle3Draft) -> Engine:
+def chosen(target: Target, draft: Eagle3Draft) -> Engine:
     """One engine for all tests here: its programs are many."""
     return Engine(target, draft, sizes(3, adaptive=True), clock=ticking().__next__)
 
@@ -78,7 +78,7 @@ def test_the_controller_gives_the_plain_tokens(
 
 
 def test_a_table_gives_the_plain_tokens(
-    target: KimiTarget, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
+    target: Target, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
 ) -> None:
     config = sizes(3, num_speculative_tokens_per_batch_size=TABLE)
     engine = Engine(target, draft, config)
@@ -101,7 +101,7 @@ def test_neighbours_who_want_fewer_drafts_get_the_plain_tokens_too(
 
 
 def test_a_round_of_no_drafts_leaves_draft_rows_as_true_as_a_prefill(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     """Rounds of k = 3, 0, 0, 1, 0, 2: every change of width, up and down."""
     lab = Lab(target, draft, sizes(3))

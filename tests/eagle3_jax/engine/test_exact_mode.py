@@ -5,13 +5,13 @@ from driving import Answer, drive, sizes
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 pytestmark = pytest.mark.optimised
 
 
 @pytest.fixture(scope="module")
-def exact_plain(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
+def exact_plain(target: Target, requests: list[Request]) -> dict[str, Answer]:
     """Without a draft, never preempted."""
     engine = Engine(target, None, sizes(3, exact=True))
     answers: dict[str, Answer] = {}
@@ -29,7 +29,7 @@ def exact_plain(target: KimiTarget, requests: list[Request]) -> dict[str, Answer
 )
 @pytest.mark.parametrize("arrival_gap", [0, 2])
 def test_draft_batch_and_preemption_change_no_token(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     with_draft: bool,
     arrival_gap: int,

@@ -11,7 +11,7 @@ from tiny import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 POISON = VOCAB - 1
@@ -21,7 +21,7 @@ BAN = {POISON: -100.0}
 
 
 @pytest.fixture(scope="module", params=[float("nan"), float("inf")], ids=str)
-def spoiled(request: pytest.FixtureRequest) -> Iterator[tuple[KimiTarget, Eagle3Draft]]:
+def spoiled(request: pytest.FixtureRequest) -> Iterator[tuple[Target, Eagle3Draft]]:
     target = tiny_target()
     embedding = target.embed_tokens.embedding
     embedding.set_value(embedding.get_value().at[POISON, 0].set(request.param))
@@ -36,7 +36,7 @@ def healthy_requests(temperature: float) -> list[Request]:
 @pytest.mark.parametrize("k", [0, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_not_finite_end_their_own_request(
-    spoiled: tuple[KimiTarget, Eagle3Draft], k: int, temperature: float
+    spoiled: tuple[Target, Eagle3Draft], k: int, temperature: float
 ) -> None:
     engine = Engine(*spoiled, sizes(k), eos_token_ids=())
     sound = drive(engine, healthy_requests(temperature))
@@ -53,7 +53,7 @@ def test_logits_that_are_not_finite_end_their_own_request(
 
 
 def test_a_failure_in_mid_answer_comes_at_the_same_token_with_and_without_drafts(
-    spoiled: tuple[KimiTarget, Eagle3Draft],
+    spoiled: tuple[Target, Eagle3Draft],
 ) -> None:
     """Biases let answers run into the spoiled token, which is itself still put out. Drafts propose
     it too, also where the target does not: what its rows hold may not reach those before them."""
@@ -78,7 +78,7 @@ def test_a_failure_in_mid_answer_comes_at_the_same_token_with_and_without_drafts
 
 @pytest.mark.optimised
 def test_rows_before_a_spoiled_one_of_their_chunk_keep_their_bits(
-    spoiled: tuple[KimiTarget, Eagle3Draft],
+    spoiled: tuple[Target, Eagle3Draft],
 ) -> None:
     """Later prompts may find them in the prefix cache."""
     lab, stem = Lab(*spoiled, sizes(3)), [2, 7, 1, 4, 9]
@@ -93,7 +93,7 @@ def test_rows_before_a_spoiled_one_of_their_chunk_keep_their_bits(
 
 @pytest.mark.parametrize("k", [0, 3])
 def test_options_that_bar_every_token_end_their_own_request(
-    target: KimiTarget, draft: Eagle3Draft, k: int
+    target: Target, draft: Eagle3Draft, k: int
 ) -> None:
     engine = Engine(target, draft, sizes(k), eos_token_ids=())
     barred: dict[str, Any] = {"allowed_token_ids": [5, 6], "bad_words_ids": [[5], [6, 6]]}

@@ -9,7 +9,7 @@ from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 TOKENIZER = ToyTokenizer()
@@ -17,17 +17,17 @@ MOST = 40
 
 
 @pytest.fixture(scope="module")
-def free(target: KimiTarget, draft: Eagle3Draft) -> dict[str, Answer]:
+def free(target: Target, draft: Eagle3Draft) -> dict[str, Answer]:
     """Long sampled answers that nothing ends early."""
     return drive(ready(target, draft), [asked(i) for i in range(8)])
 
 
 @pytest.fixture
-def engine(target: KimiTarget, draft: Eagle3Draft) -> Engine:
+def engine(target: Target, draft: Eagle3Draft) -> Engine:
     return ready(target, draft)
 
 
-def ready(target: KimiTarget, draft: Eagle3Draft | None, eos: tuple[int, ...] = ()) -> Engine:
+def ready(target: Target, draft: Eagle3Draft | None, eos: tuple[int, ...] = ()) -> Engine:
     engine = Engine(target, draft, sizes(3), tokenizer=TOKENIZER, eos_token_ids=eos)
     return engine
 
@@ -74,7 +74,7 @@ def test_a_stop_id_inside_an_accepted_run_is_the_last_token(
 
 
 def test_eos_ends_an_answer_unless_it_is_ignored(
-    target: KimiTarget, draft: Eagle3Draft, free: dict[str, Answer]
+    target: Target, draft: Eagle3Draft, free: dict[str, Answer]
 ) -> None:
     name, index = new_inside_a_run(free)
     whole = free[f"{name}"]
@@ -110,7 +110,7 @@ def test_a_stop_within_the_budget_beats_length_and_one_beyond_it_does_not(
 
 
 def test_min_tokens_bars_stop_ids_and_plain_decoding_agrees(
-    target: KimiTarget, engine: Engine, free: dict[str, Answer], plain_engine: Engine
+    target: Target, engine: Engine, free: dict[str, Answer], plain_engine: Engine
 ) -> None:
     name, index = new_inside_a_run(free)
     stop = free[f"{name}"].token_ids[index]
@@ -197,7 +197,7 @@ def test_a_request_that_cannot_run_is_refused_and_the_rest_goes_on(
     assert tokens == free["1"].token_ids
 
 
-def test_stop_strings_need_a_tokenizer(target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_stop_strings_need_a_tokenizer(target: Target, draft: Eagle3Draft) -> None:
     engine = Engine(target, draft, sizes(3))
     with pytest.raises(ValueError, match="tokenizer"):
         engine.add(Request("x", [1], SamplingParams(stop="a")))

@@ -15,7 +15,7 @@ from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from eagle3_jax.token_mask import mask_words
@@ -78,12 +78,12 @@ def constrained() -> list[Request]:
     return [request_of(i, forms[i % 5]) for i in range(4 * len(forms))]
 
 
-def ready(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
+def ready(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
     return Engine(target, draft, config, tokenizer=SpellingTokenizer(), eos_token_ids=(EOS,))
 
 
 @pytest.fixture(scope="module")
-def alone(target: KimiTarget, constrained: list[Request]) -> dict[str, Answer]:
+def alone(target: Target, constrained: list[Request]) -> dict[str, Answer]:
     """Plain decoding, one at a time, never preempted."""
     engine = ready(target, None, sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,)))
     answers: dict[str, Answer] = {}
@@ -111,7 +111,7 @@ def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
 
 @pytest.mark.parametrize("exact", [False, True], ids=["bucketed", "exact"])
 def test_speculation_batches_and_preemption_change_no_token(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     constrained: list[Request],
     alone: dict[str, Answer],
@@ -134,7 +134,7 @@ def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> li
 
 
 def test_the_test_notices_masks_that_do_not_follow_the_drafts(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     constrained: list[Request],
     alone: dict[str, Answer],
@@ -179,7 +179,7 @@ def traffic_of(engine: Engine, requests: list[Request]) -> list[str]:
     return traffic.events
 
 
-def test_batches_without_a_grammar_pay_nothing(target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_batches_without_a_grammar_pay_nothing(target: Target, draft: Eagle3Draft) -> None:
     """The same programs and transfers, to the byte, in an engine that has grammars; also again
     when a grammar has been there and gone."""
     free = [request_of(index, None) for index in range(6)]
@@ -196,7 +196,7 @@ def test_batches_without_a_grammar_pay_nothing(target: KimiTarget, draft: Eagle3
 
 
 def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     events = traffic_of(ready(target, draft, sizes(3)), [request_of(0, "schema")])
     rounds = events.count("verify of 4")
@@ -208,7 +208,7 @@ def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(
 
 
 def test_a_dead_end_fails_its_own_request(
-    target: KimiTarget, draft: Eagle3Draft, constrained: list[Request], alone: dict[str, Answer]
+    target: Target, draft: Eagle3Draft, constrained: list[Request], alone: dict[str, Answer]
 ) -> None:
     stuck = StructuredOutputs(grammar='start: "a" more\nmore: more "b"')
     sampling = SamplingParams(max_tokens=9, structured_outputs=stuck)
@@ -222,7 +222,7 @@ def test_a_dead_end_fails_its_own_request(
 
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 8])
 def test_a_grammar_adds_at_most_four_programs(
-    target: KimiTarget, draft: Eagle3Draft, max_num_seqs: int
+    target: Target, draft: Eagle3Draft, max_num_seqs: int
 ) -> None:
     config = EngineConfig(max_num_seqs=max_num_seqs)
     plain = Engine(target, draft, config)._runner.programs
@@ -231,7 +231,7 @@ def test_a_grammar_adds_at_most_four_programs(
     assert len(added) == 2 * min(max_num_seqs, 2) and len(plain) <= 12
 
 
-def test_without_grammars_a_form_is_refused(target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_without_grammars_a_form_is_refused(target: Target, draft: Eagle3Draft) -> None:
     engine = Engine(target, draft, sizes(3))
     with pytest.raises(ValueError, match=r"eagle3-jax\[grammar\]"):
         engine.add(request_of(0, "schema"))
@@ -239,7 +239,7 @@ def test_without_grammars_a_form_is_refused(target: KimiTarget, draft: Eagle3Dra
 
 
 def test_rounds_without_drafts_between_constrained_ones_change_no_token(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     constrained: list[Request],
     alone: dict[str, Answer],
@@ -254,7 +254,7 @@ def test_rounds_without_drafts_between_constrained_ones_change_no_token(
 
 
 def test_after_warmup_grammars_compile_nothing_and_move_no_array_by_themselves(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     constrained: list[Request],
     monkeypatch: pytest.MonkeyPatch,

@@ -10,14 +10,14 @@ from eagle3_jax.engine import Engine, KVScales, Request
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv_scales import KVPeaks
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def exact_fp8(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
+def exact_fp8(target: Target, requests: list[Request]) -> dict[str, Answer]:
     engine = Engine(target, None, sizes(3, exact=True, kv_cache_dtype="fp8", kv_cache_scale=1.0))
     answers: dict[str, Answer] = {}
     for request in requests:
@@ -29,7 +29,7 @@ def exact_fp8(target: KimiTarget, requests: list[Request]) -> dict[str, Answer]:
     "draft", [pytest.param("grouped", marks=pytest.mark.optimised), "latent"], indirect=True
 )
 def test_in_exact_mode_speculation_changes_no_token_with_float8(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     requests: list[Request],
     exact_fp8: dict[str, Answer],
@@ -51,7 +51,7 @@ def test_float8_moves_the_law_a_little_and_not_for_nothing(
     assert any(a.token_ids != plain[name].token_ids for name, a in exact_fp8.items())
 
 
-def test_pools_take_the_bytes_of_their_dtype(target: KimiTarget) -> None:
+def test_pools_take_the_bytes_of_their_dtype(target: Target) -> None:
     """One float8 a value and one factor a pool; every row that was written is there."""
     scales = KVScales((0.5, 0.25), (9.0, 9.0))  # Of a draft too, which this engine has not.
     engine = Engine(target, None, sizes(0, kv_cache_dtype="fp8", kv_cache_scale=scales))
@@ -64,7 +64,7 @@ def test_pools_take_the_bytes_of_their_dtype(target: KimiTarget) -> None:
         assert np.asarray(values).view(np.uint8).any()
 
 
-def test_peaks_are_those_of_what_was_written(target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_peaks_are_those_of_what_was_written(target: Target, draft: Eagle3Draft) -> None:
     """With float8 they are near those of the model's own numbers, and saturate at 448 factors."""
     one = [Request("a", [1, 2, 3], GREEDY)]
     own = Engine(target, draft, sizes(3))
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
 
 @pytest.mark.parametrize("target_scales", [(1.0,), (1.0, 1.0, 1.0)])
 def test_factors_of_another_model_are_refused(
-    target: KimiTarget, target_scales: tuple[float, ...]
+    target: Target, target_scales: tuple[float, ...]
 ) -> None:
     scales = KVScales(target_scales)
     with pytest.raises(ValueError, match=r"factors for \d pools .* there are 2 and 0: measure"):

@@ -14,7 +14,7 @@ from toy_tokenizer import ToyTokenizer
 import eagle3_jax
 from eagle3_jax.engine import Engine, Logprob, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 TOLERANCE = 2e-4
@@ -52,13 +52,13 @@ def asking() -> list[Request]:
     return requests
 
 
-def engine_of(target: KimiTarget, draft: Eagle3Draft | None, k: int, **changes: Any) -> Engine:
+def engine_of(target: Target, draft: Eagle3Draft | None, k: int, **changes: Any) -> Engine:
     config = sizes(k, **changes)
     return Engine(target, draft, config, tokenizer=ToyTokenizer(), eos_token_ids=())
 
 
 @pytest.fixture(scope="module")
-def alone(target: KimiTarget) -> dict[str, Answer]:
+def alone(target: Target) -> dict[str, Answer]:
     """Plain decoding, one at a time, never preempted."""
     engine = engine_of(target, None, 0, max_num_seqs=1, num_pages=None, batch_buckets=(1,))
     answers: dict[str, Answer] = {}
@@ -105,7 +105,7 @@ def check(entry: dict[int, Logprob], law: np.ndarray, token: int, count: int) ->
 
 
 def test_plain_logprobs_are_those_of_the_whole_model_in_float64(
-    target: KimiTarget, alone: dict[str, Answer]
+    target: Target, alone: dict[str, Answer]
 ) -> None:
     for request in asking():
         sampling, prompt = request.sampling, request.prompt_ids
@@ -147,7 +147,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_drafts_batches_chunks_and_preemption_change_no_logprob(
-    target: KimiTarget, draft: Eagle3Draft, alone: dict[str, Answer], mode: str
+    target: Target, draft: Eagle3Draft, alone: dict[str, Answer], mode: str
 ) -> None:
     engine = engine_of(target, draft, 3, **MODES[mode])
     answers = drive(engine, asking())
@@ -166,9 +166,7 @@ def test_drafts_batches_chunks_and_preemption_change_no_logprob(
 
 
 @pytest.mark.optimised
-def test_in_exact_mode_logprobs_are_equal_bit_for_bit(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_in_exact_mode_logprobs_are_equal_bit_for_bit(target: Target, draft: Eagle3Draft) -> None:
     """Also across preemption, after which the answer is generated, but not told, again."""
 
     def told(engine: Engine, requests: list[Request]) -> dict[str, Any]:
@@ -184,9 +182,7 @@ def test_in_exact_mode_logprobs_are_equal_bit_for_bit(
     assert together == alone
 
 
-def test_a_prompt_known_to_the_cache_is_scored_whole(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_a_prompt_known_to_the_cache_is_scored_whole(target: Target, draft: Eagle3Draft) -> None:
     engine = engine_of(target, draft, 3)
     prompt = [(3 * j) % VOCAB for j in range(21)]
     scored = Request("x", prompt, SamplingParams(max_tokens=4, seed=0, prompt_logprobs=1))

@@ -13,7 +13,7 @@ from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.runner import Report
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.head_choice import chooses_in_kernel
 
@@ -41,7 +41,7 @@ def compilations() -> Compilations:
 
 
 @pytest.fixture
-def engine(target: KimiTarget, draft: Eagle3Draft) -> Engine:
+def engine(target: Target, draft: Eagle3Draft) -> Engine:
     config = sizes(K, batch_buckets=(1, 4))
     engine = Engine(target, draft, config, tokenizer=ToyTokenizer(), eos_token_ids=(7,))
     engine.warmup()
@@ -155,9 +155,7 @@ def test_the_state_is_donated_and_the_pools_stay_where_they_are(engine: Engine) 
         assert [array.unsafe_buffer_pointer() for array in arrays] == places
 
 
-def test_warmup_names_every_program_before_it_compiles(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_warmup_names_every_program_before_it_compiles(target: Target, draft: Eagle3Draft) -> None:
     seen: list[tuple[str, int, int]] = []
     Engine(target, draft, sizes(K, batch_buckets=(1, 4))).warmup(lambda *step: seen.append(step))
     rounds = ["round of 1", "round of 4", "full round of 1", "full round of 4"]

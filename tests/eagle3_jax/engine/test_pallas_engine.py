@@ -7,7 +7,7 @@ from driving import Answer, drive, sizes
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import dispatch
 
 OPERATIONS = ("mla_decode", "absorb_query", "grouped_mlp", "logits_argmax")
@@ -20,7 +20,7 @@ def needs_no_logits(request: Request) -> bool:
 
 @pytest.mark.parametrize("draft", ["grouped"], indirect=True)
 def test_kernels_drafts_and_preemption_change_no_token(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     requests: list[Request],
     plain: dict[str, Answer],

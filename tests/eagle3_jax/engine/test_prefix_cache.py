@@ -9,7 +9,7 @@ from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 STEM = [(11 * i * i + 5) % VOCAB for i in range(18)]
@@ -22,7 +22,7 @@ ATOL = 1e-5
 both_drafts = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
 
 
-def ready(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
+def ready(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
     engine = Engine(target, draft, config)
     return engine
 
@@ -72,7 +72,7 @@ def rows(engine: Engine, request: Request, length: int) -> list[np.ndarray]:
 @both_drafts
 @pytest.mark.parametrize("k", [0, 3])
 def test_hits_change_neither_tokens_nor_acceptance(
-    target: KimiTarget, draft: Eagle3Draft, k: int
+    target: Target, draft: Eagle3Draft, k: int
 ) -> None:
     """Everybody asks twice, the second time with the answers' pages there too."""
     cold = ready(target, draft, sizes(k, enable_prefix_caching=False))
@@ -91,7 +91,7 @@ def test_hits_change_neither_tokens_nor_acceptance(
 @pytest.mark.parametrize("k", [0, 3])
 @pytest.mark.parametrize("arrival_gap", [0, 4])
 def test_preemption_and_eviction_change_no_token(
-    target: KimiTarget, draft: Eagle3Draft, k: int, arrival_gap: int
+    target: Target, draft: Eagle3Draft, k: int, arrival_gap: int
 ) -> None:
     """27 pages: little more than two requests at their ends."""
     cold = ready(target, draft, sizes(k, enable_prefix_caching=False))
@@ -105,9 +105,7 @@ def test_preemption_and_eviction_change_no_token(
 
 
 @both_drafts
-def test_reused_rows_are_those_that_a_prefill_writes(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_reused_rows_are_those_that_a_prefill_writes(target: Target, draft: Eagle3Draft) -> None:
     """In the pools of target and draft: of a prompt, and of an answer, which rounds wrote."""
     warm = ready(target, draft, sizes(3))
     cold = ready(target, draft, sizes(3, enable_prefix_caching=False))
@@ -122,7 +120,7 @@ def test_reused_rows_are_those_that_a_prefill_writes(
 
 
 def test_prompts_that_part_at_a_pages_end_do_not_share_its_draft_row(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     """The first 16 tokens are the same, and so is the target's KV; the draft's row 15 is not."""
     warm = ready(target, draft, sizes(3))
@@ -139,7 +137,7 @@ def test_prompts_that_part_at_a_pages_end_do_not_share_its_draft_row(
 
 @pytest.mark.optimised
 def test_exact_mode_reads_the_bits_it_would_have_written(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     """Rows, tokens and acceptance; a conversation reuses its prompt, not what rounds wrote."""
     exact = sizes(3, exact=True)
@@ -159,7 +157,7 @@ def test_exact_mode_reads_the_bits_it_would_have_written(
 
 @pytest.mark.optimised
 def test_exact_mode_repeats_its_bits_after_preemption_from_shared_pages(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     """The engine itself raises when a replayed token differs."""
     exact = sizes(3, exact=True)

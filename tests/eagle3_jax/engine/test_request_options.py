@@ -14,7 +14,7 @@ from tiny import VOCAB, reduced_draft
 import eagle3_jax
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ def request_of(name: str, index: int = 0, **changes: Any) -> Request:
     return Request(name, prompt, SamplingParams(**options))
 
 
-def ready(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
+def ready(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
     engine = Engine(target, draft, config, eos_token_ids=())
     return engine
 
@@ -61,7 +61,7 @@ def optioned() -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def alone(target: KimiTarget, optioned: list[Request]) -> dict[str, Answer]:
+def alone(target: Target, optioned: list[Request]) -> dict[str, Answer]:
     """Plain decoding, one at a time, never preempted."""
     config = sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,))
     engine = ready(target, None, config)
@@ -81,7 +81,7 @@ def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
 @pytest.mark.parametrize("k", [0, 1, 3])
 @pytest.mark.parametrize("exact", [False, True], ids=["bucketed", "exact"])
 def test_every_option_gives_the_plain_tokens_across_batches_and_preemption(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     optioned: list[Request],
     alone: dict[str, Answer],
@@ -98,7 +98,7 @@ def test_every_option_gives_the_plain_tokens_across_batches_and_preemption(
 
 
 def test_a_reduced_draft_vocabulary_changes_nothing(
-    target: KimiTarget, optioned: list[Request], alone: dict[str, Answer]
+    target: Target, optioned: list[Request], alone: dict[str, Answer]
 ) -> None:
     engine = ready(target, reduced_draft(target), sizes(3))
     assert_same(drive(engine, optioned), alone)
@@ -115,7 +115,7 @@ def penalized(logits: np.ndarray, prompt: list[int], answer: list[int]) -> np.nd
 
 
 def test_penalized_greedy_answers_are_those_of_the_whole_model_step_by_step(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     fields: dict[str, Any] = {
         "repetition_penalty": 1.6,
@@ -153,7 +153,7 @@ def test_no_barred_token_ever_appears(alone: dict[str, Answer], name: str) -> No
     assert LAWS[name](alone[name].token_ids)
 
 
-def test_fewer_drafts_are_verified_on_request(target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_fewer_drafts_are_verified_on_request(target: Target, draft: Eagle3Draft) -> None:
     engine = ready(target, draft, sizes(3))
     for wanted, most in ((0, 0), (1, 1), (2, 2), (None, 3), (9, 3)):
         before = engine.stats()
@@ -175,7 +175,7 @@ def test_fewer_drafts_are_verified_on_request(target: KimiTarget, draft: Eagle3D
     ],
 )
 def test_what_this_engine_cannot_do_is_refused_by_name(
-    target: KimiTarget, draft: Eagle3Draft, options: dict[str, Any], named: str
+    target: Target, draft: Eagle3Draft, options: dict[str, Any], named: str
 ) -> None:
     engine = Engine(target, draft, sizes(3), eos_token_ids=())
     with pytest.raises(ValueError, match=named):

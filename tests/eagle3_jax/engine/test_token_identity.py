@@ -6,7 +6,7 @@ from tiny import REDUCED_IDS, latent_draft, reduced_draft
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 SIZES = {
     "k0": sizes(0),
@@ -17,7 +17,7 @@ SIZES = {
 each_size = pytest.mark.parametrize("config", SIZES.values(), ids=SIZES)
 
 
-def ready(target: KimiTarget, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
+def ready(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
     engine = Engine(target, draft, config)
     return engine
 
@@ -31,7 +31,7 @@ def assert_same(answers: dict[str, Answer], plain: dict[str, Answer]) -> None:
 @each_size
 @pytest.mark.parametrize("arrival_gap", [0, 3])
 def test_batches_give_the_plain_tokens_across_preemption(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     config: EngineConfig,
     arrival_gap: int,
@@ -50,7 +50,7 @@ def test_batches_give_the_plain_tokens_across_preemption(
 
 
 def test_a_batch_of_one_gives_the_plain_tokens(
-    target: KimiTarget, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
+    target: Target, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
 ) -> None:
     engine = ready(target, draft, sizes(3, batch_buckets=(1, 4)))
     for request in requests:
@@ -59,7 +59,7 @@ def test_a_batch_of_one_gives_the_plain_tokens(
 
 
 def test_cancelled_neighbours_change_nothing(
-    target: KimiTarget, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
+    target: Target, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
 ) -> None:
     engine = ready(target, draft, sizes(3))
     cancel_at = {"request-1": 1, "request-2": 4, "request-4": 9, "request-7": 20}
@@ -76,7 +76,7 @@ def test_cancelled_neighbours_change_nothing(
 
 
 def test_a_second_engine_with_the_same_seeds_says_the_same(
-    target: KimiTarget, draft: Eagle3Draft, requests: list[Request]
+    target: Target, draft: Eagle3Draft, requests: list[Request]
 ) -> None:
     first, second = (drive(ready(target, draft, sizes(3)), requests) for _ in range(2))
     assert_same(first, second)
@@ -89,7 +89,7 @@ def test_other_seeds_say_something_else(plain: dict[str, Answer], requests: list
 
 
 def test_a_draft_of_fewer_tokens_changes_nothing_and_is_still_accepted(
-    target: KimiTarget, requests: list[Request], plain: dict[str, Answer]
+    target: Target, requests: list[Request], plain: dict[str, Answer]
 ) -> None:
     engine = ready(target, reduced_draft(target), sizes(3, num_pages=None))
     answers = drive(engine, requests)
@@ -104,7 +104,7 @@ def test_a_draft_of_fewer_tokens_changes_nothing_and_is_still_accepted(
 
 @pytest.mark.parametrize("k", [0, 3, 8])
 def test_a_draft_with_latent_attention_changes_nothing_and_is_still_accepted(
-    target: KimiTarget, requests: list[Request], plain: dict[str, Answer], k: int
+    target: Target, requests: list[Request], plain: dict[str, Answer], k: int
 ) -> None:
     """Its cache is one more layer of latents, under the same pages and preemptions."""
     engine = ready(target, latent_draft(target), sizes(k))
@@ -116,7 +116,7 @@ def test_a_draft_with_latent_attention_changes_nothing_and_is_still_accepted(
 
 
 def test_a_reused_slot_remembers_nothing(
-    target: KimiTarget, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
+    target: Target, draft: Eagle3Draft, requests: list[Request], plain: dict[str, Answer]
 ) -> None:
     """Greedy after sampled and short after long, in the same slot."""
     engine = ready(target, draft, sizes(3))

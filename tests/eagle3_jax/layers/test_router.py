@@ -12,7 +12,7 @@ from eagle3_jax.layers.moe import Router
 
 def router(bias: list[float], *, normalise: bool = True) -> Router:
     """Logits of the four experts are the first four inputs."""
-    config = replace(TARGET, hidden_size=4, norm_topk_prob=normalise)
+    config = replace(TARGET, hidden_size=4, norm_topk_prob=normalise).moe
     made = Router(config, rngs=nnx.Rngs(0), dtype=jnp.float32)
     made.kernel.set_value(jnp.eye(4))
     made.e_score_correction_bias.set_value(jnp.asarray(bias))

@@ -8,7 +8,7 @@ from wide_pair import DRAFTS, wide_target
 
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 
 class Setup(NamedTuple):
@@ -44,7 +44,7 @@ COVER = [
 ]
 
 
-def pair_on_devices(setup: Setup) -> tuple[KimiTarget, Eagle3Draft]:
+def pair_on_devices(setup: Setup) -> tuple[Target, Eagle3Draft]:
     """The pair, placed; a draft that is whole keeps the target's split embedding and head."""
     target = wide_target(setup.format)
     draft = DRAFTS[setup.draft](target)

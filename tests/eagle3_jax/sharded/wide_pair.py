@@ -12,7 +12,7 @@ from tiny import DRAFT, HIDDEN, LATENT_DRAFT, TARGET, latent_draft, tiny_draft, 
 from eagle3_jax.config import LatentShape
 from eagle3_jax.layers.quantized import QuantizedKernel, quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from pallas_kernels import QuantFormat
 
 WIDE_TARGET = replace(
@@ -33,7 +33,7 @@ WIDE_LATENT_DRAFT = replace(
     intermediate_size=32,
     latent=LatentShape(**{**_LATENT, "v_head_dim": HIDDEN // 8}),
 )
-DRAFTS: dict[str, Callable[[KimiTarget], Eagle3Draft]] = {
+DRAFTS: dict[str, Callable[[Target], Eagle3Draft]] = {
     "grouped": lambda target: tiny_draft(target, config=WIDE_DRAFT),
     "latent": lambda target: latent_draft(target, config=WIDE_LATENT_DRAFT),
 }
@@ -46,7 +46,7 @@ FORMATS: dict[str, QuantFormat | None] = {
 """Whose arithmetic does not depend on how a row is split: no scale spans a whole row."""
 
 
-def wide_target(format: str = "float32") -> KimiTarget:
+def wide_target(format: str = "float32") -> Target:
     """Dense and routed feed-forward blocks in this format; arrays on one device."""
     target = tiny_target(config=WIDE_TARGET)
     kept = FORMATS[format]

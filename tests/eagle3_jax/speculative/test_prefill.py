@@ -11,7 +11,7 @@ from tiny import VOCAB
 from eagle3_jax.cache import SCRATCH_PAGE, rows_and_scale, view_pages
 from eagle3_jax.forward import forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 PROMPT = [(11 * i + 5) % VOCAB for i in range(19)]
 SPLITS = [(8, 8, 3), (1, 8, 2, 8), (7, 7, 5), (8, 8, 2, 1)]
@@ -20,7 +20,7 @@ both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indire
 
 
 @pytest.fixture(scope="module")
-def one_pass(target: KimiTarget, draft: Eagle3Draft) -> dict[str, np.ndarray]:
+def one_pass(target: Target, draft: Eagle3Draft) -> dict[str, np.ndarray]:
     """Logits and aux features without a cache; the draft's pools written in one pass."""
     ids = jnp.asarray([PROMPT])
     out = forward(target, ids, aux_layer_ids=draft.config.aux_layer_ids)
@@ -44,7 +44,7 @@ def one_pass(target: KimiTarget, draft: Eagle3Draft) -> dict[str, np.ndarray]:
 @both_attentions
 @pytest.mark.parametrize("chunks", SPLITS, ids=str)
 def test_any_split_gives_what_one_pass_gives(
-    target: KimiTarget, draft: Eagle3Draft, one_pass: dict[str, np.ndarray], chunks: tuple[int, ...]
+    target: Target, draft: Eagle3Draft, one_pass: dict[str, np.ndarray], chunks: tuple[int, ...]
 ) -> None:
     """The draft's row i pairs the features of i with token i + 1, across chunks too."""
     lab = Lab(target, draft, sizes(3))
@@ -60,7 +60,7 @@ def test_any_split_gives_what_one_pass_gives(
     assert slots.finished.tolist() == [True, True, False, True, True]
 
 
-def test_splits_agree_on_the_targets_cache(target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_splits_agree_on_the_targets_cache(target: Target, draft: Eagle3Draft) -> None:
     caches = []
     for chunks in SPLITS:
         lab = Lab(target, draft, sizes(3))
@@ -71,16 +71,14 @@ def test_splits_agree_on_the_targets_cache(target: KimiTarget, draft: Eagle3Draf
 
 
 def test_only_the_last_chunk_reports_a_token_and_opens_the_slot(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     lab = Lab(target, draft, sizes(3))
     assert lab.prefill(0, PROMPT, one_row(), chunks=(8, 8))[1] == 0
     assert lab.snapshot().slots.finished.all()
 
 
-def test_a_chunk_writes_its_own_pages_and_scratch_alone(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_a_chunk_writes_its_own_pages_and_scratch_alone(target: Target, draft: Eagle3Draft) -> None:
     lab = Lab(target, draft, sizes(3))
     lab.prefill(1, PROMPT, one_row())
     state = lab.snapshot()
@@ -93,7 +91,7 @@ def test_a_chunk_writes_its_own_pages_and_scratch_alone(
 
 @pytest.mark.parametrize(("stop_ids", "max_len"), [((), 20), ((0,), 24), ((), 24)])
 def test_an_answer_may_end_with_its_first_token(
-    target: KimiTarget,
+    target: Target,
     draft: Eagle3Draft,
     one_pass: dict[str, np.ndarray],
     stop_ids: tuple[int, ...],

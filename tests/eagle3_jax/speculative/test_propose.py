@@ -21,7 +21,7 @@ from tiny import (
 
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import sample
 from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative.propose import propose
@@ -40,7 +40,7 @@ def padded(rows: list[int] | np.ndarray) -> jax.Array:
     return jnp.asarray(np.pad(array, fill))[None]
 
 
-def cache_free_chain(draft: Eagle3Draft, target: KimiTarget) -> Chain:
+def cache_free_chain(draft: Eagle3Draft, target: Target) -> Chain:
     """K drafts after some tokens, each by a whole pass without a cache.
 
     Rows of known tokens have the target's features; later rows have the draft's own state.
@@ -75,7 +75,7 @@ def cache_free_chain(draft: Eagle3Draft, target: KimiTarget) -> Chain:
     "make_draft", [attentive_draft, attentive_latent_draft, reduced_draft], ids=lambda f: f.__name__
 )
 def test_drafts_in_a_round_are_those_of_cache_free_passes(
-    target: KimiTarget, make_draft: Callable[[KimiTarget], Eagle3Draft]
+    target: Target, make_draft: Callable[[Target], Eagle3Draft]
 ) -> None:
     """Greedy and sampled, after prefill and after rounds that accepted and rejected drafts."""
     draft = make_draft(target)
@@ -102,7 +102,7 @@ def test_drafts_in_a_round_are_those_of_cache_free_passes(
             tokens += committed
 
 
-def test_a_draft_knows_positions_past_its_own_context(target: KimiTarget) -> None:
+def test_a_draft_knows_positions_past_its_own_context(target: Target) -> None:
     """Positions are the target's: what a draft's config says of its length cuts nothing."""
     tokens = jnp.asarray([PROMPT * 3])
     aux = forward(target, tokens, aux_layer_ids=DRAFT.aux_layer_ids).aux_hidden

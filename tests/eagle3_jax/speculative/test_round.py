@@ -13,7 +13,7 @@ from tiny import VOCAB
 
 from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.state import DecodeState
 
 K = 3
@@ -23,7 +23,7 @@ both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indire
 
 
 @pytest.fixture
-def lab(target: KimiTarget, draft: Eagle3Draft) -> Lab:
+def lab(target: Target, draft: Eagle3Draft) -> Lab:
     """Four prefilled sequences of different lengths: one greedy, three sampled."""
     lab = Lab(target, draft, sizes(K))
     for slot, prompt in enumerate(PROMPTS):
@@ -72,7 +72,7 @@ def test_after_rounds_both_caches_hold_true_rows(lab: Lab) -> None:
 
 
 @both_attentions
-def test_nothing_stale_matters(lab: Lab, target: KimiTarget, draft: Eagle3Draft) -> None:
+def test_nothing_stale_matters(lab: Lab, target: Target, draft: Eagle3Draft) -> None:
     """NaN in every row past the settled ones, in other pages, on scratch and in features of
     rejected rows; wrong ids in rejected rows."""
     expected = run(lab, 5)
@@ -102,7 +102,7 @@ def test_nothing_stale_matters(lab: Lab, target: KimiTarget, draft: Eagle3Draft)
 
 @pytest.mark.optimised
 def test_a_slots_bits_do_not_depend_on_its_neighbours(
-    lab: Lab, target: KimiTarget, draft: Eagle3Draft
+    lab: Lab, target: Target, draft: Eagle3Draft
 ) -> None:
     run(lab, 3)
     alone = Lab(target, draft, sizes(K))
@@ -148,7 +148,7 @@ def test_a_finished_row_commits_nothing_and_changes_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("room", range(1, 8))
 def test_no_token_passes_the_length_limit(
-    lab: Lab, target: KimiTarget, draft: Eagle3Draft, room: int
+    lab: Lab, target: Target, draft: Eagle3Draft, room: int
 ) -> None:
     """Tokens are those of a longer answer; drafts shrink with the room; no row past the limit."""
     free, _ = run(lab, 6)
@@ -170,7 +170,7 @@ def test_no_token_passes_the_length_limit(
 
 
 def test_fewer_drafts_in_the_wide_program_give_the_same_tokens(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     """Slot i verifies i drafts of its three; slot 0 decodes plainly."""
     lab = Lab(target, draft, sizes(K))
@@ -192,7 +192,7 @@ def test_fewer_drafts_in_the_wide_program_give_the_same_tokens(
 
 
 def test_a_stop_id_inside_the_accepted_run_ends_the_row(
-    lab: Lab, target: KimiTarget, draft: Eagle3Draft
+    lab: Lab, target: Target, draft: Eagle3Draft
 ) -> None:
     """The device flags it in the same round, and later rounds commit nothing."""
     tokens, accepted = run(lab, 6)
@@ -222,9 +222,7 @@ def accepted_news(
         first += count + 1
 
 
-def test_without_drafts_the_drafts_cache_has_no_holes(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_without_drafts_the_drafts_cache_has_no_holes(target: Target, draft: Eagle3Draft) -> None:
     """k = 0 still runs the draft's first pass."""
     lab = Lab(target, draft, sizes(0))
     lab.prefill(0, PROMPTS[3], one_row())

@@ -11,7 +11,7 @@ from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tin
 
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.training.draft import draft_step, draft_vocabulary, lesson, split_draft
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
@@ -22,14 +22,14 @@ run_unroll = nnx.jit(partial(unroll, num_steps=STEPS))
 
 
 @pytest.fixture(scope="module")
-def target() -> KimiTarget:
+def target() -> Target:
     target = tiny_target()
     louder(target.lm_head, 5.0)  # a decided teacher
     return target
 
 
 @pytest.fixture(scope="module", params=["grouped"])
-def draft(request: pytest.FixtureRequest, target: KimiTarget) -> Eagle3Draft:
+def draft(request: pytest.FixtureRequest, target: Target) -> Eagle3Draft:
     config = {"grouped": DRAFT, "latent": LATENT_DRAFT}[request.param]
     draft = tiny_draft(target, config=config)
     louder(draft.midlayer, 6.0)
@@ -37,9 +37,7 @@ def draft(request: pytest.FixtureRequest, target: KimiTarget) -> Eagle3Draft:
 
 
 @pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
-def test_step_j_equals_the_chain_inference_would_run(
-    target: KimiTarget, draft: Eagle3Draft
-) -> None:
+def test_step_j_equals_the_chain_inference_would_run(target: Target, draft: Eagle3Draft) -> None:
     """For one segment and each starting row r: features up to r, then the draft's own states."""
     length = 12
     token_ids = jax.random.randint(jax.random.key(0), (1, length + 1), 0, 40)
@@ -75,7 +73,7 @@ def test_segments_do_not_see_each_other(draft: Eagle3Draft) -> None:
 
 
 def test_a_lesson_lines_the_target_up_with_the_drafts_rows(
-    target: KimiTarget, draft: Eagle3Draft
+    target: Target, draft: Eagle3Draft
 ) -> None:
     batch = random_batch(3)
     taught = nnx.jit(lesson)(target, draft, batch)
@@ -98,7 +96,7 @@ def test_the_commonest_ids_make_the_draft_vocabulary() -> None:
     assert (np.arange(4) + d2t).tolist() == [0, 2, 4, 5]
 
 
-def test_loss_falls_and_shared_embedding_and_target_stay(target: KimiTarget) -> None:
+def test_loss_falls_and_shared_embedding_and_target_stay(target: Target) -> None:
     graphdef, params, rest = split_draft(tiny_draft(target))
     target_graphdef, target_state = nnx.split(target)
     optimizer = adamw(1e-2, 30, warmup=5)

@@ -9,7 +9,7 @@ from tiny_pair import random_batch, tiny_target
 
 from eagle3_jax.forward import forward
 from eagle3_jax.layers.moe import MoE
-from eagle3_jax.models.kimi import KimiLayer
+from eagle3_jax.models.target import DecoderLayer
 from eagle3_jax.training import dispatch
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
@@ -40,7 +40,7 @@ def test_packed_logits_and_aux_equal_the_unpacked_ones() -> None:
             np.testing.assert_allclose(aux[row, mine], alone.aux_hidden[0, :size], atol=2e-4)
 
 
-def routed(layer: KimiLayer) -> MoE:
+def routed(layer: DecoderLayer) -> MoE:
     assert isinstance(layer.mlp, MoE)
     return layer.mlp
 

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, LatentShape, RopeConfig, TargetConfig, YarnConfig
+from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, YarnConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.training.packing import Batch, Sample, pack
 
 VOCAB = 40
-TARGET = TargetConfig(
+TARGET = KimiConfig(
     vocab_size=VOCAB,
     hidden_size=32,
     intermediate_size=48,
@@ -65,13 +66,13 @@ def louder(model: nnx.Module, factor: float) -> None:
     nnx.update(model, jax.tree.map(lambda x: x * factor if x.ndim > 1 else x, state))
 
 
-def tiny_target(seed: int = 0) -> KimiTarget:
+def tiny_target(seed: int = 0) -> Target:
     target = KimiTarget(TARGET, rngs=nnx.Rngs(seed))
     louder(target, 6.0)
     return target
 
 
-def tiny_draft(target: KimiTarget, seed: int = 1, config: DraftConfig = DRAFT) -> Eagle3Draft:
+def tiny_draft(target: Target, seed: int = 1, config: DraftConfig = DRAFT) -> Eagle3Draft:
     draft = Eagle3Draft(config, rngs=nnx.Rngs(seed), embed_tokens=target.embed_tokens)
     draft.d2t.set_value(jnp.arange(24, dtype=jnp.int32) // 2)
     return draft

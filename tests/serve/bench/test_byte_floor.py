@@ -2,7 +2,7 @@
 
 import jax
 from flax import nnx
-from small_pair import small_pair
+from small_pair import TARGET
 
 from eagle3_jax.models.kimi import KimiTarget
 from serve.bench.byte_floor import byte_floor, expert_parameters, fixed_parameters
@@ -49,7 +49,7 @@ def test_seconds_are_bytes_over_bandwidth() -> None:
 
 
 def test_counts_add_up_to_every_parameter_of_the_models() -> None:
-    for config in (KIMI_108M, small_pair().target.config):
+    for config in (KIMI_108M, TARGET):
         model = nnx.eval_shape(lambda config=config: KimiTarget(config, rngs=nnx.Rngs(0)))
         total = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
         moe_layers = config.num_hidden_layers - config.first_k_dense_replace

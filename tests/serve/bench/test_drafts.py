@@ -10,7 +10,7 @@ from oracle_files import ORACLES
 
 from convert import load_draft, load_target
 from convert.store.cli import main as convert_main
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from serve.bench import cli, drafts, embedded_drafts
 from serve.bench.accept import OVERALL, AcceptCounts, AcceptRow
 from serve.bench.drafts import DraftResult, DraftsRecord, compare_drafts, form_of
@@ -66,7 +66,7 @@ def test_embedded_drafts_are_told_apart_by_their_weights(record: DraftsRecord) -
 
 
 @pytest.fixture(scope="module")
-def tiny_target() -> KimiTarget:
+def tiny_target() -> Target:
     return load_target(ORACLES / "kimi_bf16")
 
 
@@ -78,7 +78,7 @@ def tiny_target() -> KimiTarget:
     ],
 )
 def test_a_converted_draft_has_the_form_of_the_published_one(
-    name: str, form: str, tiny_target: KimiTarget, tmp_path: Path
+    name: str, form: str, tiny_target: Target, tmp_path: Path
 ) -> None:
     assert convert_main([str(ORACLES / name), str(tmp_path / name)]) == 0
     for directory in (ORACLES / name, tmp_path / name):

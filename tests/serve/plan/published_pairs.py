@@ -9,7 +9,7 @@ from oracle_files import ORACLES
 
 from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 
 PUBLISHED = ORACLES / "published"
 LAYERS = 61
@@ -21,7 +21,7 @@ def published(name: str, kind: str) -> dict[str, Any]:
 
 
 @functools.cache
-def target(name: str) -> KimiTarget:
+def target(name: str) -> Target:
     """All 61 layers."""
     return target_from_config(published(name, "config"), jnp.bfloat16)
 

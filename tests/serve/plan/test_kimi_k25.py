@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from oracle_files import ORACLES
 
-from eagle3_jax.config import DraftConfig, TargetConfig
+from eagle3_jax.config import DraftConfig, KimiConfig
 from eagle3_jax.engine.programs import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
 from serve.plan.kimi_k25 import DRAFT, TARGET, Scheme, abstract_draft, abstract_target
@@ -21,7 +21,7 @@ def published(name: str) -> dict[str, Any]:
 
 
 def test_the_target_is_the_published_one():
-    assert TargetConfig.from_hf(published("kimi-k2.5")) == TARGET
+    assert KimiConfig.from_hf(published("kimi-k2.5")) == TARGET
 
 
 def test_the_draft_is_the_published_one():

@@ -1,0 +1,33 @@
+"""How the checkpoints of each target name their tensors and write their config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from convert.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
+from convert.rules import Rule
+from eagle3_jax.config import KimiConfig, TargetConfig
+
+
+@dataclass(frozen=True)
+class TargetFiles:
+    """rules: between tensors and parameters, given the configuration.
+
+    canonical_name: of a tensor, in any dialect, as the rules have it; published_name: the inverse.
+    to_hf: the fields of config.json, given the configuration and torch's name of the dtype.
+    """
+
+    rules: Callable[[Any], list[Rule]]
+    canonical_name: Callable[[str], str]
+    published_name: Callable[[str], str]
+    to_hf: Callable[[Any, str], dict[str, Any]]
+
+
+FILES: Mapping[type[TargetConfig], TargetFiles] = {
+    KimiConfig: TargetFiles(kimi_rules, canonical_kimi_name, published_kimi_name, kimi_to_hf),
+}
+
+
+def target_files(config: TargetConfig) -> TargetFiles:
+    """Those of this configuration's architecture."""
+    return FILES[type(config)]

@@ -1,0 +1,147 @@
+"""A target of any architecture: embedding, decoder layers, norm and head; captures aux states.
+
+An architecture gives the attention and the feed-forward block of each layer; all else is here.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from eagle3_jax.cache import KVPools, PageView
+from eagle3_jax.config import TargetConfig
+from eagle3_jax.layers.embedding import Embedding
+from eagle3_jax.layers.gqa import GQAttention
+from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.mla import MLAttention
+from eagle3_jax.layers.mlp import MLP
+from eagle3_jax.layers.moe import MoE
+from eagle3_jax.layers.norm import RMSNorm
+from eagle3_jax.layers.rope import RopeTables, rope_tables
+from eagle3_jax.mesh import MeshAxes
+from pallas_kernels import add_norm
+
+Attention = MLAttention | GQAttention
+FeedForward = MLP | MoE
+
+
+class DecoderLayer(nnx.Module):
+    """x += attention(norm(x)); x += mlp(norm(x))."""
+
+    def __init__(
+        self, config: TargetConfig, attention: Attention, mlp: FeedForward, *, dtype: DTypeLike
+    ):
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
+        self.self_attn = attention
+        self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype)
+        self.mlp = mlp
+
+    def __call__(
+        self,
+        x: Float[Array, "batch q_len hidden"],
+        rope: RopeTables,
+        pools: KVPools = (),
+        pages: PageView | None = None,
+    ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
+        attended, pools = self.self_attn(x, rope, pools, pages, self.input_layernorm)
+        x, normed = add_norm(x, attended, self.post_attention_layernorm.norm)
+        return x + self.mlp(normed), pools
+
+
+class Target(nnx.Module):
+    """`logits` is separate from the layers so that prefill can project one row only.
+
+    attention: makes that of one layer. feed_forward: makes that of layer i.
+    """
+
+    def __init__(
+        self,
+        config: TargetConfig,
+        attention: Callable[[], Attention],
+        feed_forward: Callable[[int], FeedForward],
+        *,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike,
+    ):
+        self.config = config
+        hidden, vocab = config.hidden_size, config.vocab_size
+        self.embed_tokens = Embedding(vocab, hidden, rngs=rngs, dtype=dtype)
+        self.layers = nnx.List(
+            [
+                DecoderLayer(config, attention(), feed_forward(i), dtype=dtype)
+                for i in range(config.num_hidden_layers)
+            ]
+        )
+        self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype=dtype)
+        self.lm_head = Linear((hidden, vocab), ("embed", "vocab"), rngs=rngs, dtype=dtype)
+
+    @property
+    def pool_rows(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of one position's row in each KV pool, layer after layer."""
+        return tuple(row for layer in self.layers for row in layer.self_attn.pool_rows)
+
+    @property
+    def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
+        """The mesh axes that split each of these rows."""
+        return tuple(split for layer in self.layers for split in layer.self_attn.pool_splits)
+
+    @property
+    def vocab_axis(self) -> MeshAxes | None:
+        """The mesh axes over which logits are split."""
+        return self.lm_head.split[1]
+
+    @property
+    def units(self) -> dict[str, int]:
+        """How many parts that can't be divided each logical axis has."""
+        return self.config.units
+
+    def rope(self, positions: Int[Array, "batch q_len"]) -> RopeTables:
+        """What all layers rotate with."""
+        return rope_tables(self.config.rope, self.config.rotary_dim, positions)
+
+    def __call__(
+        self,
+        token_ids: Int[Array, "batch q_len"],
+        positions: Int[Array, "batch q_len"],
+        aux_layer_ids: Sequence[int],
+        pools: KVPools = (),
+        pages: PageView | None = None,
+    ) -> tuple[
+        Float[Array, "batch q_len hidden"],
+        Float[Array, "batch q_len aux"],
+        KVPools,
+    ]:
+        """Runs the layers; returns hidden states (before the final norm), aux states and pools.
+
+        aux is the residual stream before each layer of `aux_layer_ids`, concatenated in that order;
+        id num_hidden_layers is the output of the last layer.
+        """
+        # Layers of one kind are traced once; a new function, because what is traced depends on more
+        # than JAX's caches know (pallas_kernels.gpu).
+        run = jax.jit(
+            lambda graph, state, *inputs: nnx.merge(graph, state)(*inputs), static_argnums=0
+        )
+        x = self.embed_tokens(token_ids)
+        rope = self.rope(positions)
+        streams: list[Array] = [x]
+        written: KVPools = ()
+        for i, layer in enumerate(self.layers):
+            own = pools[len(written) :][: len(layer.self_attn.pool_rows)]
+            with jax.named_scope(f"target_layer_{i}"):
+                x, own = run(*nnx.split(layer), x, rope, own, pages)
+            streams.append(x)
+            written += own
+        aux = [streams[i] for i in aux_layer_ids] or [x[..., :0]]
+        return x, jnp.concatenate(aux, axis=-1), written
+
+    def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
+        """Final norm and head, in float32."""
+        return self.lm_head(self.normed(hidden)).astype(jnp.float32)
+
+    def normed(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """What the head multiplies."""
+        return self.norm(hidden)

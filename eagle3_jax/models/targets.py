@@ -1,0 +1,18 @@
+"""Which module is the target of which configuration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+from jax.typing import DTypeLike
+
+from eagle3_jax.config import KimiConfig, TargetConfig
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
+
+TARGETS: Mapping[type[TargetConfig], Any] = {KimiConfig: KimiTarget}
+
+
+def make_target(config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike) -> Target:
+    """The target of a configuration, with random weights."""
+    return TARGETS[type(config)](config, rngs=rngs, dtype=dtype)
