@@ -24,7 +24,7 @@ from eagle3_jax.engine.program import Program, all_programs
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.token_mask import open_masks
 
@@ -41,7 +41,7 @@ class Executor:
 
     def __init__(
         self,
-        target: KimiTarget,
+        target: Target,
         draft: Eagle3Draft | None,
         config: EngineConfig,
         *,
