@@ -22,8 +22,11 @@ def load_template(directory: Path) -> Template | None:
     Raises ValueError when the template is not valid jinja.
     """
     source = read_template(directory)
-    if source is None:
-        return None
+    return None if source is None else compile_template(source, str(directory))
+
+
+def compile_template(source: str, origin: str) -> Template:
+    """Compiles a template; ValueError, naming its origin, when it is not valid jinja."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
@@ -33,7 +36,7 @@ def load_template(directory: Path) -> Template | None:
     try:
         return environment.from_string(source)
     except TemplateError as error:
-        raise ValueError(f"{directory}: the chat template is not valid jinja: {error}") from error
+        raise ValueError(f"{origin}: the chat template is not valid jinja: {error}") from error
 
 
 def break_specials(value: Any, special: Sequence[str]) -> tuple[Any, str]:

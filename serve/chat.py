@@ -1,23 +1,22 @@
 """POST /v1/chat/completions."""
 
-from functools import partial
 from typing import Any, Protocol
 
 import fastapi
 from fastapi import APIRouter, Response
 
 from eagle3_jax.engine import RequestOutput
-from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.answer import answer
+from serve.answer_form import answer_form, behind
+from serve.answer_parser import AnswerParser
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
+from serve.history import template_message
 from serve.logprobs import ChatLogprobs, chat_logprobs
 from serve.protocol import ChatCompletionRequest
-from serve.reasoning import behind_reasoning
-from serve.responses import ChatChoice, ChatChunkChoice, Message
-from serve.service import Service, TokenizerLike
-from serve.tool_calls import LogprobsOfPart, ToolCallForm
-from serve.tools import SECTION_MARK
+from serve.reasoning import end_of_open_reasoning
+from serve.responses import ChatChoice, ChatChunkChoice
+from serve.service import Service
 
 
 class TemplateInput(Protocol):
@@ -28,28 +27,65 @@ class TemplateInput(Protocol):
 
 
 class ChatForm:
-    """Chat answers. The role comes with the first content, so that no chunk precedes a token."""
+    """Chat answers. The role comes with the first content, so that no chunk precedes a token.
+
+    As OpenAI has it, an answer with calls ends with "tool_calls", but with "stop" where the request
+    named the function. Every token has its log-probabilities, those of reasoning and calls too.
+    """
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     prompt_in_choice = False
 
-    def __init__(self, logprobs: LogprobsOfPart) -> None:
-        self._logprobs = logprobs
+    def __init__(
+        self, service: Service, body: ChatCompletionRequest, end_of_reasoning: int | None
+    ) -> None:
+        self._service = service
+        self._body = body
+        self._inside_reasoning = end_of_reasoning is not None
+        self._parsers: dict[int, AnswerParser] = {}
 
     def whole(self, state: ChoiceState, shared: dict[str, Any]) -> ChatChoice:
         """A finished choice."""
-        message = Message(role="assistant", content="".join(state.text))
-        return ChatChoice(**shared, logprobs=self._logprobs(state), message=message)
+        parts = self._parser().take(state.token_ids, "".join(state.text), final=True)
+        fields = self._ended(shared, bool(parts.calls))
+        return ChatChoice(**fields, logprobs=self._logprobs(state), message=parts.message())
 
     def piece(
         self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
     ) -> ChatChunkChoice:
         """One output of a choice."""
-        text = output.text
-        delta = Message(role="assistant", content=text) if first else Message(content=text)
-        return ChatChunkChoice(**shared, logprobs=self._logprobs(output), delta=delta)
+        if first:
+            self._parsers[state.index] = self._parser()
+        parser = self._parsers[state.index]
+        final = output.finish_reason is not None
+        parts = parser.take(output.token_ids, output.text, final=final)
+        fields = self._ended(shared, parser.has_calls)
+        told = self._logprobs(output)
+        return ChatChunkChoice(**fields, logprobs=told, delta=parts.delta(first))
+
+    def _parser(self) -> AnswerParser:
+        offered = self._body.offered
+        return AnswerParser(
+            self._service.tokenizer,
+            self._service.reading,
+            inside_reasoning=self._inside_reasoning,
+            schemas={f.name: f.parameters or {} for f in offered} if offered else None,
+            one_call=self._body.parallel_tool_calls is False,
+        )
+
+    def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:
+        if shared["finish_reason"] != "stop" or self._body.names_tool or not has_calls:
+            return shared
+        return shared | {"finish_reason": "tool_calls"}
+
+    def _logprobs(self, part: ChoiceState | RequestOutput) -> ChatLogprobs | None:
+        """The log-probabilities of a choice, or of one part of it, if they were asked for."""
+        count = self._body.num_logprobs
+        if count is None:
+            return None
+        return chat_logprobs(self._service.tokenizer, part.token_ids, part.logprobs, count)
 
 
 def chat_router(service: Service) -> APIRouter:
@@ -62,43 +98,37 @@ def chat_router(service: Service) -> APIRouter:
     ) -> Response:
         service.check_model(body.model)
         service.engine.check_room(body.num_choices)
+        _check_choice(service, body)
         prompt = prompt_ids(service, body)
-        outputs = _outputs(service, body, prompt)
-        logprobs = partial(_logprobs, service.tokenizer, body.num_logprobs)
-        calls = ToolCallForm(logprobs, named=body.names_tool)
-        form = calls if body.callable else ChatForm(logprobs)
+        reasoning = service.reading.reasoning
+        end_of_reasoning = end_of_open_reasoning(
+            prompt, service.tokenizer, always=reasoning is not None and reasoning.always_reasons
+        )
+        outputs = behind(answer_form(body, service.reading.tools), end_of_reasoning)
+        form = ChatForm(service, body, end_of_reasoning)
         return await answer(service, request, body, form, [prompt], None, outputs)
 
     return router
 
 
-def _logprobs(
-    tokenizer: TokenizerLike, count: int | None, part: ChoiceState | RequestOutput
-) -> ChatLogprobs | None:
-    """The log-probabilities of a choice, or of one part of it, if they were asked for."""
-    if count is None:
-        return None
-    return chat_logprobs(tokenizer, part.token_ids, part.logprobs, count)
-
-
-def _outputs(
-    service: Service, body: ChatCompletionRequest, prompt: list[int]
-) -> StructuredOutputs | None:
-    """The form of the answer; where the prompt ends inside the reasoning, it begins behind it."""
-    if body.calls_form is not None:
-        if body.form is not None:
-            message = "an answer that must call a tool can't have another form"
-            raise invalid_request(message, param="tool_choice")
-        if len(service.tokenizer.encode(SECTION_MARK, add_special=True)) > 1:
-            message = "this checkpoint's tokenizer has no marks of tool calls"
-            raise invalid_request(message, param="tools", code="unsupported_option")
-    return behind_reasoning(body.calls_form or body.form, prompt, service.tokenizer)
+def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
+    """Raises 400 where the model may choose to call a tool, but nobody would read the call."""
+    if body.offered and not body.must_call and not service.reading.auto_tool_choice:
+        message = (
+            'tools: "auto" tool choice requires --enable-auto-tool-choice and a '
+            "--tool-call-parser that reads this checkpoint's calls; here tool_choice can be "
+            '"none", "required" or a function\'s name'
+        )
+        raise invalid_request(message, param="tool_choice", code="unsupported_option")
 
 
 def prompt_ids(service: Service, body: TemplateInput) -> list[int]:
     """The prompt that the template makes of a body; raises 400 where it can't."""
+    tools = service.reading.tools
+    as_objects = tools is None or tools.arguments_as_objects
     try:
-        return service.tokenizer.encode_chat(body.template_messages(), **body.template_options())
+        messages = [template_message(told, as_objects) for told in body.template_messages()]
+        return service.tokenizer.encode_chat(messages, **body.template_options())
     # A TypeError comes from template options that are no options, such as `messages`.
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise invalid_request(str(error), param="messages") from error

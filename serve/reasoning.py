@@ -1,25 +1,36 @@
-"""Where the form of an answer begins when the prompt ends inside the model's reasoning."""
+"""Whether a prompt ends inside the model's reasoning, which the answer then goes on with."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
-from eagle3_jax.structured_outputs import StructuredOutputs
-
-MARKS = ("<think>", "</think>")
+from serve.answer_reader import END_OF_THINK, THINK
+from serve.marked_text import Mark
 
 
 class Encoder(Protocol):
-    """Encodes special strings as their ids if told to."""
+    """Encodes special strings as their ids if told to, and tells what ids stand for."""
 
     def encode(self, text: str, add_special: bool = False) -> list[int]: ...
+    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
-def behind_reasoning(
-    outputs: StructuredOutputs | None, prompt: Sequence[int], tokenizer: Encoder
-) -> StructuredOutputs | None:
-    """The same form, beginning behind the end of the reasoning if the prompt opens one."""
-    opening, closing = (tokenizer.encode(mark, add_special=True) for mark in MARKS)
-    if outputs is None or len(closing) != 1 or opening != list(prompt[-1:]):
-        return outputs
-    return replace(outputs, begins_after=closing[0])
+def id_of(mark: Mark, tokenizer: Encoder) -> int | None:
+    """The id of a mark; None where it is no token of its own."""
+    ids = tokenizer.encode(mark.text, add_special=True)
+    return ids[0] if len(ids) == 1 else None
+
+
+def end_of_open_reasoning(
+    prompt: Sequence[int], tokenizer: Encoder, *, always: bool = False
+) -> int | None:
+    """The id that ends the reasoning in which the prompt ends; None where it doesn't.
+
+    A prompt that opens the reasoning ends with its mark, or with blanks behind that. always: the
+    model reasons first unless the prompt says that the reasoning is over.
+    """
+    begin, end = id_of(THINK, tokenizer), id_of(END_OF_THINK, tokenizer)
+    if end is None:
+        return None
+    told = (i for i in reversed(prompt) if not tokenizer.token_bytes(i).isspace())
+    last = next(told, None)
+    return end if last == begin or (always and last != end) else None

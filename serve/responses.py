@@ -61,16 +61,16 @@ class CompletionChoice(Choice):
 class FunctionCall(BaseModel):
     """What is called, and its arguments as JSON text."""
 
-    name: str
+    name: str | None = None
     arguments: str
 
 
 class ToolCall(BaseModel):
-    """One call of a tool."""
+    """One call of a tool, or what a streamed piece adds to it: only the first says what it is."""
 
     index: int
-    id: str
-    type: Literal["function"]
+    id: str | None = None
+    type: Literal["function"] | None = None
     function: FunctionCall
 
 
@@ -78,6 +78,8 @@ class Message(BaseModel):
     """A chat answer, or one streamed piece of it (the role comes with the first)."""
 
     role: Literal["assistant"] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     content: str | None = None
     tool_calls: list[ToolCall] | None = None
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from eagle3_jax.engine import EngineConfig
 from serve.app import create_app
 from serve.demo import demo_draft_dir, demo_target_dir
+from serve.dialects import choose_reading
 from serve.engine_thread import EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.loading import (
@@ -83,6 +84,7 @@ def _prepare(options: ServeOptions, report: StartupReport) -> Service:
         _seed_source(options.seed),
         options.spec_metrics,
         grammars=engine.grammars,
+        reading=choose_reading(pair.tokenizer),
     )
 
 

@@ -12,6 +12,7 @@ from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.bad_words import spell_bad_words
+from serve.dialects import PLAIN, ChatReading
 from serve.engine_thread import EngineThread
 from serve.errors import ApiError, invalid_request
 from serve.metrics import Metrics
@@ -45,7 +46,8 @@ class ModelInfo:
 class Service:
     """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
-    much responses say about speculation; `grammars` are the engine's."""
+    much responses say about speculation; `grammars` are the engine's; `reading` is what is
+    told apart in chat answers."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -55,6 +57,7 @@ class Service:
     draw_seed: Callable[[], int]
     spec_metrics: SpecMetricsLevel = "none"
     grammars: Grammars | None = None
+    reading: ChatReading = PLAIN
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.executor import Progress
@@ -20,8 +20,11 @@ NUM_DRAFTS = 3
 class CharTokenizer:
     """One token per ASCII character; a chat is its contents, one a line."""
 
-    named_tokens: ClassVar = {"eos_token": "~"}
     template_text = "{{ messages }}"
+
+    @property
+    def named_tokens(self) -> dict[str, str]:
+        return {"eos_token": "~"}
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:
         return list(text.encode("ascii"))

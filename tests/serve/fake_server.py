@@ -19,6 +19,7 @@ from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 from eagle3_jax.engine.grammar import Grammars
 from serve.app import create_app
 from serve.connection import timed_connection
+from serve.dialects import choose_reading
 from serve.engine_thread import EngineLike, EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.metrics import Metrics
@@ -51,7 +52,10 @@ def build_service(
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
     draw_seed = partial(next, iter(range(1000, 2000)))
-    return Service(model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, grammars)
+    reading = choose_reading(tokenizer)
+    return Service(
+        model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, grammars, reading
+    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from fake_server import Served, served_by
 
 from eagle3_jax.engine import Request
 from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.dialects import KIMI_K2
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -58,7 +59,7 @@ class AnyGrammars:
 class MarkedTokenizer(CharTokenizer):
     """Writes each mark as one token: their indices."""
 
-    marks = ("<think>", "</think>", "<|tool_calls_section_begin|>")
+    marks = ("<think>", "</think>", *(mark.text for mark in KIMI_K2.call_marks))
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:
         head = text.removesuffix("<think>")
@@ -153,11 +154,21 @@ def test_a_tool_that_must_be_called_gives_the_answer_its_form(
     assert "(call_0)+" in str(many.grammar) and "(call_0)+" not in str(one.grammar)
 
 
+def test_beside_tools_the_answer_is_calls_or_has_its_form(
+    server: Served, seen: list[Request]
+) -> None:
+    for form in ({"response_format": {"type": "json_object"}}, {"guided_choice": ["a"]}):
+        assert post(server, True, {"tools": [TOOL], **form}).status_code == 200
+    assert post(server, True, {"tools": [TOOL]}).status_code == 200
+    *either, free = (request.sampling.structured_outputs for request in seen)
+    assert all(form and str(form.grammar).startswith("start: calls | content") for form in either)
+    assert free is None
+
+
 @pytest.mark.parametrize(
     "given",
     [
-        {"tools": [TOOL]},
-        {"tools": [TOOL], "tool_choice": "auto"},
+        {"tools": [TOOL], "guided_regex": "a"},
         {"tool_choice": "required"},
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
         {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},

@@ -1,0 +1,47 @@
+"""The parts of one chat answer as its outputs come."""
+
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from serve.answer_parts import AnswerParts
+from serve.answer_reader import Schemas
+from serve.dialects import ChatReading
+from serve.marked_text import MarkedText, TokenBytes
+
+
+def new_call_id() -> str:
+    """An id for a call whose model gives it none."""
+    return f"call_{uuid4().hex[:24]}"
+
+
+class AnswerParser:
+    """Reads one answer. However its tokens were cut into outputs, what they add is the same.
+
+    inside_reasoning: whether the prompt ends inside the reasoning. schemas: of the arguments of
+    the functions on offer, None where none are. one_call: leaves out what follows the first call.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        reading: ChatReading,
+        *,
+        inside_reasoning: bool,
+        schemas: Schemas | None,
+        one_call: bool = False,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> None:
+        self._text = MarkedText(tokenizer, reading.marks)
+        self._reader = reading.reader(
+            inside_reasoning=inside_reasoning and reading.reasoning is not None,
+            schemas=schemas if reading.tools is not None else None,
+            one_call=one_call,
+            new_id=new_id,
+        )
+        self.has_calls = False
+
+    def take(self, token_ids: Sequence[int], text: str, *, final: bool) -> AnswerParts:
+        """What an output, or a whole answer, adds to the answer."""
+        parts = self._reader.take(self._text.take(token_ids, text, final=final), final=final)
+        self.has_calls |= bool(parts.calls)
+        return parts

@@ -1,0 +1,132 @@
+"""The ways in which models write reasoning and tool calls, and which of them a server reads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from serve import kimi_k2, minimax_m2
+from serve.answer_reader import END_OF_THINK, THINK, AnswerReader
+from serve.kimi_grammar import kimi_calls
+from serve.marked_text import Mark
+from serve.minimax_grammar import minimax_calls
+from serve.reasoning import Encoder, id_of
+from serve.tools import Function
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One model's way. Its call marks must be special tokens.
+
+    always_reasons: an answer begins with reasoning unless the prompt ends with its end.
+    arguments_as_objects: how its template reads the arguments of calls in the history; as the
+    JSON text the model wrote otherwise.
+    """
+
+    name: str
+    reader: type[AnswerReader]
+    call_marks: tuple[Mark, ...]
+    grammar: Callable[[Sequence[Function], bool], list[str]]
+    always_reasons: bool
+    arguments_as_objects: bool
+
+
+KIMI_K2 = Dialect(
+    "kimi_k2",
+    kimi_k2.KimiReader,
+    (
+        kimi_k2.SECTION,
+        kimi_k2.END_OF_SECTION,
+        kimi_k2.CALL,
+        kimi_k2.ARGUMENTS,
+        kimi_k2.END_OF_CALL,
+    ),
+    kimi_calls,
+    always_reasons=False,
+    arguments_as_objects=False,
+)
+MINIMAX_M2 = Dialect(
+    "minimax_m2",
+    minimax_m2.MiniMaxReader,
+    (minimax_m2.SECTION, minimax_m2.END_OF_SECTION),
+    minimax_calls,
+    always_reasons=True,
+    arguments_as_objects=True,
+)
+DIALECTS = {dialect.name: dialect for dialect in (KIMI_K2, MINIMAX_M2)}
+CHOICES = ("auto", "none", *DIALECTS)
+
+
+@dataclass(frozen=True)
+class ChatReading:
+    """What is read from chat answers: by which dialect, if any, and the marks by their ids.
+
+    auto_tool_choice: whether a model may choose by itself to call a tool.
+    """
+
+    reasoning: Dialect | None = None
+    tools: Dialect | None = None
+    auto_tool_choice: bool = False
+    marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def reader(self) -> type[AnswerReader]:
+        """Reads answers; without marks any will do."""
+        return (self.tools or self.reasoning or KIMI_K2).reader
+
+
+PLAIN = ChatReading()
+"""Everything is content."""
+
+
+def choose_reading(
+    tokenizer: Encoder,
+    reasoning_parser: str = "auto",
+    tool_call_parser: str = "auto",
+    auto_tool_choice: bool | None = None,
+) -> ChatReading:
+    """The reading that flags ask for; `auto` and None follow the tokenizer's special tokens.
+
+    Raises ValueError where the tokenizer lacks the marks of what was asked for.
+    """
+    ids = {mark: id_of(mark, tokenizer) for d in DIALECTS.values() for mark in _marks(d)}
+    tools = _choose("--tool-call-parser", tool_call_parser, ids, lambda d: d.call_marks)
+    reasoning = _choose(
+        "--reasoning-parser", reasoning_parser, ids, lambda _: (THINK, END_OF_THINK)
+    )
+    if reasoning_parser == "auto" and reasoning and tools:
+        reasoning = tools
+    if reasoning and tools and reasoning is not tools:
+        raise ValueError(
+            f"--reasoning-parser {reasoning.name} and --tool-call-parser {tools.name}: no model "
+            "writes both; give one of them, or none for what is to stay text"
+        )
+    if auto_tool_choice and tools is None:
+        raise ValueError("--enable-auto-tool-choice needs --tool-call-parser")
+    used = [
+        *((THINK, END_OF_THINK) if reasoning else ()),
+        *((tools or reasoning or KIMI_K2).call_marks if tools or reasoning else ()),
+    ]
+    marks = {token_id: mark for mark in used if (token_id := ids[mark]) is not None}
+    return ChatReading(reasoning, tools, tools is not None and auto_tool_choice is not False, marks)
+
+
+def _marks(dialect: Dialect) -> tuple[Mark, ...]:
+    return (THINK, END_OF_THINK, *dialect.call_marks)
+
+
+def _choose(
+    flag: str,
+    name: str,
+    ids: Mapping[Mark, int | None],
+    needed: Callable[[Dialect], tuple[Mark, ...]],
+) -> Dialect | None:
+    name = name.replace("-", "_")
+    if name == "none":
+        return None
+    for dialect in DIALECTS.values():
+        lacking = [mark.text for mark in needed(dialect) if ids[mark] is None]
+        if not lacking and name in ("auto", dialect.name):
+            return dialect
+        if name == dialect.name:
+            raise ValueError(f"{flag} {name}: the tokenizer has no {', '.join(lacking)}")
+    return None

@@ -1,0 +1,35 @@
+"""Messages of a chat as its template reads them."""
+
+import json
+from typing import Any
+
+REASONING = ("reasoning_content", "reasoning")
+
+
+def template_message(message: dict[str, Any], arguments_as_objects: bool) -> dict[str, Any]:
+    """A message with its reasoning under either name, and the arguments of its calls as told.
+
+    Raises ValueError for arguments that should be read and are no JSON object.
+    """
+    told = {name: message[name] for name in REASONING if message.get(name) is not None}
+    if told:
+        message = {**dict.fromkeys(REASONING, next(iter(told.values()))), **message, **told}
+    calls = message.get("tool_calls")
+    if not arguments_as_objects or not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    match call:
+        case {"function": {"arguments": str(arguments)} as function}:
+            pass
+        case _:
+            return call
+    try:
+        read = json.loads(arguments or "{}")
+    except ValueError as error:
+        raise ValueError(f"the arguments of a tool call are not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise ValueError("the arguments of a tool call must be a JSON object")
+    return {**call, "function": {**function, "arguments": read}}

@@ -1,0 +1,78 @@
+"""Values written as plain text, read as JSON by the schema they are to meet."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+OF_PYTHON: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number",),
+    str: ("string",),
+    list: ("array",),
+    dict: ("object",),
+    type(None): ("null",),
+}
+"""The JSON types a value of each kind is."""
+SPELLED = {"True": "true", "False": "false", "None": "null"}
+
+
+def allowed_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types a schema allows; a string where it doesn't say.
+
+    root: where its `$ref`s point into.
+    """
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        found |= _own_types(part)
+        for name in ("anyOf", "oneOf", "allOf"):
+            waiting += _as_list(part.get(name))
+        if isinstance(reference := part.get("$ref"), str):
+            waiting.append(_target(reference, root))
+    return frozenset(found or {"string"})
+
+
+def json_text(text: str, types: frozenset[str]) -> str:
+    """The text as a JSON value of one of the types; where it is none, as a string."""
+    stripped = text.strip()
+    stripped = SPELLED.get(stripped, stripped)
+    try:
+        value = json.loads(stripped, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        value = text
+    kinds = OF_PYTHON[type(value)]
+    if isinstance(value, float) and value.is_integer():
+        kinds = (*kinds, "integer")
+    read = types.intersection(kinds) - {"string"}
+    return stripped if read else json.dumps(text, ensure_ascii=False)
+
+
+def _own_types(schema: Mapping[str, Any]) -> set[str]:
+    """What a schema says itself; values it lists tell their types."""
+    if "type" in schema:
+        return {kind for kind in _as_list(schema["type"]) if isinstance(kind, str)}
+    values = [*_as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+    return {kind for value in values for kind in OF_PYTHON.get(type(value), ())}
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for key in reference.removeprefix("#").strip("/").split("/"):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key.replace("~1", "/").replace("~0", "~"))
+    return found
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,59 @@
+"""Tokenizers with the marks of both dialects: the demo's, and one in MiniMax's form."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import count
+
+from convert.chat_template import compile_template
+from convert.tiktoken_file import SpecialToken
+from convert.tokenizer import Tokenizer, load_tokenizer
+from serve.demo import demo_target_dir
+from serve.dialects import ChatReading, choose_reading
+
+MINIMAX_MARKS = ("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>")
+MINIMAX_ENDS = ("]~!b[", "]~b]", "[e~[")
+MINIMAX_TEMPLATE = """\
+{%- if tools -%}]~!b[]~b]system\n{{ tools | tojson }}[e~[\n{% endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'assistant' -%}]~b]ai
+{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif -%}
+{{- m.content or '' -}}
+{%- if m.tool_calls -%}{{- '\n' -}}<minimax:tool_call>{{- '\n' -}}
+{%- for call in m.tool_calls -%}
+<invoke name="{{ call.function.name }}">{{- '\n' -}}
+{%- for key, value in call.function.arguments.items() -%}
+<parameter name="{{ key }}">{{ value if value is string else value | tojson }}</parameter>
+{{- '\n' -}}
+{%- endfor -%}
+</invoke>{{- '\n' -}}
+{%- endfor -%}
+</minimax:tool_call>{%- endif -%}
+{%- else -%}]~b]{{ m.role }}\n{{ m.content }}{%- endif -%}[e~[{{- '\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}]~b]ai\n<think>\n{% endif -%}
+"""
+
+
+@cache
+def kimi() -> Tokenizer:
+    """Kimi's marks and template over the demo's ranks."""
+    return load_tokenizer(demo_target_dir())
+
+
+@cache
+def minimax() -> Tokenizer:
+    """MiniMax's marks over the same ranks, with a template in the form its guide shows."""
+    ids = count(kimi().codec.vocab_size)
+    marks = [SpecialToken(next(ids), text, False) for text in MINIMAX_MARKS]
+    ends = [SpecialToken(next(ids), text) for text in MINIMAX_ENDS]
+    return replace(
+        kimi(),
+        special_tokens=(*marks, *ends),
+        eos_token_ids=(ends[-1].token_id,),
+        template=compile_template(MINIMAX_TEMPLATE, "the test's template"),
+    )
+
+
+def reading_of(tokenizer: Tokenizer) -> ChatReading:
+    """What a server reads by default."""
+    return choose_reading(tokenizer)

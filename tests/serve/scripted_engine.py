@@ -1,0 +1,60 @@
+"""A fake engine that puts out given tokens, several at a time, with the engine's own text."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dialect_tokenizers import kimi
+from fake_engine import FakeEngine
+
+from convert.tokenizer import Tokenizer
+from eagle3_jax.engine import Logprob, Request, RequestOutput, Round
+from eagle3_jax.engine.sequence import Sequence as EngineSequence
+
+MAX_MODEL_LEN = 256
+
+
+@dataclass
+class ScriptedEngine(FakeEngine):
+    """Sibling i of a request says answers[i], cut and ended by the engine's own rules."""
+
+    tokenizer: Tokenizer = field(default_factory=kimi)
+    answers: Sequence[Sequence[int]] = ()
+    widths: Sequence[int] = (1, 3, 2)
+    requests: list[Request] = field(default_factory=list)
+    under_way: dict[str, tuple[EngineSequence, list[int]]] = field(default_factory=dict)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.under_way)
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+        sibling = int(request.request_id.rpartition("-")[2])
+        tokens = list(self.answers[sibling % len(self.answers)])
+        eos = self.tokenizer.eos_token_ids
+        sequence = EngineSequence.of(request, eos, MAX_MODEL_LEN, self.tokenizer)
+        self.under_way[request.request_id] = (sequence, [*tokens, eos[-1]])
+
+    def cancel(self, request_id: str) -> None:
+        self.under_way.pop(request_id, None)
+
+    def step(self) -> list[RequestOutput]:
+        time.sleep(self.step_s)
+        self.num_steps += 1
+        width = self.widths[self.num_steps % len(self.widths)]
+        told = [self._advance_script(*entry, width) for entry in list(self.under_way.values())]
+        return [output for output in told if output]
+
+    def _advance_script(
+        self, sequence: EngineSequence, tokens: list[int], width: int
+    ) -> RequestOutput | None:
+        wants = sequence.request.sampling.logprobs is not None
+        for _ in range(width):
+            token = tokens.pop(0)
+            sequence.append(token, {token: Logprob(-1.0, 1)} if wants else None)
+            if sequence.finish_reason:
+                del self.under_way[sequence.request.request_id]
+                break
+        sequence.rounds.append(Round(3, 3, 3, width - 1, width))
+        return sequence.output()

@@ -1,0 +1,248 @@
+"""Reasoning and tool calls over HTTP, with OpenAI's own client as the judge."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from dialect_tokenizers import kimi, minimax
+from fake_engine import FakeEngine
+from fake_server import Served
+from scripted_engine import ScriptedEngine
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "time"}},
+]
+USER: Any = {"role": "user", "content": "How is Oslo?"}
+THINKING = {"chat_template_kwargs": {"thinking": True}}
+KIMI_CALLS = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+    '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
+    "<|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    "<|tool_calls_section_end|>"
+)
+MINIMAX_CALLS = (
+    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n'
+    '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="time">\n</invoke>\n'
+    "</minimax:tool_call>"
+)
+ANSWERS = {
+    "kimi_k2": f"I look it up.</think>One moment.{KIMI_CALLS}",
+    "minimax_m2": f"I look it up.\n</think>\n\nOne moment.\n{MINIMAX_CALLS}",
+}
+TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def say(serve: Serve) -> Callable[..., Served]:
+    """Starts a server that answers with these texts, in which special strings are special."""
+
+    def start(*texts: str, dialect: str = "kimi_k2", **options: Any) -> Served:
+        tokenizer = TOKENIZERS[dialect]()
+        answers = [tokenizer.encode(text, add_special=True) for text in texts]
+        engine = ScriptedEngine(tokenizer=tokenizer, answers=answers)
+        return serve(engine, tokenizer=tokenizer, **options)
+
+    return start
+
+
+def ask(server: Served, **given: Any) -> Any:
+    """The whole answer."""
+    asked: dict[str, Any] = {"model": "fake", "messages": [USER], "extra_body": THINKING, **given}
+    return server.openai.chat.completions.create(**asked)
+
+
+def streamed(server: Served, **given: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The message that a client puts together from the deltas, and the chunks."""
+    chunks = list(ask(server, stream=True, **given))
+    message: dict[str, Any] = {"reasoning": "", "content": "", "calls": []}
+    for chunk in chunks:
+        delta = chunk.choices[0].delta
+        assert getattr(delta, "reasoning", "") == getattr(delta, "reasoning_content", "")
+        message["reasoning"] += getattr(delta, "reasoning", None) or ""
+        message["content"] += delta.content or ""
+        for call in delta.tool_calls or ():
+            if call.index == len(message["calls"]):
+                assert call.id and call.type == "function" and call.function.name
+                message["calls"].append([call.id, call.function.name, ""])
+            else:
+                assert call.id is None and call.function.name is None
+            message["calls"][call.index][2] += call.function.arguments
+    return message, chunks
+
+
+@pytest.mark.parametrize("dialect", ANSWERS)
+def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
+    say: Callable[..., Served], dialect: str
+) -> None:
+    server = say(ANSWERS[dialect], dialect=dialect)
+    whole = ask(server, tools=TOOLS).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.reasoning == whole.message.reasoning_content == "I look it up."
+    assert whole.message.content == "One moment."
+    calls = [(c.function.name, json.loads(c.function.arguments)) for c in whole.message.tool_calls]
+    assert calls == [("weather", {"city": "Oslo", "days": 2}), ("time", {})]
+    message, chunks = streamed(server, tools=TOOLS)
+    assert (message["reasoning"], message["content"]) == ("I look it up.", "One moment.")
+    assert [(name, json.loads(told)) for _, name, told in message["calls"]] == calls
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    pieces = [c for chunk in chunks for c in chunk.choices[0].delta.tool_calls or ()]
+    assert len(pieces) > 4, "arguments come as they are made"
+    if dialect == "kimi_k2":
+        ids = [call.id for call in whole.message.tool_calls]
+        assert (
+            ids
+            == [call[0] for call in message["calls"]]
+            == ["functions.weather:0", "functions.time:1"]
+        )
+
+
+def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> None:
+    """What a client got and sends back with the results is rendered as the model wrote it."""
+    server = say(ANSWERS["kimi_k2"])
+    first = ask(server, tools=TOOLS).choices[0].message
+    history = [USER, first.model_dump(exclude_none=True)]
+    for call in first.tool_calls:
+        history.append({"role": "tool", "tool_call_id": call.id, "content": "5 degrees"})
+    assert ask(server, messages=history, tools=TOOLS).choices[0].finish_reason == "tool_calls"
+    assert isinstance(server.engine, ScriptedEngine)
+    prompt = kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
+    assert f"assistant<|im_middle|><think>{ANSWERS['kimi_k2']}<|im_end|>" in prompt
+    assert "## Return of functions.time:1\n5 degrees" in prompt
+
+
+def test_without_thinking_there_is_no_reasoning(say: Callable[..., Served]) -> None:
+    server = say("Fine, <b>really</b>.")
+    whole = ask(server, extra_body={"chat_template_kwargs": {"thinking": False}}).choices[0]
+    assert whole.message.content == "Fine, <b>really</b>."
+    assert not hasattr(whole.message, "reasoning")
+    assert whole.finish_reason == "stop"
+
+
+def test_the_start_of_calls_ends_the_reasoning(say: Callable[..., Served]) -> None:
+    message, _ = streamed(say(f"Hm.{KIMI_CALLS}"), tools=TOOLS)
+    assert message["reasoning"] == "Hm." and len(message["calls"]) == 2
+
+
+def test_reasoning_that_the_length_cuts_is_reasoning(say: Callable[..., Served]) -> None:
+    server = say("I think and think and never end")
+    whole = ask(server, max_tokens=5).choices[0]
+    assert whole.finish_reason == "length" and whole.message.content is None
+    assert whole.message.reasoning and "I think and think".startswith(whole.message.reasoning)
+    message, _ = streamed(server, max_tokens=5)
+    assert message["reasoning"] == whole.message.reasoning and not message["content"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "reasoning", "content"), [("up", "I look it ", None), ("mom", "I look it up.", "One ")]
+)
+def test_stop_strings_cut_reasoning_and_content(
+    say: Callable[..., Served], stop: str, reasoning: str, content: str | None
+) -> None:
+    server = say("I look it up.</think>One moment.")
+    whole = ask(server, stop=[stop]).choices[0]
+    assert (whole.message.reasoning, whole.message.content) == (reasoning, content)
+    message, _ = streamed(server, stop=[stop])
+    assert (message["reasoning"], message["content"] or None) == (reasoning, content)
+
+
+def test_every_choice_is_read_by_itself(say: Callable[..., Served]) -> None:
+    server = say("a</think>b", f"c</think>{KIMI_CALLS}", "d")
+    choices = ask(server, n=3, tools=TOOLS).choices
+    assert [choice.message.reasoning for choice in choices] == ["a", "c", "d"]
+    assert [choice.finish_reason for choice in choices] == ["stop", "tool_calls", "stop"]
+    assert [choice.message.content for choice in choices] == ["b", None, None]
+
+
+def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., Served]) -> None:
+    server = say(ANSWERS["kimi_k2"])
+    whole = ask(server, tools=TOOLS, logprobs=True)
+    told = [entry.token for entry in whole.choices[0].logprobs.content]
+    assert len(told) == whole.usage.completion_tokens
+    assert "</think>" in told and "<|tool_call_end|>" in told
+    _, chunks = streamed(server, tools=TOOLS, logprobs=True)
+    assert [e.token for c in chunks for e in c.choices[0].logprobs.content] == told
+
+
+def test_one_call_at_a_time_if_the_client_says_so(say: Callable[..., Served]) -> None:
+    for dialect, answer in ANSWERS.items():
+        server = say(answer, dialect=dialect)
+        whole = ask(server, tools=TOOLS, parallel_tool_calls=False).choices[0]
+        assert [call.function.name for call in whole.message.tool_calls] == ["weather"]
+
+
+def test_calls_are_text_where_no_tools_are_offered(say: Callable[..., Served]) -> None:
+    server = say(f"Hm.</think>{KIMI_CALLS}")
+    for given in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        whole = ask(server, **given).choices[0]
+        assert whole.message.content == KIMI_CALLS and whole.finish_reason == "stop"
+
+
+def test_text_behind_the_calls_is_left_out(say: Callable[..., Served]) -> None:
+    message, _ = streamed(say(f"</think>{KIMI_CALLS}Anything else?"), tools=TOOLS)
+    assert message["content"] == "" and len(message["calls"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "content"),
+    [
+        ("<|tool_call_begin|>x<|tool_call_end|>", "<|tool_call_begin|>x<|tool_call_end|>"),
+        ("a<|tool_calls_section_begin|>no call<|tool_calls_section_end|>b", "ano callb"),
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>a b<|tool_call_argument_begin|>{}",
+            "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}",
+        ),
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.we",
+            "<|tool_call_begin|>functions.we",
+        ),
+    ],
+)
+def test_calls_that_can_not_be_read_are_content(
+    say: Callable[..., Served], said: str, content: str
+) -> None:
+    server = say(f"</think>{said}")
+    whole = ask(server, tools=TOOLS).choices[0]
+    assert (whole.message.content, whole.finish_reason) == (content, "stop")
+    assert streamed(server, tools=TOOLS)[0]["content"] == content
+
+
+def test_arguments_that_the_length_cuts_stay_as_they_are(say: Callable[..., Served]) -> None:
+    server = say(f"</think>{KIMI_CALLS}")
+    for size in range(1, 60):
+        whole = ask(server, tools=TOOLS, max_tokens=size).choices[0]
+        if whole.message.tool_calls and len(whole.message.tool_calls) == 2:
+            break
+        assert whole.finish_reason == "length"
+        for call in whole.message.tool_calls or ():
+            assert '{"city": "Oslo", "days": 2}'.startswith(call.function.arguments)
+
+
+def test_a_named_function_ends_with_stop_as_openai_has_it(say: Callable[..., Served]) -> None:
+    pytest.importorskip("llguidance")
+    server = say(f"</think>{KIMI_CALLS}", grammars=AnyGrammars())
+    named = {"type": "function", "function": {"name": "weather"}}
+    assert ask(server, tools=TOOLS, tool_choice=named).choices[0].finish_reason == "stop"
+    required = ask(server, tools=TOOLS, tool_choice="required").choices[0]
+    assert required.finish_reason == "tool_calls"
+
+
+class AnyGrammars:
+    """Takes every constraint."""
+
+    def start(self, constraint: Any) -> Any:
+        return None
+
+
+def test_a_checkpoint_without_marks_can_not_choose_tools(serve: Serve) -> None:
+    server = serve(FakeEngine())
+    with pytest.raises(openai.BadRequestError, match="--enable-auto-tool-choice"):
+        ask(server, tools=TOOLS)
