@@ -145,9 +145,10 @@ async def answer(
         "model": body.model or service.model.names[0],
         **synthetic_stamp(service.engine.stats),
     }
+    choices = request.state.record.choices = Choices(requests, len(prompts))
     under_way = Answer(
         body,
-        Choices(requests, len(prompts)),
+        choices,
         form,
         service.tokenizer,
         envelope,

@@ -1,7 +1,7 @@
 """The HTTP application: OpenAI's endpoints, health and metrics over one engine thread."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -15,6 +15,7 @@ from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
 from serve.model_info import model_info_router
 from serve.operation_flags import Operations
+from serve.request_record import Observer, Recorded
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
 from serve.stamp import SyntheticHeader
@@ -26,8 +27,13 @@ STOP_TIMEOUT_S = 2.0
 PROBE_METHODS = ["GET", "HEAD"]
 
 
-def create_app(service: Service, operations: Operations | None = None) -> FastAPI:
-    """The application; its lifespan starts the engine thread and stops it."""
+def create_app(
+    service: Service, operations: Operations | None = None, observers: Sequence[Observer] = ()
+) -> FastAPI:
+    """The application; its lifespan starts the engine thread and stops it.
+
+    observers: are shown the record of every request.
+    """
     operations = operations or Operations()
 
     @asynccontextmanager
@@ -46,6 +52,7 @@ def create_app(service: Service, operations: Operations | None = None) -> FastAP
     if operations.api_keys:
         app.add_middleware(RequireKey, keys=operations.api_keys)
     app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
+    app.add_middleware(Recorded, observers=observers)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
     app.include_router(tokenization_router(service))

@@ -1,5 +1,6 @@
 """Engine outputs as the choices of one HTTP request."""
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Choices:
         self.states = [ChoiceState(index, request) for index, request in enumerate(requests)]
         self._by_id = {state.request.request_id: state for state in self.states}
         self._siblings = len(requests) // num_prompts
+        self.first_output: float | None = None
+        """When the first output came, in seconds of the monotonic clock."""
 
     @property
     def seed(self) -> int | None:
@@ -86,6 +89,8 @@ class Choices:
     ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
         """Every output with the choice it belongs to, which already holds it."""
         async for output in stream:
+            if self.first_output is None:
+                self.first_output = time.monotonic()
             state = self._by_id[output.request_id]
             state.take(output)
             yield state, output

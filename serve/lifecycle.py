@@ -54,6 +54,7 @@ class GracefulServer(uvicorn.Server):
             app,
             http=timed_connection(client_timeout_s),
             ws="none",
+            log_config=None,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=CONNECTION_TIMEOUT_S,

@@ -2,10 +2,14 @@
 
 import argparse
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal, get_args
 
 MIB = 2**20
 KEY_VARIABLE = "VLLM_API_KEY"
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True)
@@ -17,11 +21,16 @@ class Operations:
     max_queued: int = 4096
     client_timeout_s: float = 60.0
     watchdog_timeout_s: float = 300.0
+    log_format: LogFormat = "text"
+    log_each_request: bool = True
+    log_prompts: bool = False
+    otlp_endpoint: str | None = None
 
 
 def add_operation_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags in a group of their own."""
     group, default = parser.add_argument_group("operations"), Operations()
+    _add_log_flags(group)
     group.add_argument(
         "--api-key",
         nargs="+",
@@ -58,6 +67,21 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_log_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--log-format", choices=get_args(LogFormat), default="text")
+    group.add_argument(
+        "--disable-uvicorn-access-log", action="store_true", help="no line for each request"
+    )
+    group.add_argument(
+        "--enable-log-requests", action="store_true", help="prompts too in the lines of requests"
+    )
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="send a span for each request there (OpenTelemetry over HTTP, extra otel)",
+    )
+
+
 def read_operation_options(flags: argparse.Namespace) -> Operations:
     """Raises ValueError, naming the flag, for limits below their least."""
     for name in ("max_body_size", "max_num_queued_reqs", "client_timeout", "watchdog_timeout"):
@@ -66,10 +90,24 @@ def read_operation_options(flags: argparse.Namespace) -> Operations:
     keys = tuple(flags.api_key or filter(None, [os.environ.get(KEY_VARIABLE)]))
     if not all(key.isascii() and key.isprintable() and key.strip() == key != "" for key in keys):
         raise ValueError("--api-key: a key is printable ASCII without spaces around it")
+    if flags.otlp_traces_endpoint and not _otel_is_installed():
+        raise ValueError(
+            "--otlp-traces-endpoint needs the extra otel: pip install 'eagle3-jax[otel]'"
+        )
     return Operations(
         api_keys=keys,
         max_body_bytes=int(flags.max_body_size * MIB),
         max_queued=flags.max_num_queued_reqs,
         client_timeout_s=flags.client_timeout,
         watchdog_timeout_s=flags.watchdog_timeout,
+        log_format=flags.log_format,
+        log_each_request=not flags.disable_uvicorn_access_log,
+        log_prompts=flags.enable_log_requests,
+        otlp_endpoint=flags.otlp_traces_endpoint,
     )
+
+
+def _otel_is_installed() -> bool:
+    with suppress(ModuleNotFoundError):
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    return False

@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,11 +26,16 @@ from serve.loading import (
     keep_compiled_programs,
     load_pair,
 )
+from serve.logs import configure_logging, log_requests
 from serve.metrics import Metrics
+from serve.operation_flags import Operations
 from serve.options import ServeOptions
+from serve.request_record import Observer
 from serve.service import ModelInfo, Service
-from serve.startup import StartupReport
+from serve.startup import LoggedStartup, StartupReport
+from serve.tracing import trace_to
 
+Report = StartupReport | LoggedStartup
 DEMO_NAME = "eagle3-demo"
 SEED_BITS = 53
 """Seeds that the server draws stay exact in clients that read every number as a double."""
@@ -42,7 +47,9 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     Returns the exit status: 0, 1 when the engine died or could not start, 2 for an address, files
     or sizes that can't be used.
     """
-    report = StartupReport(Console(stderr=True))
+    configure_logging(options.operations.log_format)
+    to_log = options.operations.log_format == "json"
+    report = LoggedStartup() if to_log else StartupReport(Console(stderr=True))
     for flag in without_effect:
         report.say(f"{flag} has no effect in this engine")
     keep_compiled_programs()
@@ -50,12 +57,13 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
         try:
             address = stack.enter_context(bind(options.host, options.port))
             service = _prepare(options, report)
+            observers = _observers(options.operations, service)
         except (OSError, ValueError) as error:
             report.say(f"eagle3-serve: error: {error}")
             return 2
         if not options.operations.api_keys and not _is_local(address):
             report.say(f"anybody who reaches {options.host} may ask: there is no --api-key")
-        status = asyncio.run(_serve(options, service, address, report))
+        status = asyncio.run(_serve(options, service, observers, address, report))
     if service.engine.alive:
         # It is inside a compile, which can't be interrupted and would crash a regular exit.
         sys.stderr.flush()
@@ -63,7 +71,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     return status
 
 
-def _prepare(options: ServeOptions, report: StartupReport) -> Service:
+def _prepare(options: ServeOptions, report: Report) -> Service:
     pair, name, root = _load(options, report)
     engine = build_engine(pair, clock=time.monotonic, **_sizes(options))
     names = options.served_model_name or (name,)
@@ -103,7 +111,7 @@ def _describe(config: EngineConfig) -> str:
     )
 
 
-def _load(options: ServeOptions, report: StartupReport) -> tuple[LoadedPair, str, str]:
+def _load(options: ServeOptions, report: Report) -> tuple[LoadedPair, str, str]:
     k = options.speculation.num_speculative_tokens
     if options.demo:
         model, draft = demo_target_dir(), demo_draft_dir()
@@ -141,6 +149,15 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
     }
 
 
+def _observers(operations: Operations, service: Service) -> list[Observer]:
+    observers: list[Observer] = []
+    if operations.log_each_request:
+        observers.append(log_requests(service.tokenizer if operations.log_prompts else None))
+    if operations.otlp_endpoint is not None:
+        observers.append(trace_to(operations.otlp_endpoint, service.model.names[0]))
+    return observers
+
+
 def _is_local(address: socket.socket) -> bool:
     return ipaddress.ip_address(address.getsockname()[0]).is_loopback
 
@@ -153,10 +170,14 @@ def _seed_source(seed: int | None) -> Callable[[], int]:
 
 
 async def _serve(
-    options: ServeOptions, service: Service, address: socket.socket, report: StartupReport
+    options: ServeOptions,
+    service: Service,
+    observers: Sequence[Observer],
+    address: socket.socket,
+    report: Report,
 ) -> int:
     server = GracefulServer(
-        create_app(service, options.operations),
+        create_app(service, options.operations, observers),
         service.engine,
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
@@ -167,7 +188,7 @@ async def _serve(
     return server.exit_status
 
 
-async def _announce(service: Service, address: socket.socket, report: StartupReport) -> None:
+async def _announce(service: Service, address: socket.socket, report: Report) -> None:
     await service.engine.ready.wait()
     host, port = address.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host

@@ -1,7 +1,11 @@
 """What the terminal shows until the server is ready; plain lines when it is no terminal."""
 
+import logging
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+logger = logging.getLogger(__name__)
 
 
 class StartupReport:
@@ -35,3 +39,16 @@ class StartupReport:
         self._progress.update(self._task, completed=done, total=total)
         if done == total:
             self._progress.stop()
+
+
+class LoggedStartup:
+    """Says the same as lines of the log, for those who read it by program."""
+
+    def say(self, text: str) -> None:
+        """Logs one line."""
+        logger.info(text)
+
+    def on_compiled(self, program: str, done: int, total: int) -> None:
+        """`program` is next, `done` of `total` are compiled; may come from any thread."""
+        fields = {"program": program, "done": done, "total": total}
+        logger.info("compiled", extra={"fields": fields})

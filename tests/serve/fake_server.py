@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from serve.lifecycle import GracefulServer, bind
 from serve.metrics import Metrics
 from serve.operation_flags import Operations
 from serve.options import SpecMetricsLevel
+from serve.request_record import Observer
 from serve.service import ModelInfo, Service, TokenizerLike
 
 
@@ -67,12 +68,13 @@ def served_by(
     grammars: Grammars | None = None,
     operations: Operations | None = None,
     send_buffer: int | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps."""
     operations = operations or Operations()
     service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
     connection = timed_connection(operations.client_timeout_s)
-    app = create_app(service, operations)
+    app = create_app(service, operations, observers)
     server = uvicorn.Server(uvicorn.Config(app, http=connection, log_level="error", ws="none"))
     with bind("127.0.0.1", 0) as address:
         if send_buffer is not None:

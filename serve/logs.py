@@ -1,0 +1,84 @@
+"""The log: lines on standard error, as text or as JSON, and one of them for every request."""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from serve.api_keys import OPEN_PATHS
+from serve.operation_flags import LogFormat
+from serve.request_record import Observer, RequestRecord
+from serve.service import TokenizerLike
+
+logger = logging.getLogger(__name__)
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, message, and the fields as name=value."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line before any traceback."""
+        fields = (f"{name}={_quoted(value)}" for name, value in _fields(record).items())
+        return " ".join([super().formatMessage(record), *fields])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; a traceback is a field of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _quoted(value: object) -> str:
+    """The value as it is if it is one word, else as JSON, so that a line stays a line."""
+    text = str(value)
+    return text if text.isascii() and text.isprintable() and " " not in text else json.dumps(text)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return getattr(record, "fields", {})
+
+
+class StderrLines(logging.StreamHandler[Any]):
+    """Lines on standard error."""
+
+
+def configure_logging(log_format: LogFormat) -> None:
+    """Sends warnings of everybody, and what this package says, to standard error.
+
+    Calling it again replaces what it did before.
+    """
+    handler, root = StderrLines(), logging.getLogger()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root.handlers = [h for h in root.handlers if not isinstance(h, StderrLines)] + [handler]
+    logging.getLogger("serve").setLevel(logging.INFO)
+
+
+def log_requests(tokenizer: TokenizerLike | None) -> Observer:
+    """What writes a line for a record, with its first prompt if there is a tokenizer to spell it.
+
+    Probes and collectors that get what they want are not worth a line.
+    """
+
+    def log(record: RequestRecord) -> None:
+        if record.path in OPEN_PATHS and record.status < 400:
+            return
+        fields = record.fields()
+        if tokenizer and record.choices:
+            prompt = record.choices.states[0].request.prompt_ids
+            fields["prompt"] = b"".join(map(tokenizer.token_bytes, prompt)).decode(errors="replace")
+        logger.info("request", extra={"fields": fields})
+
+    return log

@@ -1,0 +1,109 @@
+"""What is known of one HTTP request: for its line in the log, and its span in a trace."""
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.choices import Choices
+
+REQUEST_ID = "x-request-id"
+FIT_FOR_LOGS = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
+
+
+@dataclass
+class RequestRecord:
+    """A request from its head to the last byte of its answer; times are in seconds.
+
+    choices: what it generates, once that is known; status 499 if the client went away before.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    headers: Headers = field(repr=False)
+    status: int = 499
+    choices: Choices | None = None
+    began: float = field(default_factory=time.monotonic)
+    began_ns: int = field(default_factory=time.time_ns)
+    """The same on the wall's clock, in nanoseconds since 1970."""
+    duration: float = 0.0
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """How each choice ended; "abort" where it was given up."""
+        states = self.choices.states if self.choices else ()
+        return [state.finish_reason or "abort" for state in states]
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """From the request's head to the first output of any choice."""
+        first = self.choices.first_output if self.choices else None
+        return None if first is None else first - self.began
+
+    def fields(self) -> dict[str, Any]:
+        """The record as a flat JSON object. Nothing in it was written by a prompt's author."""
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status,
+            "duration_s": round(self.duration, 6),
+        }
+        if self.choices is None:
+            return fields
+        usage, first = self.choices.usage, self.time_to_first_token
+        return fields | {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "accepted_tokens": sum(state.spec.accepted for state in self.choices.states),
+            "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)),
+            "ttft_s": None if first is None else round(first, 6),
+        }
+
+
+Observer = Callable[[RequestRecord], None]
+
+
+class Recorded:
+    """Makes the record of every request, gives it an id and shows it to the observers at its end.
+
+    The id is the client's X-Request-ID if that is fit for a log, else a new one; the answer has it.
+    """
+
+    def __init__(self, app: ASGIApp, observers: Sequence[Observer]) -> None:
+        self._app = app
+        self._observers = observers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request (ASGI)."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get(REQUEST_ID, "")
+        request_id = given if FIT_FOR_LOGS.fullmatch(given) else uuid.uuid4().hex
+        record = RequestRecord(request_id, scope["method"], scope["path"], headers)
+        scope.setdefault("state", {})["record"] = record
+
+        async def send_noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting)
+        except Exception:
+            record.status = 500
+            raise
+        finally:
+            record.duration = time.monotonic() - record.began
+            for observe in self._observers:
+                observe(record)
