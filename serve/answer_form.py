@@ -1,7 +1,6 @@
 """The form of a chat answer: calls it must make, a form its content must have, or either."""
 
 import json
-from dataclasses import replace
 
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.dialects import Dialect
@@ -33,15 +32,6 @@ def answer_form(body: ChatCompletionRequest, dialect: Dialect | None) -> Structu
         return StructuredOutputs(grammar="\n".join([*start, *rules]))
     except ValueError as error:
         raise invalid_request(f"tools: {error}", param="tools") from error
-
-
-def behind(
-    form: StructuredOutputs | None, end_of_reasoning: int | None
-) -> StructuredOutputs | None:
-    """The same form, beginning behind the reasoning if the prompt ends inside it."""
-    if form is None or end_of_reasoning is None:
-        return form
-    return replace(form, begins_after=end_of_reasoning)
 
 
 def _content(form: StructuredOutputs) -> str:

@@ -7,14 +7,14 @@ from fastapi import APIRouter, Response
 
 from eagle3_jax.engine import RequestOutput
 from serve.answer import answer
-from serve.answer_form import answer_form, behind
+from serve.answer_form import answer_form
 from serve.answer_parser import AnswerParser
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
 from serve.history import template_message
 from serve.logprobs import ChatLogprobs, chat_logprobs
 from serve.protocol import ChatCompletionRequest
-from serve.reasoning import end_of_open_reasoning
+from serve.reasoning import behind, end_of_open_reasoning
 from serve.responses import ChatChoice, ChatChunkChoice
 from serve.service import Service
 

@@ -25,7 +25,7 @@ from serve.loading import (
 )
 from serve.logprobs import TokenBytes, logprobs_by_id
 from serve.offline_progress import OfflineProgress
-from serve.reasoning import behind_reasoning
+from serve.reasoning import behind, end_of_open_reasoning
 from serve.stamp import synthetic_stamp
 
 MAX_BATCH = 8
@@ -91,7 +91,7 @@ def run(options: GenerateOptions) -> int:
         words = spell_bad_words(pair.tokenizer, options.bad_words)
         sampling = SamplingParams(**{**defaults, **options.sampling, "bad_words_ids": words})
         for index, prompt in enumerate(prompts):
-            outputs = behind_reasoning(form, prompt, pair.tokenizer)
+            outputs = behind(form, end_of_open_reasoning(prompt, pair.tokenizer))
             params = replace(sampling, structured_outputs=outputs)
             engine.add(Request(str(index), prompt, params))
         answers = [Generated(text=_echo(pair, prompt, options.echo)) for prompt in prompts]

@@ -1,8 +1,10 @@
 """Whether a prompt ends inside the model's reasoning, which the answer then goes on with."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
+from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.answer_reader import END_OF_THINK, THINK
 from serve.marked_text import Mark
 
@@ -34,3 +36,12 @@ def end_of_open_reasoning(
     told = (i for i in reversed(prompt) if not tokenizer.token_bytes(i).isspace())
     last = next(told, None)
     return end if last == begin or (always and last != end) else None
+
+
+def behind(
+    form: StructuredOutputs | None, end_of_reasoning: int | None
+) -> StructuredOutputs | None:
+    """The same form, beginning behind the reasoning if the prompt ends inside it."""
+    if form is None or end_of_reasoning is None:
+        return form
+    return replace(form, begins_after=end_of_reasoning)

@@ -3,7 +3,7 @@
 import json
 import string
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -118,6 +118,19 @@ def test_however_the_tokens_are_cut_the_deltas_add_up_to_the_whole(
     for piece in pieces_of(parser(tokenizer, **options), told):
         added.add(piece)
     assert added == whole_of(parser(tokenizer, **options), told)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_arguments_come_as_they_are_made(name: str) -> None:
+    """A string of many tokens does not wait for its end."""
+    tokenizer = TOKENIZERS[name]()
+    text = WELL_FORMED[name].replace("¦", "")
+    text = text.replace('{"s": "', '{"s": "' + "far " * 9).replace('a"', "far " * 9)
+    told = outputs(tokenizer, tokenizer.encode(text, add_special=True), repeat(1))
+    pieces = [p.calls[0] for p in pieces_of(parser(tokenizer), told) if 0 in p.calls]
+    assert [piece.name for piece in pieces] == ["f"] + [None] * (len(pieces) - 1)
+    assert "far far far" in "".join(piece.arguments for piece in pieces)
+    assert max(len(piece.arguments) for piece in pieces) < 12
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

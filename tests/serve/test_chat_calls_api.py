@@ -94,8 +94,6 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
     assert (message["reasoning"], message["content"]) == ("I look it up.", "One moment.")
     assert [(name, json.loads(told)) for _, name, told in message["calls"]] == calls
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
-    pieces = [c for chunk in chunks for c in chunk.choices[0].delta.tool_calls or ()]
-    assert len(pieces) > 4, "arguments come as they are made"
     if dialect == "kimi_k2":
         ids = [call.id for call in whole.message.tool_calls]
         assert (
