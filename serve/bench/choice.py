@@ -8,7 +8,6 @@ is the noise.
 import asyncio
 import itertools
 import json
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -150,15 +149,10 @@ def measure_choice(
         for name, flags in server_flags(num_speculative_tokens, max(concurrencies)).items():
             say(f"starting the server: {name}")
             process, urls[name] = stack.enter_context(serving(flags))
-            asyncio.run(_wait_ready(urls[name], process))
+            asyncio.run(wait_ready(urls[name], process, READY_TIMEOUT_S))
         core = leave_core()
         loads = asyncio.run(_measure(urls, prompts, repetitions, requests, concurrencies, say))
     return ChoiceRecord(num_speculative_tokens, repetitions, requests, core, loads)
-
-
-async def _wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    async with httpx.AsyncClient(base_url=url) as client:
-        await wait_ready(client, process, READY_TIMEOUT_S)
 
 
 async def _measure(

@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "choice": _choice,
         "grammar": _grammar,
         "convert": _convert,
+        "sweep": _sweep,
     }
     try:
         return commands[flags.command](flags, _console())
@@ -251,6 +252,12 @@ def _convert(flags: argparse.Namespace, console: Console) -> int:
     if flags.json:
         write_record(flags.json, "convert", found, result)
     return 0 if result.holds else 1
+
+
+def _sweep(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench.sweep.command import run_sweep
+
+    return run_sweep(flags, console)
 
 
 def _pair(flags: argparse.Namespace) -> "LoadedPair":

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from serve.bench.sweep.flags import add_sweep_flags
 from serve.cache_flags import add_scale_flag
 from serve.flags import OneLineParser
 from serve.load_flags import DEFAULTS, add_load_flags, read_load_options
@@ -28,6 +29,8 @@ def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
 def _check(flags: argparse.Namespace) -> None:
     if flags.demo and (flags.model or flags.draft):
         raise ValueError("--demo brings its own pair; leave MODEL and --draft out")
+    if flags.command == "sweep":
+        return
     if flags.model and not flags.draft:
         raise ValueError("MODEL needs a draft: --draft DIR")
     if flags.draft and not flags.model:
@@ -88,6 +91,7 @@ def _build_parser() -> OneLineParser:
     _add_choice(commands.add_parser("choice", help="--adaptive beside k = 0 and a fixed k"))
     _add_grammar(commands.add_parser("grammar", help="answers with a schema; status 1 if wrong"))
     _add_convert(commands.add_parser("convert", help="eagle3-convert: memory, speed, kill -9"))
+    add_sweep_flags(commands.add_parser("sweep", help="load on any OpenAI server, or ours started"))
     return parser
 
 

@@ -86,7 +86,7 @@ async def _soak(
     limits = httpx.Limits(max_connections=None)
     outcomes: Counter[str] = Counter()
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
-        await wait_ready(client, process, READY_TIMEOUT_S)
+        await wait_ready(url, process, READY_TIMEOUT_S)
         start = time.monotonic()
         deadline = start + seconds
         workers = [

@@ -1,0 +1,61 @@
+"""Requests as they come to a server: so many at a time, all at once or at random moments."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from serve.bench.sweep.client import Outcome, Server
+from serve.bench.sweep.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What became of the requests, in their order, and when: seconds since 1970, and seconds."""
+
+    outcomes: list[Outcome]
+    started: float
+    duration: float
+
+
+async def send(
+    server: Server,
+    prompts: Sequence[Prompt],
+    concurrency: int,
+    *,
+    rate: float = float("inf"),
+    seed: int = 0,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
+) -> Traffic:
+    """Sends every prompt, at most `concurrency` of them under way.
+
+    rate: requests a second that arrive as a Poisson process; inf: all are there at once. A request
+    that waits for its turn has not started: its times begin when it is sent.
+    """
+    gate = asyncio.Semaphore(concurrency)
+    arrivals = np.random.default_rng(seed)
+
+    async def one(prompt: Prompt) -> Outcome:
+        async with gate:
+            outcome = await server.answer(prompt)
+        on_outcome(outcome)
+        return outcome
+
+    started, start = time.time(), time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for prompt in prompts:
+            tasks.append(group.create_task(one(prompt)))
+            if rate < float("inf"):
+                await asyncio.sleep(arrivals.exponential(1 / rate))
+    duration = time.perf_counter() - start
+    return Traffic([task.result() for task in tasks], started, duration)
+
+
+async def warm_up(server: Server, prompt: Prompt, count: int, concurrency: int) -> None:
+    """Sends one prompt `count` times; raises OSError with the reason when all of them fail."""
+    outcomes = (await send(server, [prompt] * count, concurrency)).outcomes
+    if outcomes and all(outcome.error for outcome in outcomes):
+        raise OSError(f"every warm-up request failed: {outcomes[0].error}")
