@@ -15,5 +15,6 @@ from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
 from pallas_kernels.quantized import QuantFormat as QuantFormat
 from pallas_kernels.quantized import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized import dequantize as dequantize
+from pallas_kernels.route import Held as Held
 from pallas_kernels.route import Routes as Routes
 from pallas_kernels.route import route as route

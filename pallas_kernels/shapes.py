@@ -123,3 +123,5 @@ HEADS = [
 ]
 DECODE_ROWS = (1, 4, 16, 64, 256)
 """Rows of a decode or verify step: sequences times k + 1."""
+MOST_DECODE_ROWS = 1024
+"""64 sequences with 16 rows each, as verified trees have them."""

@@ -14,7 +14,7 @@ from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_format, kernel_split
 from eagle3_jax.mesh import MeshAxes
-from pallas_kernels import QuantFormat, Routes, TileMap, grouped_mlp, route
+from pallas_kernels import Held, QuantFormat, Routes, TileMap, grouped_mlp, route
 from pallas_kernels.grouped_matmul import Operand
 
 Stack = nnx.Param | QuantizedKernel
@@ -46,6 +46,7 @@ class Router(nnx.Module):
         self,
         x: Float[Array, "tokens hidden"],
         format: QuantFormat | None = None,
+        held: Held | None = None,
         implementation: str | None = None,
     ) -> Routes:
         """The same with what the kernels of experts in this format need, where a kernel made it."""
@@ -59,6 +60,7 @@ class Router(nnx.Module):
             scaling=self.config.routed_scaling_factor,
             x=x,
             format=format,
+            held=held,
             implementation=implementation,
         )
 
@@ -85,12 +87,10 @@ class Experts(nnx.Module):
     ) -> Float[Array, "tokens hidden"]:
         """The weighted sum of the chosen experts, plus `shared` of all tokens.
 
-        Of parts of the experts on a device, or of part of each: what it adds to the sum over all.
+        expert_ids count from the first of this device. Of parts of the experts on a device, or of
+        part of each: what it adds to the sum over all.
         """
         own = None if shared is None else _matrices(shared)
-        if (axes := kernel_split(self.gate_proj)[0]) is not None:
-            expert_ids = expert_ids - first_column(_matrices(self)[0].shape[0], axes)
-            tiles = None
         arrays = (x, *_matrices(self), expert_ids, weights)
         return grouped_mlp(*arrays, shared=own, tiles=tiles, rows=rows)
 
@@ -100,6 +100,13 @@ class Experts(nnx.Module):
         experts, *inner = kernel_split(self.gate_proj)
         axes = (experts or ()) + tuple(axis for axes in inner for axis in axes or ())
         return axes or None
+
+    def held(self) -> Held | None:
+        """Which of the experts this device has, if it has not all."""
+        if (axes := kernel_split(self.gate_proj)[0]) is None:
+            return None
+        experts = _matrices(self)[0].shape[0]
+        return Held(jnp.reshape(first_column(experts, axes), 1), experts)
 
     def has_one_like(self, mlp: MLP) -> bool:
         """Whether an MLP has the shape and the format of one of these."""
@@ -139,7 +146,8 @@ class MoE(nnx.Module):
 
     def _partial(self, tokens: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         with jax.named_scope("moe_router"):
-            routes = self.gate.route(tokens, kernel_format(self.experts.gate_proj))
+            format = kernel_format(self.experts.gate_proj)
+            routes = self.gate.route(tokens, format, self.experts.held())
         shared = self.shared_experts
         if shared is not None and self.experts.has_one_like(shared):
             with jax.named_scope("moe_experts"):

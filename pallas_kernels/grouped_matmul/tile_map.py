@@ -6,6 +6,7 @@ a fixed number of rows, the last of them partly empty. Experts that nobody chose
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -30,10 +31,18 @@ def most_tiles(pairs: int, experts: int, rows: int) -> int:
     return min(pairs, pairs // rows + experts)
 
 
+def map_shapes(pairs: int, experts: int, rows: int) -> TileMap:
+    """What a map of these pairs looks like."""
+    tiles = most_tiles(pairs, experts, rows)
+    sizes = (1, tiles, tiles, tiles, pairs)
+    return TileMap(*(jax.ShapeDtypeStruct((size,), jnp.int32) for size in sizes))
+
+
 def tile_map(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> TileMap:
     """The map for tiles of this many rows, by XLA: the contract of the kernel of `route`.
 
-    Pairs of ids outside [0, experts) come last in `order` and lie in no tile.
+    Pairs of ids outside [0, experts) lie in no tile. They come last in `order`, where nobody reads
+    them and a kernel need not write them.
     """
     chosen, expert = expert_ids.reshape(-1), jnp.arange(experts)
     chosen = jnp.where((chosen >= 0) & (chosen < experts), chosen, experts)

@@ -3,7 +3,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.dispatch import choose
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import pallas, reference
-from pallas_kernels.route.choice import Choice, Routes
+from pallas_kernels.route.choice import Choice, Held, Routes
 
 
 def route(
@@ -15,6 +15,7 @@ def route(
     scaling: float,
     x: Float[Array, "x_tokens hidden"] | None = None,
     format: QuantFormat | None = None,
+    held: Held | None = None,
     implementation: str | None = None,
 ) -> Routes:
     """DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): which experts, how much of each.
@@ -23,7 +24,8 @@ def route(
     on ties, and weighs them with their scores; the bias never enters a weight. The tile map is the
     one that `grouped_mlp` makes of these ids, None where it has to.
     x, format: what the experts will multiply and how their weights are stored. The choice is the
-    work of one program; others beside it quantise x, where the format says so.
+    work of few programs; others beside it quantise x, where the format says so.
+    held: a device's experts, if it has not all; ids and map count from the first of them.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if bias.shape != logits.shape[1:] or not 0 < top_k <= logits.shape[1]:
@@ -42,4 +44,5 @@ def route(
             "pallas": pallas.refusal(logits) or pallas.route,
         },
     )
-    return run(logits, bias, Choice(top_k, normalise, scaling), x, format)
+    routes = run(logits, bias, Choice(top_k, normalise, scaling), x, format, held)
+    return routes if held is None else routes._replace(expert_ids=held.own(routes.expert_ids))

@@ -11,22 +11,21 @@ from pallas_kernels.case import Case
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.cases import KIMI, MINIMAX
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.route import pallas, reference
+from pallas_kernels.route import one_program, pallas, reference
 from pallas_kernels.route.choice import Choice, Routes
-from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, ExpertStack
+from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
 
 SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
 
 
 def cases() -> list[Case]:
-    """Every row count that one program holds; a router is the same on every device."""
+    """A router is the same on every device."""
     return [
         _case(stack, format, tokens)
         for stack in EXPERTS
         if stack.name.endswith("@tp8")
         for format in (None, *_beside(stack))
-        for tokens in DECODE_ROWS
-        if tokens <= pallas.MOST_TOKENS
+        for tokens in (*DECODE_ROWS, MOST_DECODE_ROWS)
     ]
 
 
@@ -39,6 +38,7 @@ def _beside(stack: ExpertStack) -> list[QuantFormat]:
 def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
     choice = Choice(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
     rows = 0 if format is None else tokens * stack.hidden
+    few = one_program.fits(tokens, stack.experts, stack.top_k)
     return Case(
         operation="route",
         shape=stack.name,
@@ -46,7 +46,7 @@ def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
         run=partial(_run, pallas.route, choice, format),
         reference=partial(_run, _reference, choice, format),
         example=partial(_example, stack, tokens),
-        kernels=("route",),
+        kernels=("route",) if few else ("route", "route_map"),
         matrix={"gfx950": "", "gfx942": ""},
         bytes_moved=4 * stack.experts * (tokens + 1) + 16 * tokens * stack.top_k + 3 * rows,
         flops=0,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.grouped_matmul.products import Operand
@@ -19,6 +21,17 @@ class Routes(NamedTuple):
     rows: Operand | None = None
 
 
+class Held(NamedTuple):
+    """The experts of a device: the first of them, None where it has all, and how many."""
+
+    first: Int[Array, "1"] | None
+    experts: int
+
+    def own(self, expert_ids: Int[Array, "*choices"]) -> Int[Array, "*choices"]:
+        """Ids counted from the first."""
+        return expert_ids if self.first is None else expert_ids - self.first
+
+
 @dataclass(frozen=True)
 class Choice:
     """top_k: experts a token; normalise: weights sum to one; scaling: is multiplied to them."""
@@ -26,3 +39,9 @@ class Choice:
     top_k: int
     normalise: bool
     scaling: float
+
+
+def choice_shapes(tokens: int, top_k: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Of ids and weights."""
+    shape = (tokens, top_k)
+    return jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -8,19 +8,21 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.grouped_matmul.tile_map import tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
-from pallas_kernels.route.choice import Choice, Routes
+from pallas_kernels.route.choice import Choice, Held, Routes
 
 
 def route(
     logits: Float[Array, "tokens experts"],
     bias: Float[Array, " experts"],
     choice: Choice,
-    *beside: Any,
+    x: Any = None,
+    format: Any = None,
+    held: Held | None = None,
 ) -> Routes:
     """See `pallas_kernels.route.api.route`."""
-    (tokens, experts), chosen = logits.shape, without_tiles(logits, bias, choice)
-    rows = row_tile(tokens, choice.top_k, experts)
-    return chosen._replace(tiles=tile_map(chosen.expert_ids, experts, rows))
+    chosen, held = without_tiles(logits, bias, choice), held or Held(None, logits.shape[1])
+    rows = row_tile(len(logits), choice.top_k, held.experts)
+    return chosen._replace(tiles=tile_map(held.own(chosen.expert_ids), held.experts, rows))
 
 
 def without_tiles(

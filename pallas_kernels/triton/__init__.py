@@ -10,6 +10,7 @@ from pallas_kernels.triton.ir_text import call_triton_ir as call_triton_ir
 from pallas_kernels.triton.ir_text import triton_ir as triton_ir
 from pallas_kernels.triton.launch import launch as launch
 from pallas_kernels.triton.launch import load as load
+from pallas_kernels.triton.launch import scatter as scatter
 from pallas_kernels.triton.launch import store as store
 from pallas_kernels.triton.launch import whole as whole
 from pallas_kernels.triton.offsets import count_elements

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
@@ -40,6 +41,13 @@ def launch(
         compiler_params=plt.CompilerParams(num_warps=num_warps, num_stages=num_stages),
         interpret=gpu.interpreted(),
     )
+
+
+def scatter(out: Any, place: Array, value: Array, mask: Array) -> None:
+    """Stores values at places of a ref of one dimension."""
+    # Interpreted, a masked store writes what was there: not to a place that is written.
+    apart = jnp.where(mask, place, out.shape[0])
+    store(out.at[apart], value, mask=mask)
 
 
 def whole(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:

@@ -10,8 +10,8 @@ import pytest
 from pallas_kernels import QuantFormat, gpu, grouped_mlp
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
-from pallas_kernels.route import Routes, route
-from pallas_kernels.route.pallas import fits
+from pallas_kernels.route import Held, Routes, route
+from pallas_kernels.route.one_program import fits
 
 TOP_K = 4
 OPTIONS: dict[str, Any] = {"top_k": TOP_K, "normalise": True, "scaling": 2.5}
@@ -27,18 +27,22 @@ def logits(tokens: int, experts: int, seed: int = 0) -> tuple[jax.Array, jax.Arr
 
 
 def run(implementation: str, *arrays: jax.Array, normalise: bool = True, **beside: Any) -> Routes:
-    options = OPTIONS | {"normalise": normalise, "implementation": implementation}
-    call = jax.jit(lambda *a: route(*a, **options, **beside))
+    options = OPTIONS | {"normalise": normalise, "implementation": implementation} | beside
+    call = jax.jit(lambda *a: route(*a, **options))
     return jax.tree.map(np.asarray, call(*arrays))
 
 
 def in_use(tiles: TileMap) -> list[list[int]]:
-    """The map without what is past the tiles in use."""
+    """The map without what is past the tiles and pairs in use."""
     used = int(tiles.used[0])
-    return [array[:used].tolist() for array in tiles[1:4]] + [tiles.order.tolist()]
+    pairs = sum(tiles.rows[:used].tolist())
+    return [array[:used].tolist() for array in tiles[1:4]] + [tiles.order[:pairs].tolist()]
 
 
-@pytest.mark.parametrize(("tokens", "experts"), [(1, 24), (7, 24), (64, 6)])
+SIZES = [(1, 24), (7, 24), (64, 6), (65, 24), (256, 5), (1024, 7)]
+
+
+@pytest.mark.parametrize(("tokens", "experts"), SIZES)
 def test_equals_the_contract(tokens: int, experts: int) -> None:
     arrays = logits(tokens, experts)
     got, expected = run("pallas", *arrays), run("reference", *arrays)
@@ -54,14 +58,55 @@ def test_weights_may_stay_as_they_are() -> None:
     assert expected.tiles is None
 
 
-def test_nan_in_a_row_stays_in_that_row_and_its_experts_exist() -> None:
-    scores, bias = logits(7, 24)
+@pytest.mark.parametrize("tokens", [7, 128])
+def test_nan_in_a_row_stays_in_that_row_and_its_experts_exist(tokens: int) -> None:
+    scores, bias = logits(tokens, 24)
     got, expected = run("pallas", scores.at[2].set(jnp.nan), bias), run("pallas", scores, bias)
-    others = np.arange(7) != 2
+    others = np.arange(tokens) != 2
     np.testing.assert_array_equal(got.weights[others], expected.weights[others])
     np.testing.assert_array_equal(got.expert_ids[others], expected.expert_ids[others])
     assert got.expert_ids[2].tolist() == [0, 1, 2, 3] and np.isnan(got.weights[2]).all()
-    assert got.tiles is not None and sorted(got.tiles.order) == list(range(7 * TOP_K))
+    assert got.tiles is not None and sorted(got.tiles.order) == list(range(tokens * TOP_K))
+
+
+def test_experts_that_nobody_chose_have_no_tile() -> None:
+    scores, bias = logits(128, 24)
+    arrays = scores, bias.at[jnp.array([0, 9, 10, 23])].set(-9)
+    got, expected = run("pallas", *arrays), run("reference", *arrays)
+    assert got.tiles is not None and expected.tiles is not None
+    assert in_use(got.tiles) == in_use(expected.tiles)
+    assert not {0, 9, 10, 23} & set(in_use(got.tiles)[0])
+
+
+@pytest.mark.parametrize("tokens", [64, 448])
+def test_a_row_keeps_its_bits_wherever_it_is(tokens: int) -> None:
+    scores, bias = logits(tokens, 6)
+    order = np.random.default_rng(1).permutation(tokens)
+    got, expected = run("pallas", scores[order], bias), run("pallas", scores, bias)
+    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids[order])
+    np.testing.assert_array_equal(got.weights, expected.weights[order])
+
+
+@pytest.mark.parametrize(("tokens", "first"), [(7, 8), (65, 0), (65, 16)])
+def test_a_device_maps_the_experts_that_it_has(tokens: int, first: int) -> None:
+    held = Held(jnp.array([first], jnp.int32), 8)
+    got, expected = (run(name, *logits(tokens, 24), held=held) for name in ("pallas", "reference"))
+    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
+    assert got.tiles is not None and expected.tiles is not None
+    assert in_use(got.tiles) == in_use(expected.tiles)
+    everyone = run("xla", *logits(tokens, 24)).expert_ids - first
+    np.testing.assert_array_equal(got.expert_ids, everyone)
+    ids = everyone[(everyone >= 0) & (everyone < 8)]
+    assert sum(in_use(got.tiles)[2]) == ids.size
+
+
+def test_any_number_of_choices_runs() -> None:
+    assert not fits(7, 24, 3) and fits(64, 512, 8) and not fits(65, 24, TOP_K)
+    got, expected = (run(name, *logits(7, 24), top_k=3) for name in ("pallas", "reference"))
+    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-6)
+    assert got.tiles is not None and expected.tiles is not None
+    assert in_use(got.tiles) == in_use(expected.tiles)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 16), (40, 16), (40, 4)])
@@ -78,18 +123,13 @@ def test_the_map_is_that_of_plain_loops(tokens: int, rows: int) -> None:
     assert in_use(jax.jit(tile_map, static_argnums=(1, 2))(ids, 9, rows)) == expected
 
 
-def test_what_one_program_cannot_hold_is_left_to_xla() -> None:
-    arrays = logits(65, 24)
-    assert not fits(65, 24, TOP_K) and not fits(64, 24, 3) and fits(64, 512, 8)
-    got, expected = run("pallas", *arrays), run("reference", *arrays)
-    jax.tree.map(np.testing.assert_array_equal, got, expected)
-
-
-@pytest.mark.parametrize(("arch", "format"), [("gfx942", PTPC), ("gfx950", MXFP4)])
+@pytest.mark.parametrize(
+    ("arch", "format", "tokens"), [("gfx942", PTPC, 7), ("gfx950", MXFP4, 7), ("gfx950", MXFP4, 70)]
+)
 def test_rows_quantised_beside_it_are_those_of_a_launch_of_their_own(
-    arch: str, format: QuantFormat
+    arch: str, format: QuantFormat, tokens: int
 ) -> None:
-    arrays, x = logits(7, 24), ROWS.at[3, 5].set(jnp.nan)
+    arrays, x = logits(tokens, 24), jnp.tile(ROWS, (tokens // 7, 1)).at[3, 5].set(jnp.nan)
     with gpu.assume(arch):
         got = run("pallas", *arrays, x=x, format=format)
         alone = jax.jit(lambda x: activations(x, format))(x)
@@ -120,6 +160,8 @@ def test_wrong_shapes_and_dtypes_are_refused() -> None:
         run("xla", *logits(2, 24), x=ROWS, format=PTPC)
     with pytest.raises(ValueError, match="expected float32 logits, got bfloat16"):
         run("pallas", logits(2, 24)[0].astype(jnp.bfloat16), logits(2, 24)[1])
+    with pytest.raises(ValueError, match="expected at most 4096 experts, got 4097"):
+        run("pallas", *logits(2, 4097))
 
 
 def test_experts_take_the_routers_map() -> None:

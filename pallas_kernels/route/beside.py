@@ -1,0 +1,55 @@
+"""A launch whose first programs route and whose others quantise the experts' rows meanwhile."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+
+from pallas_kernels.grouped_matmul.activations import row_kernel
+from pallas_kernels.grouped_matmul.products import Operand
+from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.row_kernel import row_block
+from pallas_kernels.triton import launch, whole
+
+
+def launch_beside_rows(
+    body: Callable[[Array, Any, Any], None],
+    arrays: Any,
+    out_shape: Any,
+    x: Array | None,
+    format: QuantFormat | None,
+    *,
+    programs: int,
+    num_warps: int,
+) -> tuple[Any, Operand | None]:
+    """What body(program, refs of arrays, refs of out_shape) writes in this many programs, and the
+    rows of x as experts in this format multiply them, None where those stay as they are."""
+    beside = None if x is None else row_kernel(x, format)
+    x, quantised = (None, None) if beside is None else (x, Operand(*beside.out))
+    own_row = partial(row_block, row=lambda program: jnp.maximum(program - programs, 0))
+
+    def kernel(arrays: Any, x: Any, out: Any, rows: Any) -> None:
+        program = pl.program_id(0)
+        if beside is None:
+            body(program, arrays, out)
+            return
+        # As two `pl.when` 64 tokens in one program spill a register.
+        jax.lax.cond(
+            program < programs,
+            lambda: body(program, arrays, out),
+            partial(beside.body, x, *jax.tree.leaves(rows)),
+        )
+
+    return launch(
+        kernel,
+        name="route",
+        grid=(programs + (0 if x is None else len(x)),),
+        in_specs=(jax.tree.map(whole, arrays), jax.tree.map(own_row, x)),
+        out_specs=(jax.tree.map(whole, out_shape), jax.tree.map(own_row, quantised)),
+        out_shape=(out_shape, quantised),
+        num_warps=num_warps,
+    )(arrays, x)

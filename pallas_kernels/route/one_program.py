@@ -1,0 +1,111 @@
+"""Few tokens in one launch, of one program: scores, choice, weights and tile map.
+
+All tokens are seen at once, because where an expert's tiles lie depends on everyone's choice. The
+map is made of comparisons of pairs, so that only the scores need many registers.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+
+from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
+from pallas_kernels.grouped_matmul.tiles import row_tile
+from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.route.beside import launch_beside_rows
+from pallas_kernels.route.choice import Choice, Held, Routes, choice_shapes
+from pallas_kernels.route.scores import choose_experts, load_first, store_choice
+from pallas_kernels.triton import scatter, store
+
+MOST_TOKENS, MOST_EXPERTS = 64, 512
+"""What the registers of one program hold."""
+
+
+def fits(tokens: int, experts: int, top_k: int) -> bool:
+    """Whether one program holds them."""
+    return tokens <= MOST_TOKENS and experts <= MOST_EXPERTS and top_k in (1, 2, 4, 8)
+
+
+def route(
+    logits: Array,
+    bias: Array,
+    choice: Choice,
+    x: Array | None,
+    format: QuantFormat | None,
+    held: Held,
+) -> Routes:
+    """See `pallas_kernels.route.api.route`."""
+    tokens, rows = len(logits), row_tile(len(logits), choice.top_k, held.experts)
+    map_out = map_shapes(tokens * choice.top_k, held.experts, rows)
+    (ids, weights, tiles), quantised = launch_beside_rows(
+        partial(_route, choice=choice, held=held.experts, tile_rows=rows),
+        (logits, bias, held.first),
+        (*choice_shapes(tokens, choice.top_k), map_out),
+        x,
+        format,
+        programs=1,
+        # 64 tokens: 128 VGPRs with 16 warps, 256 and more than 500 spilled with 8.
+        num_warps=4 if tokens <= 8 else 16,
+    )
+    return Routes(ids, weights, tiles, quantised)
+
+
+def _route(_: Array, arrays: Any, out: Any, choice: Choice, held: int, tile_rows: int) -> None:
+    (logits, bias, first), (ids, weights, tiles) = arrays, out
+    token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
+    chosen = choose_experts(logits, bias, token, choice.top_k)
+    store_choice(ids, weights, logits, chosen, choice)
+    own = chosen.ids - load_first(first)
+    # Other devices' experts, and those of rows that are not there, are one that does not exist.
+    here = chosen.inside & (own >= 0) & (own < held)
+    _store_map(tiles, token, chosen.nth, jnp.where(here, own, held), held, tile_rows)
+
+
+def _store_map(
+    tiles: TileMap, token: Array, nth: Array, chosen: Array, experts: int, rows: int
+) -> None:
+    """`grouped_matmul.tile_map` of these choices: a choice of all tokens against all pairs."""
+    expert, top_k = chosen.reshape(1, -1), nth.size
+    pair = jnp.arange(expert.size)[None, :]
+
+    def column(n: Array, values: Array) -> Array:
+        return jnp.sum(jnp.where(nth == n, values, 0), axis=1)[:, None]
+
+    def pairs_of(n: Array) -> tuple[Array, Array, Array]:
+        """An expert of every token, which pairs have the same, and how many of these are before."""
+        own = column(n, chosen)
+        same = expert == own
+        return own, same, same & (pair < token * top_k + n)
+
+    def add_start(n: Array, starts: Array) -> Array:
+        own, _, earlier = pairs_of(n)
+        start = (_count(earlier) % rows == 0) & (own < experts)
+        return jnp.where((nth == n) & start, 1, starts)
+
+    start = jax.lax.fori_loop(0, top_k, add_start, jnp.zeros_like(chosen)).reshape(1, -1)
+
+    def write(n: Array, _: Array) -> Array:
+        own, same, earlier = pairs_of(n)
+        # Four counts of up to 511, 511, 64 and 63 in one sum: each would take the same registers.
+        before = jnp.where(expert < own, 1 + (start << 9), 0)
+        counts = _count(before + jnp.where(same, 1 << 18, 0) + jnp.where(earlier, 1 << 25, 0))
+        rank, place = counts >> 25, (counts & 511) + (counts >> 25)
+        tile, left = (counts >> 9 & 511) + rank // rows, (counts >> 18 & 127) - rank
+        exists = own < experts
+        first = (rank % rows == 0) & exists
+        scatter(tiles.order, place, token * top_k + n, exists)
+        for array, value in ((tiles.expert, own), (tiles.first, place)):
+            scatter(array, tile, value, first)
+        scatter(tiles.rows, tile, jnp.minimum(left, rows), first)
+        return _
+
+    jax.lax.fori_loop(0, top_k, write, 0)
+    store(tiles.used.at[jnp.arange(1)], _count(start)[0])
+
+
+def _count(pairs: Array) -> Array:
+    """The sum over all pairs."""
+    return jnp.sum(pairs.astype(jnp.int32), axis=1)[:, None]
