@@ -55,7 +55,7 @@ def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
 
 
 def _run(operation: Any, choice: Choice, format: QuantFormat | None, *arrays: Array) -> Any:
-    *routed, x = arrays
+    x, *routed = arrays
     return operation(*routed, choice, *(() if format is None else (x, format)))
 
 
@@ -69,7 +69,7 @@ def _example(stack: ExpertStack, tokens: int, seed: int) -> tuple[Array, ...]:
     logits, bias, x = jax.random.split(jax.random.key(seed), 3)
     shape = (tokens, stack.experts)
     return (
+        jax.random.normal(x, (tokens, stack.hidden), jnp.bfloat16),
         jax.random.normal(logits, shape),
         jax.random.normal(bias, shape[1:]) / 16,
-        jax.random.normal(x, (tokens, stack.hidden), jnp.bfloat16),
     )
