@@ -6,7 +6,7 @@ PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
 
-.PHONY: serve test prove prove-sharding rocm-check rocm-check-short lint clean
+.PHONY: serve test page-check prove prove-sharding rocm-check rocm-check-short lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -16,6 +16,10 @@ serve: .venv/installed
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not optimised"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m optimised --optimise
+
+# The page at / in headless Chromium, which must be installed; keeps the picture in docs.
+page-check: .venv/installed-page-check
+	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py
 
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
@@ -60,6 +64,10 @@ clean:
 .venv/installed-test: pyproject.toml | .venv/bin/pip
 	$(BIN)/pip install --disable-pip-version-check --editable '.[test]'
 	touch .venv/installed $@
+
+.venv/installed-page-check: .venv/installed-test
+	$(BIN)/pip install --disable-pip-version-check --editable '.[page-check]'
+	touch $@
 
 .venv-rocm/installed: pyproject.toml
 	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \

@@ -10,8 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve.errors import ApiError, as_response
 
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
-OPEN_PATHS |= {"/openapi.json"}
-"""Probes, collectors and the description of the API; everything else is the model's."""
+OPEN_PATHS |= {"/openapi.json", "/"}
+OPEN_FOLDER = "/page/"
+"""Probes, collectors, the description of the API and the page; everything else is the model's."""
 
 
 class ApiKeys:
@@ -45,12 +46,16 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and not _is_open(scope["path"]):
             authorization = Headers(scope=scope).get("authorization", "")
             if not self._keys.accepts(authorization):
                 await as_response(_unauthorized(authorization))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 def _unauthorized(authorization: str) -> ApiError:

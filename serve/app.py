@@ -16,6 +16,7 @@ from serve.exposition import CONTENT_TYPE, render
 from serve.model_info import model_info_router
 from serve.operation_flags import Operations
 from serve.request_record import Observer, Recorded
+from serve.page import page_router
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
 from serve.stamp import SyntheticHeader
@@ -58,6 +59,7 @@ def create_app(
     app.include_router(tokenization_router(service))
     app.include_router(model_info_router(service, app.version))
     app.include_router(cache_router(service))
+    app.include_router(page_router())
     _add_models(app, service)
     _add_probes(app, service)
     return app

@@ -38,6 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kernels", metavar="NAME", help="the implementation of operations where none is named"
     )
+    parser.addoption("--browser", action="store_true", help="drive the page in Chromium")
+    parser.addoption("--screenshot", metavar="FILE", help="where to keep a picture of the page")
     parser.addoption(
         "--rocm", action="store_true", help="fail, not skip, where XLA's ROCm compiler is missing"
     )

@@ -1,0 +1,104 @@
+"""The page at /, without a browser: what is served, and that it loads nothing from elsewhere."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from fake_server import Served
+
+from eagle3_jax.engine import Acceptance, Round
+from serve.page import MEDIA_TYPES, page_files
+
+FILES = {name: data.decode() for name, data in page_files().items()}
+SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
+NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+
+
+def node(source: str, *flags: str) -> str:
+    """What node prints for a module."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    argv = ["node", "--input-type=module", *flags, "-"]
+    done = subprocess.run(argv, input=source, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in FILES)])
+def test_every_file_comes_under_the_policy(fake: Served, path: str) -> None:
+    answer = fake.http.get(path)
+    name = path.removeprefix("/page/") if path != "/" else "index.html"
+    assert (answer.status_code, answer.text) == (200, FILES[name])
+    assert answer.headers["content-type"] == MEDIA_TYPES[name.rpartition(".")[2]]
+    policy = dict(
+        part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
+    )
+    assert policy["default-src"] == "'none'"
+    assert {policy[f"{kind}-src"] for kind in ("script", "style", "img", "connect")} == {"'self'"}
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "..%2fapp.py", "../app.py", "%2fetc%2fpasswd", ""])
+def test_nothing_else_is_served(fake: Served, name: str) -> None:
+    assert fake.http.get(f"/page/{name}").status_code == 404
+
+
+def test_all_that_files_name_is_there_and_nothing_is_elsewhere() -> None:
+    for name, text in FILES.items():
+        assert not re.search(r"""["'(=]\s*(https?:)?//""", text.replace(NAMESPACE, "")), name
+    page = FILES["index.html"]
+    named = set(re.findall(r'(?:src|href)="page/([^"]+)"', page))
+    named |= {n for script in SCRIPTS for n in re.findall(r'from "\./([^"]+)"', FILES[script])}
+    assert named | {"index.html"} == set(FILES)
+    on_disk = {file.name for file in files("serve.page").iterdir()} - {"__init__.py", "__pycache__"}
+    assert on_disk == set(FILES)
+
+
+def test_what_a_model_says_can_only_become_text() -> None:
+    """No markup is made of strings, and none of the page's own needs a looser policy."""
+    for script in SCRIPTS:
+        for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert sink not in FILES[script], f"{script} uses {sink}"
+        assert "localStorage" not in FILES[script] and "cookie" not in FILES[script]
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", FILES["index.html"])
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_parse(script: str) -> None:
+    node(FILES[script], "--check")
+
+
+def test_an_answers_figures_follow_from_its_origins() -> None:
+    """Beside the engine's own of the same rounds, the last of which the answer's end cut."""
+    accepted = [3, 0, 2, 1, 3]
+    runs = [[*range(1, count + 1), 0] for count in accepted]
+    origins = [0, *(origin for run in runs for origin in run)][:-1]
+    kept = [count + 1 for count in accepted]
+    kept[-1] -= 1
+    rounds = Counter(Round(3, 3, 3, a, k) for a, k in zip(accepted, kept, strict=True))
+    counts = Acceptance(rounds, 3)
+    source = FILES["tokens.js"] + f"console.log(JSON.stringify(figures({origins})))"
+    told: dict[str, Any] = json.loads(node(source))
+    assert told["length"] == pytest.approx(counts.accept_length_eos_corrected)
+    assert told["shares"] == pytest.approx(counts.acceptance_per_pos)
+    empty = json.loads(node(FILES["tokens.js"] + "console.log(JSON.stringify(figures([0])))"))
+    assert empty == {"shares": []}
+
+
+def test_the_servers_figures_are_read_from_its_metrics(fake: Served) -> None:
+    body = {"prompt": "abc", "max_tokens": 8}
+    before = fake.http.get("/metrics").text
+    for _ in range(3):
+        fake.http.post("/v1/completions", json=body)
+    texts = [json.dumps(text) for text in (before, fake.http.get("/metrics").text)]
+    script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
+    script += f"const [a, b] = [{', '.join(texts)}].map((t) => ({{time: 1, values: parse(t)}}));"
+    told = json.loads(node(script + "console.log(JSON.stringify(compare(a, b)))"))
+    # Three answers, each of four rounds that accept one draft of three.
+    assert (told["drafts"], told["tokens"], told["length"]) == (12, 24, 2)
+    assert told["shares"] == [1, 0, 0]

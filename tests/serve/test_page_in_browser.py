@@ -1,0 +1,249 @@
+"""The page in headless Chromium, over the embedded pair: `make page-check`."""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import httpx
+import pytest
+
+from serve.bench.server_process import serving
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+QUESTION = "What is 95 + 61?"
+CHAT = "**/v1/chat/completions"
+START_TIMEOUT_S = 300
+WAIT_MS = 60_000
+MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
+
+
+@pytest.fixture(scope="module")
+def chromium(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A browser, by Playwright."""
+    if not request.config.getoption("--browser"):
+        pytest.skip("run by make page-check")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    with import_module("playwright.sync_api").sync_playwright() as playwright:
+        # Chromium's own sandbox doesn't work for root, as which containers run tests.
+        sandbox = os.geteuid() != 0
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=sandbox)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def demo(chromium: Any) -> Iterator[str]:
+    """A server over the embedded pair, k = 3, and its address."""
+    with serving(["--demo"]) as (process, url):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready(url):
+            assert process.poll() is None and time.monotonic() < deadline, (
+                "the server did not start"
+            )
+            time.sleep(0.5)
+        yield url
+
+
+@pytest.fixture
+def page(chromium: Any, demo: str) -> Iterator[Any]:
+    """The page, ready; it may not complain, nor ask for anything from elsewhere."""
+    page = chromium.new_page(viewport={"width": 1180, "height": 800})
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console", lambda m: complaints.append(m.text) if "Content Security" in m.text else None
+    )
+    page.on("request", lambda r: r.url.startswith(demo) or complaints.append(r.url))
+    page.goto(demo)
+    page.wait_for_selector("#state[data-state=ready]")
+    page.fill("#temperature", "0")
+    yield page
+    page.close()
+    assert not complaints
+
+
+def ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def ask(page: Any, text: str) -> Any:
+    """Sends a message by the keyboard and waits for its answer or error."""
+    known = page.locator("article").count()
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+    page.locator("article").nth(known + 1).wait_for(timeout=WAIT_MS)
+    page.wait_for_selector("#send:visible", timeout=WAIT_MS)
+    return page.locator("article").last
+
+
+def shown(answer: Any) -> list[tuple[int, str]]:
+    """(origin, text) of the tokens as they are coloured."""
+    found = answer.locator(".token").evaluate_all(
+        "all => all.map(e => [e.className, e.textContent])"
+    )
+    drafts = (re.search(r"\bd(\d)", name) for name, _ in found)
+    return [(int(d[1]) if d else 0, text) for d, (_, text) in zip(drafts, found, strict=True)]
+
+
+def streamed(**delta: str) -> str:
+    """An event of a chat."""
+    origins = [{"text": text, "origin": 1} for text in delta.values()]
+    choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": None}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def test_a_chat_streams_and_its_colours_and_counters_are_the_servers(
+    page: Any, demo: str, request: pytest.FixtureRequest
+) -> None:
+    body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+    body |= {"max_tokens": 256, "token_origins": True}
+    expected = httpx.post(f"{demo}/v1/chat/completions", json=body, timeout=60).json()["choices"][0]
+    pieces: list[int] = []
+    page.expose_function("grown", lambda count: pieces.append(count))
+    page.evaluate(
+        "new MutationObserver(() => grown(document.querySelectorAll('.token').length))"
+        ".observe(document.getElementById('messages'), {childList: true, subtree: true})"
+    )
+    answer = ask(page, QUESTION)
+    entries = [(e["origin"], e["text"]) for e in expected["token_origins"] if e["text"]]
+    assert shown(answer) == entries and {origin for origin, _ in entries} == {0, 1, 2, 3}
+    assert answer.locator(".text").text_content() == expected["message"]["content"]
+    assert len(set(pieces)) > 3, "the answer came in one piece"
+    shades = {
+        answer.locator(s).first.evaluate("e => getComputedStyle(e).backgroundColor")
+        for s in (".target", ".d1", ".d2", ".d3")
+    }
+    assert len(shades) == 4
+    assert page.inner_text("#answer-tokens") == str(len(expected["token_origins"]))
+    length = float(page.inner_text("#answer-length"))
+    assert length == pytest.approx(expected["spec"]["accept_length"], abs=0.25)
+    assert float(page.inner_text("#answer-rate")) > 0
+    assert page.inner_text("#answer-ttft").endswith(" ms")
+    assert page.locator("#answer-positions tr").count() == 3
+    page.wait_for_selector("#server-length:text-matches('[1-4][.]')")
+    assert page.inner_text("#server-waiting") == "0"
+    assert page.inner_text("#model") == "eagle3-demo · context 1024"
+    answer.locator(".token.d2").nth(3).hover()
+    assert re.match(r"token \d+ · draft 2 of its round, accepted$", page.inner_text("#hint"))
+    page.wait_for_selector("#server-running:text-is('0')")
+    if file := request.config.getoption("--screenshot"):
+        page.screenshot(path=file)
+
+
+def test_options_reach_the_server_and_turns_are_remembered(page: Any) -> None:
+    page.fill("#drafts", "0")
+    page.fill("#max-tokens", "9")
+    page.fill("#key", "secret")
+    page.check("#logprobs")
+    ask(page, QUESTION)
+    with page.expect_request(CHAT) as sent:
+        answer = ask(page, "And 1 + 1?")
+    body = sent.value.post_data_json
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    assert (body["temperature"], body["max_tokens"]) == (0, 9)
+    assert body["speculative"] == {"num_tokens": 0}
+    assert sent.value.headers["authorization"] == "Bearer secret"
+    assert {origin for origin, _ in shown(answer)} == {0}
+    assert "cut at max tokens" in answer.inner_text() or len(shown(answer)) < 9
+    answer.locator(".text").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert re.match(r"token 2 · chosen by the target · log-prob -?\d", page.inner_text("#hint"))
+    assert (
+        page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
+    )
+
+
+def test_an_answer_can_be_stopped_and_its_request_ends(page: Any, demo: str) -> None:
+    page.fill("#temperature", "2")
+    page.fill("#max-tokens", "900")
+    page.fill("#prompt", QUESTION)
+    page.press("#prompt", "Enter")
+    page.wait_for_selector("article .token")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".note:text('stopped')")
+    page.wait_for_selector("#server-running:text-is('0')")
+    assert page.locator(".error").count() == 0
+
+
+def test_reasoning_is_folded_and_markup_stays_text(page: Any) -> None:
+    """Also where a mark that nobody sees lies between the tokens, and text without tokens."""
+    events = streamed(reasoning=MARKUP) + streamed(content=MARKUP) + "data: [DONE]\n\n"
+    events = events.replace('"text": ', '"text": "", "origin": 0}, {"text": ', 1)
+    page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=events))
+    answer = ask(page, "x")
+    assert answer.locator("details:not([open]) .text").text_content() == MARKUP
+    assert answer.locator(":scope > .text").text_content() == MARKUP
+    assert answer.locator("img, b").count() == 0 and page.title() == "eagle3-jax"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "told"),
+    [
+        (401, {}, "401: told why. Put the server's key into “API key”."),
+        (
+            429,
+            {"Retry-After": "3"},
+            "429: told why. Too many requests are waiting. Try again in 3 s.",
+        ),
+        (400, {}, "400: told why."),
+    ],
+)
+def test_errors_are_sentences(page: Any, status: int, headers: dict[str, str], told: str) -> None:
+    body = json.dumps({"error": {"message": "told why", "code": "x"}})
+    page.route(CHAT, lambda route: route.fulfill(status=status, headers=headers, body=body))
+    error = ask(page, "x")
+    assert error.text_content() == told and error.get_attribute("role") == "alert"
+    assert page.input_value("#prompt") == "x", "the message is lost"
+
+
+def test_a_stream_that_breaks_and_a_server_that_is_gone_are_told(page: Any) -> None:
+    half = streamed(content="half")
+    page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=half))
+    assert ask(page, "x").text_content() == "The connection ended before the answer did."
+    page.route("**/*", lambda route: route.abort())
+    page.wait_for_selector("#state[data-state=down]")
+    assert "can't be reached" in ask(page, "y").text_content()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_reads_well_on_a_phone_in_light_and_dark(chromium: Any, demo: str, scheme: str) -> None:
+    """Nothing is wider than the screen, and text has WCAG's contrast of 4.5 on every shade."""
+    page = chromium.new_page(viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    page.goto(demo)
+    page.wait_for_selector("#legend .target")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    colours: list[str] = page.evaluate(
+        "['--ink', '--soft', '--paper', '--panel', ...[1, 2, 3, 4, 5, 6, 7, 8].map(i => `--d${i}`)]"
+        ".map(n => getComputedStyle(document.documentElement).getPropertyValue(n))"
+    )
+    ink, soft, paper, panel, *shades = map(luminance, colours)
+    assert all(contrast(ink, shade) >= 4.5 for shade in (paper, panel, *shades))
+    assert contrast(soft, panel) >= 4.5 and contrast(soft, paper) >= 4.5
+    page.close()
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of #rgb or #rrggbb."""
+    digits = colour.strip().removeprefix("#")
+    pairs = [d * 2 for d in digits] if len(digits) == 3 else re.findall("..", digits)
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (int(p, 16) / 255 for p in pairs)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: float, other: float) -> float:
+    """WCAG's contrast of two luminances, 1 to 21."""
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
