@@ -15,8 +15,8 @@ from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
 from serve.model_info import model_info_router
 from serve.operation_flags import Operations
-from serve.request_record import Observer, Recorded
 from serve.page import page_router
+from serve.request_record import Observer, Recorded
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
 from serve.stamp import SyntheticHeader
