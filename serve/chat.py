@@ -128,7 +128,8 @@ def prompt_ids(service: Service, body: TemplateInput) -> list[int]:
     as_objects = tools is None or tools.arguments_as_objects
     try:
         messages = [template_message(told, as_objects) for told in body.template_messages()]
-        return service.tokenizer.encode_chat(messages, **body.template_options())
+        options = {**service.template_kwargs, **body.template_options()}
+        return service.tokenizer.encode_chat(messages, **options)
     # A TypeError comes from template options that are no options, such as `messages`.
     except (ValueError, TypeError, RecursionError) as error:
         raise invalid_request(str(error), param="messages") from error

@@ -53,7 +53,6 @@ MINIMAX_M2 = Dialect(
     arguments_as_objects=True,
 )
 DIALECTS = {dialect.name: dialect for dialect in (KIMI_K2, MINIMAX_M2)}
-CHOICES = ("auto", "none", *DIALECTS)
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,18 @@ def choose_reading(
     Raises ValueError where the tokenizer lacks the marks of what was asked for.
     """
     ids = {mark: id_of(mark, tokenizer) for d in DIALECTS.values() for mark in _marks(d)}
-    tools = _choose("--tool-call-parser", tool_call_parser, ids, lambda d: d.call_marks)
-    reasoning = _choose(
-        "--reasoning-parser", reasoning_parser, ids, lambda _: (THINK, END_OF_THINK)
-    )
-    if reasoning_parser == "auto" and reasoning and tools:
-        reasoning = tools
+    lacking = {d: [m.text for m in d.call_marks if ids[m] is None] for d in DIALECTS.values()}
+    likely = next((d for d in DIALECTS.values() if not lacking[d]), None)
+    tools = likely if tool_call_parser == "auto" else DIALECTS.get(tool_call_parser)
+    if tools and lacking[tools]:
+        missing = ", ".join(lacking[tools])
+        raise ValueError(f"--tool-call-parser {tools.name}: the tokenizer has no {missing}")
+    thinks = ids[THINK] is not None and ids[END_OF_THINK] is not None
+    reasoning = DIALECTS.get(reasoning_parser)
+    if reasoning and not thinks:
+        raise ValueError(f"--reasoning-parser {reasoning.name}: the tokenizer has no <think> marks")
+    if reasoning_parser == "auto" and thinks:
+        reasoning = tools or likely or KIMI_K2
     if reasoning and tools and reasoning is not tools:
         raise ValueError(
             f"--reasoning-parser {reasoning.name} and --tool-call-parser {tools.name}: no model "
@@ -112,21 +117,3 @@ def choose_reading(
 
 def _marks(dialect: Dialect) -> tuple[Mark, ...]:
     return (THINK, END_OF_THINK, *dialect.call_marks)
-
-
-def _choose(
-    flag: str,
-    name: str,
-    ids: Mapping[Mark, int | None],
-    needed: Callable[[Dialect], tuple[Mark, ...]],
-) -> Dialect | None:
-    name = name.replace("-", "_")
-    if name == "none":
-        return None
-    for dialect in DIALECTS.values():
-        lacking = [mark.text for mark in needed(dialect) if ids[mark] is None]
-        if not lacking and name in ("auto", dialect.name):
-            return dialect
-        if name == dialect.name:
-            raise ValueError(f"{flag} {name}: the tokenizer has no {', '.join(lacking)}")
-    return None

@@ -56,11 +56,13 @@ def load_pair(
     *,
     sizes: Mapping[str, Any] | None = None,
     say: Say = say_on_stderr,
+    adapt_tokenizer: Callable[[Tokenizer], Tokenizer] | None = None,
 ) -> LoadedPair:
     """Loads a pair, each published or converted; what had to be assumed is said.
 
     sizes: of the engine that will be built, as `build_engine` takes them, if they are known yet:
-    its KV cache must then fit beside the weights.
+    its KV cache must then fit beside the weights. adapt_tokenizer: makes of the checkpoint's
+    tokenizer the pair's, or refuses it before a weight is read.
 
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
     no weight is read before both are known to fit.
@@ -71,6 +73,7 @@ def load_pair(
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
     tokenizer = load_tokenizer(model)
+    tokenizer = adapt_tokenizer(tokenizer) if adapt_tokenizer else tokenizer
     mesh, activations = mesh_of_size(parallel), options.quantize_activations
     with notices(say):
         target = outline_target(model, mesh=mesh, quantize_activations=activations)

@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from eagle3_jax.engine import EngineConfig
 from serve.app import create_app
+from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.dialects import choose_reading
 from serve.engine_thread import EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.loading import (
@@ -92,7 +93,8 @@ def _prepare(options: ServeOptions, report: Report) -> Service:
         _seed_source(options.seed),
         options.spec_metrics,
         grammars=engine.grammars,
-        reading=choose_reading(pair.tokenizer),
+        reading=read_answers(options.chat, pair.tokenizer),
+        template_kwargs=options.chat.template_kwargs,
     )
 
 
@@ -123,7 +125,15 @@ def _load(options: ServeOptions, report: Report) -> tuple[LoadedPair, str, str]:
     report.say(f"loading {name}")
     draft = draft if k else None
     sizes = _sizes(options)
-    pair = load_pair(model, draft, options.load, options.parallel, sizes=sizes, say=report.say)
+    pair = load_pair(
+        model,
+        draft,
+        options.load,
+        options.parallel,
+        sizes=sizes,
+        say=report.say,
+        adapt_tokenizer=partial(set_up_chat, options.chat),
+    )
     return pair, name, str(model)
 
 

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from eagle3_jax.engine import Request
@@ -47,7 +48,8 @@ class Service:
     """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
     much responses say about speculation; `grammars` are the engine's; `reading` is what is
-    told apart in chat answers."""
+    told apart in chat answers, `template_kwargs` the template's variables unless a request sets
+    them."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -58,6 +60,7 @@ class Service:
     spec_metrics: SpecMetricsLevel = "none"
     grammars: Grammars | None = None
     reading: ChatReading = PLAIN
+    template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""

@@ -69,10 +69,13 @@ def served_by(
     operations: Operations | None = None,
     send_buffer: int | None = None,
     observers: Sequence[Observer] = (),
+    **fields: Any,
 ) -> Iterator[Served]:
-    """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps."""
+    """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps;
+    fields: of the service that are other than usual."""
     operations = operations or Operations()
     service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
+    service = replace(service, **fields)
     connection = timed_connection(operations.client_timeout_s)
     app = create_app(service, operations, observers)
     server = uvicorn.Server(uvicorn.Config(app, http=connection, log_level="error", ws="none"))

@@ -1,0 +1,27 @@
+"""What the flags about chat make of a checkpoint's tokenizer."""
+
+from dataclasses import replace
+
+from convert.chat_template import compile_template
+from convert.tokenizer import Tokenizer
+from serve.chat_flags import ChatOptions
+from serve.dialects import ChatReading, choose_reading
+
+
+def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:
+    """What is read from answers; ValueError where the tokenizer lacks the marks for it."""
+    return choose_reading(
+        tokenizer, options.reasoning_parser, options.tool_call_parser, options.auto_tool_choice
+    )
+
+
+def set_up_chat(options: ChatOptions, tokenizer: Tokenizer) -> Tokenizer:
+    """The checkpoint's tokenizer with the template that the flags give it.
+
+    ValueError for a template that is not valid jinja, and as `read_answers`.
+    """
+    read_answers(options, tokenizer)
+    if options.template is None:
+        return tokenizer
+    text, origin = options.template
+    return replace(tokenizer, template=compile_template(text, origin), template_text=text)

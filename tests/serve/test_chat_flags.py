@@ -1,0 +1,111 @@
+"""The flags about chat, and what they make of a checkpoint's tokenizer."""
+
+from pathlib import Path
+
+import openai
+import pytest
+from dialect_tokenizers import kimi, minimax
+from fake_server import served_by
+from scripted_engine import ScriptedEngine
+
+from serve.chat_flags import PARSERS, ChatOptions
+from serve.chat_setup import set_up_chat
+from serve.dialects import DIALECTS, KIMI_K2, MINIMAX_M2, choose_reading
+from serve.flags import parse_serve_flags
+
+TEMPLATE = """\
+{%- for m in messages -%}
+{%- if m.role == 'robot' -%}{{ raise_exception('no robots: ' + m.content) }}{%- endif -%}
+{{ m.content[1:] if strange else m.content }}
+{%- endfor -%}<think>{{ '</think>' if quick }}"""
+
+
+def chat(*argv: str) -> ChatOptions:
+    return parse_serve_flags(["m", *argv])[0].chat
+
+
+def test_both_engines_names_of_a_parser_are_known() -> None:
+    assert chat() == ChatOptions() and PARSERS[2:] == tuple(DIALECTS)
+    vllm = chat("--reasoning-parser", "minimax_m2", "--tool-call-parser", "kimi_k2")
+    sglang = chat("--reasoning-parser", "minimax", "--tool-call-parser=kimi-k2")
+    assert vllm == sglang == ChatOptions(reasoning_parser="minimax_m2", tool_call_parser="kimi_k2")
+    assert chat("--enable-auto-tool-choice").auto_tool_choice is True
+    assert chat("--no-enable-auto-tool-choice").auto_tool_choice is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "naming"),
+    [
+        (["--reasoning-parser", "oracle"], "invalid choice: 'oracle'"),
+        (["--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: "),
+        (["--default-chat-template-kwargs", "{"], "--default-chat-template-kwargs is not JSON"),
+        (["--default-chat-template-kwargs", "[]"], "must be a JSON object"),
+    ],
+)
+def test_flags_that_can_not_be_used_are_named(
+    argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        chat(*argv)
+    assert naming in capsys.readouterr().err
+
+
+def test_auto_follows_the_tokenizers_marks() -> None:
+    for tokenizer, dialect in ((kimi(), KIMI_K2), (minimax(), MINIMAX_M2)):
+        reading = choose_reading(tokenizer)
+        assert reading.reasoning is reading.tools is dialect and reading.auto_tool_choice
+        off = choose_reading(tokenizer, "none", "none")
+        assert off.reasoning is off.tools is None and not off.auto_tool_choice and not off.marks
+        assert not choose_reading(tokenizer, auto_tool_choice=False).auto_tool_choice
+
+
+@pytest.mark.parametrize(
+    ("options", "naming"),
+    [
+        (ChatOptions(tool_call_parser="minimax_m2"), "the tokenizer has no <minimax:tool_call>"),
+        (ChatOptions(reasoning_parser="minimax_m2", tool_call_parser="kimi_k2"), "no model"),
+        (ChatOptions(template=("{% if %}", "FILE")), "FILE: the chat template is not valid jinja"),
+        (ChatOptions(tool_call_parser="none", auto_tool_choice=True), "needs --tool-call-parser"),
+    ],
+)
+def test_what_does_not_fit_the_tokenizer_is_refused(options: ChatOptions, naming: str) -> None:
+    with pytest.raises(ValueError, match=naming):
+        set_up_chat(options, kimi())
+
+
+def test_a_template_file_replaces_the_checkpoints(tmp_path: Path) -> None:
+    """Its own errors are 400; its variables come from the flag, then from the request."""
+    path = tmp_path / "template.jinja"
+    path.write_text(TEMPLATE)
+    options = chat("--chat-template", str(path), "--default-chat-template-kwargs", '{"quick": 1}')
+    tokenizer = set_up_chat(options, kimi())
+    assert tokenizer.template_text == TEMPLATE
+    engine = ScriptedEngine(answers=[tokenizer.encode("x</think>y", add_special=True)])
+    with served_by(engine, tokenizer, template_kwargs=options.template_kwargs) as server:
+
+        def ask(role: str, **variables: object) -> object:
+            return server.openai.chat.completions.create(
+                model="fake",
+                messages=[{"role": role, "content": "hi"}],  # type: ignore[arg-type]
+                extra_body={"chat_template_kwargs": variables},
+            )
+
+        ask("user")
+        ask("user", quick=False, strange=True)
+        prompts = [tokenizer.decode(request.prompt_ids) for request in engine.requests]
+        assert prompts == ["hi<think></think>", "i<think>"]
+        with pytest.raises(openai.BadRequestError, match="no robots: hi"):
+            ask("robot")
+
+
+def test_without_a_reasoning_parser_reasoning_is_content() -> None:
+    tokenizer = kimi()
+    engine = ScriptedEngine(answers=[tokenizer.encode("a</think>b", add_special=True)])
+    reading = choose_reading(tokenizer, "none")
+    with served_by(engine, tokenizer, reading=reading) as server:
+        answer = server.openai.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": "hi"}],
+            extra_body={"chat_template_kwargs": {"thinking": True}},
+        )
+    assert answer.choices[0].message.content == "a</think>b"
