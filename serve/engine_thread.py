@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine import BARS_EVERY_TOKEN, EngineStats, Request, RequestOutput
 from eagle3_jax.engine.executor import Progress
 from serve.errors import ApiError, invalid_request, queue_full, unavailable
 from serve.output_stream import OutputStream
@@ -29,6 +29,8 @@ class EngineLike(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def started(self) -> Sequence[str]: ...
     def warmup(self, progress: Progress | None = None) -> None: ...
     def add(self, request: Request) -> None: ...
     def cancel(self, request_id: str) -> None: ...
@@ -41,6 +43,7 @@ class Observer(Protocol):
     """What is told about requests as they pass; times are in seconds of one clock."""
 
     def on_submit(self, request: Request, now: float) -> None: ...
+    def on_started(self, request_ids: Sequence[str], now: float) -> None: ...
     def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None: ...
     def on_refused(self, request_id: str) -> None: ...
     def on_aborted(self, request_id: str) -> None: ...
@@ -225,7 +228,10 @@ class EngineThread:
         if self.state != "dead":
             self.ready.set()
 
-    def _on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None:
+    def _on_step(
+        self, started: Sequence[str], began: float, outputs: Sequence[RequestOutput], now: float
+    ) -> None:
+        self._observer.on_started([id for id in started if id in self._streams], began)
         known = [output for output in outputs if output.request_id in self._streams]
         self._observer.on_outputs(known, now)
         for output in known:
@@ -233,7 +239,8 @@ class EngineThread:
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
             if output.finish_reason == "error":
-                stream.fail(ApiError(500, f"{output.stop_reason}", code="generation_failed"))
+                status = 400 if output.stop_reason == BARS_EVERY_TOKEN else 500
+                stream.fail(ApiError(status, f"{output.stop_reason}", code="generation_failed"))
             else:
                 stream.push(output)
         self._note_idle()
@@ -264,11 +271,11 @@ class EngineThread:
             self._post(self._on_ready)
             while self._handle_messages():
                 if self._engine.has_work:
-                    self._step_began = self._clock()
+                    self._step_began = began = self._clock()
                     outputs = self._engine.step()
                     self._step_began = None
                     self.stats = self._engine.stats()
-                    self._post(self._on_outputs, outputs, self._clock())
+                    self._post(self._on_step, self._engine.started, began, outputs, self._clock())
         except Exception as error:
             logger.exception("the engine failed")
             self.fail_soon(str(error))

@@ -84,6 +84,8 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
+        self.started: list[str] = []
+        """Requests whose prompts the latest step was the first to run."""
         self._num_drafts = config.num_speculative_tokens if draft is not None else 0
         self._counters = Counters()
 
@@ -150,6 +152,7 @@ class Engine:
 
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
+        self.started = []
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
             if self._scheduler.leaves_slots_idle:
@@ -189,6 +192,9 @@ class Engine:
         chunk = self._scheduler.next_chunk()
         if chunk is None:
             return False
+        if not chunk.sequence.has_started:
+            chunk.sequence.has_started = True
+            self.started.append(chunk.sequence.request.request_id)
         report = self._runner.prefill(chunk)
         self._scheduler.chunk_dispatched(chunk)
         told = chunk.last or chunk.sequence.scores_prompt

@@ -7,6 +7,8 @@ from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 
+BARS_EVERY_TOKEN = "the request's options bar every token"
+"""The stop_reason of an error that is the request's own."""
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 

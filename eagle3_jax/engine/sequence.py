@@ -10,14 +10,14 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammar import Matcher
 from eagle3_jax.engine.logprobs import LogprobRows, LogprobsOfToken, PromptLogprobs
-from eagle3_jax.engine.request import FinishReason, Request, RequestOutput
+from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
 from eagle3_jax.sampling_rows import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
 
 FAILURES = {
     NOT_FINITE: "the model's logits are not finite",
-    NO_CANDIDATE: "the request's options bar every token",
+    NO_CANDIDATE: BARS_EVERY_TOKEN,
 }
 
 
@@ -51,6 +51,7 @@ class Sequence:
     stream: TextStream
     matcher: Matcher | None = None
     status: Status = Status.WAITING
+    has_started: bool = False
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     prefill_ids: list[int] = field(default_factory=list)

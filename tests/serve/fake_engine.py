@@ -66,6 +66,7 @@ class FakeEngine:
     go: threading.Event = field(default_factory=threading.Event)
     running: dict[str, Sequence_] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
     num_steps: int = 0
     num_resets: int = 0
     prompt_tokens: int = 0
@@ -115,6 +116,8 @@ class FakeEngine:
         if self.num_steps == self.hang_at_step:
             threading.Event().wait()
         time.sleep(self.step_s)
+        running = self.running.values()
+        self.started = [s.request.request_id for s in running if s.position == 0]
         return [self._advance(sequence) for sequence in list(self.running.values())]
 
     def _advance(self, sequence: Sequence_) -> RequestOutput:

@@ -117,7 +117,7 @@ def test_options_that_bar_every_token_are_an_error_of_that_request(server: Serve
     ids = server.service.tokenizer.encode(token)
     body = {"prompt": PROMPT, "allowed_token_ids": ids, "bad_words": [token]}
     answer = server.http.post("/v1/completions", json=body)
-    assert answer.status_code == 500
+    assert answer.status_code == 400
     assert "bar every token" in answer.json()["error"]["message"]
     streamed = server.http.post("/v1/completions", json=body | {"stream": True}).text
     assert "bar every token" in streamed and streamed.endswith("data: [DONE]\n\n")

@@ -131,7 +131,9 @@ def test_a_list_of_wrong_items_makes_one_error() -> None:
         assert caught.value.error_count() <= 4
 
 
-STREAM = b'{"prompt": "a", "max_tokens": 250, "n": 4, "stream": true, "return_token_ids": true}'
+CHOICES, TOKENS = 128, 40
+BODY = {"prompt": "a" * 200, "max_tokens": TOKENS, "n": CHOICES, "stream": True}
+STREAM = json.dumps(BODY | {"return_token_ids": True}).encode()
 STREAM = POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(STREAM) + STREAM
 
 
@@ -143,7 +145,7 @@ def stalled(serve, timeout_s: float) -> Iterator[tuple[Served, socket.socket]]:
     with connection(server) as bare:
         bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         bare.sendall(STREAM)
-        while server.engine.num_steps < 125 or server.engine.running:
+        while server.engine.num_steps < TOKENS / 2 or server.engine.running:
             time.sleep(0.01)
         yield server, bare
 
@@ -151,11 +153,12 @@ def stalled(serve, timeout_s: float) -> Iterator[tuple[Served, socket.socket]]:
 def test_who_reads_late_slowed_nobody_and_gets_everything_in_fewer_pieces(serve) -> None:
     with stalled(serve, timeout_s=60) as (server, bare):
         assert server.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
         answer = read_to_end(bare).decode()
-    assert "data: [DONE]" in answer and answer.count('"finish_reason":"length"') == 4
+    assert "data: [DONE]" in answer and answer.count('"finish_reason":"length"') == CHOICES
     events = [json.loads(line[6:]) for line in answer.split("\r\n") if line.startswith("data: {")]
     ids = [i for event in events for i in event["choices"][0]["token_ids"]]
-    assert len(ids) == 4 * 250 and len(events) < 4 * 125
+    assert len(ids) == CHOICES * TOKENS and len(events) < CHOICES * TOKENS / 2
 
 
 def test_who_reads_nothing_is_hung_up_on(serve) -> None:

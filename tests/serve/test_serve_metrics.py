@@ -1,13 +1,14 @@
 """GET /metrics: vLLM's names, right sums, digits that every collector can read."""
 
 import re
+from dataclasses import replace
 
 from fake_engine import FakeEngine
 from fake_server import Served
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from eagle3_jax.engine import Request, RequestOutput
+from eagle3_jax.engine import Request, RequestOutput, Round
 from eagle3_jax.sampling_params import SamplingParams
 from serve.exposition import render
 from serve.metrics import Metrics
@@ -58,6 +59,58 @@ def test_counters_add_up_over_requests(serve) -> None:
     assert samples["num_requests_running"] == 0
 
 
+SECTION = """spec_decode_num_drafts_total spec_decode_num_draft_tokens_total
+spec_decode_num_accepted_tokens_total spec_decode_num_accepted_tokens_per_pos_total|0
+prompt_tokens_total generation_tokens_total request_success_total|stop request_success_total|length
+request_success_total|abort num_preemptions_total prefix_cache_queries_total
+prefix_cache_hits_total num_requests_running num_requests_waiting kv_cache_usage_perc"""
+HISTOGRAMS = """time_to_first_token_seconds inter_token_latency_seconds
+request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds
+request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds
+request_prompt_tokens request_generation_tokens iteration_tokens_total"""
+
+
+def test_every_name_of_vllm_that_clients_read_is_there_before_and_after_a_request(serve) -> None:
+    server = serve(FakeEngine())
+    for expected in (0, 1):
+        samples = scrape(server)
+        assert set(SECTION.split()) <= samples.keys()
+        for name in HISTOGRAMS.split():
+            assert (samples[f"{name}_count"] > 0) == expected, name
+        server.http.post("/v1/completions", json=PROMPT)
+
+
+def test_gaps_between_tokens_are_told_apart_below_10_ms(fake: Served) -> None:
+    buckets = re.findall(
+        r'^vllm:inter_token_latency_seconds_bucket{.*le="([\d.]+)"} ',
+        fake.http.get("/metrics").text,
+        re.MULTILINE,
+    )
+    below = [float(edge) for edge in buckets if float(edge) < 0.01]
+    assert len(below) >= 8 and max(below) == 0.008
+
+
+def test_collectors_of_the_field_read_numbers_above_a_million_right() -> None:
+    """By vLLM's rule and by InferenceX's: split at spaces, and digits and dots after the name."""
+    rounds = {Round(3, 3, 3, 2, 3): 2_345_678}
+    stats = replace(FakeEngine().stats(), rounds=rounds, generation_tokens=12_345_678)
+    metrics = Metrics("fake")
+    metrics.watch(lambda: stats)
+    text = render(metrics.registry)
+    vllm = {}
+    for line in text.split("\n"):
+        if line.startswith("vllm:spec_decode"):
+            name, value = line.split()[0].split("{")[0], float(line.split()[-1])
+            assert name.endswith("_total")
+            vllm[name.removeprefix("vllm:spec_decode_")] = vllm.get(name, 0) + value
+    assert vllm["num_drafts_total"] == 2_345_678
+    assert vllm["num_accepted_tokens_total"] == 4_691_356
+    assert vllm["num_draft_tokens_total"] == 7_037_034
+    (tokens,) = re.findall(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.]+)$", text, re.MULTILINE)
+    assert tokens == "12345678"
+    assert "_created" not in text and not re.search(r"\de[+-]?\d", text)
+
+
 def test_head_is_answered(fake: Served) -> None:
     assert fake.http.head("/metrics").status_code == 200
 
@@ -87,6 +140,7 @@ def output(count: int, finish: str | None = None) -> RequestOutput:
 def test_times_follow_the_clock_of_the_outputs() -> None:
     metrics = Metrics("fake")
     metrics.on_submit(Request("r", [1, 2, 3, 4], SamplingParams()), 10.0)
+    metrics.on_started(["r"], 10.5)
     metrics.on_outputs([output(1)], 12.0)
     metrics.on_outputs([output(3)], 12.25)
     metrics.on_outputs([output(2, "stop")], 13.0)
@@ -99,7 +153,10 @@ def test_times_follow_the_clock_of_the_outputs() -> None:
     assert total("time_to_first_token_seconds") == 2.0
     assert total("inter_token_latency_seconds") == 1.0
     assert total("request_time_per_output_token_seconds") == 1.0 / 5
+    assert total("request_queue_time_seconds") == 0.5
+    assert total("request_prefill_time_seconds") == 1.5
     assert total("request_decode_time_seconds") == 1.0
+    assert total("request_inference_time_seconds") == 2.5
     assert total("e2e_request_latency_seconds") == 3.0
     assert total("request_generation_tokens") == 6
     assert total("iteration_tokens_total") == 6

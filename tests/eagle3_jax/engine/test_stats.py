@@ -1,5 +1,6 @@
 """Counters, on a device that accepts what the test says."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from eagle3_jax.sampling_params import SamplingParams
 CONFIG = EngineConfig(3, max_model_len=40, max_num_seqs=2, page_size=4, num_pages=21)
 
 
-def engine_accepting(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> Engine:
+def engine_accepting(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int], config: EngineConfig = CONFIG
+) -> Engine:
     """Every round accepts the next of these counts, as far as there is room."""
-    engine = simulated_engine(monkeypatch, CONFIG)
+    engine = simulated_engine(monkeypatch, config)
     script: Any = iter(counts)
     runner: Any = engine._runner
     assert isinstance(runner, SimulatedRunner)
@@ -59,3 +62,20 @@ def test_load_is_what_is_held_now(monkeypatch: pytest.MonkeyPatch) -> None:
         engine.cancel(name)
     assert engine.stats().free_pages == 20
     assert engine.stats().num_running == engine.stats().num_waiting == 0
+
+
+def test_a_request_starts_once_when_its_prompt_first_runs_preempted_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 10 pages of 4 hold one answer of 25 tokens, not two.
+    engine = engine_accepting(monkeypatch, [0] * 200, replace(CONFIG, num_pages=11))
+    for name in "abc":
+        engine.add(Request(name, [ord(name) % 17] * 5, SamplingParams(max_tokens=20)))
+    started = []
+    while engine.has_work:
+        waiting = engine.stats().num_waiting
+        engine.step()
+        started += engine.started
+        assert len(engine.started) <= waiting
+    assert started == ["a", "b", "c"]
+    assert engine.stats().num_preemptions > 0
