@@ -133,11 +133,12 @@ class RuleTable:
                 self._by_shape[shape].append((rule, _PLACEHOLDER.findall(rule.name)))
 
     def match(self, name: str) -> list[tuple[Rule, dict[str, str]]]:
-        """Every rule that matches, with the values of its placeholders."""
+        """Every rule that matches, with the values of its placeholders. Rules for all that begins
+        alike stand above the others."""
         numbers = _NUMBER.findall(name)
         exact = self._by_shape.get(_NUMBER.sub("#", name), ())
         found = [(rule, dict(zip(names, numbers, strict=True))) for rule, names in exact]
-        return found + [(r, {}) for prefix, r in self._by_prefix if name.startswith(prefix)]
+        return [(r, {}) for prefix, r in self._by_prefix if name.startswith(prefix)] or found
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

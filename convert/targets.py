@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from convert.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
+from convert.minimax_m2 import (
+    canonical_minimax_name,
+    minimax_rules,
+    minimax_to_hf,
+    published_minimax_name,
+)
 from convert.rules import Rule
-from eagle3_jax.config import KimiConfig, TargetConfig
+from eagle3_jax.config import KimiConfig, MiniMaxConfig, TargetConfig
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,9 @@ class TargetFiles:
 
 FILES: Mapping[type[TargetConfig], TargetFiles] = {
     KimiConfig: TargetFiles(kimi_rules, canonical_kimi_name, published_kimi_name, kimi_to_hf),
+    MiniMaxConfig: TargetFiles(
+        minimax_rules, canonical_minimax_name, published_minimax_name, minimax_to_hf
+    ),
 }
 
 

@@ -81,7 +81,7 @@ class KimiConfig(TargetConfig):
         return MoEConfig(**{name: getattr(self, name) for name in MOE_FIELDS})
 
     @property
-    def rotary_dim(self) -> int:
+    def rope_dim(self) -> int:
         """How many dimensions of a head are rotated."""
         return self.qk_rope_head_dim
 

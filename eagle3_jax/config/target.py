@@ -23,7 +23,7 @@ class TargetConfig:
     eos_token_ids: tuple[int, ...] = ()
 
     @property
-    def rotary_dim(self) -> int:
+    def rope_dim(self) -> int:
         """How many dimensions of a head are rotated."""
         raise NotImplementedError
 

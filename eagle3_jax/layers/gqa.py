@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from eagle3_jax.cache import KVPools, PageView, rows_and_scale, write_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
-from eagle3_jax.layers.norm import RMSNorm
+from eagle3_jax.layers.norm import RMSNorm, norm_heads
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import gqa_decode, joint_matmul
@@ -25,9 +25,12 @@ class GQAttention(nnx.Module):
         kv_heads: int,
         head_dim: int,
         *,
+        qk_norm_eps: float | None = None,
         rngs: nnx.Rngs,
         dtype: DTypeLike,
     ):
+        """qk_norm_eps: of norms over all queries and all keys of a token, if there are some."""
+
         def linear(shape: tuple[int, int], axes: tuple[str | None, str | None]) -> Linear:
             return Linear(shape, axes, rngs=rngs, dtype=dtype)
 
@@ -35,6 +38,12 @@ class GQAttention(nnx.Module):
         self.k_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
         self.v_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
         self.o_proj = linear((heads * head_dim, hidden_size), ("heads", "embed"))
+        if qk_norm_eps is not None:
+            sizes = {"heads": heads * head_dim, "kv_heads": kv_heads * head_dim}
+            self.q_norm, self.k_norm = (
+                RMSNorm(size, qk_norm_eps, axis=axis, dtype=dtype) for axis, size in sizes.items()
+            )
+        self.has_qk_norm = qk_norm_eps is not None
         self.kv_heads, self.head_dim = kv_heads, head_dim
 
     @property
@@ -94,6 +103,8 @@ class GQAttention(nnx.Module):
     ]:
         """Rotated queries and keys, and values."""
         kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
-        projected = joint_matmul(x, *kernels, norm=norm and norm.norm)
-        q, k, v = (rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in projected)
+        q, k, v = joint_matmul(x, *kernels, norm=norm and norm.norm)
+        if self.has_qk_norm:
+            q, k = norm_heads(self.q_norm, self.k_norm, q, k)
+        q, k, v = (rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in (q, k, v))
         return rotate_halves(q, rope), rotate_halves(k, rope), v

@@ -101,7 +101,7 @@ class Target(nnx.Module):
 
     def rope(self, positions: Int[Array, "batch q_len"]) -> RopeTables:
         """What all layers rotate with."""
-        return rope_tables(self.config.rope, self.config.rotary_dim, positions)
+        return rope_tables(self.config.rope, self.config.rope_dim, positions)
 
     def __call__(
         self,

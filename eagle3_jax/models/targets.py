@@ -6,11 +6,12 @@ from typing import Any
 from flax import nnx
 from jax.typing import DTypeLike
 
-from eagle3_jax.config import KimiConfig, TargetConfig
+from eagle3_jax.config import KimiConfig, MiniMaxConfig, TargetConfig
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.minimax import MiniMaxTarget
 from eagle3_jax.models.target import Target
 
-TARGETS: Mapping[type[TargetConfig], Any] = {KimiConfig: KimiTarget}
+TARGETS: Mapping[type[TargetConfig], Any] = {KimiConfig: KimiTarget, MiniMaxConfig: MiniMaxTarget}
 
 
 def make_target(config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike) -> Target:

@@ -78,8 +78,8 @@ def moe(case: Case, layer: int) -> MoE:
 
 def test_rope_tables(case: Case) -> None:
     config = case.target.config
-    tables = rope_tables(config.rope, config.rotary_dim, positions())
-    half = config.rotary_dim // 2
+    tables = rope_tables(config.rope, config.rope_dim, positions())
+    half = config.rope_dim // 2
     for table, theirs in zip(tables, case.calls["model.rotary_emb"].output, strict=True):
         assert_equal(table, theirs[..., :half].expand(*IDS.shape, half))
 
@@ -97,7 +97,7 @@ def test_norm(case: Case, name: str) -> None:
 def test_attention(case: Case, layer: int) -> None:
     config = case.target.config
     call = case.calls[f"model.layers.{layer}.self_attn"]
-    rope = rope_tables(config.rope, config.rotary_dim, positions())
+    rope = rope_tables(config.rope, config.rope_dim, positions())
     attended, _ = run(case.target.layers[layer].self_attn, hidden_input(call), rope)
     assert_equal(attended, call.output[0])
 

@@ -1,0 +1,72 @@
+"""The published tensors of MiniMax-M2.5 as a table."""
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from convert.published_config import rope_to_hf
+from convert.rules import TRANSPOSED, TRANSPOSED_FLOATS, Rule, norm_rule, projection_rule
+from eagle3_jax.config import MiniMaxConfig
+
+_LAYER = "layers.{layer}."
+_ATTENTION = _LAYER + "self_attn."
+_EXPERTS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+
+
+def minimax_rules(config: MiniMaxConfig) -> list[Rule]:
+    """The table for one configuration; names are without the prefix `model.`."""
+    block, bias = _LAYER + "block_sparse_moe.", "gate.e_score_correction_bias"
+    norms = [
+        "norm",
+        *(_LAYER + name for name in ("input_layernorm", "post_attention_layernorm")),
+        *(_ATTENTION + name for name in ("q_norm", "k_norm")),
+    ]
+    mtp = "multi-token prediction, whose work a draft does"
+    return [
+        Rule("embed_tokens.weight", ("embed_tokens.embedding",)),
+        *map(norm_rule, norms),
+        *(projection_rule(_ATTENTION + f"{name}_proj") for name in "qkvo"),
+        projection_rule("lm_head"),
+        *(_expert_rule(block, published, ours) for published, ours in _EXPERTS.items()),
+        Rule(block + "gate.weight", (_LAYER + "mlp.gate.kernel",), TRANSPOSED_FLOATS, saved="F32"),
+        Rule(block + "e_score_correction_bias", (_LAYER + "mlp." + bias,), saved="F32"),
+        *(Rule(f"layers.{layer}.{{rest}}", why=mtp) for layer in config.mtp_layers),
+    ]
+
+
+def _expert_rule(block: str, published: str, ours: str) -> Rule:
+    """One expert's matrix is a row of the stack."""
+    name = block + f"experts.{{expert}}.{published}.weight"
+    return Rule(name, (_LAYER + f"mlp.experts.{ours}[{{expert}}]",), TRANSPOSED)
+
+
+def canonical_minimax_name(name: str) -> str:
+    """Strips the prefix `model.`."""
+    return re.sub(r"^model\.", "", name)
+
+
+def published_minimax_name(name: str) -> str:
+    """The released spelling of a canonical name."""
+    return name if name.startswith("lm_head.") else f"model.{name}"
+
+
+def minimax_to_hf(config: MiniMaxConfig, dtype: str) -> dict[str, Any]:
+    """A MiniMax-M2.5 config.json; `dtype` is torch's name of it."""
+    fields = asdict(config)
+    eos = list(fields.pop("eos_token_ids"))
+    del fields["rope"]
+    return {
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "model_type": "minimax_m2",
+        **fields,
+        **rope_to_hf(config.rope),
+        **({"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}),
+        "hidden_act": "silu",
+        "scoring_func": "sigmoid",
+        "use_qk_norm": True,
+        "qk_norm_type": "per_layer",
+        "use_routing_bias": True,
+        "shared_intermediate_size": 0,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+    }

@@ -1,0 +1,123 @@
+"""The configuration of MiniMax-M2.5 (formats and figures: its published config.json)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_jax.config.brief import brief
+from eagle3_jax.config.moe import MoEConfig
+from eagle3_jax.config.published import (
+    read_ids,
+    read_number,
+    read_sizes,
+    require_values,
+)
+from eagle3_jax.config.rope import RopeConfig
+from eagle3_jax.config.target import TargetConfig, text_fields
+
+FULL_ATTENTION = 1
+"""In attn_type_list; its other kind is the linear attention of MiniMax's older models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniMaxConfig(TargetConfig):
+    """Grouped-query attention with normed queries and keys, sigmoid-routed experts in every layer.
+
+    intermediate_size: of one expert. The MTP modules are not run: a draft does their work.
+    """
+
+    intermediate_size: int
+    num_key_value_heads: int
+    head_dim: int
+    rotary_dim: int
+    num_local_experts: int
+    num_experts_per_tok: int
+    num_mtp_modules: int = 0
+    mtp_transformer_layers: int = 0
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> "MiniMaxConfig":
+        """Reads a MiniMax-M2 config.json.
+
+        Raises ValueError for options that change the arithmetic and are not implemented.
+        """
+        text = text_fields(config)
+        require_values(text, _REQUIREMENTS)
+        _check_attention_types(text)
+        sizes = read_sizes(text, _SIZES)
+        if sizes["num_experts_per_tok"] > sizes["num_local_experts"]:
+            raise ValueError("num_experts_per_tok must not exceed num_local_experts")
+        if sizes["num_attention_heads"] % sizes["num_key_value_heads"]:
+            raise ValueError("num_key_value_heads must divide num_attention_heads")
+        if sizes["rotary_dim"] % 2 or sizes["rotary_dim"] > sizes["head_dim"]:
+            raise ValueError("rotary_dim must be even and at most head_dim")
+        mtp = [name for name in MTP_SIZES if text.get(name) is not None]
+        return cls(
+            **sizes,
+            **read_sizes(text, mtp, least=0),
+            rms_norm_eps=read_number(text, "rms_norm_eps"),
+            rope=RopeConfig.from_hf(text),
+            eos_token_ids=read_ids({**text, **config}, "eos_token_id") or (),
+        )
+
+    @property
+    def rope_dim(self) -> int:
+        """How many dimensions of a head are rotated: the first ones."""
+        return self.rotary_dim
+
+    @property
+    def moe(self) -> MoEConfig:
+        """The experts of every layer; their router is float32 whatever the model is."""
+        return MoEConfig(
+            hidden_size=self.hidden_size,
+            moe_intermediate_size=self.intermediate_size,
+            n_routed_experts=self.num_local_experts,
+            n_shared_experts=0,
+            num_experts_per_tok=self.num_experts_per_tok,
+            norm_topk_prob=True,
+            routed_scaling_factor=1.0,
+            router_dtype="float32",
+        )
+
+    @property
+    def units(self) -> dict[str, int]:
+        """How many parts that can't be divided each logical axis has."""
+        return {
+            **super().units,
+            "kv_heads": self.num_key_value_heads,
+            "expert": self.num_local_experts,
+            "expert_mlp": self.intermediate_size,
+        }
+
+    @property
+    def mtp_layers(self) -> range:
+        """The numbers of multi-token prediction's layers, which lie behind the decoder's."""
+        count = self.num_mtp_modules * self.mtp_transformer_layers
+        return range(self.num_hidden_layers, self.num_hidden_layers + count)
+
+
+def _check_attention_types(text: Mapping[str, Any]) -> None:
+    types = text.get("attn_type_list")
+    if types is not None and (not isinstance(types, list) or set(types) - {FULL_ATTENTION}):
+        raise ValueError(
+            f"attn_type_list must be a list of {FULL_ATTENTION}, full attention; got {brief(types)}"
+        )
+
+
+MTP_SIZES = ("num_mtp_modules", "mtp_transformer_layers")
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "rotary_dim"),
+    *("num_local_experts", "num_experts_per_tok", "max_position_embeddings"),
+)
+_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "scoring_func": ("sigmoid",),
+    "use_qk_norm": (True,),
+    "qk_norm_type": ("per_layer",),
+    "use_routing_bias": (True,),
+    "shared_intermediate_size": (0, None),
+    "attention_bias": (False, None),
+    "sliding_window": (None,),
+    "tie_word_embeddings": (False,),
+}
