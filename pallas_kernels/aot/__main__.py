@@ -52,7 +52,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
     )
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
+    )
     parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="for one case")
     return parser.parse_args(argv)
 

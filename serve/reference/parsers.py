@@ -1,0 +1,67 @@
+"""The parsers that commands really use: a command is run up to where it reads its flags."""
+
+import tomllib
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+MODULES = ("convert.equivalence", "pallas_kernels.bench", "pallas_kernels.aot")
+"""What is run as `python -m NAME` and reads flags."""
+
+
+class Reached(BaseException):
+    """A command has got to its flags; no command may take it for an error."""
+
+    def __init__(self, parser: ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def entry_points(root: Path) -> dict[str, str]:
+    """Command -> "module:function", as pyproject.toml has them, and then the modules."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    scripts: dict[str, str] = project["project"]["scripts"]
+    return scripts | {f"python -m {name}": f"{name}.__main__:main" for name in MODULES}
+
+
+def parser_of(entry_point: str) -> ArgumentParser:
+    """The parser of a command."""
+    return _run(entry_point, [], parse=False)
+
+
+def check_flags(entry_point: str, argv: Sequence[str]) -> None:
+    """Reads a command line as the command does, and runs nothing.
+
+    Raises SystemExit as the parser does, where the command would refuse it.
+    """
+    _run(entry_point, argv, parse=True)
+
+
+def _run(entry_point: str, argv: Sequence[str], *, parse: bool) -> ArgumentParser:
+    module, _, function = entry_point.partition(":")
+    main = getattr(import_module(module), function)
+    with _ending_at_flags(parse=parse):
+        try:
+            main(list(argv))
+        except Reached as reached:
+            return reached.parser
+    raise AssertionError(f"{entry_point} reads no flags")
+
+
+@contextmanager
+def _ending_at_flags(*, parse: bool) -> Iterator[None]:
+    original = ArgumentParser.parse_args
+
+    def parse_args(self: ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        if parse:
+            original(self, args, namespace)
+        raise Reached(self)
+
+    ArgumentParser.parse_args = parse_args
+    try:
+        yield
+    finally:
+        ArgumentParser.parse_args = original
