@@ -15,7 +15,7 @@ Made by `python -m serve.reference` from the source; a test compares them. Shape
 jaxtyping reads them.
 """
 LINE = 100
-Definition = ast.FunctionDef | ast.ClassDef
+Definition = ast.FunctionDef | ast.ClassDef | ast.Assign
 
 
 def python_page(root: Path) -> str:
@@ -45,7 +45,7 @@ def _exported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _find(root: Path, module: str, name: str) -> Definition:
     """The definition of a name, through the modules that pass it on."""
     for node in _module(root, module).body:
-        if isinstance(node, Definition) and node.name == name:
+        if isinstance(node, Definition) and _name(node) == name:
             return node
         if isinstance(node, ast.ImportFrom) and node.module:
             if name in (alias.asname or alias.name for alias in node.names):
@@ -53,7 +53,13 @@ def _find(root: Path, module: str, name: str) -> Definition:
     raise LookupError(f"{module} has no {name}")
 
 
+def _name(node: Definition) -> str:
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else node.name
+
+
 def _entry(node: Definition) -> list[str]:
+    if isinstance(node, ast.Assign):
+        return [f"### {_name(node)}\n", _block(ast.unparse(node))]
     text = ast.get_docstring(node) or ""
     if isinstance(node, ast.FunctionDef):
         return [f"### {node.name}\n", _block(_signature(node)), f"{text}\n"]

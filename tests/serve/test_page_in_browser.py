@@ -17,7 +17,7 @@ from serve.bench.server_process import serving
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUESTION = "What is 95 + 61?"
 CHAT = "**/v1/chat/completions"
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 900
 WAIT_MS = 60_000
 MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
 
