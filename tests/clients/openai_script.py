@@ -1,0 +1,114 @@
+"""Everything a user of the openai package does with a chat model; prints the counts as JSON.
+
+Runs in the client's own environment: nothing of ours is imported.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+
+import openai
+
+QUESTION = [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}]
+MODEL = "eagle3-demo"
+
+
+def main() -> None:
+    """argv: the address that ends in /v1, and the file to write."""
+    client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
+    outcome = {}
+    for step in STEPS:
+        try:
+            step(client)
+            outcome[step.__name__] = "completed"
+        except Exception as error:
+            outcome[step.__name__] = f"{type(error).__name__}: {error}"
+    with open(sys.argv[2], "w") as file:
+        json.dump(outcome, file, indent=1)
+
+
+def models(client: openai.OpenAI) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+
+
+def completion(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt="What is", max_tokens=8, logprobs=2)
+    assert answer.usage.completion_tokens == len(answer.choices[0].logprobs.tokens) > 0
+
+
+def batch_of_token_ids(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt=[[5, 6, 7], [8, 9]], max_tokens=4)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+
+
+def chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, temperature=0, max_tokens=120
+    )
+    assert answer.choices[0].message.content.endswith("Answer: 156")
+
+
+def streamed_chat(client: openai.OpenAI) -> None:
+    options = {"include_usage": True}
+    with client.chat.completions.create(
+        model=MODEL, messages=QUESTION, stream=True, stream_options=options, temperature=0
+    ) as stream:
+        pieces = list(stream)
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+    assert text.endswith("Answer: 156") and pieces[-1].usage.completion_tokens > 0
+
+
+def several_choices(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, n=3, max_tokens=5)
+    assert len(answer.choices) == 3
+
+
+def schema(client: openai.OpenAI) -> None:
+    form = {"name": "size", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+    form["schema"] |= {"required": ["n"], "additionalProperties": False}
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        response_format={"type": "json_schema", "json_schema": form},
+        max_tokens=60,
+    )
+    assert isinstance(json.loads(answer.choices[0].message.content)["n"], int)
+
+
+def closed_stream(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True)
+    next(iter(stream))
+    stream.close()
+    models(client)
+
+
+def wrong_model(client: openai.OpenAI) -> None:
+    _raises(openai.NotFoundError, lambda: client.completions.create(model="?", prompt="a"))
+
+
+def too_long(client: openai.OpenAI) -> None:
+    prompt = [5] * 100_000
+    _raises(openai.BadRequestError, lambda: client.completions.create(model=MODEL, prompt=prompt))
+
+
+def _raises(expected: type[Exception], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except expected:
+        return
+    raise AssertionError(f"no {expected.__name__}")
+
+
+STEPS = (
+    models,
+    completion,
+    batch_of_token_ids,
+    chat,
+    streamed_chat,
+    several_choices,
+    schema,
+    closed_stream,
+    wrong_model,
+    too_long,
+)
+main()

@@ -1,0 +1,91 @@
+"""Runs clients one after another and keeps what their result files say."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from clients.client import Client, Counts, Server
+from serve.bench.server_process import serving
+from serve.demo import demo_target_dir
+
+READY_TIMEOUT_S = 600.0
+CLIENT_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One client's run. `counts` is None when it wrote no result that can be read."""
+
+    name: str
+    version: str
+    command: list[str]
+    status: int
+    seconds: float
+    counts: Counts | None
+
+    @property
+    def good(self) -> bool:
+        """Everything completed, and the client ended well."""
+        return self.status == 0 and self.counts is not None and self.counts.all_completed
+
+
+@contextmanager
+def demo_server(directory: Path, *flags: str) -> Iterator[Server]:
+    """eagle3-serve --demo, ready, with its tokenizer's files in `directory`."""
+    tokenizer = shutil.copytree(
+        demo_target_dir(), directory / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    with serving(["--demo", *flags]) as (process, url):
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not _healthy(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise OSError(f"the server was not ready within {READY_TIMEOUT_S:g} s")
+            time.sleep(0.3)
+        yield Server(url, "eagle3-demo", tokenizer)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def run_client(client: Client, server: Server, programs: Path, results: Path) -> Run:
+    """Runs the client with `results` as working directory; its output goes to results/log."""
+    results.mkdir(parents=True)
+    argv = list(client.command(server, results))
+    variables = {"HF_HOME": str(results / "huggingface"), **client.variables}
+    begin = time.monotonic()
+    with (results / "log").open("wb") as log:
+        done = subprocess.run(
+            [programs / argv[0], *argv[1:]],
+            cwd=results,
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=CLIENT_TIMEOUT_S,
+        )
+    seconds = time.monotonic() - begin
+    version = _version(programs, client.distribution)
+    return Run(client.name, version, argv, done.returncode, seconds, _counts(client, results))
+
+
+def _counts(client: Client, results: Path) -> Counts | None:
+    try:
+        return client.read(results)
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+def _version(programs: Path, distribution: str) -> str:
+    ask = f"from importlib.metadata import version; print(version({distribution!r}))"
+    return subprocess.check_output([programs / "python", "-c", ask], text=True).strip()
