@@ -6,7 +6,7 @@ PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
 
-.PHONY: serve test page-check prove prove-sharding rocm-check rocm-check-short lint clean
+.PHONY: serve test page-check prove prove-sharding rocm-check rocm-check-short clients lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -45,13 +45,17 @@ rocm-check-short: .venv-rocm/installed
 	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
 		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
 
+# The clients people use, unmodified, against the demo server, from .venv-clients (about 10 GB).
+clients: .venv/installed-test
+	PYTHONPATH=tests $(BIN)/python -m clients $(CLIENTS)
+
 lint: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf .venv .venv-rocm
+	rm -rf .venv .venv-rocm .venv-clients
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

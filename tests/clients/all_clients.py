@@ -1,8 +1,8 @@
 """Every client that is driven."""
 
 from clients import (
-    load_generators,
     lm_eval_client,
+    load_generators,
     locust_client,
     openai_client,
     serving_benchmarks,

@@ -53,9 +53,12 @@ metric_list:
 
 
 def write_tasks(directory: Path, count: int) -> None:
-    """The YAML of four tasks over `count` held-out problems: `worked_arithmetic` asks for the worked answer
-    to a prompt as the model reads it, `arithmetic_chat` as a message, `arithmetic_choice` between
-    four results behind the worked lines, `arithmetic_rolling` for the text's likelihood."""
+    """The YAML of four tasks over `count` held-out problems.
+
+    `worked_arithmetic` asks for the worked answer to a prompt as the model reads it,
+    `arithmetic_chat` to a message; `arithmetic_choice` for one of four results behind the worked
+    lines; `arithmetic_rolling` for the likelihood of the whole text.
+    """
     directory.mkdir(parents=True)
     data = directory / "arithmetic.jsonl"
     data.write_text("".join(json.dumps(document) + "\n" for document in documents(count)))

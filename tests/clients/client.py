@@ -32,7 +32,7 @@ class Client:
     """One client in one mode.
 
     environment: which of clients.environments it is installed in.
-    distribution: the package whose version is told.
+    distribution: the package whose version is told; for a `version` of its own it is "".
     command: (server, empty directory for results) -> argv; it runs in that directory, and argv[0]
         is a program of the environment.
     read: what the result files in that directory say.
@@ -45,3 +45,4 @@ class Client:
     command: Callable[[Server, Path], Sequence[str]]
     read: Callable[[Path], Counts]
     variables: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 VLLM_NEEDS = (
-    "pydantic transformers>=5,<6 msgspec cloudpickle psutil sentencepiece numpy requests tqdm blake3 "
-    "py-cpuinfo protobuf fastapi aiohttp openai prometheus_client pillow tiktoken diskcache lark "
-    "filelock partial-json-parser pyzmq gguf pyyaml einops depyf watchfiles python-json-logger scipy "
-    "pybase64 cbor2 setproctitle regex cachetools ijson pandas datasets ipython loguru orjson uvloop"
+    "pydantic transformers>=5,<6 msgspec cloudpickle psutil sentencepiece numpy requests tqdm "
+    "blake3 py-cpuinfo protobuf fastapi aiohttp openai prometheus_client pillow tiktoken "
+    "diskcache lark filelock partial-json-parser pyzmq gguf pyyaml einops depyf watchfiles "
+    "python-json-logger scipy pybase64 cbor2 setproctitle regex cachetools ijson pandas "
+    "datasets ipython loguru orjson uvloop openai-harmony mcp xgrammar llguidance compressed- "
+    "tensors "
 )
 """Of vLLM's and SGLang's requirements those that their benchmark clients import."""
 
@@ -18,7 +20,7 @@ INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "aiperf": (("aiperf==0.13.0",),),
     "guidellm": (("guidellm==0.8.1",),),
     "vllm": (
-        ("torch",),
+        ("torch", "torchvision"),
         ("--no-deps", "vllm==0.33.0", "sglang==0.5.23"),
         tuple(VLLM_NEEDS.split()),
     ),

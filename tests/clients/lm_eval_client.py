@@ -12,20 +12,21 @@ MODES = {
     "rolling": ("local-completions", "arithmetic_rolling", "/v1/completions"),
     "chat": ("local-chat-completions", "arithmetic_chat", "/v1/chat/completions"),
 }
+COMPLETIONS = ("generation", "choice", "rolling")
+ONE_RUN = ("local-completions", ",".join(MODES[m][1] for m in COMPLETIONS), "/v1/completions")
+"""All that goes by completions, in one process."""
 PROMPTS = 40
 
 
-def command(mode: str, server: Server, results: Path, prompts: int = PROMPTS) -> list[str]:
-    """The bare command of the MLA draft's card, with a task that needs no network.
-
-    Chat needs to be told the model's name in lm_eval itself, and that a template applies.
-    """
-    model, task, path = MODES[mode]
+def command(
+    model: str, tasks: str, path: str, server: Server, results: Path, prompts: int = PROMPTS
+) -> list[str]:
+    """The bare command of the MLA draft's card, with tasks that need no network."""
     write_tasks(results / "tasks", prompts)
     argv = ["lm_eval", "--model", model, "--model_args", f"base_url={server.url}{path}"]
-    argv += ["--tasks", task, "--include_path", "tasks", "--batch_size", "16"]
+    argv += ["--tasks", tasks, "--include_path", "tasks", "--batch_size", "16"]
     argv += ["--output_path", "out", "--log_samples"]
-    return [*argv, "--apply_chat_template"] if mode == "chat" else argv
+    return [*argv, "--apply_chat_template"] if "chat" in model else argv
 
 
 def read(results: Path) -> Counts:
@@ -43,10 +44,10 @@ def read(results: Path) -> Counts:
 
 
 def accuracy(results: Path) -> float:
-    """The share of right answers."""
+    """The share of right worked answers."""
     (result,) = results.glob("out/**/results_*.json")
-    (scores,) = json.loads(result.read_text())["results"].values()
-    return next(v for k, v in scores.items() if k.startswith(("exact_match,", "acc,")))
+    scores = json.loads(result.read_text())["results"]["worked_arithmetic"]
+    return scores["exact_match,last-line"]
 
 
 def _client(mode: str) -> Client:
@@ -54,7 +55,7 @@ def _client(mode: str) -> Client:
         f"lm_eval {MODES[mode][0]}, {mode}",
         "lm_eval",
         "lm_eval",
-        lambda server, results: command(mode, server, results),
+        lambda server, results: command(*MODES[mode], server, results),
         read,
         {"HF_HUB_OFFLINE": "1"},
     )

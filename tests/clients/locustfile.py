@@ -2,7 +2,7 @@
 
 import json
 
-from locust import HttpUser, task  # pyright: ignore[reportMissingImports]
+from locust import HttpUser, task
 
 MODEL = "eagle3-demo"
 

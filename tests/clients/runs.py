@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-
 from clients.client import Client, Counts, Server
+
 from serve.bench.server_process import serving
 from serve.demo import demo_target_dir
 
@@ -75,7 +75,7 @@ def run_client(client: Client, server: Server, programs: Path, results: Path) ->
             timeout=CLIENT_TIMEOUT_S,
         )
     seconds = time.monotonic() - begin
-    version = _version(programs, client.distribution)
+    version = client.version or _version(programs, client.distribution)
     return Run(client.name, version, argv, done.returncode, seconds, _counts(client, results))
 
 
