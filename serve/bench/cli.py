@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "grammar": _grammar,
         "convert": _convert,
         "sweep": _sweep,
+        "report": _report,
+        "http": _http,
     }
     try:
         return commands[flags.command](flags, _console())
@@ -258,6 +260,45 @@ def _sweep(flags: argparse.Namespace, console: Console) -> int:
     from serve.bench.sweep.command import run_sweep
 
     return run_sweep(flags, console)
+
+
+def _report(flags: argparse.Namespace, console: Console) -> int:
+    from serve.bench.sweep.report import read_results, write_report
+    from serve.bench.sweep.tables import print_sweep
+
+    results = read_results(flags.results)
+    page = write_report(results, Path(flags.output or flags.results[0]))
+    print_sweep(console, results)
+    console.print(f"{page}")
+    return 0
+
+
+def _http(flags: argparse.Namespace, console: Console) -> int:
+    # Before JAX starts its threads, here and in the server: they compute on the engines' core.
+    allowed = allowed_cores()
+    found = conditions(pin(allowed[0] if allowed else None))
+    from serve.bench import tables
+    from serve.bench.held_out import held_out
+    from serve.bench.over_http import Cores, measure_http
+    from serve.bench.over_http_table import print_http
+    from serve.bench.record import write_record
+
+    pair = _pair(flags)
+    result = measure_http(
+        pair,
+        held_out(pair.tokenizer, flags.prompts),
+        Cores.of(allowed),
+        num_speculative_tokens=flags.k,
+        repetitions=flags.repetitions,
+        requests=flags.requests,
+        concurrencies=flags.concurrency,
+        say=Console(stderr=True).print,
+    )
+    tables.print_conditions(console, found, flags.repetitions)
+    print_http(console, result)
+    if flags.json:
+        write_record(flags.json, "http", found, result)
+    return 0 if result.holds else 1
 
 
 def _pair(flags: argparse.Namespace) -> "LoadedPair":

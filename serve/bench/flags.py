@@ -92,6 +92,8 @@ def _build_parser() -> OneLineParser:
     _add_grammar(commands.add_parser("grammar", help="answers with a schema; status 1 if wrong"))
     _add_convert(commands.add_parser("convert", help="eagle3-convert: memory, speed, kill -9"))
     add_sweep_flags(commands.add_parser("sweep", help="load on any OpenAI server, or ours started"))
+    _add_report(commands.add_parser("report", help="sweeps as tables, figures and an HTML page"))
+    _add_http(commands.add_parser("http", help="the server beside its engine offline"))
     return parser
 
 
@@ -191,6 +193,26 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
     parser.add_argument("--core", type=int, metavar="N", help="the servers' core; the last")
+    parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.add_argument("results", nargs="+", metavar="DIR", help="--output of sweeps")
+    parser.add_argument("--output", metavar="DIR", help="for the page and figures; the first DIR")
+
+
+def _add_http(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.add_argument("--k", type=int, default=3, help="drafts a round, 0..8")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--requests", type=int, default=96, metavar="N", help="of a run; 8 a client if more"
+    )
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=[8, 32], metavar="N", help="clients"
+    )
+    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
     parser.add_argument("--json", metavar="FILE", help="write the record there")
 
 

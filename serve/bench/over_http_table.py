@@ -1,0 +1,33 @@
+"""What HTTP costs as a table for a terminal."""
+
+from rich.console import Console
+from rich.table import Table
+
+from serve.bench.over_http import AGAIN, FLOOR, HTTP, MOST_TTFT_MS, OFFLINE, HttpRecord
+
+SIDES = (OFFLINE, AGAIN, HTTP)
+HEADINGS = (*SIDES, "HTTP : offline", "noise", "TTFT offline, ms", "TTFT HTTP, ms", "overhead, ms")
+
+
+def print_http(console: Console, record: HttpRecord) -> None:
+    """A line for each load, then the verdict."""
+    cores = f"engines on core {record.engine_core}, HTTP and client on {record.client_core}"
+    k = record.num_speculative_tokens
+    title = f"Tokens/s, greedy, k={k}, answers of {record.answer_tokens} tokens; {cores}"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("clients", *HEADINGS):
+        table.add_column(heading, justify="right")
+    for load in record.loads:
+        speeds = (f"{load.tokens_per_s[name].median:.0f}" for name in SIDES)
+        times = (f"{load.ttft_ms[name]:.1f}" for name in (OFFLINE, HTTP))
+        ratios = (f"{load.share:.3f}", f"{load.noise:.3f}")
+        overhead = f"{load.ttft_overhead_ms:+.1f}"
+        table.add_row(f"{load.concurrency}", *speeds, *ratios, *times, overhead)
+    console.print(table)
+    console.print(
+        f"HTTP reaches {FLOOR:g} of the offline throughput, noise aside, and adds at most "
+        f"{MOST_TTFT_MS:g} ms to the median first token"
+        if record.holds
+        else f"HTTP IS BELOW {FLOOR:g} OF THE OFFLINE THROUGHPUT, OR ADDS MORE THAN "
+        f"{MOST_TTFT_MS:g} ms TO THE MEDIAN FIRST TOKEN"
+    )

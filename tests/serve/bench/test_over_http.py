@@ -1,0 +1,95 @@
+"""The benchmark of what HTTP costs: what it starts, how it counts, when it holds."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+from fake_engine import FakeEngine
+from fake_server import Served
+
+from eagle3_jax.engine import RequestOutput
+from serve.bench.http_stream import Address
+from serve.bench.over_http import (
+    AGAIN,
+    ANSWER_TOKENS,
+    HTTP,
+    OFFLINE,
+    Cores,
+    Runs,
+    Sides,
+    http_load,
+    offline,
+    server_flags,
+)
+from serve.bench.sweep.client import Server
+from serve.bench.sweep.prompts import Prompt
+from serve.flags import parse_serve_flags
+
+PROMPTS = [[97 + i] for i in range(7)]
+
+
+@dataclass
+class Counting(FakeEngine):
+    """Notes how many requests ran in every step."""
+
+    loads: deque[int] = field(default_factory=deque)
+
+    def step(self) -> list[RequestOutput]:
+        self.loads.append(len(self.running))
+        return super().step()
+
+
+def test_offline_keeps_so_many_requests_under_way_and_counts_their_tokens() -> None:
+    engine = Counting(step_s=0.001)
+    runs = offline(engine, PROMPTS, concurrency=3)
+    assert max(engine.loads) == 3 and engine.loads[0] == 3
+    assert len(runs.ttfts) == 7 and all(0 < ttft < 0.1 for ttft in runs.ttfts)
+    steps = len(engine.loads)
+    assert 0 < runs.tokens_per_s[0] <= 7 * ANSWER_TOKENS / (0.001 * steps)
+
+
+def test_both_sides_answer_the_same_prompts_with_the_same_tokens(fake: Served) -> None:
+    server = Server(Address.of(f"{fake.http.base_url}"), "fake")
+    sides = Sides(FakeEngine(step_s=0.001), server, Cores(None, None))
+    run = [(ids, Prompt(chr(ids[0]), "", 1, ANSWER_TOKENS)) for ids in PROMPTS]
+    for name in (OFFLINE, HTTP):
+        runs = sides.run(name, run, concurrency=2)
+        assert len(runs.ttfts) == 7 and len(runs.tokens_per_s) == 1
+
+
+def test_a_failed_request_ends_the_benchmark(fake: Served) -> None:
+    server = Server(Address.of(f"{fake.http.base_url}"), "fake")
+    sides = Sides(FakeEngine(), server, Cores(None, None))
+    with pytest.raises(OSError, match="1 requests failed: OSError: status 400"):
+        sides.run(HTTP, [([33], Prompt("!", "", 1, 4))], 1)
+
+
+@pytest.mark.parametrize(
+    ("http", "again", "ttft", "holds"),
+    [(91, 100, 0.019, True), (89, 100, 0.019, False), (88, 97, 0.019, True), (95, 100, 0.021, 0)],
+)
+def test_http_holds_from_nine_tenths_less_the_noise_and_within_ten_milliseconds(
+    http: float, again: float, ttft: float, holds: bool
+) -> None:
+    found = {
+        OFFLINE: Runs([100, 90, 110], [0.01] * 3),
+        AGAIN: Runs([again] * 3, [0.01] * 3),
+        HTTP: Runs([http] * 3, [ttft] * 3),
+    }
+    load = http_load(8, found)
+    assert (load.share, load.noise) == (http / 100, pytest.approx(100 / again - 1))
+    assert load.ttft_overhead_ms == pytest.approx(1e3 * (ttft - 0.01))
+    assert load.holds == holds
+
+
+def test_the_server_is_a_command_line_that_it_takes() -> None:
+    options = parse_serve_flags(server_flags(3, 32, 200))[0]
+    assert (options.demo, options.max_num_seqs, options.max_model_len) == (True, 32, 200)
+    assert options.speculation.num_speculative_tokens == 3
+    assert not options.enable_prefix_caching
+
+
+def test_cores_are_the_first_and_the_last() -> None:
+    assert Cores.of([2, 3, 5]) == Cores(2, 5)
+    assert Cores.of([]) == Cores(None, None)
+    Cores.move(None)  # Does nothing.
