@@ -44,6 +44,13 @@ class Form(Protocol):
         ...
 
 
+class UnderWay(Protocol):
+    """An answer that is being made."""
+
+    async def collect(self, stream: OutputStream) -> Response: ...
+    def events(self, stream: OutputStream) -> AsyncIterator[bytes]: ...
+
+
 @dataclass(frozen=True)
 class Answer:
     """One HTTP request under way. What was asked for of a prompt comes with the first piece."""
@@ -135,7 +142,7 @@ async def answer(
     default_max_tokens: int | None,
     outputs: StructuredOutputs | None,
 ) -> Response:
-    """Runs the prompts; a client that hangs up gives its requests up."""
+    """Runs the prompts."""
     requests = service.plan(body, prompts, default_max_tokens, outputs)
     await service.compile_grammar(outputs)
     stream = await service.engine.submit(requests)
@@ -155,7 +162,19 @@ async def answer(
         service.spec_metrics,
         service.engine.stats.num_speculative_tokens,
     )
-    if body.stream:
+    return await respond(service, request, under_way, stream, streamed=bool(body.stream))
+
+
+async def respond(
+    service: Service,
+    request: fastapi.Request,
+    under_way: UnderWay,
+    stream: OutputStream,
+    *,
+    streamed: bool,
+) -> Response:
+    """The answer, streamed or whole; a client that hangs up gives its requests up."""
+    if streamed:
         return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
     try:
         return await until_disconnect(request.receive, under_way.collect(stream))

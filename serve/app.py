@@ -14,6 +14,7 @@ from serve.completions import completions_router
 from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
 from serve.model_info import model_info_router
+from serve.native import native_router
 from serve.operation_flags import Operations
 from serve.page import page_router
 from serve.request_record import Observer, Recorded
@@ -56,6 +57,7 @@ def create_app(
     app.add_middleware(Recorded, observers=observers)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
+    app.include_router(native_router(service))
     app.include_router(tokenization_router(service))
     app.include_router(model_info_router(service, app.version))
     app.include_router(cache_router(service))

@@ -112,7 +112,7 @@ def chat_logprobs(
         content=[
             ChatTokenLogprob(
                 **fields(token_id, entry[token_id]),
-                top_logprobs=[TopLogprob(**fields(*best)) for best in _best(entry, count)],
+                top_logprobs=[TopLogprob(**fields(*one)) for one in best(entry, count)],
             )
             for token_id, entry in zip(token_ids, entries, strict=True)
         ]
@@ -141,13 +141,14 @@ def finite(logprob: Logprob) -> float:
     return logprob.logprob if logprob.logprob > LEAST else LEAST
 
 
-def _best(entry: LogprobsOfToken, count: int) -> list[tuple[int, Logprob]]:
+def best(entry: LogprobsOfToken, count: int) -> list[tuple[int, Logprob]]:
+    """The `count` best tokens of an entry, best first."""
     return sorted(entry.items(), key=lambda item: item[1].rank)[:count]
 
 
 def _shown(entry: LogprobsOfToken, count: int) -> list[int]:
     """The token that came, and the `count` best."""
-    return list(dict.fromkeys([next(iter(entry)), *(i for i, _ in _best(entry, count))]))
+    return list(dict.fromkeys([next(iter(entry)), *(i for i, _ in best(entry, count))]))
 
 
 def _by_text(

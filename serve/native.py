@@ -1,0 +1,157 @@
+"""POST /generate: SGLang's native endpoint. Every event of a stream holds all there is so far."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fastapi
+from fastapi import APIRouter, Response
+
+from eagle3_jax.engine import Acceptance, Logprob, Request
+from eagle3_jax.engine.logprobs import LogprobsOfToken
+from serve.answer import respond
+from serve.choices import Choices, ChoiceState
+from serve.completions import prompt_ids
+from serve.logprobs import best, finite, token_text
+from serve.native_protocol import Asked, NativeRequest
+from serve.output_stream import OutputStream
+from serve.service import Service, TokenizerLike
+from serve.stamp import synthetic_stamp
+from serve.streaming import DONE, event
+
+DEFAULT_MAX_TOKENS = 128
+
+
+def native_router(service: Service) -> APIRouter:
+    """The endpoint over `service`."""
+    router = APIRouter()
+
+    @router.api_route("/generate", methods=["POST", "PUT"])
+    async def generate(body: NativeRequest, request: fastapi.Request) -> Response:
+        service.engine.check_admitting()
+        requests: list[Request] = []
+        asked: list[Asked] = []
+        for one in body.asked:
+            ids, form = prompt_ids(service, one.prompt), one.sampling.form
+            planned = service.plan(one.sampling, [ids], DEFAULT_MAX_TOKENS, form)
+            await service.compile_grammar(form)
+            requests += planned
+            asked += [one] * len(planned)
+        stream = await service.engine.submit(requests)
+        stamp = synthetic_stamp(service.engine.stats)
+        answer = NativeAnswer(body, asked, requests, service.tokenizer, stamp)
+        return await respond(service, request, answer, stream, streamed=bool(body.stream))
+
+    return router
+
+
+@dataclass(frozen=True)
+class NativeAnswer:
+    """One request under way; `asked` has an entry for each of the engine's requests."""
+
+    body: NativeRequest
+    asked: Sequence[Asked]
+    requests: Sequence[Request]
+    tokenizer: TokenizerLike
+    stamp: dict[str, float]
+
+    async def collect(self, stream: OutputStream) -> Response:
+        """An object, or a list of one for each choice of each prompt."""
+        choices = Choices(self.requests, len(self.body.asked))
+        async for _ in choices.follow(stream):
+            pass
+        bodies = [self._body(state) for state in choices.states]
+        whole = bodies[0] if self.body.single else bodies
+        return Response(json.dumps(whole), media_type="application/json")
+
+    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The same objects as they grow, then the end; `index` says which, where there are more."""
+        choices = Choices(self.requests, len(self.body.asked))
+        async for state, _ in choices.follow(stream):
+            index = {} if self.body.single else {"index": state.index}
+            yield event(json.dumps(self._body(state) | index))
+        yield DONE
+
+    def _body(self, state: ChoiceState) -> dict[str, Any]:
+        return {
+            "text": "".join(state.text),
+            "output_ids": state.token_ids,
+            "meta_info": self._meta_info(state),
+            **self.stamp,
+        }
+
+    def _meta_info(self, state: ChoiceState) -> dict[str, Any]:
+        asked = self.asked[state.index]
+        return {
+            "id": asked.rid or state.request.request_id,
+            "finish_reason": finish_reason(state),
+            "prompt_tokens": len(state.request.prompt_ids),
+            "completion_tokens": len(state.token_ids),
+            "cached_tokens": state.cached_tokens,
+            "seed": state.seed,
+            **speculation(state),
+            **self._logprobs(state, asked),
+        }
+
+    def _logprobs(self, state: ChoiceState, asked: Asked) -> dict[str, Any]:
+        """Of each token [log-probability, id, text]; the first one told of a prompt has null."""
+        if asked.top is None:
+            return {}
+        told = self._places("output", state.token_ids, state.logprobs, asked.top)
+        start = (
+            len(state.request.prompt_ids) if asked.logprob_start is None else asked.logprob_start
+        )
+        ids = state.request.prompt_ids[start:]
+        entries: list[LogprobsOfToken | None] = list(state.prompt_logprobs[start:])
+        return told | self._places("input", ids, [None, *entries[1:]][: len(ids)], asked.top)
+
+    def _places(
+        self, name: str, ids: Sequence[int], entries: Sequence[LogprobsOfToken | None], top: int
+    ) -> dict[str, Any]:
+        def row(token_id: int, entry: Logprob | None) -> list[Any]:
+            text = token_text(self.tokenizer, token_id) if self._tells_text else None
+            return [None if entry is None else finite(entry), token_id, text]
+
+        pairs = list(zip(ids, entries, strict=True))
+        fields: dict[str, Any] = {
+            f"{name}_token_logprobs": [row(i, entry[i] if entry else None) for i, entry in pairs]
+        }
+        if top:
+            fields[f"{name}_top_logprobs"] = [
+                entry and [row(*one) for one in best(entry, top)] for _, entry in pairs
+            ]
+        return fields
+
+    @property
+    def _tells_text(self) -> bool:
+        return bool(self.body.return_text_in_logprobs)
+
+
+def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
+    """Why an answer ended, in SGLang's form; None while it has not."""
+    kind = state.finish_reason
+    if kind is None:
+        return None
+    if kind == "length":
+        return {"type": kind, "length": len(state.token_ids)}
+    if kind == "stop":
+        matched = state.token_ids[-1] if state.stop_reason is None else state.stop_reason
+        return {"type": kind, "matched": matched}
+    return {"type": kind, "message": "the server gave the request up"}
+
+
+def speculation(state: ChoiceState) -> dict[str, Any]:
+    """SGLang's figures of one answer, whose accept length counts the token of the prefill too;
+    nothing where no drafts were verified."""
+    counts = Acceptance(Counter(state.rounds), num_speculative_tokens=0)
+    if not counts.num_drafts:
+        return {}
+    return {
+        "spec_accept_length": len(state.token_ids) / counts.num_drafts,
+        "spec_accept_rate": counts.acceptance_rate,
+        "spec_verify_ct": counts.num_drafts,
+        "spec_num_correct_drafts": counts.num_accepted_tokens,
+        "spec_num_proposed_drafts": counts.num_draft_tokens,
+    }
