@@ -13,6 +13,7 @@ from serve.choices import ChoiceState
 from serve.errors import invalid_request
 from serve.history import template_message
 from serve.logprobs import ChatLogprobs, chat_logprobs
+from serve.long_texts import tokenising
 from serve.protocol import ChatCompletionRequest
 from serve.reasoning import behind, end_of_open_reasoning
 from serve.responses import ChatChoice, ChatChunkChoice
@@ -99,7 +100,7 @@ def chat_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         service.engine.check_room(body.num_choices)
         _check_choice(service, body)
-        prompt = prompt_ids(service, body)
+        prompt = await tokenising(request, lambda: prompt_ids(service, body))
         reasoning = service.reading.reasoning
         end_of_reasoning = end_of_open_reasoning(
             prompt, service.tokenizer, always=reasoning is not None and reasoning.always_reasons

@@ -10,6 +10,7 @@ from serve.answer import answer
 from serve.choices import ChoiceState
 from serve.errors import invalid_request
 from serve.logprobs import TextOffsets, completion_logprobs
+from serve.long_texts import tokenising
 from serve.protocol import CompletionRequest
 from serve.responses import CompletionChoice
 from serve.service import Service, TokenizerLike
@@ -74,7 +75,7 @@ def completions_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         given = body.prompts()
         service.engine.check_room(len(given) * body.num_choices)
-        prompts = [prompt_ids(service, prompt) for prompt in given]
+        prompts = await tokenising(request, lambda: [prompt_ids(service, p) for p in given])
         if not prompts:
             raise invalid_request("there is no prompt", param="prompt")
         form = CompletionForm(body, service.tokenizer)

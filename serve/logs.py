@@ -51,18 +51,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return getattr(record, "fields", {})
 
 
-class StderrLines(logging.StreamHandler[Any]):
-    """Lines on standard error."""
-
-
 def configure_logging(log_format: LogFormat) -> None:
-    """Sends warnings of everybody, and what this package says, to standard error.
-
-    Calling it again replaces what it did before.
-    """
-    handler, root = StderrLines(), logging.getLogger()
+    """Sends warnings of everybody, and what this package says, to standard error, once."""
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    root.handlers = [h for h in root.handlers if not isinstance(h, StderrLines)] + [handler]
+    # Libraries that log while they are imported have configured the root already.
+    logging.getLogger().handlers = [handler]
     logging.getLogger("serve").setLevel(logging.INFO)
 
 

@@ -7,6 +7,7 @@ and nothing is put in front.
 
 from typing import Annotated, Any, Self
 
+import fastapi
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, model_validator
 
@@ -14,6 +15,7 @@ from serve.chat import prompt_ids as chat_prompt_ids
 from serve.completions import prompt_ids
 from serve.errors import invalid_option
 from serve.logprobs import token_text
+from serve.long_texts import tokenising
 from serve.protocol import ChatMessage
 from serve.service import Service
 
@@ -75,12 +77,9 @@ def tokenization_router(service: Service) -> APIRouter:
     router, tokenizer = APIRouter(), service.tokenizer
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> TokenizeResponse:
+    async def tokenize(body: TokenizeRequest, request: fastapi.Request) -> TokenizeResponse:
         service.check_model(body.model)
-        if body.prompt is None:
-            ids = chat_prompt_ids(service, body)
-        else:
-            ids = prompt_ids(service, body.prompt)
+        ids = await tokenising(request, lambda: _ids(service, body))
         texts = [token_text(tokenizer, i) for i in ids] if body.return_token_strs else None
         length = service.model.max_model_len
         return TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts)
@@ -99,3 +98,9 @@ def tokenization_router(service: Service) -> APIRouter:
         return named | dict(tokenizer.named_tokens) | template
 
     return router
+
+
+def _ids(service: Service, body: TokenizeRequest) -> list[int]:
+    if body.prompt is None:
+        return chat_prompt_ids(service, body)
+    return prompt_ids(service, body.prompt)

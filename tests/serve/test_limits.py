@@ -2,13 +2,14 @@
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
 from pydantic import ValidationError
 
@@ -129,6 +130,33 @@ def test_a_list_of_wrong_items_makes_one_error() -> None:
             model.model_validate(body)
         # One for every form that the field may have.
         assert caught.value.error_count() <= 4
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": "a" * 30_000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 30_000}]}),
+        ("/tokenize", {"prompt": "a" * 30_000}),
+    ],
+)
+def test_nobody_waits_for_a_long_text_to_be_tokenised(serve, path: str, body: dict) -> None:
+    begun, others_served = threading.Event(), threading.Event()
+
+    class SlowTokenizer(CharTokenizer):
+        def encode(self, text: str, add_special: bool = False) -> list[int]:
+            if len(text) >= 30_000:
+                begun.set()
+                assert others_served.wait(10), "somebody waited"
+            return super().encode(text)
+
+    server = serve(FakeEngine(), tokenizer=SlowTokenizer())
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.http.post, path, json=body)
+        assert begun.wait(10)
+        assert server.http.get("/health").status_code == 200
+        others_served.set()
+        assert answer.result().status_code in (200, 400)
 
 
 CHOICES, TOKENS = 128, 40
