@@ -44,8 +44,13 @@ def saved_tensors(
 
 def host_reader(model: nnx.Module) -> ReadArray:
     """Gives a model's parameters by path, of any devices of this process, as copies in host memory
-    of which it keeps the last few."""
+    of which it keeps the last few. Raises ValueError where other processes hold parts of it."""
     variables = named_variables(model)
+    if not all(variable.get_value().is_fully_addressable for variable in variables.values()):
+        raise ValueError(
+            "a model that lies on several processes can't be saved: load it in one process, or "
+            "convert its checkpoint with eagle3-convert"
+        )
     return functools.lru_cache(KEPT)(lambda path: _to_host(variables[path].get_value()))
 
 

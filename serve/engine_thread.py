@@ -80,8 +80,10 @@ class EngineThread:
         max_queued: int = 4096,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
+        explain: Callable[[Exception], Exception] | None = None,
     ) -> None:
-        """max_queued: sequences that may run and wait at a time."""
+        """max_queued: sequences that may run and wait at a time. explain: what is behind an error
+        of the engine; called on the thread, may wait."""
         self.state: Literal["starting", "ready", "draining", "dead"] = "starting"
         self.stats = engine.stats()
         self.ready = asyncio.Event()
@@ -91,6 +93,7 @@ class EngineThread:
         self._observer = observer
         self._progress = progress
         self._clock = clock
+        self._explain = explain
         self._inbox: queue.SimpleQueue[_Add | _Cancel | _Reset | _Stop] = queue.SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
         self._unanswered: set[asyncio.Future[Any]] = set()
@@ -277,8 +280,9 @@ class EngineThread:
                     self.stats = self._engine.stats()
                     self._post(self._on_step, self._engine.started, began, outputs, self._clock())
         except Exception as error:
-            logger.exception("the engine failed")
-            self.fail_soon(str(error))
+            reason = self._explain(error) if self._explain else error
+            logger.error("the engine failed: %s", reason, exc_info=reason is error)
+            self.fail_soon(str(reason))
 
     def _handle_messages(self) -> bool:
         """Takes in what waits; blocks when there is nothing else to do. False: stop."""

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from serve.cache_flags import DTYPES, add_scale_flag
 from serve.chat_flags import add_chat_flags
+from serve.hosts_flags import add_host_flags
 from serve.load_flags import add_load_flags
 from serve.operation_flags import add_operation_flags
 from serve.options import (
@@ -99,6 +100,7 @@ def _build_parser() -> OneLineParser:
     add_load_flags(parser)
     add_parallel_flags(parser)
     add_chat_flags(parser)
+    add_host_flags(parser)
     _add_engine_flags(parser.add_argument_group("engine"))
     _add_server_flags(parser.add_argument_group("server"))
     add_operation_flags(parser)

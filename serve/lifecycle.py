@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECTION_TIMEOUT_S = 5
 LINGER_S = 1.0
 """After the engine's death, for probes and clients to be told before the process ends."""
+GIVE_UP_S = 8.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -87,7 +89,19 @@ class GracefulServer(uvicorn.Server):
         """Starts the drain, or ends the process when it is already under way."""
         if self._draining is not None:
             os._exit(128 + number)
-        self._draining = asyncio.create_task(self._drain())
+        self.drain()
+
+    def drain(self) -> None:
+        """Starts the drain if it is not under way."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+
+    def give_up(self, reason: str) -> None:
+        """Declares the engine dead, and ends with status 1 within GIVE_UP_S, whatever hangs."""
+        self._engine.fail(reason)
+        deadline = threading.Timer(GIVE_UP_S, os._exit, (1,))
+        deadline.daemon = True
+        deadline.start()
 
     async def _drain(self) -> None:
         self._engine.stop_admitting()

@@ -16,6 +16,7 @@ from convert.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.initial_state import state_shapes
+from eagle3_jax.engine.plan import Peers
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -131,11 +132,15 @@ def with_draft(
 
 
 def build_engine(
-    pair: LoadedPair, *, clock: Callable[[], float] | None = None, **sizes: Any
+    pair: LoadedPair,
+    *,
+    clock: Callable[[], float] | None = None,
+    peers: Peers | None = None,
+    **sizes: Any,
 ) -> Engine:
     """An engine over the pair. `sizes` are EngineConfig fields, None for the default; the context
     is at most the model's. clock: what an adaptive one measures its rounds with, in seconds.
-    ValueError for sizes that can't work."""
+    peers: the other processes that hold parts of the pair. ValueError for sizes that can't work."""
     return Engine(
         pair.target,
         pair.draft,
@@ -143,6 +148,7 @@ def build_engine(
         tokenizer=pair.tokenizer,
         eos_token_ids=pair.eos_token_ids,
         clock=clock,
+        peers=peers,
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from serve.cache_flags import read_scale
 from serve.chat_flags import ChatOptions, read_chat_options
+from serve.hosts_flags import HostOptions, read_host_options
 from serve.load_flags import LoadOptions, read_load_options
 from serve.operation_flags import Operations, read_operation_options
 from serve.parallel_flags import ParallelOptions, read_parallel_options
@@ -34,6 +35,7 @@ class ServeOptions:
     load: LoadOptions
     parallel: ParallelOptions
     chat: ChatOptions
+    hosts: HostOptions | None
     served_model_name: tuple[str, ...]
     host: str
     port: int
@@ -70,6 +72,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         load=read_load_options(flags, has_draft=proposes),
         parallel=read_parallel_options(flags, speculation.draft_tensor_parallel_size),
         chat=read_chat_options(flags),
+        hosts=read_host_options(flags),
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,

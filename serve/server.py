@@ -15,11 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.plan import Peers
 from serve.app import create_app
 from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.engine_thread import EngineThread
+from serve.hosts import Leader, facts, follow, lead, leave
+from serve.hosts.meet import Facts
 from serve.lifecycle import GracefulServer, bind
 from serve.loading import (
     LoadedPair,
@@ -29,6 +32,7 @@ from serve.loading import (
 )
 from serve.logs import configure_logging, log_requests
 from serve.metrics import Metrics
+from serve.notices import Say
 from serve.operation_flags import Operations
 from serve.options import ServeOptions
 from serve.request_record import Observer
@@ -54,17 +58,26 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     for flag in without_effect:
         report.say(f"{flag} has no effect in this engine")
     keep_compiled_programs()
+    hosts, leader = options.hosts, None
+    if hosts and not hosts.leads:
+        return follow(hosts, *_alike(options), lambda: _build(options, _silent)[0], report.say)
     with ExitStack() as stack:
         try:
             address = stack.enter_context(bind(options.host, options.port))
-            service = _prepare(options, report)
+            leader = hosts and lead(hosts, *_alike(options), report.say)
+            service = _prepare(options, report, leader)
             observers = _observers(options.operations, service)
         except (OSError, ValueError) as error:
             report.say(f"eagle3-serve: error: {error}")
-            return 2
+            if leader:
+                leader.stop(str(error))
+            return leave(2) if hosts else 2
         if not options.operations.api_keys and not _is_local(address):
             report.say(f"anybody who reaches {options.host} may ask: there is no --api-key")
-        status = asyncio.run(_serve(options, service, observers, address, report))
+        status = asyncio.run(_serve(options, service, observers, address, report, leader))
+    if leader:
+        leader.stop()
+        leave(status)
     if service.engine.alive:
         # It is inside a compile, which can't be interrupted and would crash a regular exit.
         sys.stderr.flush()
@@ -72,15 +85,33 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     return status
 
 
-def _prepare(options: ServeOptions, report: Report) -> Service:
-    pair, name, root = _load(options, report)
-    engine = build_engine(pair, clock=time.monotonic, **_sizes(options))
+def _silent(_: str) -> None:
+    """What process 0 says need not be said by all."""
+
+
+def _alike(options: ServeOptions) -> tuple[Facts, int]:
+    """What all processes of an engine must have alike, and over how many devices it lies."""
+    assert options.hosts, "only several processes are compared"
+    model, draft, _ = _directories(options)
+    parallel = options.parallel
+    settings = {**_sizes(options), "devices": parallel, "loading": options.load}
+    return facts(options.hosts, model, draft, settings), parallel.tensor_parallel_size
+
+
+def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Service:
+    engine, pair = _build(options, report.say, leader)
+    model_directory, _, name = _directories(options)
     names = options.served_model_name or (name,)
     metrics = Metrics(names[0])
-    max_queued = options.operations.max_queued
-    thread = EngineThread(engine, metrics, max_queued=max_queued, progress=report.on_compiled)
+    thread = EngineThread(
+        engine,
+        metrics,
+        max_queued=options.operations.max_queued,
+        progress=report.on_compiled,
+        explain=leader.explain if leader else None,
+    )
     metrics.watch(lambda: thread.stats)
-    model = ModelInfo(names, root, engine.config.max_model_len)
+    model = ModelInfo(names, str(model_directory), engine.config.max_model_len)
     report.say(_describe(engine.config))
     if (length := engine.config.method.synthetic_acceptance_length) is not None:
         report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
@@ -113,17 +144,12 @@ def _describe(config: EngineConfig) -> str:
     )
 
 
-def _load(options: ServeOptions, report: Report) -> tuple[LoadedPair, str, str]:
-    k = options.speculation.num_speculative_tokens
-    if options.demo:
-        model, draft = demo_target_dir(), demo_draft_dir()
-        name = DEMO_NAME
-    else:
-        name = options.model or ""
-        model = Path(name)
-        draft = Path(options.speculation.draft) if options.speculation.draft else None
-    report.say(f"loading {name}")
-    draft = draft if k else None
+def _build(
+    options: ServeOptions, say: Say, peers: Peers | None = None
+) -> tuple[Engine, LoadedPair]:
+    """Loads the pair and makes its engine, as every process of it does."""
+    model, draft, name = _directories(options)
+    say(f"loading {name}")
     sizes = _sizes(options)
     pair = load_pair(
         model,
@@ -131,10 +157,22 @@ def _load(options: ServeOptions, report: Report) -> tuple[LoadedPair, str, str]:
         options.load,
         options.parallel,
         sizes=sizes,
-        say=report.say,
+        say=say,
         adapt_tokenizer=partial(set_up_chat, options.chat),
     )
-    return pair, name, str(model)
+    return build_engine(pair, clock=time.monotonic, peers=peers, **sizes), pair
+
+
+def _directories(options: ServeOptions) -> tuple[Path, Path | None, str]:
+    """The model's, the draft's if there are drafts, and what the model is called."""
+    speculation = options.speculation
+    if options.demo:
+        model, draft, name = demo_target_dir(), demo_draft_dir(), DEMO_NAME
+    else:
+        name = options.model or ""
+        model = Path(name)
+        draft = Path(speculation.draft) if speculation.draft else None
+    return model, draft if speculation.num_speculative_tokens else None, name
 
 
 def _sizes(options: ServeOptions) -> dict[str, object]:
@@ -185,6 +223,7 @@ async def _serve(
     observers: Sequence[Observer],
     address: socket.socket,
     report: Report,
+    leader: Leader | None,
 ) -> int:
     server = GracefulServer(
         create_app(service, options.operations, observers),
@@ -192,10 +231,28 @@ async def _serve(
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
     )
-    announcing = asyncio.create_task(_announce(service, address, report))
+    tasks = [asyncio.create_task(_announce(service, address, report))]
+    if leader:
+        tasks.append(asyncio.create_task(_end_together(service, server, leader)))
     await server.serve(sockets=[address])
-    announcing.cancel()
+    for task in tasks:
+        task.cancel()
     return server.exit_status
+
+
+async def _end_together(service: Service, server: GracefulServer, leader: Leader) -> None:
+    """Ends with a peer that is lost or told to stop, and the peers with an engine that has died."""
+    loop = asyncio.get_running_loop()
+
+    def on_end(reason: str) -> None:
+        loop.call_soon_threadsafe(server.give_up, reason)
+
+    def on_drain() -> None:
+        loop.call_soon_threadsafe(server.drain)
+
+    leader.on_end, leader.on_drain = on_end, on_drain
+    await service.engine.dead.wait()
+    leader.stop("its engine failed")
 
 
 async def _announce(service: Service, address: socket.socket, report: Report) -> None:

@@ -100,7 +100,8 @@ def fit_to_gpu(model: nnx.Module) -> nnx.Module:
             parts = module.values.get_value(), module.scale.get_value()
             fit = partial(_fit, module.format)
             abstract = isinstance(parts[0], jax.ShapeDtypeStruct)
-            values, scale = jax.eval_shape(fit, *parts) if abstract else fit(*parts)
+            # As one program: several processes may hold the parts.
+            values, scale = jax.eval_shape(fit, *parts) if abstract else jax.jit(fit)(*parts)
             module.values.set_value(values)
             module.scale.set_value(scale)
     return fitted

@@ -1,0 +1,17 @@
+"""One process of eagle3-serve with two programs, so that it starts soon; flags: eagle3-serve's."""
+
+import sys
+from unittest.mock import patch
+
+from eagle3_jax.engine.program import Program
+from serve.cli import main
+
+BATCH = 2
+PROGRAMS = [Program(None, False), Program(BATCH, False)]
+
+if __name__ == "__main__":
+    with (
+        patch("eagle3_jax.engine.executor.all_programs", lambda *_, **__: PROGRAMS),
+        patch("eagle3_jax.engine.config.EngineConfig.buckets", (BATCH,)),
+    ):
+        sys.exit(main())

@@ -1,0 +1,70 @@
+"""A server whose engine hangs in a device answers everybody when it gives up."""
+
+import asyncio
+import os
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from fake_server import build_service
+
+from serve.app import create_app
+from serve.lifecycle import GracefulServer
+
+BODY = {"prompt": "abc", "max_tokens": 40}
+
+
+async def give_up_while_hanging(server_of: list[GracefulServer]) -> list[httpx.Response]:
+    """A stream and a whole answer under way, and a request that the engine never saw."""
+    engine = FakeEngine()
+    service = build_service(engine)
+    app = create_app(service)
+    server = GracefulServer(app, service.engine, drain_timeout_s=5.0)
+    server_of.append(server)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
+    ):
+        await service.engine.ready.wait()
+        engine.go.clear()
+        bodies = [BODY | {"stream": True}, BODY]
+        asking = [asyncio.create_task(http.post("/v1/completions", json=b)) for b in bodies]
+        while len(engine.running) < 2:
+            await asyncio.sleep(0.005)
+            engine.go.set()
+            engine.go.clear()
+        await asyncio.sleep(0.05)
+        asking.append(asyncio.create_task(http.post("/v1/completions", json=BODY)))
+        await asyncio.sleep(0.05)
+        server.give_up("lost process 1")
+        answers = await asyncio.wait_for(asyncio.gather(*asking), 2)
+        answers.append(await http.get("/health"))
+        engine.go.set()
+        return answers
+
+
+def test_streams_whole_answers_and_requests_that_wait_all_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deadlines: list[tuple[float, Any, Any]] = []
+
+    class Timer:
+        """Notes when it would end the process."""
+
+        def __init__(self, *when: Any) -> None:
+            self.when = when
+
+        def start(self) -> None:
+            deadlines.append(self.when)
+
+    monkeypatch.setattr("serve.lifecycle.threading.Timer", Timer)
+    servers: list[GracefulServer] = []
+    stream, whole, waiting, health = asyncio.run(give_up_while_hanging(servers))
+    assert stream.text.endswith("data: [DONE]\n\n") and "lost process 1" in stream.text
+    for answer in (whole, waiting):
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"] == "the engine failed: lost process 1"
+    assert health.status_code == 503 and servers[0].exit_status == 1
+    assert deadlines == [(8.0, os._exit, (1,))]

@@ -1,0 +1,57 @@
+"""Which of several processes this one is, by flags and by a cluster's environment."""
+
+import pytest
+
+from serve.flags import parse_serve_flags
+from serve.hosts_flags import HostOptions, from_environment
+
+ALL = ("--coordinator-address", "a:5", "--num-processes", "4", "--process-id", "3")
+
+
+def parsed(*flags: str) -> HostOptions | None:
+    return parse_serve_flags(["--demo", *flags])[0].hosts
+
+
+def test_flags_say_who_leads_and_where() -> None:
+    assert parsed() is None
+    assert parsed(*ALL) == HostOptions(("a", 5), 6, 4, 3)
+    of_vllm = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "b")
+    assert parsed(*of_vllm, "--plan-port", "9") == HostOptions(("b", 8476), 9, 2, 0)
+    assert parsed("--coordinator-address", "[::1]:5", *ALL[2:]) == HostOptions(("::1", 5), 6, 4, 3)
+    assert parsed(*ALL[:2], "--num-processes", "1", "--process-id", "0") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (ALL[:4], "several hosts need --process-id, too"),
+        ((*ALL[:2], "--num-processes", "3", *ALL[4:]), "got 3 of 3"),
+        (("--coordinator-address", "a", *ALL[2:]), "must be HOST:PORT, with a port; got a"),
+        ((*ALL, "--plan-port", "5"), "must be a port beside the coordinator's; got 5"),
+        (("--distributed",), "finds neither LWS_LEADER_ADDRESS"),
+    ],
+)
+def test_half_a_group_is_refused(
+    flags: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LWS_LEADER_ADDRESS", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit):
+        parsed(*flags)
+    assert said in capsys.readouterr().err
+
+
+def test_a_cluster_says_it_and_flags_override_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = {"LWS_LEADER_ADDRESS": "s-0.s.default", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
+    steps = {"SLURM_STEP_NODELIST": "gpu[007-009,12]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2"}
+    for name, value in (steps | {"SLURM_JOB_ID": "4097"}).items():
+        monkeypatch.setenv(name, value)
+    assert parsed("--distributed") == HostOptions(("gpu007", 61441), 61442, 4, 2)
+    for name, value in pods.items():
+        monkeypatch.setenv(name, value)
+    assert parsed("--distributed") == HostOptions(("s-0.s.default", 8476), 8477, 2, 1)
+    assert parsed("--distributed", *ALL[:2]) == HostOptions(("a", 5), 6, 2, 1)
+    assert from_environment(pods)["num_processes"] == 2
