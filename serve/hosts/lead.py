@@ -51,10 +51,11 @@ class Leader:
 
     def stop(self, reason: str | None = None) -> None:
         """Tells the peers that this process ends, and why if it is no regular end."""
+        kind = Kind.FAILED if reason else Kind.STOP
         for link in self._links.values():
             link.let_go()
             with suppress(PeerLost):
-                link.send(*(Kind.FAILED, reason.encode()) if reason else (Kind.STOP,))
+                link.send(kind, (reason or "").encode())
 
     def stop_now(self) -> None:
         """Ends this process and its peers where nothing is served yet."""

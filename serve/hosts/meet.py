@@ -103,7 +103,7 @@ def _admit(
     link.patience(HELLO_S)
     try:
         kind, payload = link.receive()
-        hello = json.loads(payload) if kind is Kind.HELLO else None
+        hello = json.loads(payload if kind is Kind.HELLO else b"")
         process, theirs = int(hello["process"]), dict(hello["facts"])
     except (PeerLost, ValueError, TypeError, KeyError):
         say(f"note: {link.name} connected and is no process of ours")
