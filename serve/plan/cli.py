@@ -60,7 +60,8 @@ def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path 
 
     if plot is not None:
         check_plot(plot)
-    plan, compared = make_plan(options, read_pair(options)), compare_published()
+    pair = read_pair(options)
+    plan, compared = make_plan(options, pair), compare_published(type(pair.target.config))
     if json is not None:
         write_plan(json, plan, compared)
     if plot is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from serve.plan.memory import ITEMSIZE, TARGET_POOL, Memory
+from serve.plan.memory import ITEMSIZE, Memory
 
 INT32 = 1 << 31
 WIDE = "64-bit offsets in kernels beyond"
@@ -36,7 +36,7 @@ def limits(memory: Memory, kv_cache_dtype: str) -> Iterator[Limit]:
         yield _of(f"numbers in a pool of {pool.name}", rows, pool.elements, WIDE)
         bytes_of = f"bytes of a pool of {pool.name}"
         yield _of(bytes_of, rows, pool.elements * itemsize, "kernels count numbers, not bytes")
-        if pool.name == TARGET_POOL:
+        if pool is memory.pools[0]:
             stacked = f"numbers in all {pool.layers} of them, if they were one array"
             yield _of(stacked, rows, pool.elements * pool.layers, "one array a layer")
     yield _of("rows of a pool", rows, 1, "page and offset stay apart")

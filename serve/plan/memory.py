@@ -16,7 +16,6 @@ from serve.plan.weights import ModelBytes, model_bytes
 
 ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 """Bytes of one number in a KV pool."""
-TARGET_POOL = "target latents"
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,16 @@ def _state_bytes(target: Target, draft: Eagle3Draft | None, config: EngineConfig
 
 
 def _pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> tuple[Pool, ...]:
-    """Latents are whole on every device; keys and values are split by their heads."""
-    row = math.prod(target.pool_rows[0])
-    pools = [Pool(TARGET_POOL, row, len(target.pool_rows))]
+    """A kind of pool each for target and draft."""
+    pools = [_pool("target", target, parallel.devices)]
     if draft is not None:
-        rows = draft.pool_rows
-        latent = draft.config.latent is not None
-        share = 1 if latent else parallel.draft_devices
-        name = "draft latents" if latent else "draft keys, values"
-        pools.append(Pool(name, math.prod(rows[0]) // share, len(rows)))
+        pools.append(_pool("draft", draft, parallel.draft_devices))
     return tuple(pools)
+
+
+def _pool(name: str, model: Target | Eagle3Draft, devices: int) -> Pool:
+    """Latents are whole on every device; keys and values are split by their heads."""
+    rows = model.pool_rows
+    latent = len(rows[0]) == 1
+    kind, share = ("latents", 1) if latent else ("keys, values", devices)
+    return Pool(f"{name} {kind}", math.prod(rows[0]) // share, len(rows))

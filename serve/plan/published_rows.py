@@ -6,16 +6,19 @@ from typing import Any
 import jax.numpy as jnp
 
 from convert.from_config import draft_from_config, target_from_config
-from convert.kimi_k25 import kimi_to_hf
 from convert.published_config import draft_to_hf
+from convert.targets import target_files
+from eagle3_jax.config import DraftConfig, TargetConfig
+from serve.plan import kimi_k25, minimax_m25
 from serve.plan.attention_work import Rows
 from serve.plan.draft_work import draft_shape
 from serve.plan.gpus import MI325X, MI355X, Gpu
 from serve.plan.kernels import BOUNDS, Bound
-from serve.plan.kimi_k25 import DRAFT, TARGET
 from serve.plan.parallel import Parallelism
 from serve.plan.rounds import Shapes
 from serve.plan.target_work import target_shape
+
+BF16 = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -41,20 +44,22 @@ class Setup:
     source: str
     gpu: Gpu
     parallel: Parallelism
-    target: dict[str, Any]
-    draft: dict[str, Any]
+    target: TargetConfig
+    draft: DraftConfig
+    quantization: dict[str, Any]
+    draft_quantization: dict[str, Any]
     context: float
     figures: tuple[Figure, ...]
 
     def shapes(self) -> Shapes:
-        """The pair on one of the devices. One layer with experts stands for all: they are alike."""
-        two = replace(TARGET, num_hidden_layers=2)
-        config = {**kimi_to_hf(two, "bfloat16"), "quantization_config": self.target}
+        """The pair on one of the devices. Two layers stand for all: those behind are alike."""
+        count = self.target.num_hidden_layers
+        fields = target_files(self.target).to_hf(replace(self.target, num_hidden_layers=2), BF16)
+        config = {**fields, "quantization_config": self.quantization}
         target = target_shape(target_from_config(config, jnp.bfloat16), self.parallel)
-        (dense, _), (experts, _) = target.layers
-        layers = (dense, 1), (experts, TARGET.num_hidden_layers - 1)
-        fields = {**draft_to_hf(DRAFT, "bfloat16"), "quantization_config": self.draft}
-        count = TARGET.num_hidden_layers
+        *others, (last, times) = target.layers
+        layers = (*others, (last, times + count - 2))
+        fields = {**draft_to_hf(self.draft, BF16), "quantization_config": self.draft_quantization}
         draft = draft_from_config(fields, jnp.bfloat16, num_target_layers=count)
         own = draft_shape(draft, self.parallel)
         return Shapes(replace(target, layers=layers), own, self.gpu)
@@ -79,9 +84,10 @@ class Compared:
         return 1e3 * figure.accept_length * figure.concurrency / figure.step_ms / devices
 
 
-def compare_published() -> list[Compared]:
-    """Every published figure beside both limits."""
-    return [found for setup in SETUPS for found in _compare(setup)]
+def compare_published(architecture: type[TargetConfig] = TargetConfig) -> list[Compared]:
+    """Every published figure of targets of this architecture, beside both limits."""
+    setups = (setup for setup in SETUPS if isinstance(setup.target, architecture))
+    return [found for setup in setups for found in _compare(setup)]
 
 
 def _compare(setup: Setup) -> list[Compared]:
@@ -115,14 +121,16 @@ _W4A8 = _quark(
 _FP8_DRAFT = _quark({"dtype": "fp8_e4m3", "qscheme": "per_channel"}, "fc", "lm_head")
 
 
-def _mi355x(concurrency: int, plain: float, drafted: float) -> tuple[Figure, Figure]:
-    """From tokens a second and GPU, of 4. The card's accept length is not known: the golden one."""
+def _mi355x(
+    concurrency: int, plain: float, drafted: float, k: int = 6, accept_length: float = 3.62
+) -> tuple[Figure, Figure]:
+    """From tokens a second and GPU, of 4. No accept length is known: the golden one of Kimi."""
 
     def figure(k: int | None, accept_length: float, rate: float) -> Figure:
         step_ms = 1e3 * accept_length * concurrency / (4 * rate)
         return Figure(concurrency, k, accept_length, step_ms, f"{rate} tok/s/GPU")
 
-    return figure(None, 1.0, plain), figure(6, 3.62, drafted)
+    return figure(None, 1.0, plain), figure(k, accept_length, drafted)
 
 
 SETUPS = (
@@ -132,6 +140,8 @@ SETUPS = (
         "length the card does not give: 3.62 is assumed",
         MI355X,
         Parallelism(4, 1),
+        kimi_k25.TARGET,
+        kimi_k25.DRAFT,
         _MXFP4,
         _FP8_DRAFT,
         1536,
@@ -150,6 +160,8 @@ SETUPS = (
         "prefill of others (TPOT 42.73 - median ITL 27.98)",
         MI325X,
         Parallelism(8, 8),
+        kimi_k25.TARGET,
+        kimi_k25.DRAFT,
         _W4A8,
         {},
         10496,
@@ -158,6 +170,26 @@ SETUPS = (
             Figure(2, 3, 3.97, 3.97 * 5.40, "TPOT 5.40 ms"),
             Figure(40, None, 1.0, 27.98, "TPOT 42.73 ms"),
             Figure(40, 3, 3.93, 3.93 * (27.79 - 14.75), "TPOT 27.79 ms"),
+        ),
+    ),
+    Setup(
+        "MI355X, TP 4 + EP, FP8 blocks, BF16 draft on TP 1, 1K/1K",
+        "AMD's blog on EAGLE-3 and Quark (vLLM), read 2026-11-20: MiniMax-M2.5, k = 3; neither the "
+        "draft nor its accept length is named: thoughtworks/MiniMax-M2.5-Eagle3 and 2.88 are "
+        "assumed",
+        MI355X,
+        Parallelism(4, 1, True),
+        minimax_m25.TARGET,
+        minimax_m25.DRAFT,
+        minimax_m25.FP8_BLOCKS,
+        {},
+        1536,
+        (
+            *_mi355x(4, 90.4, 161.7, 3, 2.88),
+            *_mi355x(8, 162.6, 277.9, 3, 2.88),
+            *_mi355x(16, 282.7, 436.9, 3, 2.88),
+            *_mi355x(32, 484.8, 759.0, 3, 2.88),
+            *_mi355x(64, 822.0, 1137.3, 3, 2.88),
         ),
     ),
 )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer, Target
 from serve.plan.attention_work import (
@@ -19,7 +20,7 @@ from serve.plan.parallel import Parallelism
 from serve.plan.products import Device, Product
 from serve.plan.split import target_parts
 
-ACTIVATION_BYTES = 2
+ACTIVATION_BYTES, FLOAT32_BYTES = 2, 4
 SMALL_KERNELS = 6
 """Of a layer: norms, rotation and cache, top-k and map of experts, quantisation. A guess."""
 
@@ -44,6 +45,8 @@ class TargetShape:
     num_experts: int
     experts_per_token: int
     parallel: Parallelism
+    norms_heads: bool = False
+    """Queries and keys are normed over all heads: devices add up two numbers a row and layer."""
 
 
 def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
@@ -58,6 +61,7 @@ def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
         config.moe.n_routed_experts if config.moe else 0,
         config.moe.num_experts_per_tok if config.moe else 0,
         parallel,
+        isinstance(attention, GQAttention) and attention.has_qk_norm,
     )
 
 
@@ -84,6 +88,8 @@ def target_work(shape: TargetShape, rows: Rows) -> Iterator[Work]:
     passed = ACTIVATION_BYTES * rows.count * shape.hidden
     yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
     yield AllReduce(passed, shape.parallel.devices, 2 * layers + 1)
+    if shape.norms_heads:
+        yield AllReduce(2 * FLOAT32_BYTES * rows.count, shape.parallel.devices, layers)
     yield product_work("head", shape.head, rows.count, 1)
 
 

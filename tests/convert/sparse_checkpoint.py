@@ -31,7 +31,7 @@ def write_sparse(
         for kind in ("manifest", "config")
     )
     if layers is not None:
-        config["text_config"]["num_hidden_layers"] = layers
+        config.get("text_config", config)["num_hidden_layers"] = layers
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tensors = list(_listed_tensors(manifest, layers))

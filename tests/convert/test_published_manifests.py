@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from edited import copy_edited
 from oracle_files import ORACLES
 from sparse_checkpoint import write_sparse
 
 from convert.kimi_k25 import canonical_kimi_name, published_kimi_name
+from convert.minimax_m2 import canonical_minimax_name, published_minimax_name
 from convert.planned import PlannedParameters
 from convert.store.conversion import Conversion, open_conversion
 from eagle3_jax.config import DraftConfig
@@ -64,6 +66,34 @@ def test_every_tensor_of_a_released_draft_has_its_place(name: str, tmp_path: Pat
     kept = stored_as(planned)
     assert set(kept.values()) == ({DRAFTS[name]} if DRAFTS[name] else set())
     assert len(kept) in (0, 7)
+
+
+def test_every_tensor_of_released_minimax_has_its_place(tmp_path: Path) -> None:
+    planned = opened("minimax-m2.5", tmp_path, layers=LAYERS).planned
+    assert not planned.plan.dropped
+    assert len(planned.plan.sources["layers.1.mlp.experts.gate_proj"]) == 256
+    assert planned.shapes["layers.1.self_attn.q_norm.weight"] == (6144,)
+    for weight in planned.published.weight_shapes:
+        assert published_minimax_name(canonical_minimax_name(weight)) == weight
+    kept = stored_as(planned)
+    assert set(kept.values()) == {"fp8_block"}
+    floats = {path.rpartition(".")[0] for path in planned.shapes if path not in kept}
+    assert {"layers.1.mlp.gate", "lm_head", "embed_tokens"} <= floats
+    assert not any("proj" in path for path in floats)
+
+
+def test_layers_of_multi_token_prediction_are_left_out_with_a_reason(tmp_path: Path) -> None:
+    """Two decoder layers of a file of four: those behind are MTP's if config.json says so."""
+    source = ORACLES / "minimax_bf16"
+    sizes = {"num_hidden_layers": 2, "mtp_transformer_layers": 1}
+    two, one = (lambda config, n=n: config | sizes | {"num_mtp_modules": n} for n in (2, 1))
+    directory = copy_edited(source, tmp_path / "two", config=two)
+    dropped = open_conversion(directory).planned.plan.dropped
+    assert {name.split(".")[2] for name in dropped} == {"2", "3"}
+    assert all("multi-token prediction" in why for why in dropped.values())
+    directory = copy_edited(source, tmp_path / "one", config=one)
+    with pytest.raises(ValueError, match=r"layers\.3\..*: the model has no parameter"):
+        open_conversion(directory)
 
 
 def test_the_released_drafts_read_the_targets_default_layers() -> None:

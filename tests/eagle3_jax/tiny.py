@@ -14,12 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, YarnConfig
+from eagle3_jax.config import (
+    DraftConfig,
+    KimiConfig,
+    LatentShape,
+    MiniMaxConfig,
+    RopeConfig,
+    TargetConfig,
+    YarnConfig,
+)
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.targets import make_target
 
 VOCAB = 96
 HIDDEN = 32
@@ -44,6 +52,21 @@ TARGET = KimiConfig(
     rms_norm_eps=1e-5,
     max_position_embeddings=4096,
     rope=RopeConfig(10000.0, YarnConfig(4.0, 64, mscale=1.0, mscale_all_dim=1.0)),
+)
+MINIMAX = MiniMaxConfig(
+    vocab_size=VOCAB,
+    hidden_size=HIDDEN,
+    intermediate_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
+    rotary_dim=8,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=4096,
+    rope=RopeConfig(10000.0),
 )
 DRAFT = DraftConfig(
     vocab_size=VOCAB,
@@ -76,9 +99,9 @@ REDUCED_IDS = range(1, 2 * REDUCED_VOCAB, 2)
 HEAD_GAIN = 3.0
 
 
-def tiny_target(seed: int = 0, config: KimiConfig = TARGET) -> Target:
+def tiny_target(seed: int = 0, config: TargetConfig = TARGET) -> Target:
     """A target whose choices depend on the whole context."""
-    target = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0)))
+    target = nnx.eval_shape(lambda: make_target(config, rngs=nnx.Rngs(0), dtype=jnp.float32))
     rng = np.random.default_rng(seed)
     _fill(target, rng, gain=0.6)
     _set(target.embed_tokens.embedding, rng.normal(size=(VOCAB, HIDDEN)))

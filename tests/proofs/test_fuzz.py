@@ -6,6 +6,7 @@ rule of docs/architecture.md, in at most 1 answer of 500; exact mode has no exce
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from broken_programs import compile_rounds_anew
 from broken_verify import BROKEN, one_more
 from driving import Answer, drive, sizes
+from tiny import MINIMAX, reduced_draft, tiny_draft, tiny_target
 from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves, random_requests
 
@@ -36,6 +38,7 @@ LONG_CASES = CASES | {
     "wide tree": sizes(2, page_size=16, num_pages=12, eagle_topk=8, num_draft_tokens=40),
 }
 PER_CASE, PER_CASE_LONG = 30, 500
+PER_MINIMAX_CASE = 150
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,17 @@ def test_speculation_changes_no_answer(proof: Proof, case: str, long: bool) -> N
     rng = np.random.default_rng(list(LONG_CASES).index(case))
     count = PER_CASE_LONG if long else PER_CASE
     proof.check(LONG_CASES[case], random_requests(rng, count))
+
+
+@pytest.mark.parametrize("make_draft", [tiny_draft, reduced_draft])
+def test_speculation_changes_no_answer_of_minimax(
+    make_draft: Callable[[Target], Eagle3Draft], long: bool
+) -> None:
+    """With drafts of the whole vocabulary and of some of it."""
+    target = tiny_target(config=MINIMAX)
+    rng = np.random.default_rng(len(LONG_CASES))
+    requests = random_requests(rng, PER_CASE_LONG if long else PER_MINIMAX_CASE)
+    Proof(target, make_draft(target)).check(CASES["k=3"], requests)
 
 
 @pytest.mark.parametrize("wrong", BROKEN, ids=lambda f: f.__name__)

@@ -4,13 +4,15 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any
 
+import jax
 import pytest
 from driving import Answer, drive, sizes
 from engine_requests import mixed_requests
 from setups import ALL, CHOICES, COVER, Setup, pair_on_devices
-from wide_pair import wide_target
+from wide_pair import DRAFTS, wide_minimax, wide_target
 
 from eagle3_jax.engine import Engine, Request
+from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.ties import Difference, Scorer
 
@@ -61,6 +63,27 @@ def test_devices_change_no_token(setup: Setup, request: pytest.FixtureRequest) -
     assert len(found) <= 1
     stats = engine.stats()
     assert stats.free_pages == stats.total_pages
+    assert 0.1 < stats.num_accepted_tokens / stats.num_drafts
+
+
+@pytest.mark.parametrize(("devices", "by_expert"), [(4, True), (8, False)])
+def test_devices_change_no_token_of_minimax(devices: int, by_expert: bool) -> None:
+    """Its queries and keys are normed over heads that lie on all devices."""
+    target, requests = wide_minimax(), mixed_requests(12)
+    plain = drive(Engine(target, None, sizes(0)), requests)
+    draft = DRAFTS["grouped"](target)
+    mesh = make_mesh(devices, enable_expert_parallel=by_expert, devices=jax.devices()[:devices])
+    shard(target, mesh)
+    shard(draft, mesh)
+    engine = Engine(target, draft, sizes(K))
+    answers = drive(engine, requests)
+    scorer = Scorer(wide_minimax(), 64)
+    for request in requests:
+        name = request.request_id
+        pair = answers[name].token_ids, plain[name].token_ids
+        found = scorer.explain(name, request.prompt_ids, request.sampling, *pair)
+        assert found is None or found.cause, found
+    stats = engine.stats()
     assert 0.1 < stats.num_accepted_tokens / stats.num_drafts
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from tiny import DRAFT, HIDDEN, LATENT_DRAFT, TARGET, latent_draft, tiny_draft, tiny_target
+from tiny import DRAFT, HIDDEN, LATENT_DRAFT, MINIMAX, TARGET, latent_draft, tiny_draft, tiny_target
 
 from eagle3_jax.config import LatentShape
 from eagle3_jax.layers.quantized import QuantizedKernel, quantize_structure
@@ -22,6 +22,13 @@ WIDE_TARGET = replace(
     num_experts_per_tok=3,
     intermediate_size=256,
     moe_intermediate_size=256,
+)
+WIDE_MINIMAX = replace(
+    MINIMAX,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    num_local_experts=8,
+    num_experts_per_tok=3,
 )
 WIDE_DRAFT = replace(
     DRAFT, num_attention_heads=16, num_key_value_heads=8, head_dim=4, intermediate_size=32
@@ -61,6 +68,11 @@ def wide_target(format: str = "float32") -> Target:
     for path in paths:
         _put(target, path, _drawn(_get(abstract, path)))
     return target
+
+
+def wide_minimax() -> Target:
+    """The second target with as many of everything."""
+    return tiny_target(config=WIDE_MINIMAX)
 
 
 def _drawn(kernel: Any) -> QuantizedKernel:

@@ -27,6 +27,7 @@ from serve.plan.weights import model_bytes
 MXFP4, INT4, W4A8 = "kimi-k2.5-mxfp4", "kimi-k2.5", "kimi-k2.5-w4a8"
 MHA, FP8 = "kimi-k2.5-eagle3", "kimi-k2.5-eagle3-fp8"
 INT4_DRAFT, MLA = "eagle3-kimik2.5-w4a8", "kimi-k2.5-eagle3-mla"
+MINIMAX = "minimax-m2.5"
 EXPERT_MATRICES = 60 * 384 * 3
 IN_MEMORY_ONLY = {
     # The file repeats every matrix's shape in 8 bytes.
@@ -39,6 +40,7 @@ IN_MEMORY_ONLY = {
     # float16 scales of the outputs are float32 in memory.
     INT4_DRAFT: 2 * (3 * 8192 + 7168 + 2 * 12288 + 7168),
     MLA: 0,
+    MINIMAX: 0,
 }
 CONFIG = EngineConfig(max_model_len=2048, max_num_seqs=64)
 
@@ -103,6 +105,11 @@ def test_latents_are_whole_and_keys_and_values_split(
     found = plan(Parallelism(4, draft_devices), drafted=drafted)
     assert found.token_bytes("bfloat16") == 2 * numbers
     assert found.token_bytes("fp8") == numbers
+
+
+def test_a_grouped_targets_pools_are_split_over_devices_too() -> None:
+    found = plan_memory(target(MINIMAX), None, MI355X, Parallelism(4), CONFIG, 0.9)
+    assert found.token_bytes("fp8") == 62 * 2 * 8 * 128 // 4
 
 
 def test_pools_take_what_is_left_and_no_byte_more() -> None:

@@ -13,6 +13,8 @@ from engine.mi355x_curves import ACCEPT_LENGTHS as CURVE_LENGTHS
 from engine.mi355x_curves import ROUND_MS
 from published_pairs import draft, target
 
+from eagle3_jax.config import KimiConfig, MiniMaxConfig
+from serve.plan import minimax_m25
 from serve.plan.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.draft_work import draft_shape
 from serve.plan.gpus import GPUS, MI355X
@@ -131,7 +133,7 @@ def test_the_best_k_is_the_one_that_was_computed_apart() -> None:
 
 
 def test_published_figures_lie_between_the_tuned_limit_and_twice_of_it() -> None:
-    compared = compare_published()
+    compared = compare_published(KimiConfig)
     assert len(compared) == 14
     for row in compared:
         assert row.limit_ms["datasheet"] < row.limit_ms["tuned"]
@@ -141,6 +143,15 @@ def test_published_figures_lie_between_the_tuned_limit_and_twice_of_it() -> None
     rates = [row.tokens_per_s for row in compared]
     assert rates[:2] == pytest.approx([82.7, 165.2])
     assert rates[10] == pytest.approx(2 / 16.94e-3 / 8)
+
+
+def test_minimax_is_compared_with_its_own_figures() -> None:
+    """Its rounds at 64 are served with prefill between them, which no limit counts."""
+    compared = compare_published(MiniMaxConfig)
+    assert {row.setup.target for row in compared} == {minimax_m25.TARGET}
+    assert [round(row.tokens_per_s, 1) for row in compared[:4]] == [90.4, 161.7, 162.6, 277.9]
+    assert all(1.0 <= row.ratio("tuned") < SIDE_BY_SIDE + 0.5 for row in compared)
+    assert len(compare_published()) == 14 + len(compared)
 
 
 def test_the_golden_figures_are_those_of_k_3_and_6() -> None:
