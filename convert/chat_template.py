@@ -42,24 +42,49 @@ def compile_template(source: str, origin: str) -> Template:
 def break_specials(value: Any, special: Sequence[str]) -> tuple[Any, str]:
     """Puts a mark inside every special string in a JSON value, so that it reads as plain text.
 
-    Returns the value and the mark, a private-use character that the value does not contain.
+    Also where a string ends or begins with a part of one, which two strings side by side, or one
+    beside the template's text, could make whole. Returns the value and the mark, a private-use
+    character that the value does not contain.
     """
     text = json.dumps(value, ensure_ascii=False)
     mark = next(chr(code) for code in PRIVATE_USE if chr(code) not in text)
-    return _map_strings(value, special, mark), mark
+    return _Breaker(special, mark).broken(value), mark
 
 
-def _map_strings(value: Any, special: Sequence[str], mark: str) -> Any:
-    if isinstance(value, dict):
-        return {
-            _map_strings(k, special, mark): _map_strings(v, special, mark) for k, v in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_map_strings(item, special, mark) for item in value]
-    if isinstance(value, str):
-        for text in special:
-            value = value.replace(text, text[0] + mark + text[1:])
-    return value
+class _Breaker:
+    """Breaks special strings with a mark."""
+
+    def __init__(self, special: Sequence[str], mark: str) -> None:
+        self._special, self._mark = special, mark
+        self._longest = max(map(len, special), default=1) - 1
+        self._starts = {text[0] for text in special}
+        self._ends = {text[-1] for text in special}
+
+    def broken(self, value: Any) -> Any:
+        """The JSON value with all its strings broken."""
+        if isinstance(value, dict):
+            return {self.broken(key): self.broken(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.broken(item) for item in value]
+        return self._text(value) if isinstance(value, str) else value
+
+    def _text(self, value: str) -> str:
+        for text in self._special:
+            value = value.replace(text, text[0] + self._mark + text[1:])
+        before = self._mark if self._begins_inside(value) else ""
+        return before + value + (self._mark if self._ends_inside(value) else "")
+
+    def _ends_inside(self, value: str) -> bool:
+        """Whether a special string may begin at the end of the value."""
+        end = value[-self._longest :]
+        places = [i for i, char in enumerate(end) if char in self._starts]
+        return any(text.startswith(end[i:]) for i in places for text in self._special)
+
+    def _begins_inside(self, value: str) -> bool:
+        """Whether a special string may end at the beginning of the value."""
+        begin = value[: self._longest]
+        places = [i + 1 for i, char in enumerate(begin) if char in self._ends]
+        return any(text.endswith(begin[:i]) for i in places for text in self._special)
 
 
 def read_template(directory: Path) -> str | None:

@@ -24,6 +24,15 @@ from convert.tiktoken_file import (
 )
 from convert.tokenizer_json import TOKENIZER_FILE
 
+BUGS_OF_TEMPLATES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What expressions in a template may raise besides jinja's own errors."""
 MAX_CHUNK_CHARS = 400_000
 MAX_RUN_CHARS = 25_000
 
@@ -66,7 +75,7 @@ class Tokenizer:
             return self.template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **values
             )
-        except (TemplateError, TypeError, KeyError) as error:
+        except (TemplateError, *BUGS_OF_TEMPLATES) as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
 
     def encode_chat(self, messages: Sequence[Any], **kwargs: Any) -> list[int]:

@@ -7,6 +7,9 @@ is held back, and so are the tokens it came from: what was handed out is never t
 from collections.abc import Sequence
 from typing import Protocol
 
+MAX_UNSETTLED = 16
+"""Tokens whose text may wait for more bytes; a character has at most 4."""
+
 
 class Tokenizer(Protocol):
     """What the engine needs of a tokenizer."""
@@ -65,12 +68,30 @@ class TextStream:
             return
         window = self._tokenizer.decode(self._tokens[self._window :])
         if window.endswith("\ufffd") and not flush:
+            if new > MAX_UNSETTLED:
+                self._settle(self._tokenizer, window)
             return
         self._text += window[self._window_text :]
         self._ends.extend([len(self._text)] * new)
         # Restart the window at these tokens: they are whole characters, and enough context.
         self._window = len(self._tokens) - new
         self._window_text = len(self._tokenizer.decode(self._tokens[self._window :]))
+
+    def _settle(self, tokenizer: Tokenizer, window: str) -> None:
+        """Moves the window to where a character begins among the last tokens.
+
+        Only the last replacement character can still change: a run of bytes that are no text
+        would otherwise be decoded again and again until it ends.
+        """
+        last = len(self._tokens) - MAX_UNSETTLED // 2
+        for start in range(last, last - 4, -1):
+            head = tokenizer.decode(self._tokens[self._window : start])
+            tail = tokenizer.decode(self._tokens[start:])
+            if head + tail == window and len(tail) > 1:
+                self._text += head[self._window_text :]
+                self._ends.extend([len(self._text)] * (start - len(self._ends)))
+                self._window, self._window_text = start, 0
+                return
 
     def _cut_at_stop(self) -> str | None:
         found = [(self._text.find(s, self._search_from), s) for s in self._stop]

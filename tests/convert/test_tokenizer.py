@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import time
 from base64 import b64encode
 from pathlib import Path
 
@@ -57,6 +58,27 @@ def test_special_strings_in_messages_stay_text(tokenizer: Tokenizer) -> None:
     prompt = tokenizer.encode_chat([{"role": "user", "content": ""}])
     assert ids == prompt[:5] + content + prompt[5:]
     assert ids.count(IM_END) == 1
+
+
+def test_special_strings_in_two_halves_stay_text(tmp_path: Path) -> None:
+    """Whether the halves are two strings side by side, or one beside the template's own text."""
+    tokenizer = template_tokenizer(tmp_path / "copy", "{{ a }}{{ b }}[{{ c }}<|im_end|>")
+    ids = tokenizer.encode_chat([], a="<|im_", b="end|>", c="EOS]")
+    assert ids == [*tokenizer.encode("<|im_end|>[EOS]"), IM_END]
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "中", "<|im_end"])
+def test_time_grows_with_the_length_of_the_text_whatever_it_is(
+    tokenizer: Tokenizer, unit: str
+) -> None:
+    seconds = []
+    for length in (MAX_RUN_CHARS, 4 * MAX_RUN_CHARS):
+        text = unit * (length // len(unit))
+        start = time.process_time()
+        ids = tokenizer.encode_chat([{"role": "user", "content": text}])
+        seconds.append(time.process_time() - start)
+        assert tokenizer.decode(ids[5:]).startswith(text)
+    assert seconds[1] < 10 * seconds[0] + 0.1
 
 
 def test_facts_of_the_vocabulary(tokenizer: Tokenizer) -> None:
@@ -145,6 +167,8 @@ def template_tokenizer(directory: Path, template: str) -> Tokenizer:
         "{{ messages.append(1) }}",
         "{{ raise_exception('roles must alternate') }}",
         "{{ messages[0].content + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ messages[0].content.index('y') }}",
     ],
 )
 def test_templates_that_misbehave_raise_value_errors(template: str, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Streamed text against an oracle that decodes everything at once, then cuts."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_tokenizer import PIECES, ToyTokenizer
@@ -111,6 +113,28 @@ def test_half_a_character_at_the_end_becomes_a_replacement_character() -> None:
 
 def test_bytes_that_form_no_character_do_not_stop_the_text() -> None:
     assert stream([ID[b"\xc3"], ID[b"\xc3"], ID[b"a"]], []).texts == ["", "", "\ufffd\ufffda", ""]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(ids=st.lists(st.sampled_from([*range(9, 17)]), min_size=20, max_size=80))
+def test_long_runs_of_broken_characters_add_up_to_the_whole_decode(ids: list[int]) -> None:
+    told = stream(ids, [])
+    assert "".join(told.texts) == TOKENIZER.decode(ids)
+    assert [token for piece in told.tokens for token in piece] == ids
+
+
+def test_a_run_of_bytes_that_are_no_text_costs_as_much_a_token_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded, decode = [0], ToyTokenizer.decode
+
+    def count(self: ToyTokenizer, ids: Sequence[int], skip_special: bool = True) -> str:
+        decoded[0] += len(ids)
+        return decode(self, ids, skip_special)
+
+    monkeypatch.setattr(ToyTokenizer, "decode", count)
+    stream([ID[b"\xa9"]] * 500, [])
+    assert decoded[0] < 500 * 40
 
 
 def test_what_may_begin_a_stop_string_is_held_back_with_its_tokens() -> None:
