@@ -1,0 +1,1 @@
+"""Jobs for InferenceX: the matrix, its check, and the launchers under benchmarks/."""

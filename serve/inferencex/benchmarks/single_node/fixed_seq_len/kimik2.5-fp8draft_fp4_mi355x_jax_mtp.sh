@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Kimi-K2.5 with its EAGLE-3 draft in FP8.
+set -euo pipefail
+
+# shellcheck source-path=SCRIPTDIR source=../../eagle3_jax.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../eagle3_jax.sh"
+
+run_job "${DRAFT:-amd/kimi-k2.5-eagle3-fp8}"
