@@ -46,7 +46,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
-        if scope["type"] == "http" and not _is_open(scope["path"]):
+        if scope["type"] == "http" and not is_open(scope["path"]):
             authorization = Headers(scope=scope).get("authorization", "")
             if not self._keys.accepts(authorization):
                 await as_response(_unauthorized(authorization))(scope, receive, send)
@@ -54,7 +54,7 @@ class RequireKey:
         await self._app(scope, receive, send)
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 

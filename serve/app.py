@@ -26,7 +26,6 @@ from serve.watchdog import watch
 from serve.whole_body import WholeBody
 
 STOP_TIMEOUT_S = 2.0
-PROBE_METHODS = ["GET", "HEAD"]
 
 
 def create_app(
@@ -82,18 +81,22 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
-    @app.api_route("/health", methods=PROBE_METHODS)
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
     async def health() -> Response:
         """200 once every program is compiled and while requests are taken."""
         service.engine.check_admitting()
         return Response()
 
-    @app.api_route("/ping", methods=[*PROBE_METHODS, "POST"])
+    @app.head("/ping", include_in_schema=False)
+    @app.post("/ping", include_in_schema=False)
+    @app.get("/ping")
     async def ping() -> Response:
         """The same as /health, under the name that hosted platforms probe."""
         return await health()
 
-    @app.api_route("/metrics", methods=PROBE_METHODS)
+    @app.head("/metrics", include_in_schema=False)
+    @app.get("/metrics")
     async def metrics() -> Response:
         return Response(render(service.metrics.registry), media_type=CONTENT_TYPE)
 

@@ -5,7 +5,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from serve.api_keys import OPEN_PATHS
+from serve.api_keys import is_open
 from serve.operation_flags import LogFormat
 from serve.request_record import Observer, RequestRecord
 from serve.service import TokenizerLike
@@ -67,7 +67,7 @@ def log_requests(tokenizer: TokenizerLike | None) -> Observer:
     """
 
     def log(record: RequestRecord) -> None:
-        if record.path in OPEN_PATHS and record.status < 400:
+        if is_open(record.path) and record.status < 400:
             return
         fields = record.fields()
         if tokenizer and record.choices:

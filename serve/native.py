@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import fastapi
@@ -15,6 +16,7 @@ from serve.answer import respond
 from serve.choices import Choices, ChoiceState
 from serve.completions import prompt_ids
 from serve.logprobs import best, finite, token_text
+from serve.long_texts import tokenising
 from serve.native_protocol import Asked, NativeRequest
 from serve.output_stream import OutputStream
 from serve.service import Service, TokenizerLike
@@ -28,20 +30,23 @@ def native_router(service: Service) -> APIRouter:
     """The endpoint over `service`."""
     router = APIRouter()
 
-    @router.api_route("/generate", methods=["POST", "PUT"])
+    @router.put("/generate", include_in_schema=False)
+    @router.post("/generate")
     async def generate(body: NativeRequest, request: fastapi.Request) -> Response:
-        service.engine.check_admitting()
+        service.engine.check_room(sum(one.sampling.num_choices for one in body.asked))
         requests: list[Request] = []
         asked: list[Asked] = []
         for one in body.asked:
-            ids, form = prompt_ids(service, one.prompt), one.sampling.form
+            ids = await tokenising(request, partial(prompt_ids, service, one.prompt))
+            form = one.sampling.form
             planned = service.plan(one.sampling, [ids], DEFAULT_MAX_TOKENS, form)
             await service.compile_grammar(form)
             requests += planned
             asked += [one] * len(planned)
         stream = await service.engine.submit(requests)
         stamp = synthetic_stamp(service.engine.stats)
-        answer = NativeAnswer(body, asked, requests, service.tokenizer, stamp)
+        choices = request.state.record.choices = Choices(requests, len(body.asked))
+        answer = NativeAnswer(body, asked, choices, service.tokenizer, stamp)
         return await respond(service, request, answer, stream, streamed=bool(body.stream))
 
     return router
@@ -53,23 +58,21 @@ class NativeAnswer:
 
     body: NativeRequest
     asked: Sequence[Asked]
-    requests: Sequence[Request]
+    choices: Choices
     tokenizer: TokenizerLike
     stamp: dict[str, float]
 
     async def collect(self, stream: OutputStream) -> Response:
         """An object, or a list of one for each choice of each prompt."""
-        choices = Choices(self.requests, len(self.body.asked))
-        async for _ in choices.follow(stream):
+        async for _ in self.choices.follow(stream):
             pass
-        bodies = [self._body(state) for state in choices.states]
+        bodies = [self._body(state) for state in self.choices.states]
         whole = bodies[0] if self.body.single else bodies
         return Response(json.dumps(whole), media_type="application/json")
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The same objects as they grow, then the end; `index` says which, where there are more."""
-        choices = Choices(self.requests, len(self.body.asked))
-        async for state, _ in choices.follow(stream):
+        async for state, _ in self.choices.follow(stream):
             index = {} if self.body.single else {"index": state.index}
             yield event(json.dumps(self._body(state) | index))
         yield DONE

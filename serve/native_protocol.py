@@ -6,10 +6,11 @@ Fields that no entry below names are ignored, but for those that would change th
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from eagle3_jax.sampling_rows import MAX_LOGPROBS
 from serve.errors import invalid_option
+from serve.first_error import FirstErrorOnly
 from serve.protocol import GenerationRequest
 from serve.unsupported import refuse_unsupported
 
@@ -69,7 +70,7 @@ def _listed(value: Any) -> Any:
     return [{}] if value is None else value if isinstance(value, list) else [value]
 
 
-class NativeRequest(BaseModel):
+class NativeRequest(FirstErrorOnly):
     """One prompt, or a batch of them; what is no list holds for all of a batch."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 from serve.chat import prompt_ids as chat_prompt_ids
 from serve.completions import prompt_ids
 from serve.errors import invalid_option
+from serve.first_error import FirstErrorOnly
 from serve.logprobs import token_text
 from serve.long_texts import tokenising
 from serve.protocol import ChatMessage
@@ -22,7 +23,7 @@ from serve.service import Service
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(FirstErrorOnly):
     """The body of POST /tokenize: a prompt or the messages of a chat."""
 
     model: str | None = None
@@ -59,7 +60,7 @@ class TokenizeResponse(BaseModel):
     token_strs: list[str] | None = None
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(FirstErrorOnly):
     """The body of POST /detokenize."""
 
     model: str | None = None

@@ -93,6 +93,12 @@ def test_body_that_is_no_json_object_is_400(fake: Served, body: bytes) -> None:
     check_error(fake.http.post(COMPLETIONS, content=body, headers=headers), 400)
 
 
+def test_every_endpoint_has_a_name_of_its_own_in_the_description(fake: Served) -> None:
+    operations = fake.http.get("/openapi.json").json()["paths"]
+    ids = [told["operationId"] for path in operations.values() for told in path.values()]
+    assert len(set(ids)) == len(ids) > 10
+
+
 def test_unknown_model_is_404_and_openais_not_found(fake: Served) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         fake.openai.completions.create(model="gpt-9", prompt="a")

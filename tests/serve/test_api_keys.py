@@ -56,6 +56,7 @@ def test_probes_and_metrics_are_open_and_everything_else_is_not(guarded: Served)
         doubled,
     ):
         assert guarded.http.get(path).status_code == 401
+    assert guarded.http.get("/page/%2e%2e/v1/models").status_code == 404
     for path in ("/v1/chat/completions", "/tokenize", "/generate", "/flush_cache"):
         assert guarded.http.post(path, json=CHAT).status_code == 401
 

@@ -1,0 +1,66 @@
+"""The examples of docs/deploy fit the server, as far as that can be told without running them."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fake_server import Served
+
+from serve.flags import parse_serve_flags
+from serve.lifecycle import CONNECTION_TIMEOUT_S
+from serve.options import ServeOptions
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+DEPLOYMENT, SERVICE = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
+UNIT = (DEPLOY / "eagle3-serve.service").read_text()
+
+
+def options_of_unit() -> ServeOptions:
+    (command,) = re.findall(r"^ExecStart=\S+/eagle3-serve (.*)$", UNIT, re.MULTILINE)
+    return parse_serve_flags(shlex.split(command))[0]
+
+
+def options_of_pod() -> ServeOptions:
+    return parse_serve_flags(POD["containers"][0]["args"])[0]
+
+
+def test_whoever_stops_the_server_waits_until_it_has_drained() -> None:
+    (patience,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
+    for options, patience_s in (
+        (options_of_unit(), int(patience)),
+        (options_of_pod(), POD["terminationGracePeriodSeconds"]),
+    ):
+        assert options.operations.log_format == "json"
+        assert options.drain_timeout_s + CONNECTION_TIMEOUT_S < patience_s
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.rocm"])
+def test_an_image_starts_the_server_on_its_port_for_everybody(name: str) -> None:
+    text = (DEPLOY / name).read_text()
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
+    command, *flags = yaml.safe_load(entry)
+    options, _ = parse_serve_flags([*flags, "--demo"])
+    assert (command, options.host) == ("eagle3-serve", "0.0.0.0")
+    assert f"EXPOSE {options.port}" in text
+
+
+def test_probes_and_collectors_ask_for_what_the_server_has(fake: Served) -> None:
+    (container,) = POD["containers"]
+    probes = [told["httpGet"] for name, told in container.items() if name.endswith("Probe")]
+    assert len(probes) == 3
+    (port,) = container["ports"]
+    for probe in probes:
+        assert fake.http.get(probe["path"]).status_code == 200 and probe["port"] == port["name"]
+    notes = DEPLOYMENT["spec"]["template"]["metadata"]["annotations"]
+    assert fake.http.get(notes["prometheus.io/path"]).status_code == 200
+    assert int(notes["prometheus.io/port"]) == port["containerPort"] == options_of_pod().port
+
+
+def test_the_service_finds_the_pods() -> None:
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    assert SERVICE["spec"]["selector"] == labels == DEPLOYMENT["spec"]["selector"]["matchLabels"]
+    assert SERVICE["spec"]["ports"][0]["targetPort"] == POD["containers"][0]["ports"][0]["name"]
