@@ -59,7 +59,8 @@ class AcceptCounts:
 class AcceptRow:
     """One category, or all of them.
 
-    right: the share of prompts answered correctly. histogram: rounds by accepted drafts, 0 first.
+    right: the share of prompts answered correctly, NaN where that is not judged. histogram: rounds
+    by accepted drafts, 0 first; empty where positions are not known.
     distinct_bigrams: of the pairs of neighbouring tokens within answers, the share that differ: a
     model that repeats itself has few, and an accept length that says nothing.
     """
@@ -84,6 +85,7 @@ class AcceptRecord:
     num_draft_tokens: int | None
     temperature: float
     rows: list[AcceptRow]
+    tasks: str = "Held-out prompts"
 
 
 def accept_table(

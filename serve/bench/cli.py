@@ -77,23 +77,17 @@ def _cpu(flags: argparse.Namespace, console: Console) -> int:
 
 def _accept(flags: argparse.Namespace, console: Console) -> int:
     from serve.bench import tables
-    from serve.bench.accept import AcceptRecord, accept_table
-    from serve.bench.held_out import held_out
+    from serve.bench.accept import AcceptRecord
+    from serve.bench.accept_command import accept_at_url, accept_here
     from serve.bench.record import write_record
 
-    found, pair = conditions(), _pair(flags)
-    prompts = held_out(pair.tokenizer, flags.prompts)
-    tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
-    method = flags.rejection_sample_method
-    rows = accept_table(
-        pair, prompts, flags.k, flags.temperature, **tree, rejection_sample_method=method
-    )
-    shape = f" (topk {flags.eagle_topk}, {flags.num_draft_tokens} nodes)"
-    drafts = f"k={flags.k}{shape if flags.eagle_topk > 1 else ''}"
-    title = f"Held-out prompts, {drafts}, {method}, temperature {flags.temperature:g}"
+    found = conditions()
+    title, rows = accept_at_url(flags) if flags.url else accept_here(flags, _pair(flags))
     tables.print_accept(console, rows, title)
     if flags.json:
-        record = AcceptRecord(flags.k, **tree, temperature=flags.temperature, rows=rows)
+        tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
+        k = len(rows[-1].per_position) if flags.url else flags.k
+        record = AcceptRecord(k, **tree, temperature=flags.temperature, rows=rows, tasks=title)
         write_record(flags.json, "accept", found, record)
     return 0
 

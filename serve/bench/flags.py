@@ -55,6 +55,10 @@ def _check(flags: argparse.Namespace) -> None:
 def _check_accept(flags: argparse.Namespace) -> None:
     if flags.temperature < 0:
         raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
+    if flags.url and (flags.model or flags.demo):
+        raise ValueError("--url is a running server; leave MODEL, --draft and --demo out")
+    if flags.max_tokens and not (flags.data or flags.url):
+        raise ValueError("--max-tokens belongs to --data or --url")
     # Only here: flags are read before anything imports JAX.
     from eagle3_jax.speculative.tree_shape import tree_shape
 
@@ -118,8 +122,13 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
         "--num-draft-tokens", type=int, metavar="N", help="nodes of a tree that are verified"
     )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
-    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category")
+    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category, at most")
     _add_method(parser)
+    parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl files")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="of an answer; 160 (data: 512)")
+    parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
+    parser.add_argument("--served-model-name", metavar="NAME", help="at URL; its first")
+    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="at URL")
 
 
 def _add_acceptance(parser: argparse.ArgumentParser) -> None:

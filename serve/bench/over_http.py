@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from eagle3_jax.engine import Request
@@ -125,7 +125,8 @@ def measure_http(
     with serving(server_flags(k, most, longest)) as (process, url):
         say("compiling, here and in the server")
         engine = build_engine(
-            pair,
+            # As the server: with k = 0 it loads no draft.
+            pair if k else replace(pair, draft=None),
             num_speculative_tokens=k,
             max_num_seqs=most,
             max_model_len=longest,

@@ -1,5 +1,6 @@
 """Results as tables for a terminal."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -149,10 +150,14 @@ def print_accept(console: Console, rows: Sequence[AcceptRow], title: str) -> Non
         shares = (f"{share:.2f}" for share in row.per_position)
         counts = (f"{row.prompts}", f"{row.tokens}", f"{row.counts.drafts}")
         length = f"{row.accept_length:.2f}"
-        rounds = "/".join(map(str, row.histogram))
-        said = (f"{row.distinct_bigrams:.2f}", f"{row.right:.0%}")
+        rounds = "/".join(map(str, row.histogram)) or "-"
+        said = (_known(row.distinct_bigrams, ".2f"), _known(row.right, ".0%"))
         table.add_row(row.category, *counts, length, *shares, rounds, *said)
     console.print(table)
+
+
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}"
 
 
 def print_drafts(console: Console, result: DraftsRecord) -> None:

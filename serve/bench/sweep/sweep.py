@@ -9,14 +9,15 @@ from typing import Any
 
 from convert.tokenizer import Tokenizer, load_tokenizer
 from serve.bench.conditions import Conditions, conditions
-from serve.bench.http_stream import Address, Exchange
-from serve.bench.sweep.client import Server, authorization
+from serve.bench.http_stream import Address
+from serve.bench.sweep.client import Server
 from serve.bench.sweep.configurations import Configuration
 from serve.bench.sweep.counters import between, fetch_counts
 from serve.bench.sweep.plan import SLACK_TOKENS, Endpoint, Plan
 from serve.bench.sweep.progress import SweepProgress
 from serve.bench.sweep.prompts import make_prompts
 from serve.bench.sweep.result import Point, point_of, result_json
+from serve.bench.sweep.server_facts import first_model, version
 from serve.bench.sweep.traffic import send, warm_up
 
 
@@ -99,30 +100,15 @@ async def find_subject(
     """Asks a running server what it is. Raises OSError when it does not answer, ValueError when
     its tokenizer can't be found here."""
     address = Address.of(url)
-    models = await _get_json(address, "/v1/models")
-    if not models.get("data"):
-        raise OSError(f"{url}/v1/models names no model")
-    card = models["data"][0]
+    card = await first_model(address)
     directory = tokenizer or card.get("root") or card["id"]
     if not Path(directory).is_dir():
         raise ValueError(
             f"random prompts need the model's tokenizer: --tokenizer DIR (the server names "
             f"{directory!r}, which is no directory here)"
         )
-    try:
-        version = str((await _get_json(address, "/version"))["version"])
-    except (OSError, KeyError):
-        version = "unknown"
     server = Server(address, model or card["id"], endpoint)
-    return Subject(name, server, load_tokenizer(directory), directory, version)
-
-
-async def _get_json(address: Address, path: str) -> dict[str, Any]:
-    async with Exchange(address, "GET", path, headers=authorization()) as response:
-        body = await response.read()
-    if response.status != 200:
-        raise OSError(f"{path} answered {response.status}")
-    return json.loads(body)
+    return Subject(name, server, load_tokenizer(directory), directory, await version(address))
 
 
 def own_flags(
