@@ -6,7 +6,7 @@ PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
 
-.PHONY: serve test page-check prove prove-sharding rocm-check rocm-check-short clients lint clean
+.PHONY: serve test page-check prove prove-sharding prove-server rocm-check rocm-check-short clients lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -28,6 +28,10 @@ prove: .venv/installed-test
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them.
 prove-sharding: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py --long
+
+# 10,000 requests that no client should send, at the embedded pair; `make test` sends 250.
+prove-server: .venv/installed-fuzz
+	$(BIN)/python tests/serve/fuzz_server.py
 
 # Every kernel and the whole round, at full size too, through XLA's ROCm compiler, for MI355X and
 # MI325X.
@@ -71,6 +75,10 @@ clean:
 
 .venv/installed-page-check: .venv/installed-test
 	$(BIN)/pip install --disable-pip-version-check --editable '.[page-check]'
+	touch $@
+
+.venv/installed-fuzz: .venv/installed-test
+	$(BIN)/pip install --disable-pip-version-check --editable '.[fuzz]'
 	touch $@
 
 .venv-rocm/installed: pyproject.toml

@@ -1,11 +1,12 @@
 """Running the application until a signal, and leaving without losing an answer."""
 
 import asyncio
+import ipaddress
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -35,6 +36,14 @@ def bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise OSError(f"can't listen on {host}:{port}: {error.strerror}") from error
     return bound
+
+
+def exposure(address: socket.socket, api_keys: Collection[str]) -> str | None:
+    """What to say of a bound address that others reach without a key, if it is one."""
+    host = address.getsockname()[0]
+    if api_keys or ipaddress.ip_address(host).is_loopback:
+        return None
+    return f"anybody who reaches {host} may ask: there is no --api-key"
 
 
 class GracefulServer(uvicorn.Server):

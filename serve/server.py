@@ -1,7 +1,6 @@
 """eagle3-serve from checked options to exit status."""
 
 import asyncio
-import ipaddress
 import os
 import random
 import secrets
@@ -23,7 +22,7 @@ from serve.demo import demo_draft_dir, demo_target_dir
 from serve.engine_thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
-from serve.lifecycle import GracefulServer, bind
+from serve.lifecycle import GracefulServer, bind, exposure
 from serve.loading import (
     LoadedPair,
     build_engine,
@@ -72,8 +71,8 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             if leader:
                 leader.stop(str(error))
             return leave(2) if hosts else 2
-        if not options.operations.api_keys and not _is_local(address):
-            report.say(f"anybody who reaches {options.host} may ask: there is no --api-key")
+        if warning := exposure(address, options.operations.api_keys):
+            report.say(warning)
         status = asyncio.run(_serve(options, service, observers, address, report, leader))
     if leader:
         leader.stop()
@@ -204,10 +203,6 @@ def _observers(operations: Operations, service: Service) -> list[Observer]:
     if operations.otlp_endpoint is not None:
         observers.append(trace_to(operations.otlp_endpoint, service.model.names[0]))
     return observers
-
-
-def _is_local(address: socket.socket) -> bool:
-    return ipaddress.ip_address(address.getsockname()[0]).is_loopback
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:

@@ -10,6 +10,7 @@ from fake_server import Served
 
 from serve.api_keys import ApiKeys
 from serve.flags import parse_serve_flags
+from serve.lifecycle import bind, exposure
 from serve.operation_flags import Operations
 
 KEYS = ("first-key", "second-key", "third-key")
@@ -97,3 +98,15 @@ def test_a_key_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture
         with pytest.raises(SystemExit, match="2"):
             parse_serve_flags(["--demo", "--api-key", key])
         assert "--api-key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "warns"),
+    [("127.0.0.1", (), False), ("0.0.0.0", KEYS, False), ("0.0.0.0", (), True)],
+)
+def test_a_server_that_others_reach_without_a_key_says_so(
+    host: str, keys: tuple[str, ...], warns: bool
+) -> None:
+    with bind(host, 0) as address:
+        warning = exposure(address, keys)
+    assert ("--api-key" in (warning or "")) is warns
