@@ -152,7 +152,9 @@ async def answer(
         "model": body.model or service.model.names[0],
         **synthetic_stamp(service.engine.stats),
     }
-    choices = request.state.record.choices = Choices(requests, len(prompts))
+    choices = request.state.record.choices = Choices(
+        requests, len(prompts), prompt_only=body.prompt_only
+    )
     under_way = Answer(
         body,
         choices,

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+import jax.profiler
 from fastapi import FastAPI, Response
 
 from serve.api_keys import RequireKey
@@ -17,6 +18,7 @@ from serve.model_info import model_info_router
 from serve.native import native_router
 from serve.operation_flags import Operations
 from serve.page import page_router
+from serve.profiling import profiling_router
 from serve.request_record import Observer, Recorded
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
@@ -60,6 +62,7 @@ def create_app(
     app.include_router(tokenization_router(service))
     app.include_router(model_info_router(service, app.version))
     app.include_router(cache_router(service))
+    app.include_router(profiling_router(operations.profile_dir, jax.profiler))
     app.include_router(page_router())
     _add_models(app, service)
     _add_probes(app, service)

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eagle3_jax.engine import Acceptance, Request, RequestOutput, Round
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
@@ -58,9 +58,13 @@ class ChoiceState:
 class Choices:
     """The choices of one HTTP request, filled from its output stream."""
 
-    def __init__(self, requests: Sequence[Request], num_prompts: int) -> None:
+    def __init__(
+        self, requests: Sequence[Request], num_prompts: int, *, prompt_only: bool = False
+    ) -> None:
+        """prompt_only: what is generated, if only because something must be, is left out."""
         self.states = [ChoiceState(index, request) for index, request in enumerate(requests)]
         self._by_id = {state.request.request_id: state for state in self.states}
+        self._prompt_only = prompt_only
         self._siblings = len(requests) // num_prompts
         self.first_output: float | None = None
         """When the first output came, in seconds of the monotonic clock."""
@@ -91,6 +95,13 @@ class Choices:
         async for output in stream:
             if self.first_output is None:
                 self.first_output = time.monotonic()
+            output = _without_answer(output) if self._prompt_only else output
             state = self._by_id[output.request_id]
             state.take(output)
             yield state, output
+
+
+def _without_answer(output: RequestOutput) -> RequestOutput:
+    reason = output.finish_reason and "length"
+    bare = replace(output, token_ids=(), text="", rounds=(), logprobs=(), origins=())
+    return replace(bare, finish_reason=reason, stop_reason=None)

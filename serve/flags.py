@@ -3,12 +3,14 @@
 import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from serve.cache_flags import DTYPES, add_scale_flag
 from serve.chat_flags import add_chat_flags
+from serve.dotted_flags import join_dotted
 from serve.hosts_flags import add_host_flags
 from serve.load_flags import add_load_flags
+from serve.memory_flags import add_memory_flags
 from serve.operation_flags import add_operation_flags
 from serve.options import (
     LOGPROBS_MODES,
@@ -16,22 +18,9 @@ from serve.options import (
     ServeOptions,
     check_options,
 )
+from serve.other_engines import add_other_flags
 from serve.parallel_flags import add_parallel_flags
 from serve.speculation_flags import SPECULATIVE_KEYS
-
-WITHOUT_EFFECT = (
-    "--attention-backend",
-    "--gpu-memory-utilization",
-    "--mem-fraction-static",
-    "--mm-encoder-tp-mode",
-    "--numa-node",
-)
-SWITCHES_WITHOUT_EFFECT = (
-    "--async-scheduling",
-    "--enable-torch-compile",
-    "--language-model-only",
-)
-NO_REMOTE_CODE = "is never needed: tokenizer and chat template are read as data, no code is run"
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -42,38 +31,17 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-class _Refuse(argparse.Action):
-    """A flag that is known and refused, with the reason."""
-
-    def __init__(self, *args: Any, reason: str, **kwargs: Any) -> None:
-        super().__init__(*args, nargs=0, help=argparse.SUPPRESS, **kwargs)
-        self._reason = reason
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
-    ) -> NoReturn:
-        parser.error(f"{option} {self._reason}")
-
-
-class _Notice(argparse.Action):
-    """A flag of other engines that changes nothing here: accepted, and listed."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **kwargs)
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
-    ) -> None:
-        namespace.without_effect = [*namespace.without_effect, option]
-
-
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
     """Reads the command line into options and the names of flags that have no effect here.
 
     Ends the process with status 2 and one line for what this release can't do.
     """
     parser = _build_parser()
-    flags = parser.parse_args([_with_dashes(argument) for argument in argv])
+    try:
+        dashed = join_dotted([_with_dashes(argument) for argument in argv])
+    except ValueError as error:
+        parser.error(str(error))
+    flags = parser.parse_args(dashed)
     try:
         return check_options(flags), flags.without_effect
     except ValueError as error:
@@ -102,9 +70,10 @@ def _build_parser() -> OneLineParser:
     add_chat_flags(parser)
     add_host_flags(parser)
     _add_engine_flags(parser.add_argument_group("engine"))
+    add_memory_flags(parser)
     _add_server_flags(parser.add_argument_group("server"))
     add_operation_flags(parser)
-    _add_fixed_flags(parser)
+    add_other_flags(parser)
     return parser
 
 
@@ -117,6 +86,20 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--max-model-len", "--context-length", type=int, metavar="N", help="prompt + answer"
+    )
+    group.add_argument(
+        "--generation-config",
+        default="auto",
+        metavar="auto|vllm|DIR",
+        help="where sampling defaults come from: the checkpoint, nowhere (vllm), or a directory",
+    )
+    group.add_argument(
+        "--override-generation-config", metavar="JSON", help="sampling defaults, before those"
+    )
+    group.add_argument(
+        "--sampling-defaults",
+        choices=("model", "openai"),
+        help="SGLang's: openai is vllm's nowhere",
     )
 
 
@@ -183,7 +166,7 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         help="of the model's own logits, or after all options",
     )
     group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
-    count("--seed", help="makes the seeds of unseeded requests repeatable")
+    count("--seed", "--random-seed", help="makes the seeds of unseeded requests repeatable")
 
 
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
@@ -198,12 +181,3 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         default="none",
         help="what responses say in metrics.speculative_decoding",
     )
-
-
-def _add_fixed_flags(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(without_effect=[])
-    for name in WITHOUT_EFFECT:
-        parser.add_argument(name, action=_Notice, nargs=1)
-    for name in SWITCHES_WITHOUT_EFFECT:
-        parser.add_argument(name, action=_Notice, nargs=0)
-    parser.add_argument("--trust-remote-code", action=_Refuse, reason=NO_REMOTE_CODE)

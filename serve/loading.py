@@ -20,20 +20,27 @@ from eagle3_jax.engine.plan import Peers
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.speculative.state import DecodeState
 from serve.load_flags import DEFAULTS, LoadOptions
+from serve.memory_flags import MemoryShare
 from serve.notices import Say, notices, say_on_stderr
 from serve.parallel_flags import ONE_DEVICE, ParallelOptions
+from serve.pool_size import fitting_pages, share_bytes
 from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
 
 
 @dataclass(frozen=True)
 class LoadedPair:
-    """A target with its tokenizer and defaults, and the draft that proposes for it, if any."""
+    """A target with its tokenizer and defaults, and the draft that proposes for it, if any.
+
+    num_pages: of the KV cache, where its size was to follow from the devices' memory.
+    """
 
     target: Target
     draft: Eagle3Draft | None
     tokenizer: Tokenizer
     defaults: SamplingDefaults
+    num_pages: int | None = None
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -56,13 +63,15 @@ def load_pair(
     parallel: ParallelOptions = ONE_DEVICE,
     *,
     sizes: Mapping[str, Any] | None = None,
+    memory: MemoryShare | None = None,
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] | None = None,
 ) -> LoadedPair:
     """Loads a pair, each published or converted; what had to be assumed is said.
 
     sizes: of the engine that will be built, as `build_engine` takes them, if they are known yet:
-    its KV cache must then fit beside the weights. adapt_tokenizer: makes of the checkpoint's
+    its KV cache must then fit beside the weights, and with `memory` fills that share of the
+    devices' memory. adapt_tokenizer: makes of the checkpoint's
     tokenizer the pair's, or refuses it before a weight is read.
 
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
@@ -75,6 +84,7 @@ def load_pair(
     defaults = read_sampling_defaults(model)
     tokenizer = load_tokenizer(model)
     tokenizer = adapt_tokenizer(tokenizer) if adapt_tokenizer else tokenizer
+    allocator_share = memory.claim(os.environ) if memory else 1.0
     mesh, activations = mesh_of_size(parallel), options.quantize_activations
     with notices(say):
         target = outline_target(model, mesh=mesh, quantize_activations=activations)
@@ -88,14 +98,25 @@ def load_pair(
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
+    num_pages = None
     if sizes is not None:
         config = _engine_config(target.model.config, sizes)
         drafting = proposing and proposing.model
         num_aux = drafting.config.num_aux if drafting else 0
-        state = state_shapes(target.model, drafting, config, num_aux, mesh)
-        needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(state))
+
+        def shapes(config: EngineConfig) -> DecodeState:
+            return state_shapes(target.model, drafting, config, num_aux, mesh)
+
+        usable = memory and share_bytes(memory, allocator_share, target.devices)
+        if usable is not None:
+            num_pages = fitting_pages(config, shapes, sum(needed.values()), usable)
+            config = replace(config, num_pages=num_pages)
+        elif memory:
+            say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
+        needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
     check_device_memory(needed, target.devices)
-    return LoadedPair(target.fill(), proposing and proposing.fill(), tokenizer, defaults)
+    filled = target.fill(), proposing and proposing.fill()
+    return LoadedPair(*filled, tokenizer, defaults, num_pages)
 
 
 def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:

@@ -5,6 +5,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal, get_args
 
 MIB = 2**20
@@ -25,6 +26,7 @@ class Operations:
     log_each_request: bool = True
     log_prompts: bool = False
     otlp_endpoint: str | None = None
+    profile_dir: Path | None = None
 
 
 def add_operation_flags(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +67,12 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="an engine step that takes longer ends the process with status 1",
     )
+    group.add_argument(
+        "--profile-dir",
+        type=Path,
+        metavar="DIR",
+        help="where traces go that clients start with /start_profile; without it there are none",
+    )
 
 
 def _add_log_flags(group: argparse._ArgumentGroup) -> None:
@@ -104,6 +112,7 @@ def read_operation_options(flags: argparse.Namespace) -> Operations:
         log_each_request=not flags.disable_uvicorn_access_log,
         log_prompts=flags.enable_log_requests,
         otlp_endpoint=flags.otlp_traces_endpoint,
+        profile_dir=flags.profile_dir,
     )
 
 

@@ -8,6 +8,7 @@ from serve.cache_flags import read_scale
 from serve.chat_flags import ChatOptions, read_chat_options
 from serve.hosts_flags import HostOptions, read_host_options
 from serve.load_flags import LoadOptions, read_load_options
+from serve.memory_flags import MemoryShare, read_memory_share
 from serve.operation_flags import Operations, read_operation_options
 from serve.parallel_flags import ParallelOptions, read_parallel_options
 from serve.speculation_flags import Speculation, check_adaptive, read_speculation
@@ -45,6 +46,9 @@ class ServeOptions:
     max_num_seqs: int | None
     page_size: int | None
     num_pages: int | None
+    memory: MemoryShare | None
+    generation_config: str
+    generation_overrides: str | None
     prefill_chunk: int | None
     exact: bool
     enable_prefix_caching: bool
@@ -64,6 +68,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         raise ValueError(f"--drain-timeout must be 0 or more; got {flags.drain_timeout}")
     speculation = read_speculation(flags)
     proposes = bool(flags.demo or speculation.draft) and speculation.num_speculative_tokens > 0
+    hosts = read_host_options(flags)
     return ServeOptions(
         model=model,
         demo=flags.demo,
@@ -72,7 +77,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         load=read_load_options(flags, has_draft=proposes),
         parallel=read_parallel_options(flags, speculation.draft_tensor_parallel_size),
         chat=read_chat_options(flags),
-        hosts=read_host_options(flags),
+        hosts=hosts,
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,
@@ -82,6 +87,11 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         max_num_seqs=_positive(flags, "max_num_seqs"),
         page_size=_positive(flags, "block_size"),
         num_pages=_positive(flags, "num_gpu_blocks_override"),
+        memory=read_memory_share(flags, several_hosts=hosts is not None),
+        generation_config="vllm"
+        if flags.sampling_defaults == "openai"
+        else flags.generation_config,
+        generation_overrides=flags.override_generation_config,
         prefill_chunk=_positive(flags, "max_num_batched_tokens"),
         exact=flags.exact,
         kv_cache_dtype=flags.kv_cache_dtype.removesuffix("_e4m3"),

@@ -106,6 +106,11 @@ class GenerationRequest(StructuredFields):
         return bool(options and options.include_usage and options.continuous_usage_stats)
 
     @property
+    def prompt_only(self) -> bool:
+        """Whether nothing is wanted but the prompt back."""
+        return False
+
+    @property
     def token_limit(self) -> int | None:
         """Tokens to generate at most, as the client asked."""
         return self.max_tokens
@@ -135,6 +140,16 @@ class CompletionRequest(GenerationRequest):
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     echo: bool | None = None
+
+    @property
+    def prompt_only(self) -> bool:
+        """An echo of nothing more, for its log-probabilities."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to generate at most: an engine's request generates one, wanted or not."""
+        return 1 if self.prompt_only else self.max_tokens
 
     @model_validator(mode="before")
     @classmethod

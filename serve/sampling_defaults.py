@@ -1,6 +1,7 @@
 """Sampling defaults of a checkpoint's authors: generation_config.json, read as vLLM does."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,35 @@ def read_sampling_defaults(directory: Path) -> SamplingDefaults:
     path = directory / FILE
     if not path.is_file():
         return SamplingDefaults()
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        options = {NAMES[k]: v for k, v in config.items() if k in NAMES and v is not None}
-        SamplingParams(**options)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    config, options = _parse(path.read_text(encoding="utf-8"), str(path))
     eos = config.get("eos_token_id")
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
     return SamplingDefaults(options, eos_ids)
+
+
+def choose_defaults(
+    source: str, overrides: str | None
+) -> Callable[[SamplingDefaults], dict[str, Any]]:
+    """What the server's flags make of a checkpoint's defaults.
+
+    source: auto, vllm for none of them, or the directory of another file. overrides: JSON with the
+    file's names. ValueError for a directory without the file, and for what the file may not say.
+    """
+    given: dict[str, Any] = {}
+    if source not in ("auto", "vllm"):
+        if not (Path(source) / FILE).is_file():
+            raise ValueError(f"--generation-config: {source} holds no {FILE}; or say auto or vllm")
+        given = read_sampling_defaults(Path(source)).options
+    over = {} if overrides is None else _parse(overrides, "--override-generation-config")[1]
+    return lambda found: {**(found.options if source == "auto" else given), **over}
+
+
+def _parse(text: str, origin: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The file's content, and its sampling options under our names."""
+    try:
+        config = json.loads(text)
+        options = {NAMES[k]: v for k, v in config.items() if k in NAMES and v is not None}
+        SamplingParams(**options)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{origin}: {error}") from error
+    return config, options

@@ -34,7 +34,9 @@ from serve.metrics import Metrics
 from serve.notices import Say
 from serve.operation_flags import Operations
 from serve.options import ServeOptions
+from serve.other_engines import say_without_effect
 from serve.request_record import Observer
+from serve.sampling_defaults import choose_defaults
 from serve.service import ModelInfo, Service
 from serve.startup import LoggedStartup, StartupReport
 from serve.tracing import trace_to
@@ -54,8 +56,8 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     configure_logging(options.operations.log_format)
     to_log = options.operations.log_format == "json"
     report = LoggedStartup() if to_log else StartupReport(Console(stderr=True))
-    for flag in without_effect:
-        report.say(f"{flag} has no effect in this engine")
+    for line in say_without_effect(without_effect, os.environ):
+        report.say(line)
     keep_compiled_programs()
     hosts, leader = options.hosts, None
     if hosts and not hosts.leads:
@@ -98,6 +100,7 @@ def _alike(options: ServeOptions) -> tuple[Facts, int]:
 
 
 def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Service:
+    choose = choose_defaults(options.generation_config, options.generation_overrides)
     engine, pair = _build(options, report.say, leader)
     model_directory, _, name = _directories(options)
     names = options.served_model_name or (name,)
@@ -119,7 +122,7 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         pair.tokenizer,
         thread,
         metrics,
-        {**pair.defaults.options, "logprobs_mode": options.logprobs_mode},
+        {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},
         _seed_source(options.seed),
         options.spec_metrics,
         grammars=engine.grammars,
@@ -156,9 +159,11 @@ def _build(
         options.load,
         options.parallel,
         sizes=sizes,
+        memory=options.memory,
         say=say,
         adapt_tokenizer=partial(set_up_chat, options.chat),
     )
+    sizes |= {"num_pages": pair.num_pages} if pair.num_pages else {}
     return build_engine(pair, clock=time.monotonic, peers=peers, **sizes), pair
 
 

@@ -160,3 +160,25 @@ def test_neutral_values_and_unknown_fields_are_accepted(fake: Served) -> None:
     answer = fake.http.post("/v1/completions", json=body, headers=headers)
     assert answer.status_code == 200
     assert answer.json()["model"] == "alias"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_of_0_tokens_is_the_prompt_alone(fake: Served, stream: bool) -> None:
+    body = {"prompt": ["ab", "c"], "echo": True, "max_tokens": 0, "stream": stream}
+    answer = fake.http.post("/v1/completions", json=body)
+    if stream:
+        choices = [event["choices"][0] for event in stream_events(answer)]
+    else:
+        choices = answer.json()["choices"]
+        assert answer.json()["usage"]["completion_tokens"] == 0
+    assert [choice["text"] for choice in choices] == ["ab", "c"]
+    assert {choice["finish_reason"] for choice in choices} == {"length"}
+
+
+def test_what_clients_send_without_need_changes_nothing(fake: Served) -> None:
+    body = {"prompt": "abc", "max_tokens": 9, "seed": 5}
+    stray = {"best_of": 1, "logprobs": None, "repetition_penalty": 1.0, "ignore_eos": True}
+    stray |= {"max_gen_toks": 7, "no_stop_trim": False, "return_hidden_states": False, "n": 1}
+    headers = {"Authorization": "Bearer None", "X-Request-ID": "7"}
+    answer = fake.http.post("/v1/completions", json=body | stray, headers=headers)
+    assert answer.json()["choices"][0]["text"] == expected_answer("abc", 5, 9)

@@ -6,7 +6,9 @@ import pytest
 
 from eagle3_jax.engine import EngineConfig
 from serve.flags import parse_serve_flags
+from serve.memory_flags import MemoryShare
 from serve.options import ServeOptions
+from serve.other_engines import say_without_effect
 from serve.speculation_flags import Speculation
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
@@ -83,6 +85,54 @@ def test_k_is_chosen_by_measurement_only_when_asked_for() -> None:
     assert [parse("--demo", *flag).adaptive for flag in ([], ["--adaptive"])] == [False, True]
 
 
+@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
+def test_keys_of_the_configuration_are_flags_too(form: str) -> None:
+    keys = {
+        "model": "my_draft",
+        "num-speculative-tokens": "5",
+        "rejection_sample_method": "standard",
+    }
+    words = [form.format(f"--speculative_config.{k}", v).split() for k, v in keys.items()]
+    dotted = parse("m", *[word for flag in words for word in flag])
+    config = {k.replace("-", "_"): v for k, v in keys.items()} | {"num_speculative_tokens": 5}
+    assert dotted == parse("m", *spec(**config))
+
+
+@pytest.mark.parametrize(
+    "argv, expected",
+    [
+        ([], None),
+        (["--gpu-memory-utilization", "0.9"], MemoryShare(0.9)),
+        (["--mem_fraction_static=0.8"], MemoryShare(0.8, programs_on_top=True)),
+    ],
+)
+def test_sglangs_share_of_memory_leaves_programs_out(argv: list[str], expected: object) -> None:
+    assert parse("m", *argv).memory == expected
+
+
+def test_openais_sampling_defaults_are_no_defaults() -> None:
+    found = [
+        parse("m", *argv).generation_config for argv in ([], ["--sampling-defaults", "openai"])
+    ]
+    assert found == ["auto", "vllm"]
+    assert parse("m", "--generation-config", "vllm").generation_config == "vllm"
+
+
+def test_a_flag_without_effect_is_said_once_with_its_reason() -> None:
+    argv = ["m", "--trust-remote-code", "--trust_remote_code", "--no-async-scheduling"]
+    argv += ["--dtype", "auto"]
+    environment = {
+        "VLLM_ROCM_USE_AITER": "1",
+        "AITER_LOG": "0",
+        "HOME": "/",
+        "SGLANG_USE_AITER": "",
+    }
+    lines = list(say_without_effect(parse_serve_flags(argv)[1], environment))
+    assert len(lines) == 3 and "no code is run" in lines[0]
+    assert lines[1] == "--no-async-scheduling has no effect in this engine"
+    assert lines[2].endswith(": AITER_LOG, SGLANG_USE_AITER, VLLM_ROCM_USE_AITER")
+
+
 def test_loopback_is_the_default() -> None:
     assert (parse("m").host, parse("m").port) == ("127.0.0.1", 8000)
 
@@ -114,7 +164,16 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", "--max-num-seqs", "0"], "--max-num-seqs"),
         (["m", "--drain-timeout", "-1"], "--drain-timeout"),
         (["m", "--nonsense"], "--nonsense"),
-        (["m", "--trust-remote-code"], "never needed"),
+        (["m", "--dtype", "float16"], "--dtype"),
+        (["m", "--gpu-memory-utilization", "1.1"], "--gpu-memory-utilization must be in (0, 1]"),
+        (["m", "--mem-fraction-static", "0"], "--mem-fraction-static must be in (0, 1]"),
+        (
+            ["m", "--gpu-memory-utilization", ".9", "--num-gpu-blocks-override", "9"],
+            "give one: --gpu-memory-utilization, --num-gpu-blocks-override",
+        ),
+        (["m", "--speculative-config.model"], "--speculative-config.model needs a value"),
+        (["m", *spec(model="d"), "--speculative-config.model=d"], "not both"),
+        (["m", "--speculative-config.k", "3"], "unknown keys ['k']"),
         (["m", "--tensor-parallel-size", "0"], "--tensor-parallel-size must be at least 1"),
         (["m", "--tp", "8", "--ep-size", "4"], "the same devices: 8; got 4"),
         (["m", "--data-parallel-size", "2"], "a router before them"),

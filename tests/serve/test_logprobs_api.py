@@ -173,3 +173,17 @@ def test_the_parts_of_a_character_begin_where_it_does() -> None:
 def test_no_logprob_is_infinite_or_no_number() -> None:
     values = [finite(Logprob(v, 1)) for v in (-math.inf, math.nan, -2.5)]
     assert values == [LEAST, LEAST, -2.5]
+
+
+def test_lm_evals_scoring_gets_the_prompt_and_one_token_of_each_batch_row(server: Served) -> None:
+    rows = [PROMPT, PROMPT[:7]]
+    body = {"prompt": rows, "echo": True, "logprobs": 1, "temperature": 0, "seed": 1234}
+    one = server.http.post("/v1/completions", json=body | {"max_tokens": 1}).json()["choices"]
+    none = server.http.post("/v1/completions", json=body | {"max_tokens": 0}).json()["choices"]
+    for row, scored, bare in zip(rows, one, none, strict=True):
+        told, alone = scored["logprobs"], bare["logprobs"]
+        assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
+        assert len(told["token_logprobs"]) == len(told["top_logprobs"]) == len(row) + 1
+        assert all(isinstance(value, float) for value in told["token_logprobs"][1:])
+        assert alone["token_logprobs"] == told["token_logprobs"][:-1]
+        assert alone["top_logprobs"] == told["top_logprobs"][:-1]

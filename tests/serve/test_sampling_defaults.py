@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
+from serve.sampling_defaults import SamplingDefaults, choose_defaults, read_sampling_defaults
 
 
 def test_no_file_means_no_defaults(tmp_path: Path) -> None:
@@ -33,3 +33,34 @@ def test_a_spoiled_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(ValueError, match=r"generation_config\.json"):
         read_sampling_defaults(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source, overrides, expected",
+    [
+        ("auto", None, {"temperature": 0.6, "top_p": 0.9}),
+        ("auto", '{"temperature": 0, "max_new_tokens": 5}', {"temperature": 0, "max_tokens": 5}),
+        ("vllm", None, {}),
+        ("vllm", '{"top_k": 3}', {"top_k": 3}),
+        ("DIR", None, {"min_p": 0.1}),
+    ],
+)
+def test_flags_choose_whose_defaults_hold(
+    tmp_path: Path, source: str, overrides: str | None, expected: dict[str, float]
+) -> None:
+    (tmp_path / "generation_config.json").write_text('{"min_p": 0.1}')
+    source = str(tmp_path) if source == "DIR" else source
+    found = choose_defaults(source, overrides)(SamplingDefaults({"temperature": 0.6, "top_p": 0.9}))
+    assert expected.items() <= found.items()
+    assert ("top_p" in found) == (source == "auto")
+
+
+@pytest.mark.parametrize(
+    "source, overrides, naming",
+    [("nowhere", None, "holds no generation_config"), ("auto", '{"top_p": 7}', "--override-g")],
+)
+def test_defaults_that_can_not_be_had_are_named(
+    source: str, overrides: str | None, naming: str
+) -> None:
+    with pytest.raises(ValueError, match=naming):
+        choose_defaults(source, overrides)

@@ -1,0 +1,65 @@
+"""How much of a GPU a server takes: vLLM's flag and SGLang's, which count differently."""
+
+import argparse
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""The share that JAX's allocator takes, 0.75 where neither is set; the second is the older name."""
+FOR_PROGRAMS = 0.1
+MOST = 0.98
+
+
+@dataclass(frozen=True)
+class MemoryShare:
+    """A share of each device's memory. programs_on_top: it is for weights, requests and KV cache
+    alone, and what programs need while they run comes on top of it."""
+
+    share: float
+    programs_on_top: bool = False
+
+    def claim(self, environment: MutableMapping[str, str]) -> float:
+        """The share that JAX's allocator takes: the environment's, which else is set, before JAX
+        looks for devices."""
+        for name in VARIABLES:
+            if name in environment:
+                return float(environment[name])
+        wanted = self.share + FOR_PROGRAMS if self.programs_on_top else self.share
+        environment[VARIABLES[0]] = f"{min(wanted, MOST):.4g}"
+        return float(environment[VARIABLES[0]])
+
+
+def add_memory_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags in a group of their own."""
+    group = parser.add_argument_group("memory")
+    group.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        metavar="F",
+        help="share of a GPU's memory to use; the KV cache fills what weights and programs leave",
+    )
+    group.add_argument(
+        "--mem-fraction-static",
+        type=float,
+        metavar="F",
+        help="SGLang's: the share without what programs need, which comes on top",
+    )
+
+
+def read_memory_share(
+    flags: argparse.Namespace, *, several_hosts: bool = False
+) -> MemoryShare | None:
+    """ValueError, naming the flag, for no share, and where something else sizes the cache."""
+    names = ("gpu_memory_utilization", "mem_fraction_static", "num_gpu_blocks_override")
+    given = {name: value for name in names if (value := getattr(flags, name)) is not None}
+    texts = [f"--{name.replace('_', '-')}" for name in given]
+    if len(given) > 1:
+        raise ValueError(f"each of them sizes the KV cache, give one: {', '.join(texts)}")
+    if not given or names[2] in given:
+        return None
+    ((name, share),) = given.items()
+    if several_hosts:
+        raise ValueError(f"{texts[0]}: several hosts must agree, set --num-gpu-blocks-override")
+    if not 0 < share <= 1:
+        raise ValueError(f"{texts[0]} must be in (0, 1]; got {share}")
+    return MemoryShare(share, programs_on_top=name == names[1])
