@@ -12,6 +12,7 @@ from serve.other_engines import say_without_effect
 from serve.speculation_flags import Speculation
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
+HOSTS = ["--coordinator-address", "h:1", "--num-processes", "2", "--process-id", "0", "-tp", "8"]
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 TABLE = "num_speculative_tokens_per_batch_size"
@@ -171,6 +172,7 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
             ["m", "--gpu-memory-utilization", ".9", "--num-gpu-blocks-override", "9"],
             "give one: --gpu-memory-utilization, --num-gpu-blocks-override",
         ),
+        (["m", *HOSTS, "--mem-fraction-static", "0.8"], "several hosts must agree"),
         (["m", "--speculative-config.model"], "--speculative-config.model needs a value"),
         (["m", *spec(model="d"), "--speculative-config.model=d"], "not both"),
         (["m", "--speculative-config.k", "3"], "unknown keys ['k']"),
