@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convert.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
+from convert.llama import canonical_llama_name, llama_rules, llama_to_hf, published_llama_name
 from convert.minimax_m2 import (
     canonical_minimax_name,
     minimax_rules,
@@ -12,7 +13,7 @@ from convert.minimax_m2 import (
     published_minimax_name,
 )
 from convert.rules import Rule
-from eagle3_jax.config import KimiConfig, MiniMaxConfig, TargetConfig
+from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ FILES: Mapping[type[TargetConfig], TargetFiles] = {
     MiniMaxConfig: TargetFiles(
         minimax_rules, canonical_minimax_name, published_minimax_name, minimax_to_hf
     ),
+    LlamaConfig: TargetFiles(llama_rules, canonical_llama_name, published_llama_name, llama_to_hf),
 }
 
 

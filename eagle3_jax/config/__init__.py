@@ -11,6 +11,7 @@ from eagle3_jax.config.draft import DraftConfig as DraftConfig
 from eagle3_jax.config.kimi import KimiConfig as KimiConfig
 from eagle3_jax.config.latent import LatentAttentionConfig as LatentAttentionConfig
 from eagle3_jax.config.latent import LatentShape as LatentShape
+from eagle3_jax.config.llama import LlamaConfig as LlamaConfig
 from eagle3_jax.config.minimax import MiniMaxConfig as MiniMaxConfig
 from eagle3_jax.config.moe import MoEConfig as MoEConfig
 from eagle3_jax.config.rope import RopeConfig as RopeConfig

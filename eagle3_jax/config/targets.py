@@ -8,6 +8,7 @@ from typing import Any
 
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.kimi import KimiConfig
+from eagle3_jax.config.llama import LlamaConfig
 from eagle3_jax.config.minimax import MiniMaxConfig
 from eagle3_jax.config.target import TargetConfig, text_fields
 
@@ -15,6 +16,7 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], TargetConfig]] = {
     "kimi_k2": KimiConfig.from_hf,
     "deepseek_v3": KimiConfig.from_hf,
     "minimax_m2": MiniMaxConfig.from_hf,
+    "llama": LlamaConfig.from_hf,
 }
 """Published model_type -> what reads such a config.json."""
 

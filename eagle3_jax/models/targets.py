@@ -6,12 +6,17 @@ from typing import Any
 from flax import nnx
 from jax.typing import DTypeLike
 
-from eagle3_jax.config import KimiConfig, MiniMaxConfig, TargetConfig
+from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.llama import LlamaTarget
 from eagle3_jax.models.minimax import MiniMaxTarget
 from eagle3_jax.models.target import Target
 
-TARGETS: Mapping[type[TargetConfig], Any] = {KimiConfig: KimiTarget, MiniMaxConfig: MiniMaxTarget}
+TARGETS: Mapping[type[TargetConfig], Any] = {
+    KimiConfig: KimiTarget,
+    MiniMaxConfig: MiniMaxTarget,
+    LlamaConfig: LlamaTarget,
+}
 
 
 def make_target(config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike) -> Target:

@@ -122,8 +122,13 @@ def test_drafts_of_another_kind(
         load_draft(edited, target)
 
 
+def test_a_draft_in_the_place_of_a_target() -> None:
+    with pytest.raises(ValueError, match="beside its target, not in its place"):
+        load_target(FULL)
+
+
 def test_an_unknown_architecture(tmp_path: Path) -> None:
-    text = setting(text_config={"model_type": "llama"})
+    text = setting(text_config={"model_type": "gpt2"})
     with pytest.raises(ValueError, match="unknown target architecture"):
         load_target(copy_edited(KIMI, tmp_path / "edited", config=text))
 

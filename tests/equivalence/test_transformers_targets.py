@@ -38,7 +38,13 @@ def minimax() -> Any:
     )
 
 
-MODELS: dict[str, Callable[[], Any]] = {"minimax": minimax}
+def llama() -> Any:
+    scaling = {"rope_theta": 500.0, "rope_type": "yarn", "factor": 4.0}
+    rope = {"rope_parameters": scaling | {"original_max_position_embeddings": 8}}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **rope))
+
+
+MODELS: dict[str, Callable[[], Any]] = {"minimax": minimax, "llama": llama}
 
 
 @pytest.fixture(scope="module", params=MODELS)
