@@ -67,7 +67,8 @@ class _Follower:
 
     def plans(self) -> Iterator[bytes]:
         """Plans in their order until process 0 stops."""
-        return iter(self._plans.get, None)  # type: ignore[return-value]
+        while (plan := self._plans.get()) is not None:
+            yield plan
 
     def passing_on_signals(self) -> Any:
         """For a block: the first signal asks process 0 to drain, which ends this process, too."""

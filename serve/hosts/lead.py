@@ -10,6 +10,7 @@ from serve.hosts.runtime import check_devices, leave, start_jax
 from serve.hosts_flags import HostOptions
 from serve.notices import Say
 
+TELL_S = 1.0
 VERDICT_S = 5.0
 """A device's error about a peer that was killed may come before the connection's."""
 
@@ -50,17 +51,24 @@ class Leader:
         return PeerLost(self._reason) if self._ended.wait(VERDICT_S) else error
 
     def stop(self, reason: str | None = None) -> None:
-        """Tells the peers that this process ends, and why if it is no regular end."""
-        kind = Kind.FAILED if reason else Kind.STOP
+        """Tells the peers that this process ends, and why if it is no regular end; not for long,
+        because one of them may take nothing any more."""
         for link in self._links.values():
             link.let_go()
-            with suppress(PeerLost):
-                link.send(kind, (reason or "").encode())
+        telling = threading.Thread(target=self._tell, args=(reason,), daemon=True)
+        telling.start()
+        telling.join(TELL_S)
 
     def stop_now(self) -> None:
         """Ends this process and its peers where nothing is served yet."""
         self.stop()
         leave(0)
+
+    def _tell(self, reason: str | None) -> None:
+        kind = Kind.FAILED if reason else Kind.STOP
+        for link in self._links.values():
+            with suppress(PeerLost):
+                link.send(kind, (reason or "").encode())
 
     def _check(self) -> None:
         if self._ended.is_set():
