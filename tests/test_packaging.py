@@ -39,5 +39,5 @@ def test_wheel_holds_exactly_the_four_packages() -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel")
     files = [f.distribution_path for f in wheel.WheelBuilder(str(ROOT)).recurse_included_files()]
     assert {path.partition("/")[0] for path in files} == PACKAGES
-    assert "serve/py.typed" in files
+    assert {"serve/py.typed", "serve/page/index.html", "serve/page/page.js"} <= set(files)
     assert not [path for path in files if "__pycache__" in path]
