@@ -40,7 +40,7 @@ def minimax() -> Any:
 
 def llama() -> Any:
     scaling = {"rope_theta": 500.0, "rope_type": "yarn", "factor": 4.0}
-    rope = {"rope_parameters": scaling | {"original_max_position_embeddings": 8}}
+    rope: dict[str, Any] = {"rope_parameters": scaling | {"original_max_position_embeddings": 8}}
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **rope))
 
 
