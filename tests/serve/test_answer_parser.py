@@ -111,13 +111,24 @@ def test_however_the_tokens_are_cut_the_deltas_add_up_to_the_whole(
         "schemas": data.draw(st.sampled_from([SCHEMAS, None])),
         "one_call": data.draw(st.booleans()),
     }
-    stop = data.draw(st.sampled_from([(), ("e",), ("|>", "12"), ("</p",)]))
+    stop = data.draw(st.sampled_from([(), ("e",), ("|>", "12"), (">!",)]))
     cuts = (sizes[i % len(sizes)] for i in count())
     told = outputs(tokenizer, token_ids, cuts, stop)
     added = AnswerParts()
     for piece in pieces_of(parser(tokenizer, **options), told):
         added.add(piece)
     assert added == whole_of(parser(tokenizer, **options), told)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_mark_held_back_for_a_stop_string_is_still_a_mark(name: str) -> None:
+    """Its text, which may begin the stop string, comes in part before its token does."""
+    tokenizer = TOKENIZERS[name]()
+    token_ids = tokenizer.encode("a</think>b", add_special=True)
+    added = AnswerParts()
+    for piece in pieces_of(parser(tokenizer), outputs(tokenizer, token_ids, repeat(1), [">!"])):
+        added.add(piece)
+    assert (added.reasoning, added.content) == ("a", "b")
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
