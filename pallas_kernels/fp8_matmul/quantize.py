@@ -40,11 +40,14 @@ def fp8_rows(rows: int, inputs: int, *, grouped: bool, width: int | None = None)
     return RowKernel("quantize_fp8", _kernel, (values, jax.ShapeDtypeStruct(scales, jnp.float32)))
 
 
-def to_fp8_runs(wide: Float[Array, "runs size"]) -> tuple[Array, Array]:
-    """Inside a kernel: the GPU's float8 and a scale a run."""
-    # A GPU's maximum passes over NaN.
-    magnitude = jnp.where(jnp.abs(wide) < jnp.inf, jnp.abs(wide), jnp.inf)
-    largest = jnp.max(magnitude, axis=1)
+def to_fp8_runs(
+    wide: Float[Array, "runs size"], largest: Float[Array, " runs"] | None = None
+) -> tuple[Array, Array]:
+    """Inside a kernel: the GPU's float8 and a scale a run; largest: magnitudes of longer runs."""
+    if largest is None:
+        # A GPU's maximum passes over NaN.
+        magnitude = jnp.where(jnp.abs(wide) < jnp.inf, jnp.abs(wide), jnp.inf)
+        largest = jnp.max(magnitude, axis=1)
     factor = jnp.maximum(largest / FP8_MAX, SMALLEST_FP8_SCALE)
     clipped = jnp.clip(wide * (1 / factor)[:, None], -FP8_MAX, FP8_MAX)
     # Bits of e4m3fn are worth half in e4m3fnuz.

@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.activations import activations
+from pallas_kernels.grouped_matmul.in_passing import in_passing
 from pallas_kernels.grouped_matmul.products import Operand, Part, products
 from pallas_kernels.grouped_matmul.quantize import mxfp4_shapes, to_mxfp4
 from pallas_kernels.grouped_matmul.shared import Matrix
@@ -50,28 +51,36 @@ class Batch:
         return self.pairs + (self.tokens if self.shared else 0)
 
 
+class Sides(NamedTuple):
+    """What the routed experts have, Operands or formats, and the shared one in its place."""
+
+    routed: Any
+    shared: Any
+
+
 def multiply(
     batch: Batch,
     order: TileMap,
-    x: Operand,
+    x: Sides,
     stacks: Sequence[Matrix],
     shared: Sequence[Matrix],
     dtype: DTypeLike,
     *,
-    then: QuantFormat | None = None,
+    then: Sides | None = None,
     chosen: Tiles | None = None,
-) -> Operand:
+) -> Sides:
     """[results, outputs]: silu(gate x) * up x of two stacks from x of the tokens, in the map's
     order; of one stack, its product with such rows, in the order of the pairs.
 
-    x: `activations` of the rows. The results are rounded to dtype; then: the format of what
-    multiplies them next, for which they come out as its `activations`.
+    x: `activations` of the rows. The results are rounded to dtype; then: the formats of what
+    multiplies them next, for which they come out as that takes them.
     """
     (experts, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
+    formats = Sides(format, format_of(shared[0]) if shared else format)
     name = "expert_gate_up" if len(stacks) == 2 else "expert_down"
     hit = min(batch.pairs, experts) + batch.shared_tiles
-    chosen = chosen or choose_tiles(name, batch.rows, hit, inputs, outputs, format)
-    if format is not None and format.weights == "fp8_block" and chosen.depth > BLOCK:
+    chosen = chosen or choose_tiles(name, batch.rows, hit, inputs, outputs, formats)
+    if chosen.depth > BLOCK and any(f is not None and f.weights == "fp8_block" for f in formats):
         raise ValueError(f"a step of fp8_block has at most {BLOCK} inputs, got {chosen.depth}")
     arrays = (
         order,
@@ -83,11 +92,13 @@ def multiply(
     used = pl.BlockSpec((None,), lambda *_: (0,))
     specs = jax.tree.map(whole, arrays)
     specs = (TileMap(used, one_tile, one_tile, one_tile, specs[0].order), *specs[1:])
-    in_mxfp4 = then is not None and then.activations == "mxfp4" and chosen.columns % GROUP == 0
+    in_mxfp4 = chosen.columns % GROUP == 0 and all(
+        format is not None and format.activations == "mxfp4" for format in then or (None,)
+    )
     out = Operand(jax.ShapeDtypeStruct((batch.results, outputs), dtype))
     if in_mxfp4:
         out = Operand(*mxfp4_shapes(batch.results, outputs, dtype))
-    tile = Tile(batch, chosen, inputs, outputs, format, jnp.dtype(dtype), in_mxfp4)
+    tile = Tile(batch, chosen, inputs, outputs, formats, jnp.dtype(dtype), in_mxfp4)
     (result,) = launch(
         partial(_kernel, tile=tile),
         name=name,
@@ -98,7 +109,14 @@ def multiply(
         num_warps=chosen.warps,
         num_stages=chosen.stages,
     )(*arrays)
-    return result if in_mxfp4 else activations(result.values, then)
+    if in_mxfp4 or then is None:
+        return Sides(result, result)
+    routed = _as_input(result, then.routed)
+    return Sides(routed, routed if then.shared == then.routed else _as_input(result, then.shared))
+
+
+def _as_input(result: Operand, format: QuantFormat | None) -> Operand:
+    return result if in_passing(format) else activations(result.values, format)
 
 
 def format_of(matrix: Matrix) -> QuantFormat | None:
@@ -120,7 +138,7 @@ class Tile:
     tiles: Tiles
     inputs: int
     outputs: int
-    format: QuantFormat | None
+    formats: Sides
     dtype: np.dtype
     in_mxfp4: bool
 
@@ -148,15 +166,15 @@ def _kernel(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Til
 
         @pl.when((routed >= 0) & (routed < load(order.used)))
         def _() -> None:
-            part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.format)
-            _run(x, stacks, out, tile, part, _routed_rows(order, batch), strip)
+            part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.formats.routed)
+            _run(x.routed, stacks, out, tile, part, _routed_rows(order, batch), strip)
 
     if batch.shared:
 
         @pl.when(routed < 0)
         def _() -> None:
-            part = Part(jnp.int32(0), columns, tile.inputs, tile.outputs, tile.format)
-            _run(x, shared, out, tile, part, _shared_rows(index, batch), strip)
+            part = Part(jnp.int32(0), columns, tile.inputs, tile.outputs, tile.formats.shared)
+            _run(x.shared, shared, out, tile, part, _shared_rows(index, batch), strip)
 
 
 def _run(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.activations import activations
-from pallas_kernels.grouped_matmul.kernel import Batch, format_of, multiply
+from pallas_kernels.grouped_matmul.kernel import Batch, Sides, format_of, multiply
 from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.shared import Matrix, Shared, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
@@ -33,7 +33,7 @@ def grouped_mlp(
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
-    if shared is not None and not _joins(shared, gate, up, down):
+    if shared is not None and not _joins(x, shared, gate, up, down):
         arrays = x, gate, up, down, expert_ids, expert_weights
         routed = grouped_mlp(*arrays, tiles=tiles, rows=rows)
         return routed + swiglu(x, *shared)
@@ -42,8 +42,11 @@ def grouped_mlp(
     order = tile_map(expert_ids, experts, batch.rows) if tiles is None else tiles
     own = shared or ()
     rows = activations(x, format_of(gate)) if rows is None else rows
-    inner = multiply(batch, order, rows, [gate, up], own[:2], x.dtype, then=format_of(down))
-    outs = multiply(batch, order, inner, [down], own[2:], x.dtype).values
+    in_own = format_of(own[0]) if own else format_of(gate)
+    both = Sides(rows, rows if in_own == format_of(gate) else activations(x, in_own))
+    then = Sides(format_of(down), format_of(own[2] if own else down))
+    inner = multiply(batch, order, both, [gate, up], own[:2], x.dtype, then=then)
+    outs = multiply(batch, order, inner, [down], own[2:], x.dtype).routed.values
     of_pairs = outs[: batch.pairs].reshape(tokens, top_k, -1)
     total = jnp.zeros(x.shape, jnp.float32)
     for choice in range(top_k):
@@ -78,9 +81,7 @@ def _values_dtype(stack: Matrix, x: Array) -> Any:
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
 
 
-def _joins(shared: Shared, *stacks: Matrix) -> bool:
-    """Whether the shared expert looks like one of the routed ones."""
-    return all(
-        own.shape == stack.shape[1:] and format_of(own) == format_of(stack)
-        for own, stack in zip(shared, stacks, strict=True)
-    )
+def _joins(x: Array, shared: Shared, *stacks: Matrix) -> bool:
+    """Whether the shared expert has the shape of a routed one, in whatever format."""
+    shapes = all(own.shape == stack.shape[1:] for own, stack in zip(shared, stacks, strict=True))
+    return shapes and refusal(x, *shared) is None

@@ -5,12 +5,14 @@ multiplied to the sum at the end, those of blocks to each step's part of it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pallas_kernels.grouped_matmul.in_passing import in_passing, largest_of_rows
 from pallas_kernels.grouped_matmul.unpack import e2m1, e8m0, int4, per_value
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.array import BLOCK, GROUP
@@ -41,22 +43,34 @@ class Part(NamedTuple):
 def products(
     x: Operand, rows: Array, stacks: Sequence[Operand], part: Part, depth: int
 ) -> list[Array]:
-    """float32 [rows, columns] for each stack; x is read once, `depth` inputs a step.
+    """float32 [rows, columns] for each stack, `depth` inputs a step.
 
-    Rows must exist; columns past the last one repeat it.
+    x is read once; rows that need a scale each and have none are read twice, and quantised. Rows
+    must exist; columns past the last one repeat it.
     """
+    steps = -(-part.inputs // depth)
+    read = partial(_rows_of, x.values, rows, depth=depth)
+    quantise, scale = in_passing(part.format) if x.scale is None else None, None
+    if quantise is not None:
+        quantise = partial(quantise, largest=largest_of_rows(read, steps, rows.size))
+        _, scale = quantise(jnp.zeros((rows.size, 1)))
+    elif x.scale is not None and len(x.scale.shape) == 1:
+        scale = load(x.scale.at[rows])
 
     def add(index: Array, totals: list[Array]) -> list[Array]:
-        block = _rows_of(x.values, rows, index, depth)
+        block = read(index)
+        if quantise is not None:
+            block, _ = quantise(block.astype(jnp.float32))
         return [
             _add(total, block, x, rows, stack, part, index * depth)
             for total, stack in zip(totals, stacks, strict=True)
         ]
 
-    sums = jnp.int32 if x.values.dtype == jnp.int8 else jnp.float32
+    whole = part.format is not None and part.format.activations == "int8_token"
+    sums = jnp.int32 if whole else jnp.float32
     zeros = [jnp.zeros((rows.size, part.columns.size), sums) for _ in stacks]
-    totals = jax.lax.fori_loop(0, -(-part.inputs // depth), add, zeros)
-    return [_scaled(total, x, rows, w, part) for total, w in zip(totals, stacks, strict=True)]
+    totals = jax.lax.fori_loop(0, steps, add, zeros)
+    return [_scaled(total, scale, w, part) for total, w in zip(totals, stacks, strict=True)]
 
 
 def clamp(indices: Array, limit: int) -> Array:
@@ -107,11 +121,11 @@ def _widened(
     return product.astype(scale.dtype).astype(dtype)
 
 
-def _scaled(total: Array, x: Operand, rows: Array, stack: Operand, part: Part) -> Array:
+def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Array:
     """Times the scales of whole rows and columns."""
     total = total.astype(jnp.float32)
-    if x.scale is not None and len(x.scale.shape) == 1:
-        total *= load(x.scale.at[rows])[:, None]
+    if scale is not None:
+        total *= scale[:, None]
     if part.format is not None and part.format.weights in ("fp8_channel", "int4_channel"):
         columns = clamp(part.columns, part.outputs)
         total *= load(stack.scale.at[part.expert, columns])[None, :]

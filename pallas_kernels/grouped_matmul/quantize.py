@@ -46,7 +46,7 @@ def to_mxfp4(wide: Array) -> tuple[Array, ...]:
     A group with NaN or infinity has the scale NaN.
     """
     groups = wide.reshape(wide.shape[0], -1, GROUP)
-    largest = _largest(groups)
+    largest = largest_of(groups)
     bits = jax.lax.bitcast_convert_type(largest, jnp.int32) + ROUND_TO_EVEN_EXPONENT
     exponent = jnp.clip((bits >> 23) - 129, -127, 127)
     shrink = jax.lax.bitcast_convert_type((127 - exponent) << 23, jnp.float32)
@@ -60,14 +60,21 @@ def to_mxfp4(wide: Array) -> tuple[Array, ...]:
     return packed, jnp.where(finite, byte, 255).astype(jnp.uint8)
 
 
+def to_int8(wide: Array, largest: Array) -> tuple[Array, Array]:
+    """Inside a kernel: float32 [rows, inputs] with these largest magnitudes as int8 and scales."""
+    factor = largest * (1 / INT8_MAX)
+    rounded = _round(wide / jnp.where(factor > 0, factor, 1)[:, None])
+    clipped = jnp.clip(rounded, -INT8_MAX, INT8_MAX).astype(jnp.int8)
+    return clipped, jnp.where(factor < jnp.inf, factor, jnp.nan)
+
+
 def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
     place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
     inside = place < x.shape[0]
     wide = load(x.at[place], mask=inside, other=0.0).astype(jnp.float32)
-    factor = _largest(wide) * (1 / INT8_MAX)
-    rounded = _round(wide / jnp.where(factor > 0, factor, 1)[:, None])
-    store(values.at[place], jnp.clip(rounded, -INT8_MAX, INT8_MAX).astype(jnp.int8), mask=inside)
-    store(scale.at[jnp.arange(1)], jnp.where(factor < jnp.inf, factor, jnp.nan))
+    found, factor = to_int8(wide, largest_of(wide))
+    store(values.at[place], found, mask=inside)
+    store(scale.at[jnp.arange(1)], factor)
 
 
 def _mxfp4_kernel(x: Any, *out: Any) -> None:
@@ -78,7 +85,7 @@ def _mxfp4_kernel(x: Any, *out: Any) -> None:
         store(ref.at[index], found.astype(ref.dtype), mask=index < ref.shape[0])
 
 
-def _largest(x: Array) -> Array:
+def largest_of(x: Array) -> Array:
     """Of the magnitudes along the last axis; a GPU's maximum passes over NaN, this one does not."""
     magnitude = jnp.abs(x)
     return jnp.max(jnp.where(magnitude < jnp.inf, magnitude, jnp.inf), axis=-1)

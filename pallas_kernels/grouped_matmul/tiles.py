@@ -30,17 +30,24 @@ def row_tile(tokens: int, top_k: int, experts: int) -> int:
 
 
 def choose_tiles(
-    operation: str, rows: int, hit: int, inputs: int, outputs: int, format: QuantFormat | None
+    operation: str,
+    rows: int,
+    hit: int,
+    inputs: int,
+    outputs: int,
+    formats: tuple[QuantFormat | None, QuantFormat | None],
 ) -> Tiles:
-    """For an operation (`expert_gate_up`, `expert_down`); `hit`: about how many tiles of rows.
+    """For an operation (`expert_gate_up`, `expert_down`); `hit`: about how many tiles of rows;
+    formats: of the routed experts and of the shared one.
 
     Narrower columns where 256 compute units would have less than two programs each. Plain weights
     are contiguous along columns: less than 32 would be short reads.
     """
-    narrowest = 32 if format is None else 16
+    narrowest = 32 if None in formats else 16
     # Interpreted, programs run one after the other.
     wanted = 64 if gpu.interpreted() else outputs * hit // _PROGRAMS
     columns = next((c for c in (64, 32) if c <= wanted), 16)
-    weights = f"{format.weights} {format.activations}" if format else "plain"
+    names = [f"{f.weights} {f.activations}" if f else "plain" for f in formats]
+    weights = " beside ".join(dict.fromkeys(names))
     key = f"{weights} rows {rows} tiles {hit} inputs {inputs} outputs {outputs}"
     return tuned(operation, key, Tiles(columns=max(columns, narrowest), depth=BLOCK))

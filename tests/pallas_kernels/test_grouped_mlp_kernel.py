@@ -15,7 +15,7 @@ from test_quantized import SCHEMES, random_array
 from pallas_kernels import QuantFormat, QuantizedArray, gpu, grouped_mlp
 from pallas_kernels.grouped_matmul import Operand
 from pallas_kernels.grouped_matmul.activations import activations
-from pallas_kernels.grouped_matmul.kernel import Batch, multiply
+from pallas_kernels.grouped_matmul.kernel import Batch, Sides, multiply
 from pallas_kernels.grouped_matmul.tile_map import tile_map
 from pallas_kernels.grouped_matmul.tiles import Tiles
 from pallas_kernels.quantized.activations import int8_per_token, mxfp4_packed, mxfp4_round_trip
@@ -74,15 +74,60 @@ def test_one_token_and_tiles_of_64_rows(tokens: int) -> None:
     assert_close(run(inputs), run(inputs, "reference"))
 
 
-@pytest.mark.parametrize("format", [None, QuantFormat("mxfp4", "mxfp4")])
-def test_a_shared_expert_joins_those_of_its_kind(format: QuantFormat | None) -> None:
-    """19 tokens: two tiles of its own. One of another format is added beside."""
-    x, *stacks, ids, weights = make_inputs(format, tokens=19)
+W4A8, INT4, MXFP4 = (
+    QuantFormat("int4_channel", "int8_token"),
+    QuantFormat("int4_group"),
+    QuantFormat("mxfp4", "mxfp4"),
+)
+
+
+@pytest.mark.parametrize(
+    ("routed", "shared"),
+    [(None, None), (MXFP4, MXFP4), (INT4, None), (W4A8, None), (MXFP4, INT4), (None, W4A8)],
+)
+def test_a_shared_expert_of_a_routed_ones_shape_joins_them(
+    routed: QuantFormat | None, shared: QuantFormat | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """19 tokens: two tiles of its own."""
+    x, *stacks, ids, weights = make_inputs(routed, tokens=19)
+    inputs, own = [x, *stacks, ids, weights], tuple(s[1] for s in make_inputs(shared, 1)[1:4])
+    expected = run(inputs, "reference", shared=own)
+    monkeypatch.delattr("pallas_kernels.grouped_matmul.pallas.swiglu")
+    assert_close(run(inputs, shared=own), expected, 2e-2 if W4A8 in (routed, shared) else 2e-4)
+
+
+def test_a_shared_expert_of_another_shape_is_added_beside() -> None:
+    x, *stacks, ids, weights = make_inputs(None, tokens=5)
+    own = stacks[0][0][:, :32], stacks[1][0][:, :32], stacks[2][0][:32]
     inputs = [x, *stacks, ids, weights]
-    alike = tuple(stack[1] for stack in stacks)
-    assert_close(run(inputs, shared=alike), run(inputs, "reference", shared=alike), 2e-4)
-    other = tuple(stack[0] for stack in make_inputs(QuantFormat("int4_group"), tokens=1)[1:4])
-    assert_close(run(inputs, shared=other), run(inputs, "reference", shared=other), 2e-4)
+    assert_close(run(inputs, shared=own), run(inputs, "reference", shared=own))
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+@pytest.mark.parametrize("format", [W4A8, QuantFormat("fp8_channel", "fp8_token")], ids=str)
+def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: QuantFormat) -> None:
+    """Of a product with 160 inputs: a whole step and a part of one; the second row has a NaN."""
+    _, gate, *_, ids, _ = make_inputs(format, tokens=3)
+    batch = Batch(3, TOP_K, 16, shared=False)
+    x = np.random.default_rng(0).normal(size=(batch.pairs, HIDDEN)).astype(np.float32)
+    rows = jnp.asarray(x).at[1, 150].set(jnp.nan).astype(jnp.bfloat16)
+
+    def run(own: bool) -> np.ndarray:
+        def product(x: jax.Array) -> jax.Array:
+            given = Operand(x) if own else activations(x, format)
+            order = tile_map(ids, EXPERTS, batch.rows)
+            return multiply(
+                batch, order, Sides(given, given), [gate], [], x.dtype, chosen=Tiles(32, 128)
+            ).routed.values
+
+        return np.asarray(jax.jit(product)(rows).astype(jnp.float32))
+
+    with gpu.assume(arch):
+        if arch == "gfx942" and format.activations == "fp8_token":
+            gate = halved(gate)
+        got, expected = run(own=True), run(own=False)
+    np.testing.assert_array_equal(got, expected)
+    assert np.isnan(got).all(1).sum() == 1
 
 
 LAWS = [None, QuantFormat("int4_channel", "int8_token")]
@@ -175,7 +220,10 @@ def test_a_tile_quantises_its_columns_as_a_launch_of_its_own_does(arch: str) -> 
         def run(x: jax.Array) -> Operand:
             rows, order = activations(x, format), tile_map(ids, EXPERTS, batch.rows)
             tiles = Tiles(columns, 128)
-            return multiply(batch, order, rows, [gate, up], [], x.dtype, then=format, chosen=tiles)
+            both = Sides(rows, rows)
+            then = Sides(format, format)
+            made = multiply(batch, order, both, [gate, up], [], x.dtype, then=then, chosen=tiles)
+            return made.routed
 
         return [np.asarray(array).tobytes() for array in jax.tree.leaves(jax.jit(run)(x))]
 
