@@ -45,7 +45,7 @@ rocm-check: .venv-rocm/installed
 rocm-check-short: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
 	$(ROCM)/python -m pallas_kernels.aot --short
-	$(ROCM)/python -m serve.plan --scheme mxfp4
+	$(ROCM)/python -m serve.plan --scheme mxfp4 --batch 16
 	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
 		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
 

@@ -15,7 +15,7 @@ from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_format, kernel_split
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import Held, QuantFormat, Routes, TileMap, grouped_mlp, route
-from pallas_kernels.grouped_matmul import Operand
+from pallas_kernels.grouped_matmul import Operand, looks_routed
 
 Stack = nnx.Param | QuantizedKernel
 """One matrix an expert."""
@@ -109,9 +109,8 @@ class Experts(nnx.Module):
         return Held(jnp.reshape(first_column(experts, axes), 1), experts)
 
     def has_one_like(self, mlp: MLP) -> bool:
-        """Whether an MLP has the shape of one of these, in whatever format."""
-        pairs = zip(_matrices(self), _matrices(mlp), strict=True)
-        return all(one.shape == stack.shape[1:] for stack, one in pairs)
+        """Whether an MLP can run beside these, as one that every token chose."""
+        return looks_routed(_matrices(mlp), _matrices(self))
 
 
 def _matrices(module: Experts | MLP) -> tuple[Any, Any, Any]:

@@ -1,7 +1,7 @@
 """One launch over the tiles of the experts: gate and up with SwiGLU, or down."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -98,7 +98,10 @@ def multiply(
     out = Operand(jax.ShapeDtypeStruct((batch.results, outputs), dtype))
     if in_mxfp4:
         out = Operand(*mxfp4_shapes(batch.results, outputs, dtype))
-    tile = Tile(batch, chosen, inputs, outputs, formats, jnp.dtype(dtype), in_mxfp4)
+    sizes = Sides((inputs, outputs), shared[0].shape if shared else None)
+    if shared and shared[0].shape[0] % chosen.depth:
+        chosen = replace(chosen, depth=BLOCK)
+    tile = Tile(batch, chosen, sizes, formats, jnp.dtype(dtype), in_mxfp4)
     (result,) = launch(
         partial(_kernel, tile=tile),
         name=name,
@@ -132,12 +135,11 @@ def _operand(stack: Matrix) -> Operand:
 
 @dataclass(frozen=True)
 class Tile:
-    """What the programs of a launch have in common."""
+    """What the programs of a launch have in common; sizes: inputs and outputs."""
 
     batch: Batch
     tiles: Tiles
-    inputs: int
-    outputs: int
+    sizes: Sides
     formats: Sides
     dtype: np.dtype
     in_mxfp4: bool
@@ -166,14 +168,16 @@ def _kernel(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Til
 
         @pl.when((routed >= 0) & (routed < load(order.used)))
         def _() -> None:
-            part = Part(load(order.expert), columns, tile.inputs, tile.outputs, tile.formats.routed)
+            inputs, outputs = tile.sizes.routed
+            part = Part(load(order.expert), columns, inputs, outputs, tile.formats.routed)
             _run(x.routed, stacks, out, tile, part, _routed_rows(order, batch), strip)
 
     if batch.shared:
-
-        @pl.when(routed < 0)
+        # A shared expert that devices cut alone has less columns than the routed ones.
+        @pl.when((routed < 0) & (strip * tile.tiles.columns < tile.sizes.shared[1]))
         def _() -> None:
-            part = Part(jnp.int32(0), columns, tile.inputs, tile.outputs, tile.formats.shared)
+            inputs, outputs = tile.sizes.shared
+            part = Part(jnp.int32(0), columns, inputs, outputs, tile.formats.shared)
             _run(x.shared, shared, out, tile, part, _shared_rows(index, batch), strip)
 
 

@@ -14,7 +14,7 @@ from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import Batch, Sides, format_of, multiply
 from pallas_kernels.grouped_matmul.products import Operand
-from pallas_kernels.grouped_matmul.shared import Matrix, Shared, swiglu
+from pallas_kernels.grouped_matmul.shared import Matrix, Shared, looks_routed, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantizedArray
@@ -33,7 +33,7 @@ def grouped_mlp(
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
-    if shared is not None and not _joins(x, shared, gate, up, down):
+    if shared is not None and not _joins(x, shared, (gate, up, down)):
         arrays = x, gate, up, down, expert_ids, expert_weights
         routed = grouped_mlp(*arrays, tiles=tiles, rows=rows)
         return routed + swiglu(x, *shared)
@@ -81,7 +81,6 @@ def _values_dtype(stack: Matrix, x: Array) -> Any:
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
 
 
-def _joins(x: Array, shared: Shared, *stacks: Matrix) -> bool:
-    """Whether the shared expert has the shape of a routed one, in whatever format."""
-    shapes = all(own.shape == stack.shape[1:] for own, stack in zip(shared, stacks, strict=True))
-    return shapes and refusal(x, *shared) is None
+def _joins(x: Array, shared: Shared, stacks: Shared) -> bool:
+    """Whether the shared expert runs in the routed ones' launches, in whatever format."""
+    return looks_routed(shared, stacks) and refusal(x, *shared) is None

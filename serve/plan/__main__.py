@@ -14,7 +14,7 @@ from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS
 from serve.plan.compiled_round import RoundShape
 from serve.plan.kimi_k25 import Scheme
-from serve.plan.layer_launches import GOAL, RoundReport, report_round
+from serve.plan.layer_launches import BATCHES, GOAL, RoundReport, report_round
 
 FILE_WIDTH = 150
 GIB, MIB = 1 << 30, 1 << 20
@@ -29,9 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     shapes = [
-        RoundShape(arch, scheme, moe_layers=2)
+        RoundShape(arch, scheme, moe_layers=2, batch=batch)
         for arch in flags.arch or ARCHS
         for scheme in flags.scheme or get_args(Scheme)
+        for batch in flags.batch or BATCHES
     ]
     results = list(run_each(report_round, shapes, processes=flags.jobs, limit_s=flags.limit))
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
@@ -48,6 +49,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m serve.plan", description=__doc__)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
     parser.add_argument("--scheme", choices=get_args(Scheme), action="append", help="default: all")
+    parser.add_argument("--batch", type=int, choices=BATCHES, action="append", help="default: both")
     parser.add_argument("--list", action="store_true", help="every launch of one MoE layer")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="for one program")
@@ -56,16 +58,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _table(shapes: Sequence[RoundShape], results: Sequence[RoundReport | Failure]) -> Table:
     shown = Table(
-        title="The round of Kimi-K2.5, 1 dense and 3 MoE layers, batch 16, k = 3, one device",
+        title="The round of Kimi-K2.5, 1 dense and 3 MoE layers, k = 3, one device",
         title_justify="left",
     )
-    for heading in ("arch", "weights"):
+    for heading in ("arch", "weights", "batch"):
         shown.add_column(heading)
     for heading in _HEADINGS:
         shown.add_column(heading, justify="right")
     for shape, result in zip(shapes, results, strict=True):
         cells = ("FAILED",) if isinstance(result, Failure) else _cells(result)
-        shown.add_row(shape.arch, shape.scheme, *cells)
+        shown.add_row(shape.arch, shape.scheme, f"{shape.batch}", *cells)
     return shown
 
 
@@ -81,18 +83,22 @@ def _cells(report: RoundReport) -> tuple[str, ...]:
 
 
 def _layer(report: RoundReport) -> Iterator[str]:
-    yield f"\nOne MoE layer, {report.shape.arch} {report.shape.scheme}:"
+    yield f"\nOne MoE layer, {_name(report.shape)}:"
     for number, launch in enumerate(report.layer, 1):
         times = "" if launch.times == 1 else f" x {launch.times or 'as the data say'}"
         yield f"{number:3} {launch.kind:10} {launch.name}{times} -> {launch.result}"
         yield f"               {launch.scope}"
 
 
+def _name(shape: RoundShape) -> str:
+    return f"{shape.arch} {shape.scheme} batch {shape.batch}"
+
+
 def _failures(
     shapes: Sequence[RoundShape], results: Sequence[RoundReport | Failure]
 ) -> Iterator[str]:
     for shape, result in zip(shapes, results, strict=True):
-        name = f"FAILED {shape.arch} {shape.scheme}:"
+        name = f"FAILED {_name(shape)}:"
         if isinstance(result, Failure):
             yield f"{name} {result.reason} {result.said}"
         else:

@@ -21,7 +21,7 @@ from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.compile import devices
 from pallas_kernels.aot.launches import count, launches
 from serve.plan.compiled_round import CompiledRound, compile_round
-from serve.plan.full_size_problems import full_size_problems
+from serve.plan.full_size_problems import full_size_problems, launch_problems
 from serve.plan.gpus import GPUS
 from serve.plan.memory import Memory
 from serve.plan.options import PlanOptions
@@ -68,7 +68,12 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     with refusals() as refused:
         compiled = _compile(options, pair, memory)
     program = compiled.program
-    problems = [*refused, *full_size_problems(options, pair, compiled, planned)]
+    per_layer = _launches_per_layer(program.hlo, pair)
+    problems = [
+        *refused,
+        *launch_problems(per_layer),
+        *full_size_problems(options, pair, compiled, planned),
+    ]
     return FullSizeReport(
         options,
         planned,
@@ -77,7 +82,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
         program.alias_bytes,
         program.temporary_bytes,
         memory.tokens(options.kv_cache_dtype),
-        _launches_per_layer(program.hlo, pair),
+        per_layer,
         count(launches(program.hlo)),
         Counter(collectives(program.hlo)),
         tuple(dict.fromkeys(problems)),

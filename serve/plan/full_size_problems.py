@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
 from serve.plan.compiled_round import CompiledRound
+from serve.plan.layer_launches import GOAL
 from serve.plan.options import PlanOptions
 from serve.plan.planner import AbstractPair
 
@@ -36,6 +37,11 @@ def full_size_problems(
     for kernel in program.kernels:
         yield from kernel_problems(kernel, program.arch)
     yield from collective_problems(collectives(program.hlo), options, pair)
+
+
+def launch_problems(per_layer: float) -> list[str]:
+    """Of a MoE layer, collectives not counted."""
+    return [f"{per_layer:g} launches a MoE layer, {GOAL} at most"] * (per_layer > GOAL)
 
 
 def collective_problems(

@@ -14,15 +14,17 @@ from serve.plan.compiled_round import RoundShape, compile_few_layers
 
 GOAL = 16
 """Launches of one MoE layer, collectives not counted; a naive program has about 24."""
+BATCHES = (16, 64)
+"""Sequences of the rounds that are compiled: 64 and 256 rows with 3 drafts."""
 MOST_LAUNCHES = {
-    ("gfx950", "mxfp4"): 14,
-    ("gfx950", "int4"): 16,
-    ("gfx950", "ptpc"): 16,
-    ("gfx942", "mxfp4"): 14,
-    ("gfx942", "int4"): 16,
-    ("gfx942", "ptpc"): 16,
+    ("mxfp4", 16): 14,
+    ("mxfp4", 64): 15,
+    ("int4", 16): 14,
+    ("int4", 64): 15,
+    ("ptpc", 16): 15,
+    ("ptpc", 64): 16,
 }
-"""What was reached: more is a step back."""
+"""What was reached, on both architectures: more is a step back."""
 WITHOUT_COPIES = ("gfx950",)
 """Where no weight is copied. On gfx942 float8 weights as published are not its own float8."""
 
@@ -47,8 +49,7 @@ class RoundReport:
     @property
     def failures(self) -> list[str]:
         """What makes the check fail."""
-        name = self.shape.arch, self.shape.scheme
-        most = MOST_LAUNCHES[name]
+        most = MOST_LAUNCHES[self.shape.scheme, self.shape.batch]
         return [
             *self.problems,
             *(self.copies if self.shape.arch in WITHOUT_COPIES else ()),

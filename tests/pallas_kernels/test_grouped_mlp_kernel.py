@@ -96,6 +96,21 @@ def test_a_shared_expert_of_a_routed_ones_shape_joins_them(
     assert_close(run(inputs, shared=own), expected, 2e-2 if W4A8 in (routed, shared) else 2e-4)
 
 
+@pytest.mark.parametrize("shared", [None, MXFP4, W4A8])
+def test_a_shared_expert_that_devices_cut_alone_joins(
+    shared: QuantFormat | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 columns beside routed experts of 288."""
+    rng, (x, *_, ids, weights) = np.random.default_rng(5), make_inputs(None, tokens=5)
+    wide, narrow = (EXPERTS, HIDDEN, 288), (EXPERTS, 288, HIDDEN)
+    stacks = [jnp.asarray(rng.normal(size=s) / 8, jnp.float32) for s in (wide, wide, narrow)]
+    own = tuple(stack(shared, *s)[0] for s in ((128, HIDDEN), (128, HIDDEN), (HIDDEN, 128)))
+    inputs = [x, *stacks, ids, weights]
+    expected = run(inputs, "reference", shared=own)
+    monkeypatch.delattr("pallas_kernels.grouped_matmul.pallas.swiglu")
+    assert_close(run(inputs, shared=own), expected, 2e-2 if shared == W4A8 else 2e-4)
+
+
 def test_a_shared_expert_of_another_shape_is_added_beside() -> None:
     x, *stacks, ids, weights = make_inputs(None, tokens=5)
     own = stacks[0][0][:, :32], stacks[1][0][:, :32], stacks[2][0][:32]

@@ -19,7 +19,7 @@ from pallas_kernels.dispatch import choose
 from serve.plan.compiled_round import CompiledRound
 from serve.plan.full_size import FullSizeReport, refusals
 from serve.plan.full_size_pairs import full_size_options
-from serve.plan.full_size_problems import collective_problems, full_size_problems
+from serve.plan.full_size_problems import collective_problems, full_size_problems, launch_problems
 from serve.plan.full_size_table import print_full_size
 from serve.plan.planner import AbstractPair
 
@@ -62,6 +62,11 @@ def test_a_round_as_planned_has_no_problems_and_hidden_states_are_no_weights():
 def test_each_bound_that_is_broken_is_said(changes: dict[str, object], problem: str):
     (said,) = problems(**changes)
     assert problem in said
+
+
+def test_more_launches_than_the_goal_are_a_problem():
+    assert launch_problems(16) == []
+    assert launch_problems(16.5) == ["16.5 launches a MoE layer, 16 at most"]
 
 
 def test_an_operation_that_its_kernel_refuses_is_said():

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from serve.plan.compiled_round import RoundShape
-from serve.plan.layer_launches import MOST_LAUNCHES, RoundReport
+from serve.plan.layer_launches import GOAL, MOST_LAUNCHES, RoundReport
 
-MOST = MOST_LAUNCHES["gfx950", "mxfp4"]
+MOST = MOST_LAUNCHES["mxfp4", 16]
 REPORT = RoundReport(RoundShape("gfx950", "mxfp4", 2), (), MOST, 481, 0, 0, (), (), 1.0)
 
 
@@ -16,3 +16,13 @@ def test_a_step_back_fails_and_so_does_a_copy_where_there_was_none():
     assert worse.failures == ["k: 2 VGPR spills", "a copy", more]
     other = replace(worse, shape=RoundShape("gfx942", "mxfp4", 2), per_layer=MOST)
     assert other.failures == ["k: 2 VGPR spills"]
+
+
+def test_no_round_may_launch_more_than_the_goal():
+    assert max(MOST_LAUNCHES.values()) <= GOAL
+
+
+def test_a_larger_batch_has_a_bound_of_its_own():
+    shape = RoundShape("gfx942", "mxfp4", 2, batch=64)
+    more = replace(REPORT, shape=shape, per_layer=MOST_LAUNCHES["mxfp4", 64])
+    assert more.failures == [] and more.per_layer > MOST
