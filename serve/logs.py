@@ -63,11 +63,11 @@ def configure_logging(log_format: LogFormat) -> None:
 def log_requests(tokenizer: TokenizerLike | None) -> Observer:
     """What writes a line for a record, with its first prompt if there is a tokenizer to spell it.
 
-    Probes and collectors that get what they want are not worth a line.
+    Probes and collectors are not worth a line, whether the server is ready or not.
     """
 
     def log(record: RequestRecord) -> None:
-        if is_open(record.path) and record.status < 400:
+        if is_open(record.path) and record.status in (200, 503):
             return
         fields = record.fields()
         if tokenizer and record.choices:

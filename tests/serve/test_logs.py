@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
+from starlette.datastructures import Headers
 from test_hanging_up import wait_for
 
 from serve.flags import parse_serve_flags
@@ -74,9 +75,11 @@ def test_the_clients_request_id_is_taken_if_it_is_fit_for_a_log(logged) -> None:
     assert len({line["request_id"] for line in lines()}) == 4
 
 
-def test_errors_and_lost_clients_have_lines_too_and_happy_probes_none(logged) -> None:
+def test_errors_and_lost_clients_have_lines_too_and_probes_none(logged) -> None:
     server, lines = logged()
     server.http.get("/health")
+    probe = RequestRecord("id", "GET", "/health", Headers(), status=503)
+    log_requests(None)(probe)
     server.http.get("/metrics")
     server.http.post("/v1/completions", json={"prompt": ""})
     with server.http.stream(
