@@ -216,10 +216,15 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=3, help="drafts a round, 0..8")
     parser.add_argument("--repetitions", type=int, default=5, metavar="N")
     parser.add_argument(
-        "--requests", type=int, default=96, metavar="N", help="of a run; 8 a client if more"
+        "--requests", type=int, default=64, metavar="N", help="of a run; 6 a client if more"
     )
     parser.add_argument(
-        "--concurrency", type=int, nargs="+", default=[8, 32], metavar="N", help="clients"
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=[8, 32],
+        metavar="N",
+        help="clients; one alone comes first",
     )
     parser.add_argument("--prompts", type=int, default=8, metavar="N", help="a category")
     parser.add_argument("--json", metavar="FILE", help="write the record there")

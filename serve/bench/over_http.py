@@ -31,7 +31,10 @@ from serve.loading import LoadedPair, build_engine
 FLOOR = 0.90
 """What HTTP must reach of the offline throughput, noise aside."""
 MOST_TTFT_MS = 10.0
-"""What it may add to the median time to the first token."""
+"""What it may add to the median time to the first token of a client that is alone. Beside others a
+request waits for the round that is under way when it arrives, which is not HTTP's doing: offline
+they come between two rounds."""
+ALONE, ALONE_REQUESTS = 1, 16
 READY_TIMEOUT_S = 1800.0
 ANSWER_TOKENS = 96
 OFFLINE, AGAIN, HTTP = "offline", "offline again", "HTTP"
@@ -62,13 +65,16 @@ class HttpLoad:
 
     @property
     def holds(self) -> bool:
-        """Whether HTTP costs no more than it may."""
-        return self.share >= FLOOR - self.noise and self.ttft_overhead_ms <= MOST_TTFT_MS
+        """Whether HTTP costs no more than it may: alone in time, beside others in throughput."""
+        if self.concurrency == ALONE:
+            return self.ttft_overhead_ms <= MOST_TTFT_MS
+        return self.share >= FLOOR - self.noise
 
 
 @dataclass(frozen=True)
 class HttpRecord:
-    """All loads. requests: of one run at concurrency c: the larger of it and 8c."""
+    """All loads, a client that is alone first. requests: of one run at concurrency c: the larger of
+    it and 6c; alone: ALONE_REQUESTS."""
 
     num_speculative_tokens: int
     answer_tokens: int
@@ -139,7 +145,7 @@ def measure_http(
         sides = Sides(engine, Server(Address.of(url), "eagle3-demo"), cores)
         loads = [
             _measure_load(sides, prompts, asked, concurrency, repetitions, requests, say)
-            for concurrency in concurrencies
+            for concurrency in (ALONE, *concurrencies)
         ]
     return HttpRecord(k, ANSWER_TOKENS, repetitions, requests, cores.engine, cores.client, loads)
 
@@ -186,7 +192,7 @@ def _measure_load(
     say: Say,
 ) -> HttpLoad:
     """One run of either kind that does not count; then all in turn."""
-    count = max(requests, 8 * concurrency)
+    count = ALONE_REQUESTS if concurrency == ALONE else max(requests, 6 * concurrency)
     pairs = [(held.token_ids, text) for held, text in zip(prompts, asked, strict=True)]
     run = list(itertools.islice(itertools.cycle(pairs), count))
     for name in (OFFLINE, HTTP):
