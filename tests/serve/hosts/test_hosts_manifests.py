@@ -1,0 +1,65 @@
+"""The examples of several hosts give each process its place, as its cluster tells it."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve.flags import parse_serve_flags
+from serve.hosts_flags import HostOptions
+from serve.lifecycle import CONNECTION_TIMEOUT_S
+from serve.options import ServeOptions
+
+DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
+GROUP, SERVICE = yaml.safe_load_all((DEPLOY / "leader_worker_set.yaml").read_text())
+TEMPLATE: dict[str, Any] = GROUP["spec"]["leaderWorkerTemplate"]
+
+
+def options_of(pod: dict[str, Any]) -> ServeOptions:
+    (container,) = pod["containers"]
+    command, *model = container["command"]
+    assert command == "eagle3-serve"
+    return parse_serve_flags([*model, *container["args"]])[0]
+
+
+def test_pods_of_a_group_are_one_engine_over_all_their_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LWS_LEADER_ADDRESS", "kimi-0.kimi.default")
+    monkeypatch.setenv("LWS_GROUP_SIZE", str(TEMPLATE["size"]))
+    for worker, role in enumerate(("leader", "worker")):
+        monkeypatch.setenv("LWS_WORKER_INDEX", str(worker))
+        pod = TEMPLATE[f"{role}Template"]["spec"]
+        options, (container,) = options_of(pod), pod["containers"]
+        assert options.hosts == HostOptions(("kimi-0.kimi.default", 8476), 8477, 2, worker)
+        gpus = container["resources"]["limits"]["amd.com/gpu"]
+        assert options.parallel.tensor_parallel_size == gpus * TEMPLATE["size"]
+        assert options.drain_timeout_s + CONNECTION_TIMEOUT_S < pod["terminationGracePeriodSeconds"]
+
+
+def test_the_service_and_the_probe_reach_the_leader_alone() -> None:
+    (leader,) = TEMPLATE["leaderTemplate"]["spec"]["containers"]
+    (worker,) = TEMPLATE["workerTemplate"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in leader["ports"]}
+    assert ports == {"http": 8000, "coordinator": 8476, "plans": 8477}
+    assert leader["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert "readinessProbe" not in worker
+    labels = TEMPLATE["leaderTemplate"]["metadata"]["labels"]
+    assert SERVICE["spec"]["selector"].items() >= labels.items()
+
+
+def test_a_job_starts_one_process_a_node_over_all_its_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (DEPLOY / "slurm.sbatch").read_text()
+    assert "--nodes=2" in text and "--ntasks-per-node=1" in text and "--gpus-per-node=8" in text
+    command = text[text.index("exec srun") :].replace("\\\n", " ")
+    flags = shlex.split(command)[shlex.split(command).index("eagle3-serve") + 1 :]
+    step = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
+    for name, value in (step | {"SLURM_PROCID": "1"}).items():
+        monkeypatch.setenv(name, value)
+    options, _ = parse_serve_flags(flags)
+    assert options.hosts == HostOptions(("n1", 61440), 61441, 2, 1)
+    assert options.parallel.tensor_parallel_size == 16
