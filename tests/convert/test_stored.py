@@ -13,7 +13,10 @@ from convert.fill import named_variables
 from convert.store.cli import main
 from eagle3_jax.models.target import Target
 
-TARGETS = ("kimi_bf16", "kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark")
+TARGETS = (
+    *("kimi_bf16", "kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark"),
+    *("minimax_bf16", "minimax_fp8block"),
+)
 DRAFTS = (
     "draft_mha_d2t_bf16",
     "draft_mha_fp8_ptpc",

@@ -126,3 +126,14 @@ def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match="holds no prompts"):
         read_prompts(path, ORACLES / "tokenizer")
+
+
+def test_minimax_in_fp8_blocks_serves_with_its_draft_in_fp8(tmp_path: Path) -> None:
+    quantized(ORACLES / "draft_minimax_bf16", tmp_path / "out", "ptpc_fp8")
+    target = load_target(ORACLES / "minimax_fp8block", quantize_activations=False)
+    draft = load_draft(tmp_path / "out", target)
+    golden = golden_json("minimax_fp8block_deq_f32")["prompts"][1]
+    greedy = SamplingParams(temperature=0, max_tokens=len(golden["greedy"]))
+    (served,) = generate(target, draft, [golden["prompt"]], greedy, num_speculative_tokens=3)
+    assert served.token_ids == golden["greedy"]
+    assert accept_length([served])[0] > 1
