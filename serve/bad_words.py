@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from eagle3_jax.sampling_rows import MAX_BAD_WORDS
+
 
 class Encoder(Protocol):
     """What spells a word (`convert.tokenizer.Tokenizer`)."""
@@ -13,7 +15,7 @@ class Encoder(Protocol):
 def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """A word as it is written at a line's start and, if that is other ids, behind a space.
 
-    Raises ValueError for what is no word or can't be encoded.
+    Raises ValueError for what is no word or can't be encoded, and for too many spellings.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in words:
@@ -25,4 +27,9 @@ def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, 
                 found[tuple(encoder.encode(text))] = None
         except ValueError as error:
             raise ValueError(f"bad_words: {word!r} can't be encoded: {error}") from error
+    if len(found) > MAX_BAD_WORDS:
+        raise ValueError(
+            f"bad_words: at most {MAX_BAD_WORDS} spellings, and a word has one with a space in "
+            f"front and one without; got {len(found)}"
+        )
     return tuple(found)

@@ -41,6 +41,7 @@ BAD_COMPLETIONS = {
     "logit_bias": {"logit_bias": {"5": 101}},
     "allowed_token_ids": {"allowed_token_ids": []},
     "bad_words": {"bad_words": [" "]},
+    "at most 128 spellings": {"bad_words": [f"word{i}" for i in range(65)]},
     "presence_penalty": {"presence_penalty": 2.5},
     "frequency_penalty": {"frequency_penalty": -2.5},
     "repetition_penalty": {"repetition_penalty": 0},
