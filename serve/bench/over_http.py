@@ -120,7 +120,7 @@ def measure_http(
     concurrencies: Sequence[int],
     say: Say,
 ) -> HttpRecord:
-    """Starts a server of the embedded pair and builds the same engine here.
+    """Builds an engine of the embedded pair here and starts a server with the same.
 
     To be called on the engines' core: XLA's threads stay where they are made. Raises OSError when
     the server does not start.
@@ -128,17 +128,19 @@ def measure_http(
     k, most = num_speculative_tokens, max(concurrencies)
     longest = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
     asked = [_texted(pair, prompt) for prompt in prompts]
+    say("compiling")
+    engine = build_engine(
+        # As the server: with k = 0 it loads no draft.
+        pair if k else replace(pair, draft=None),
+        num_speculative_tokens=k,
+        max_num_seqs=most,
+        max_model_len=longest,
+        enable_prefix_caching=False,
+    )
+    engine.warmup()
+    # Only now: it finds the programs that were just compiled.
+    say("starting the server")
     with serving(server_flags(k, most, longest)) as (process, url):
-        say("compiling, here and in the server")
-        engine = build_engine(
-            # As the server: with k = 0 it loads no draft.
-            pair if k else replace(pair, draft=None),
-            num_speculative_tokens=k,
-            max_num_seqs=most,
-            max_model_len=longest,
-            enable_prefix_caching=False,
-        )
-        engine.warmup()
         asyncio.run(wait_ready(url, process, READY_TIMEOUT_S))
         # Only the event loop's thread moves: the engine's and XLA's were started before.
         Cores.move(cores.client, process.pid)
