@@ -1,24 +1,42 @@
-"""What each locust user does: completions and chats, streamed and whole."""
+"""What locust users do: so many completions and chats, streamed and whole, then they leave."""
 
 import json
 
+import gevent
 from locust import HttpUser, task
+from locust.exception import StopUser
 
 MODEL = "eagle3-demo"
+USERS, ROUNDS = 4, 6
 
 
 class Reader(HttpUser):
-    """Asks again as soon as it has read an answer to its end."""
+    """Asks again as soon as it has read an answer to its end; the last one ends the run."""
+
+    reading = USERS
+    rounds = 0
 
     @task
-    def completion(self) -> None:
+    def completion_and_chat(self) -> None:
+        if self.rounds == ROUNDS:
+            raise StopUser()
+        self.rounds += 1
+        self._complete()
+        self._chat()
+
+    def on_stop(self) -> None:
+        Reader.reading -= 1
+        runner = self.environment.runner
+        if runner and Reader.reading == 0:
+            gevent.spawn(runner.quit)
+
+    def _complete(self) -> None:
         body = {"model": MODEL, "prompt": "What is 95 + 61?", "max_tokens": 16}
         with self.client.post("/v1/completions", json=body, catch_response=True) as answer:
             if answer.json()["usage"]["completion_tokens"] < 1:
                 answer.failure("no token")
 
-    @task
-    def streamed_chat(self) -> None:
+    def _chat(self) -> None:
         body = {"model": MODEL, "stream": True, "max_tokens": 32}
         body["messages"] = [{"role": "user", "content": "Add 12 and 30."}]
         name = "/v1/chat/completions"
