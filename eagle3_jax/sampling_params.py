@@ -105,8 +105,8 @@ class SamplingParams:
 
     def _check_stops(self, stop: tuple[str, ...]) -> None:
         _require(all(stop), "stop", "non-empty strings", stop)
-        valid = all(token >= 0 for token in self.stop_token_ids)
-        _require(valid, "stop_token_ids", "token ids, 0 or more", self.stop_token_ids)
+        valid = all(0 <= token < 2**31 for token in self.stop_token_ids)
+        _require(valid, "stop_token_ids", "token ids, 0..2147483647", self.stop_token_ids)
 
     def _check_penalties(self) -> None:
         value = self.repetition_penalty

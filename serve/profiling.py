@@ -64,7 +64,7 @@ def _fields(body: bytes) -> dict[str, Any]:
         return {}
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise invalid_request(
             f"the body is not valid JSON: {error}", code="invalid_json"
         ) from error

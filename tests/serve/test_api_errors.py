@@ -24,6 +24,7 @@ BAD_COMPLETIONS = {
     "seed": {"seed": 2**63},
     "max_tokens": {"max_tokens": 0},
     "stop": {"stop": [""]},
+    "stop_token_ids": {"stop_token_ids": [2**31]},
     "prompt": {"prompt": []},
     "no tokens": {"prompt": ""},
     "can't be encoded": {"prompt": "\u00e9"},
@@ -98,6 +99,12 @@ def test_every_endpoint_has_a_name_of_its_own_in_the_description(fake: Served) -
     operations = fake.http.get("/openapi.json").json()["paths"]
     ids = [told["operationId"] for path in operations.values() for told in path.values()]
     assert len(set(ids)) == len(ids) > 10
+
+
+def test_deep_json_is_400_everywhere(fake: Served) -> None:
+    for path in (COMPLETIONS, CHAT, "/tokenize", "/generate", "/start_profile"):
+        headers = {"Content-Type": "application/json"}
+        check_error(fake.http.post(path, content=b"[" * 100_000, headers=headers), 400)
 
 
 def test_unknown_model_is_404_and_openais_not_found(fake: Served) -> None:
