@@ -19,6 +19,7 @@ class AnswerParser:
 
     inside_reasoning: whether the prompt ends inside the reasoning. schemas: of the arguments of
     the functions on offer, None where none are. one_call: leaves out what follows the first call.
+    tells_reasoning: False leaves the reasoning out.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class AnswerParser:
         inside_reasoning: bool,
         schemas: Schemas | None,
         one_call: bool = False,
+        tells_reasoning: bool = True,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._text = MarkedText(tokenizer, reading.marks)
@@ -38,10 +40,13 @@ class AnswerParser:
             one_call=one_call,
             new_id=new_id,
         )
+        self._tells_reasoning = tells_reasoning
         self.has_calls = False
 
     def take(self, token_ids: Sequence[int], text: str, *, final: bool) -> AnswerParts:
         """What an output, or a whole answer, adds to the answer."""
         parts = self._reader.take(self._text.take(token_ids, text, final=final), final=final)
+        if not self._tells_reasoning:
+            parts.reasoning = ""
         self.has_calls |= bool(parts.calls)
         return parts

@@ -74,6 +74,7 @@ class ChatForm:
             inside_reasoning=self._inside_reasoning,
             schemas={f.name: f.parameters or {} for f in offered} if offered else None,
             one_call=self._body.parallel_tool_calls is False,
+            tells_reasoning=self._body.include_reasoning is not False,
         )
 
     def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def _call(n: int, function: Function) -> Iterator[str]:
     if not isinstance(properties, Mapping) or not properties:
         yield CALL.format(n=n, head=head, parameters="any*")
         return
-    required = schema.get("required") or ()
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
     names = [
         f"parameter_{n}_{i}" + ("" if p in required else "?") for i, p in enumerate(properties)
     ]

@@ -27,6 +27,8 @@ CHAT = SHARED | {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "reasoning_effort": (None,),
+    "separate_reasoning": (None, True),
+    "stream_reasoning": (None, True),
     "continue_final_message": (None, False),
     "add_generation_prompt": (None, True),
     "chat_template": (None,),

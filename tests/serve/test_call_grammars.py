@@ -1,13 +1,18 @@
 """What an answer may be that must call a tool, or may call one beside a form of its own."""
 
+import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from dialect_tokenizers import kimi, minimax
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from serve.answer_form import answer_form
-from serve.dialects import KIMI_K2, MINIMAX_M2, Dialect
+from serve.answer_parser import AnswerParser
+from serve.dialects import KIMI_K2, MINIMAX_M2, Dialect, choose_reading
 from serve.protocol import ChatCompletionRequest
 
 pytest.importorskip("llguidance")
@@ -39,6 +44,9 @@ MINIMAX_CALL = (
     "</minimax:tool_call>"
 )
 CASES = {"kimi": (kimi, KIMI_K2, KIMI_CALL), "minimax": (minimax, MINIMAX_M2, MINIMAX_CALL)}
+KEYS = st.sampled_from(
+    ["properties", "required", "type", "enum", "anyOf", "$ref", "$defs", "const", "city", "a"]
+)
 FORMS = {
     "object": ({"response_format": {"type": "json_object"}}, '{"a": 1}'),
     "schema": ({"guided_json": {"type": "integer"}}, "12"),
@@ -46,12 +54,12 @@ FORMS = {
 }
 
 
-def allows(tokenizer: Any, dialect: Dialect, given: dict[str, Any], text: str) -> bool:
+def allows(tokenizer: Any, dialect: Dialect, asked: dict[str, Any], text: str) -> bool:
     """Whether the text, special strings in it being special, is an answer to the request."""
     from eagle3_jax.engine.llguidance_grammars import LLGuidanceGrammars
 
     messages = [{"role": "user", "content": "x"}]
-    body = ChatCompletionRequest.model_validate({"messages": messages, "tools": TOOLS, **given})
+    body = ChatCompletionRequest.model_validate({"messages": messages, "tools": TOOLS, **asked})
     form = answer_form(body, dialect)
     assert form is not None
     grammars = LLGuidanceGrammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
@@ -75,11 +83,42 @@ def test_a_required_call_is_in_the_models_own_form_and_follows_its_schema(name: 
     assert not allows(make(), dialect, required, call.replace("weather", "climate"))
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["string", "#/$defs/a", "a"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+@example(parameters={"properties": {"a": 1}, "required": 5})
+@given(parameters=st.dictionaries(KEYS, JSON, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_whatever_a_schema_looks_like_it_is_refused_or_used(
+    name: str, parameters: dict[str, Any]
+) -> None:
+    """Never an error of another kind, neither of the grammar nor of reading a call."""
+    make, dialect, call = CASES[name]
+    tokenizer, tool = make(), {"name": "weather", "parameters": parameters}
+    asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
+    with suppress(ValueError):
+        allows(tokenizer, dialect, asked, "")
+    token_ids = tokenizer.encode(call, add_special=True)
+    parser = AnswerParser(
+        tokenizer,
+        choose_reading(tokenizer),
+        inside_reasoning=False,
+        schemas={"weather": parameters},
+    )
+    parts = parser.take(token_ids, tokenizer.decode(token_ids), final=True)
+    assert json.loads(parts.calls[0].arguments)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("form", FORMS)
 def test_beside_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> None:
     make, dialect, call = CASES[name]
-    given, content = FORMS[form]
-    assert allows(make(), dialect, given, call)
-    assert allows(make(), dialect, given, content)
-    assert not allows(make(), dialect, given, f"{content}x")
+    asked, content = FORMS[form]
+    assert allows(make(), dialect, asked, call)
+    assert allows(make(), dialect, asked, content)
+    assert not allows(make(), dialect, asked, f"{content}x")

@@ -125,6 +125,17 @@ def test_without_thinking_there_is_no_reasoning(say: Callable[..., Served]) -> N
     assert whole.finish_reason == "stop"
 
 
+def test_reasoning_is_left_out_for_a_client_that_says_so(say: Callable[..., Served]) -> None:
+    server = say(ANSWERS["kimi_k2"])
+    quiet = {"tools": TOOLS, "extra_body": {**THINKING, "include_reasoning": False}}
+    whole = ask(server, **quiet).choices[0].message
+    assert whole.content == "One moment." and not hasattr(whole, "reasoning")
+    message, _ = streamed(server, **quiet)
+    assert (message["reasoning"], message["content"]) == ("", "One moment.")
+    with pytest.raises(openai.BadRequestError, match="separate_reasoning"):
+        ask(server, extra_body={"separate_reasoning": False})
+
+
 def test_the_start_of_calls_ends_the_reasoning(say: Callable[..., Served]) -> None:
     message, _ = streamed(say(f"Hm.{KIMI_CALLS}"), tools=TOOLS)
     assert message["reasoning"] == "Hm." and len(message["calls"]) == 2
