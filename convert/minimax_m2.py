@@ -30,7 +30,7 @@ def minimax_rules(config: MiniMaxConfig) -> list[Rule]:
         *(_expert_rule(block, published, ours) for published, ours in _EXPERTS.items()),
         Rule(block + "gate.weight", (_LAYER + "mlp.gate.kernel",), TRANSPOSED_FLOATS, saved="F32"),
         Rule(block + "e_score_correction_bias", (_LAYER + "mlp." + bias,), saved="F32"),
-        *(Rule(f"layers.{layer}.{{rest}}", why=mtp) for layer in config.mtp_layers),
+        *(Rule(f"layers.{layer}.{{rest}}", why=mtp, above=True) for layer in config.mtp_layers),
     ]
 
 

@@ -96,6 +96,7 @@ class Rule:
     `paths` are our parameters, one a part of the layout; a trailing `[{expert}]` is one row of a
     stacked parameter. No paths: the weight is dropped, and `why` says so. `dtypes` are those the
     file may use; `saved` is the one it is written in (None: the dtype asked for).
+    `above`: it is meant where others match too.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Rule:
     why: str = ""
     dtypes: tuple[str, ...] = FLOATS
     saved: str | None = None
+    above: bool = False
 
 
 def norm_rule(name: str) -> Rule:
@@ -133,12 +135,13 @@ class RuleTable:
                 self._by_shape[shape].append((rule, _PLACEHOLDER.findall(rule.name)))
 
     def match(self, name: str) -> list[tuple[Rule, dict[str, str]]]:
-        """Every rule that matches, with the values of its placeholders. Rules for all that begins
-        alike stand above the others."""
+        """Every rule that matches, with the values of its placeholders; where one stands above the
+        others, it alone."""
         numbers = _NUMBER.findall(name)
         exact = self._by_shape.get(_NUMBER.sub("#", name), ())
         found = [(rule, dict(zip(names, numbers, strict=True))) for rule, names in exact]
-        return [(r, {}) for prefix, r in self._by_prefix if name.startswith(prefix)] or found
+        found += [(r, {}) for prefix, r in self._by_prefix if name.startswith(prefix)]
+        return [match for match in found if match[0].above] or found
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from oracle_files import golden_json
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, programs
-from eagle3_jax.engine import runner as runner_module
+from eagle3_jax.engine import Engine, EngineConfig, Request, executor, programs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
@@ -49,7 +48,7 @@ def reporting_trees(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(round_module, "propose_tree", grow)
     monkeypatch.setattr(programs, "tree_round", run)
-    monkeypatch.setattr(runner_module, "compile_program", programs.compile_program.__wrapped__)
+    monkeypatch.setattr(executor, "compile_program", programs.compile_program.__wrapped__)
 
 
 def read_round(report: np.ndarray) -> TreeRound:

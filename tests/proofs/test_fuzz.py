@@ -18,7 +18,7 @@ from tiny import MINIMAX, reduced_draft, tiny_draft, tiny_target
 from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves, random_requests
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, runner
+from eagle3_jax.engine import Engine, EngineConfig, Request, executor
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative import round as round_module
@@ -133,7 +133,7 @@ def test_the_proof_notices(
     requests = random_requests(np.random.default_rng(0), PER_CASE)
     expected = proof.plain(requests, exact=False)
     monkeypatch.setattr(round_module, "verify", wrong)
-    compile_rounds_anew(monkeypatch, runner)
+    compile_rounds_anew(monkeypatch, executor)
     engine = proof.engine(sizes(3), speculative=True)
     run = drive_waves(engine, requests, np.random.default_rng(0))
     with pytest.raises(AssertionError, match="not a tie"):

@@ -14,7 +14,7 @@ from driving import Answer, drive, sizes
 from poison import Poison
 from tiny import VOCAB
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, runner
+from eagle3_jax.engine import Engine, EngineConfig, Request, executor
 from eagle3_jax.layers import gqa, mla
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -86,6 +86,6 @@ def test_the_proof_notices_a_row_read_too_far(
         return exact(*before, positions + 1, **options)
 
     monkeypatch.setattr(layer, name, too_far)
-    compile_rounds_anew(monkeypatch, runner)
+    compile_rounds_anew(monkeypatch, executor)
     with pytest.raises(AssertionError, match="stale rows were read"):
         check_poison(monkeypatch, target, draft, count=8)

@@ -1,15 +1,13 @@
 """The target's configuration, and every option of it that is refused."""
 
+import json
 from typing import Any
 
 import pytest
+from oracle_files import ORACLES
 from published_configs import KIMI, KIMI_TEXT
 
-from eagle3_jax.config import (
-    KimiConfig,
-    RopeConfig,
-    YarnConfig,
-)
+from eagle3_jax.config import KimiConfig, RopeConfig, YarnConfig, read_target_config
 
 
 @pytest.mark.parametrize("published", [KIMI, KIMI_TEXT], ids=["whole", "text"])
@@ -51,7 +49,7 @@ def test_the_query_may_have_full_rank() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("model_type", "llama"),
+        ("model_type", "gpt2"),
         ("hidden_act", "gelu"),
         ("attention_bias", True),
         ("scoring_func", "softmax"),
@@ -65,7 +63,7 @@ def test_the_query_may_have_full_rank() -> None:
 )
 def test_target_options_that_would_change_the_arithmetic_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{value!r}"):
-        KimiConfig.from_hf({**KIMI_TEXT, name: value})
+        read_target_config({**KIMI_TEXT, name: value})
 
 
 def test_rope_types_other_than_yarn_are_refused() -> None:
@@ -111,3 +109,26 @@ def test_yarn_that_makes_no_sense_is_refused(name: str, value: Any) -> None:
     scaling = {**KIMI_TEXT["rope_scaling"], name: value}
     with pytest.raises(ValueError, match=name):
         KimiConfig.from_hf({**KIMI_TEXT, "rope_scaling": scaling})
+
+
+MINIMAX = json.loads((ORACLES / "published" / "minimax-m2.5.config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("qk_norm_type", "per_head"),
+        ("use_qk_norm", False),
+        ("use_routing_bias", False),
+        ("shared_intermediate_size", 1536),
+        ("scoring_func", "softmax"),
+        ("attn_type_list", [1, 0]),
+        ("rotary_dim", 129),
+        ("num_key_value_heads", 7),
+        ("num_experts_per_tok", 257),
+    ],
+)
+def test_options_of_minimax_that_are_not_implemented_are_refused(name: str, value: Any) -> None:
+    assert read_target_config(MINIMAX).num_hidden_layers == 62
+    with pytest.raises(ValueError, match=name):
+        read_target_config({**MINIMAX, name: value})
