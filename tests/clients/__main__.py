@@ -2,40 +2,51 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clients.all_clients import CLIENTS
-from clients.client import Client
 from clients.environments import make_environment
 from clients.inferencex_client import inferencex
+from clients.routers import ROUTERS, run_router
 from clients.runs import Run, demo_server, run_client
+
+FLAGS = ("--max-num-seqs", "8")
 
 
 def main() -> int:
     """Returns the exit status: 1 when a request of any client did not complete."""
     flags = _flags()
-    chosen = _choose(flags)
-    with (
-        TemporaryDirectory() as scratch,
-        demo_server(Path(scratch), "--max-num-seqs", "8") as server,
-    ):
-        runs = []
-        for number, client in enumerate(chosen):
-            programs = make_environment(client.environment, flags.environments.resolve())
-            runs.append(run_client(client, server, programs, Path(scratch) / f"{number}"))
-            print(_line(runs[-1]), flush=True)
+    runs = []
+    for run in _runs(flags):
+        said = f"{run.counts.completed} | {run.counts.failed}" if run.counts else "no result |"
+        print(f"| {run.name} | {run.version} | {said} |", flush=True)
+        runs.append(run)
     return 0 if runs and all(run.good for run in runs) else 1
 
 
-def _choose(flags: argparse.Namespace) -> list[Client]:
-    offered = [*CLIENTS, *([inferencex(flags.inferencex.resolve())] if flags.inferencex else [])]
-    return [client for client in offered if all(word in client.name for word in flags.words)]
+def _runs(flags: argparse.Namespace) -> Iterator[Run]:
+    environments = flags.environments.resolve()
+    clients = [*CLIENTS, *([inferencex(flags.inferencex.resolve())] if flags.inferencex else [])]
+    clients = [client for client in clients if _wanted(client.name, flags)]
+    routers = [router for router in ROUTERS if _wanted(router.distribution, flags)]
+    with TemporaryDirectory() as name, ExitStack() as stack:
+        scratch = Path(name)
+        servers = [
+            stack.enter_context(demo_server(scratch / f"server{n}", *FLAGS, url=url))
+            for n, url in zip(range(1 + bool(routers)), [*flags.url, None, None], strict=False)
+        ]
+        for number, client in enumerate(clients):
+            programs = make_environment(client.environment, environments)
+            yield run_client(client, servers[0], programs, scratch / f"{number}")
+        for router in routers:
+            yield run_router(router, servers, environments, scratch / router.distribution)
 
 
-def _line(run: Run) -> str:
-    said = f"{run.counts.completed} / {run.counts.failed}" if run.counts else "no result"
-    return f"| {run.name} | {run.version} | {said} | {run.seconds:.0f} s |"
+def _wanted(name: str, flags: argparse.Namespace) -> bool:
+    return all(word in name for word in flags.words)
 
 
 def _flags() -> argparse.Namespace:
@@ -45,6 +56,7 @@ def _flags() -> argparse.Namespace:
         "--environments", type=Path, default=Path(".venv-clients"), help="where they are installed"
     )
     parser.add_argument("--inferencex", type=Path, metavar="DIR", help="a checkout of it")
+    parser.add_argument("--url", nargs="+", default=[], help="demo servers that run already")
     return parser.parse_args()
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from clients.arithmetic_tasks import write_tasks
 from clients.client import Client, Counts, Server
@@ -34,13 +35,15 @@ def read(results: Path) -> Counts:
     (result,) = results.glob("out/**/results_*.json")
     samples = json.loads(result.read_text())["n-samples"]
     asked = sum(task["original"] for task in samples.values())
-    lines = [
-        json.loads(line)
-        for file in results.glob("out/**/samples_*.jsonl")
-        for line in file.read_text().splitlines()
-    ]
-    answered = sum(all(response not in ("", [], None) for response in s["resps"]) for s in lines)
+    samples = read_samples(results)
+    answered = sum(all(said not in ("", [], None) for said in s["resps"]) for s in samples)
     return Counts(answered, asked - answered)
+
+
+def read_samples(results: Path) -> list[dict[str, Any]]:
+    """What was asked and answered, all tasks after each other."""
+    files = results.glob("out/**/samples_*.jsonl")
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def accuracy(results: Path) -> float:

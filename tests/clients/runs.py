@@ -37,21 +37,28 @@ class Run:
 
 
 @contextmanager
-def demo_server(directory: Path, *flags: str) -> Iterator[Server]:
-    """eagle3-serve --demo, ready, with its tokenizer's files in `directory`."""
+def demo_server(directory: Path, *flags: str, url: str | None = None) -> Iterator[Server]:
+    """eagle3-serve --demo, ready, with its tokenizer's files in `directory`.
+
+    url: one that runs already, in place of a new one with these flags.
+    """
     tokenizer = shutil.copytree(
         demo_target_dir(), directory / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors")
     )
+    if url:
+        yield Server(url, "eagle3-demo", tokenizer)
+        return
     with serving(["--demo", *flags]) as (process, url):
         deadline = time.monotonic() + READY_TIMEOUT_S
-        while not _healthy(url):
+        while not is_healthy(url):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise OSError(f"the server was not ready within {READY_TIMEOUT_S:g} s")
             time.sleep(0.3)
         yield Server(url, "eagle3-demo", tokenizer)
 
 
-def _healthy(url: str) -> bool:
+def is_healthy(url: str) -> bool:
+    """Whether /health answers 200."""
     try:
         return httpx.get(f"{url}/health").status_code == httpx.codes.OK
     except httpx.TransportError:
@@ -75,7 +82,7 @@ def run_client(client: Client, server: Server, programs: Path, results: Path) ->
             timeout=CLIENT_TIMEOUT_S,
         )
     seconds = time.monotonic() - begin
-    version = client.version or _version(programs, client.distribution)
+    version = client.version or version_of(programs, client.distribution)
     return Run(client.name, version, argv, done.returncode, seconds, _counts(client, results))
 
 
@@ -86,6 +93,7 @@ def _counts(client: Client, results: Path) -> Counts | None:
         return None
 
 
-def _version(programs: Path, distribution: str) -> str:
+def version_of(programs: Path, distribution: str) -> str:
+    """The version of a package in the environment of these programs."""
     ask = f"from importlib.metadata import version; print(version({distribution!r}))"
     return subprocess.check_output([programs / "python", "-c", ask], text=True).strip()
