@@ -1,6 +1,7 @@
 """Accept length as vLLM counts it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from oracle_files import ORACLES
@@ -59,6 +60,10 @@ class Answering:
     @property
     def has_work(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def started(self) -> Sequence[str]:
+        return ()
 
     def warmup(self, progress: Progress | None = None) -> None: ...
 
