@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from convert.latent_attention import latent_attention_rules
-from convert.published_config import published_fields, rope_to_hf
+from convert.published_config import eos_to_hf, published_fields, rope_to_hf
 from convert.rules import TRANSPOSED, TRANSPOSED_FLOATS, Rule, norm_rule, projection_rule
 from eagle3_jax.config import KimiConfig
 
@@ -60,8 +60,7 @@ def published_kimi_name(name: str) -> str:
 
 def kimi_to_hf(config: KimiConfig, dtype: str) -> dict[str, Any]:
     """A Kimi-K2.5 config.json without its vision part; `dtype` is torch's name of it."""
-    eos = list(config.eos_token_ids)
-    shared = {"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}
+    shared = eos_to_hf(config)
     text = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "kimi_k2",

@@ -1,10 +1,8 @@
 """The published tensors of Llama as a table."""
 
-import re
-from dataclasses import asdict
 from typing import Any
 
-from convert.published_config import rope_to_hf
+from convert.published_config import eos_to_hf, published_fields, rope_to_hf
 from convert.rules import Rule, norm_rule, projection_rule
 from eagle3_jax.config import LlamaConfig
 
@@ -27,27 +25,14 @@ def llama_rules(config: LlamaConfig) -> list[Rule]:
     ]
 
 
-def canonical_llama_name(name: str) -> str:
-    """Strips the prefix `model.`."""
-    return re.sub(r"^model\.", "", name)
-
-
-def published_llama_name(name: str) -> str:
-    """The released spelling of a canonical name."""
-    return name if name.startswith("lm_head.") else f"model.{name}"
-
-
 def llama_to_hf(config: LlamaConfig, dtype: str) -> dict[str, Any]:
     """A Llama config.json; `dtype` is torch's name of it."""
-    fields = asdict(config)
-    eos = list(fields.pop("eos_token_ids"))
-    del fields["rope"]
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        **fields,
+        **published_fields(config),
         **rope_to_hf(config.rope),
-        **({"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}),
+        **eos_to_hf(config),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,

@@ -1,10 +1,8 @@
 """The published tensors of MiniMax-M2.5 as a table."""
 
-import re
-from dataclasses import asdict
 from typing import Any
 
-from convert.published_config import rope_to_hf
+from convert.published_config import eos_to_hf, published_fields, rope_to_hf
 from convert.rules import TRANSPOSED, TRANSPOSED_FLOATS, Rule, norm_rule, projection_rule
 from eagle3_jax.config import MiniMaxConfig
 
@@ -40,27 +38,14 @@ def _expert_rule(block: str, published: str, ours: str) -> Rule:
     return Rule(name, (_LAYER + f"mlp.experts.{ours}[{{expert}}]",), TRANSPOSED)
 
 
-def canonical_minimax_name(name: str) -> str:
-    """Strips the prefix `model.`."""
-    return re.sub(r"^model\.", "", name)
-
-
-def published_minimax_name(name: str) -> str:
-    """The released spelling of a canonical name."""
-    return name if name.startswith("lm_head.") else f"model.{name}"
-
-
 def minimax_to_hf(config: MiniMaxConfig, dtype: str) -> dict[str, Any]:
     """A MiniMax-M2.5 config.json; `dtype` is torch's name of it."""
-    fields = asdict(config)
-    eos = list(fields.pop("eos_token_ids"))
-    del fields["rope"]
     return {
         "architectures": ["MiniMaxM2ForCausalLM"],
         "model_type": "minimax_m2",
-        **fields,
+        **published_fields(config),
         **rope_to_hf(config.rope),
-        **({"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}),
+        **eos_to_hf(config),
         "hidden_act": "silu",
         "scoring_func": "sigmoid",
         "use_qk_norm": True,

@@ -76,3 +76,9 @@ def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
         return {"rope_theta": rope.theta, "rope_scaling": None}
     yarn = {name: value for name, value in asdict(rope.yarn).items() if value is not None}
     return {"rope_theta": rope.theta, "rope_scaling": {"type": "yarn", **yarn}}
+
+
+def eos_to_hf(config: TargetConfig) -> dict[str, Any]:
+    """One id as a number, several as a list; nothing where config.json said nothing."""
+    eos = list(config.eos_token_ids)
+    return {"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}

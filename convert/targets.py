@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from convert.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
-from convert.llama import canonical_llama_name, llama_rules, llama_to_hf, published_llama_name
-from convert.minimax_m2 import (
-    canonical_minimax_name,
-    minimax_rules,
-    minimax_to_hf,
-    published_minimax_name,
-)
+from convert.llama import llama_rules, llama_to_hf
+from convert.minimax_m2 import minimax_rules, minimax_to_hf
+from convert.model_prefix import with_model_prefix, without_model_prefix
 from convert.rules import Rule
 from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
 
@@ -33,9 +29,9 @@ class TargetFiles:
 FILES: Mapping[type[TargetConfig], TargetFiles] = {
     KimiConfig: TargetFiles(kimi_rules, canonical_kimi_name, published_kimi_name, kimi_to_hf),
     MiniMaxConfig: TargetFiles(
-        minimax_rules, canonical_minimax_name, published_minimax_name, minimax_to_hf
+        minimax_rules, without_model_prefix, with_model_prefix, minimax_to_hf
     ),
-    LlamaConfig: TargetFiles(llama_rules, canonical_llama_name, published_llama_name, llama_to_hf),
+    LlamaConfig: TargetFiles(llama_rules, without_model_prefix, with_model_prefix, llama_to_hf),
 }
 
 

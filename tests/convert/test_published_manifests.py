@@ -9,7 +9,7 @@ from oracle_files import ORACLES
 from sparse_checkpoint import write_sparse
 
 from convert.kimi_k25 import canonical_kimi_name, published_kimi_name
-from convert.minimax_m2 import canonical_minimax_name, published_minimax_name
+from convert.model_prefix import with_model_prefix, without_model_prefix
 from convert.planned import PlannedParameters
 from convert.store.conversion import Conversion, open_conversion
 from eagle3_jax.config import DraftConfig
@@ -74,7 +74,7 @@ def test_every_tensor_of_released_minimax_has_its_place(tmp_path: Path) -> None:
     assert len(planned.plan.sources["layers.1.mlp.experts.gate_proj"]) == 256
     assert planned.shapes["layers.1.self_attn.q_norm.weight"] == (6144,)
     for weight in planned.published.weight_shapes:
-        assert published_minimax_name(canonical_minimax_name(weight)) == weight
+        assert with_model_prefix(without_model_prefix(weight)) == weight
     kept = stored_as(planned)
     assert set(kept.values()) == {"fp8_block"}
     floats = {path.rpartition(".")[0] for path in planned.shapes if path not in kept}
