@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.paged_rows import as_stored, scatter_rows
+from pallas_kernels.paged_rows import scatter_rows
 
 SCRATCH_PAGE = 0
 
@@ -106,10 +106,3 @@ def move_rows(pool: KVPool, origin: PageView, to: PageView) -> KVPool:
     stored, _ = rows_and_scale(pool)
     rows = stored.at[origin.write_pages, origin.write_offsets].get(mode="promise_in_bounds")
     return with_rows(pool, scatter_rows(stored, rows, to.write_pages, to.write_offsets))
-
-
-def write_rows(pool: KVPool, rows: Float[Array, "batch q_len *row"], pages: PageView) -> KVPool:
-    """Stores one KV row per query row, rounded to the pool's numbers."""
-    stored, scale = rows_and_scale(pool)
-    rows = as_stored(rows, scale)
-    return with_rows(pool, scatter_rows(stored, rows, pages.write_pages, pages.write_offsets))

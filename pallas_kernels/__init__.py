@@ -2,11 +2,15 @@
 
 from pallas_kernels.absorb_query import absorb_query as absorb_query
 from pallas_kernels.add_norm import add_norm as add_norm
+from pallas_kernels.cache_heads import HeadNorms as HeadNorms
+from pallas_kernels.cache_heads import cache_heads as cache_heads
+from pallas_kernels.cache_heads import norm_heads as norm_heads
 from pallas_kernels.cache_latents import cache_latents as cache_latents
 from pallas_kernels.fp8_matmul import matmul as matmul
 from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
 from pallas_kernels.grouped_matmul import TileMap as TileMap
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
+from pallas_kernels.head_squares import head_squares as head_squares
 from pallas_kernels.joint_matmul import gated_matmul as gated_matmul
 from pallas_kernels.joint_matmul import joint_matmul as joint_matmul
 from pallas_kernels.logits_argmax import logits_argmax as logits_argmax

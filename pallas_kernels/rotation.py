@@ -1,4 +1,4 @@
-"""Rotary positions on pairs of neighbours."""
+"""Rotary positions: on pairs of neighbours, and on the two halves of a head."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -15,3 +15,17 @@ def rotate_interleaved(
     cos, sin = cos[:, :, None], sin[:, :, None]
     turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
     return turned.reshape(x.shape).astype(x.dtype)
+
+
+def rotate_halves(
+    x: Float[Array, "batch q_len heads dim"],
+    cos: Float[Array, "batch q_len half"],
+    sin: Float[Array, "batch q_len half"],
+) -> Float[Array, "batch q_len heads dim"]:
+    """Rotates the pairs (i, i + half) in float32, NeoX style: the convention of Llama, of MiniMax
+    and of drafts. Dimensions of x behind the two halves stay as they are."""
+    x, passed = jnp.split(x, [2 * cos.shape[-1]], axis=-1)
+    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    return jnp.concatenate([turned.astype(x.dtype), passed], axis=-1)

@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import gpu
+from pallas_kernels.fp8_matmul.quantize import to_fp8_runs
 from pallas_kernels.paged_kernel import (
     LOWEST,
     Context,
@@ -167,21 +168,59 @@ def merge(
     dtype: DTypeLike,
 ) -> Float[Array, "batch rows dim"]:
     """Joins the parts of each row; those with nothing seen are not read."""
+    (merged,) = _merge(_merge_row, name, parts, log_mass, dtype)
+    return merged
+
+
+def merge_to_fp8(
+    parts: Float[Array, "batch splits rows dim"],
+    log_mass: Float[Array, "batch splits rows"],
+    *,
+    name: str,
+    dtype: DTypeLike,
+) -> tuple[Float[Array, "batch rows dim"], Float[Array, "batch rows 1"]]:
+    """The same, rounded to dtype and then quantised: the GPU's float8 and a scale a row."""
+    kernel = partial(_merge_row_to_fp8, dtype=dtype)
+    values, scale = _merge(kernel, name, parts, log_mass, gpu.current().fp8, jnp.float32)
+    return values, scale
+
+
+def _merge(
+    kernel: Callable[..., None], name: str, parts: Array, log_mass: Array, *dtypes: DTypeLike
+) -> Sequence[Array]:
+    """A program for each row, with outputs of the row's size and, if there is a second dtype, 1."""
     batch, splits, rows, dim = parts.shape
+    sizes = [(dim, dtypes[0]), *((1, dtype) for dtype in dtypes[1:])]
     return launch(
-        _merge_row,
+        kernel,
         name=name,
         grid=(rows, batch),
         in_specs=[
             pl.BlockSpec((None, splits, None, dim), lambda r, b: (b, 0, r, 0)),
             pl.BlockSpec((None, splits, None), lambda r, b: (b, 0, r)),
         ],
-        out_specs=pl.BlockSpec((None, None, dim), lambda r, b: (b, r, 0)),
-        out_shape=jax.ShapeDtypeStruct((batch, rows, dim), dtype),
+        out_specs=[pl.BlockSpec((None, None, size), lambda r, b: (b, r, 0)) for size, _ in sizes],
+        out_shape=[jax.ShapeDtypeStruct((batch, rows, size), dtype) for size, dtype in sizes],
     )(parts, log_mass)
 
 
 def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
+    dim = parts.shape[1]
+    column = jnp.arange(padded(dim))
+    store(out.at[column], _mean(parts, log_mass).astype(out.dtype), mask=column < dim)
+
+
+def _merge_row_to_fp8(parts: Any, log_mass: Any, out: Any, scale: Any, *, dtype: DTypeLike) -> None:
+    dim = parts.shape[1]
+    column = jnp.arange(padded(dim))
+    rounded = _mean(parts, log_mass).astype(dtype).astype(jnp.float32)
+    values, factor = to_fp8_runs(rounded[None, :])
+    store(out.at[column], values.reshape(-1), mask=column < dim)
+    store(scale.at[jnp.arange(1)], factor)
+
+
+def _mean(parts: Any, log_mass: Any) -> Array:
+    """The parts of one row, weighed by their masses."""
     splits, dim = parts.shape
     split, column = jnp.arange(splits), jnp.arange(padded(dim))
     logs = load(log_mass.at[split])
@@ -189,5 +228,4 @@ def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
     weights = jnp.where(exists, jnp.exp2(logs - jnp.maximum(jnp.max(logs), LOWEST)), 0.0)
     values = rows_at(parts, split, column, exists, column < dim)
     total = jnp.sum(weights)
-    mean = jnp.sum(values * weights[:, None], axis=0) / jnp.where(total == 0, 1.0, total)
-    store(out.at[column], mean.astype(out.dtype), mask=column < dim)
+    return jnp.sum(values * weights[:, None], axis=0) / jnp.where(total == 0, 1.0, total)

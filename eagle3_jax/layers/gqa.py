@@ -1,17 +1,19 @@
 """Grouped-query attention with rotary positions: the attention of Llama-style drafts."""
 
+import jax
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import KVPools, PageView, rows_and_scale, write_rows
+from eagle3_jax.cache import KVPools, PageView, rows_and_scale, with_rows
 from eagle3_jax.layers.attention import causal_attention
 from eagle3_jax.layers.linear import Linear
-from eagle3_jax.layers.norm import RMSNorm, norm_heads
+from eagle3_jax.layers.norm import RMSNorm, head_norms
+from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables, rotate_halves
 from eagle3_jax.mesh import MeshAxes
-from pallas_kernels import gqa_decode, joint_matmul
-from pallas_kernels.paged_rows import contain_spoiled
+from pallas_kernels import HeadNorms, cache_heads, gqa_decode, joint_matmul, norm_heads
+from pallas_kernels.quantized import QuantizedRows
 
 
 class GQAttention(nnx.Module):
@@ -71,25 +73,12 @@ class GQAttention(nnx.Module):
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """Attends causally; with pools of keys and values, writes the rows there and reads them.
         With a norm, of the normed x."""
-        q, k, v = self.project(x, rope, norm)
         if not pools or pages is None:
-            heads = causal_attention(q, k, v, self.scale)
+            heads = causal_attention(*self.project(x, rope, norm), self.scale)
+            heads = heads.reshape(*x.shape[:2], -1)
         else:
-            rows = (k, contain_spoiled(k, v))
-            pools = tuple(write_rows(*pair, pages) for pair in zip(pools, rows, strict=True))
-            (keys, k_scale), (values, v_scale) = map(rows_and_scale, pools)
-            heads = gqa_decode(
-                q,
-                keys,
-                values,
-                pages.page_table,
-                pages.positions,
-                scale=self.scale,
-                ancestors=pages.ancestors,
-                k_scale=k_scale,
-                v_scale=v_scale,
-            )
-        return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
+            heads, pools = self._attend_cached(x, rope, pools, pages, norm)
+        return self.o_proj(heads), pools
 
     def project(
         self,
@@ -102,9 +91,60 @@ class GQAttention(nnx.Module):
         Float[Array, "batch q_len kv_heads head_dim"],
     ]:
         """Rotated queries and keys, and values."""
-        kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
-        q, k, v = joint_matmul(x, *kernels, norm=norm and norm.norm)
-        if self.has_qk_norm:
-            q, k = norm_heads(self.q_norm, self.k_norm, q, k)
+        q, k, v = self._multiply(x, norm)
+        if (norms := self._head_norms(q, k)) is not None:
+            q, k = norm_heads(q, k, norms)
         q, k, v = (rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in (q, k, v))
         return rotate_halves(q, rope), rotate_halves(k, rope), v
+
+    def _multiply(
+        self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
+    ) -> tuple[Float[Array, "batch q_len _"], ...]:
+        """Queries, keys and values of all heads in one vector each."""
+        kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
+        return joint_matmul(x, *kernels, norm=norm and norm.norm)
+
+    def _head_norms(
+        self, q: Float[Array, "batch q_len q_width"], k: Float[Array, "batch q_len k_width"]
+    ) -> HeadNorms | None:
+        return head_norms(self.q_norm, self.k_norm, q, k) if self.has_qk_norm else None
+
+    def _attend_cached(
+        self,
+        x: Float[Array, "batch q_len inputs"],
+        rope: RopeTables,
+        pools: KVPools,
+        pages: PageView,
+        norm: RMSNorm | None,
+    ) -> tuple[Float[Array, "batch q_len heads"] | QuantizedRows, KVPools]:
+        """All heads in one vector, as `o_proj` multiplies it."""
+        q, k, v = self._multiply(x, norm)
+        (keys, k_scale), (values, v_scale) = map(rows_and_scale, pools)
+        with jax.named_scope("cache_heads"):
+            q, keys, values = cache_heads(
+                q,
+                k,
+                v,
+                *rope,
+                keys,
+                values,
+                pages.write_pages,
+                pages.write_offsets,
+                norms=self._head_norms(q, k),
+                k_scale=k_scale,
+                v_scale=v_scale,
+            )
+        with jax.named_scope("gqa_decode"):
+            heads = gqa_decode(
+                q,
+                keys,
+                values,
+                pages.page_table,
+                pages.positions,
+                scale=self.scale,
+                ancestors=pages.ancestors,
+                k_scale=k_scale,
+                v_scale=v_scale,
+                then=kernel_format(self.o_proj.kernel),
+            )
+        return heads, (with_rows(pools[0], keys), with_rows(pools[1], values))

@@ -1,6 +1,5 @@
 """Root-mean-square normalisation with a weight."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -8,6 +7,7 @@ from jaxtyping import Array, Float
 
 from eagle3_jax.collectives import all_sum, num_devices
 from eagle3_jax.mesh import split_of
+from pallas_kernels import HeadNorms, head_squares
 from pallas_kernels.rms_norm import Norm, rms_norm
 
 
@@ -27,20 +27,14 @@ class RMSNorm(nnx.Module):
         return Norm(self.weight.get_value(), self.eps)
 
 
-def norm_heads(
+def head_norms(
     q_norm: RMSNorm,
     k_norm: RMSNorm,
-    q: Float[Array, "*rows q_part"],
-    k: Float[Array, "*rows k_part"],
-) -> tuple[Float[Array, "*rows q_part"], Float[Array, "*rows k_part"]]:
-    """Queries and keys, each normed as one vector of all heads: devices that hold some of the heads
-    add up both their squares at once."""
+    q: Float[Array, "batch q_len q_part"],
+    k: Float[Array, "batch q_len k_part"],
+) -> HeadNorms:
+    """Queries and keys, each to be normed as one vector of all heads: devices that hold some of the
+    heads add up both their squares at once."""
     axes = split_of(q_norm.weight)[0]
-    if axes is None:
-        return q_norm(q), k_norm(k)
-    wide = q.astype(jnp.float32), k.astype(jnp.float32)
-    squares = all_sum(jnp.stack([jnp.sum(x * x, axis=-1) for x in wide], axis=-1), axes)
-    means = squares / (num_devices(axes) * jnp.array([q.shape[-1], k.shape[-1]]))
-    q_scale, k_scale = jnp.split(jax.lax.rsqrt(means + q_norm.eps), 2, axis=-1)
-    q, k = (wide[0] * q_scale).astype(q.dtype), (wide[1] * k_scale).astype(k.dtype)
-    return q_norm.weight.get_value() * q, k_norm.weight.get_value() * k
+    squares = all_sum(head_squares(q, k), axes)
+    return HeadNorms(q_norm.norm, k_norm.norm, squares, num_devices(axes))

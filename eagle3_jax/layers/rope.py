@@ -58,12 +58,5 @@ def rotate_interleaved(
 def rotate_halves(
     x: Float[Array, "batch q_len heads dim"], rope: RopeTables
 ) -> Float[Array, "batch q_len heads dim"]:
-    """Rotates the pairs (i, i + dim // 2), NeoX style: the convention of Llama and its drafts.
-
-    dim is that of the tables; dimensions of x behind it stay as they are.
-    """
-    x, passed = jnp.split(x, [2 * rope.cos.shape[-1]], axis=-1)
-    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cos, sin = rope.cos[:, :, None], rope.sin[:, :, None]
-    turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
-    return jnp.concatenate([turned.astype(x.dtype), passed], axis=-1)
+    """Rotates the pairs (i, i + half), NeoX style: the convention of Llama and its drafts."""
+    return rotation.rotate_halves(x, rope.cos, rope.sin)

@@ -1,5 +1,6 @@
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels import pool_row
 from pallas_kernels.cache_latents import pallas, reference
 from pallas_kernels.dispatch import choose
 from pallas_kernels.kv_scale import check_scale
@@ -41,7 +42,7 @@ def cache_latents(
         raise ValueError("cache_latents: q_low and q_norm come together, got one of them")
     check_scale("cache_latents", pool, kv_scale)
     plain = reference.cache_latents
-    kernel = pallas.refusal(compressed, pool) or pallas.cache_latents
+    kernel = pool_row.refusal(pool, compressed) or pallas.cache_latents
     run = choose(
         "cache_latents", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
     )

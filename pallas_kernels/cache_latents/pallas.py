@@ -10,19 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.fp8_matmul.quantize import fp8_rows, to_fp8_runs
 from pallas_kernels.paged_kernel import padded
-from pallas_kernels.paged_rows import FP8_MAX
+from pallas_kernels.pool_row import as_stored, number
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import launch, load, store, whole
-
-
-def refusal(compressed: Array, pool: Array) -> str | None:
-    """Why the kernel cannot run here, if it can't."""
-    if compressed.dtype not in (jnp.bfloat16, jnp.float32):
-        return f"expected rows of bfloat16 or float32, got {compressed.dtype}"
-    if pool.dtype not in (jnp.bfloat16, jnp.float32, jnp.float8_e4m3fn):
-        return f"expected a pool of bfloat16, float32 or float8_e4m3fn, got {pool.dtype}"
-    return None
 
 
 def cache_latents(
@@ -127,15 +118,15 @@ def _cache_row(latents: Latents, pool: Any, row: Array, eps: float) -> None:
     normed = _norm(latent, latents.weight, column, is_column, eps, dtype)
     first = jnp.sum(jnp.where(pair == 0, turned[0].astype(jnp.float32), 0.0))
     normed = jnp.where(first != first, jnp.zeros_like(normed), normed)
-    scale = _one(latents.scale, jnp.int32(0))
-    where = _one(latents.page, row), _one(latents.offset, row)
+    scale = number(latents.scale, 0)
+    where = number(latents.page, row), number(latents.offset, row)
     for at, mask, values in (
         (column, is_column, normed),
         (kv_lora + 2 * pair, is_pair, turned[0]),
         (kv_lora + 2 * pair + 1, is_pair, turned[1]),
     ):
         there = tuple(jnp.broadcast_to(x, at.shape) for x in where)
-        store(pool.at[(*there, at)], _as_stored(values, pool.dtype, scale), mask=mask)
+        store(pool.at[(*there, at)], as_stored(values, pool.dtype, scale), mask=mask)
 
 
 def _norm(values: Array, weight: Any, column: Array, mask: Array, eps: float, dtype: Any) -> Array:
@@ -148,17 +139,3 @@ def _values(ref: Any, row: Array, column: Array, mask: Array) -> Array:
     """Of one row, float32."""
     at = jnp.broadcast_to(row, column.shape), column
     return load(ref.at[at], mask=mask, other=0.0).astype(jnp.float32)
-
-
-def _one(ref: Any, index: Array) -> Array:
-    """One number of a vector, as a scalar."""
-    return jnp.max(load(ref.at[jnp.broadcast_to(index, (1,))]))
-
-
-def _as_stored(row: Array, dtype: Any, scale: Array) -> Array:
-    """NaN fails both comparisons and stays."""
-    if dtype != jnp.float8_e4m3fn:
-        return row.astype(dtype)
-    scaled = row.astype(jnp.float32) / scale
-    scaled = jnp.where(scaled > FP8_MAX, FP8_MAX, scaled)
-    return jnp.where(scaled < -FP8_MAX, -FP8_MAX, scaled).astype(dtype)

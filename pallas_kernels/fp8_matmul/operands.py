@@ -23,7 +23,8 @@ _FP8 = ("fp8_channel", "fp8_block")
 def as_rows(x: Rows, kernel: OneKernel, norm: Norm | None = None) -> Operand:
     """x as this kernel multiplies it, [rows, inputs]: quantised where the format says so."""
     if isinstance(x, QuantizedRows):
-        return Operand(x.values.reshape(-1, x.shape[-1]), x.scale.reshape(-1))
+        of_row = x.scale.shape[-1:] if x.activations == "fp8_group" else ()
+        return Operand(x.values.reshape(-1, x.shape[-1]), x.scale.reshape(-1, *of_row))
     flat = x.reshape(-1, x.shape[-1])
     if not isinstance(kernel, QuantizedArray) or kernel.format.activations == "none":
         return Operand(flat if norm is None else rms_norm(flat, norm))

@@ -3,6 +3,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pallas_kernels.dispatch import choose
 from pallas_kernels.gqa_decode import pallas, reference, xla
 from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.quantized import QuantFormat, Rows
 from pallas_kernels.split_kv import refusal
 from pallas_kernels.visibility import check_ancestors
 
@@ -18,8 +19,9 @@ def gqa_decode(
     ancestors: Bool[Array, "mask_batch mask_len nodes"] | None = None,
     k_scale: Float[Array, ""] | None = None,
     v_scale: Float[Array, ""] | None = None,
+    then: QuantFormat | None = None,
     implementation: str | None = None,
-) -> Float[Array, "batch q_len heads head_dim"]:
+) -> Rows:
     """Attend queries to paged keys and values; consecutive query heads share a key-value head.
 
     Slot s of sequence b lives in page `page_table[b, s // page_size]` and is visible to query
@@ -29,6 +31,8 @@ def gqa_decode(
     may be any integer. scale multiplies the scores. Scores and softmax are float32.
     k_scale and v_scale, which float8 pools need: what is stored times it is what is attended to.
     One kv_head is multi-query, kv_heads == heads is multi-head.
+    Returns [batch, q_len, heads * head_dim]. then: the format of what multiplies that; where it
+    takes float8 in runs as long as a head, the kernel makes them.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if k_pool.shape != v_pool.shape or k_pool.shape[-1] != q.shape[-1]:
@@ -64,4 +68,5 @@ def gqa_decode(
         ancestors=ancestors,
         k_scale=k_scale,
         v_scale=v_scale,
+        then=then,
     )

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.case import Case
+from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.gqa_decode import pallas, reference
 from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.quantized import QuantFormat, QuantizedRows
 from pallas_kernels.shapes import GROUPED_ATTENTION, GroupedAttention
 
+BLOCK_FP8 = QuantFormat("fp8_block", "fp8_group")
 DRAFT = [*(PagedCase(q_len, 1024) for q_len in (1, 4, 7)), PagedCase(1, 1024, fp8=True)]
 TARGET = [*(PagedCase(q_len, 8192) for q_len in (1, 4, 7)), PagedCase(4, 8192, fp8=True)]
 AT_TP4 = [
@@ -21,7 +24,9 @@ AT_TP4 = [
 
 def cases() -> list[Case]:
     """Drafts with a head of their own for each query head, and MiniMax with six for one."""
-    return [_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
+    every = [_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
+    minimax = [shape for shape in GROUPED_ATTENTION if shape.name.startswith("minimax")]
+    return every + [_case(shape, TARGET[1], BLOCK_FP8) for shape in minimax]
 
 
 def _contexts(shape: GroupedAttention) -> list[PagedCase]:
@@ -30,17 +35,17 @@ def _contexts(shape: GroupedAttention) -> list[PagedCase]:
     return DRAFT + (AT_TP4 if shape.name.endswith("@tp4") else [])
 
 
-def _case(shape: GroupedAttention, paged: PagedCase) -> Case:
+def _case(shape: GroupedAttention, paged: PagedCase, then: QuantFormat | None = None) -> Case:
     slots, rows = paged.batch * paged.context, paged.batch * paged.q_len
     kept = 2 * shape.kv_heads * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
     return Case(
         operation="gqa_decode",
         shape=shape.name,
-        variant=paged.variant,
-        run=partial(_run, pallas.gqa_decode),
-        reference=partial(_run, reference.gqa_decode),
+        variant=paged.variant + ("" if then is None else f" {then.activations}"),
+        run=partial(_run, pallas.gqa_decode, then),
+        reference=partial(_run, _reference, then),
         example=partial(_example, shape, paged),
-        kernels=("gqa_decode", "gqa_decode_merge"),
+        kernels=("gqa_decode", "gqa_decode_merge" + ("" if then is None else "_fp8")),
         matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
         bytes_moved=slots * kept + rows * shape.heads * shape.head_dim * 4,
         flops=4 * rows * shape.heads * paged.context * shape.head_dim,
@@ -48,9 +53,19 @@ def _case(shape: GroupedAttention, paged: PagedCase) -> Case:
     )
 
 
-def _run(operation: Any, *arrays: Any) -> Any:
+def _run(operation: Any, then: QuantFormat | None, *arrays: Any) -> Any:
     *inputs, options = arrays
-    return operation(*inputs, scale=128**-0.5, **options)
+    return operation(*inputs, scale=128**-0.5, then=then, **options)
+
+
+def _reference(*inputs: Any, then: QuantFormat | None, **options: Any) -> Any:
+    """With the heads as the product would quantise them."""
+    heads = reference.gqa_decode(*inputs, **options)
+    if then is None:
+        return heads
+    values, scale = quantize(heads.reshape(-1, heads.shape[-1]), grouped=True)
+    rows = heads.shape[:2]
+    return QuantizedRows(values.reshape(*rows, -1), scale.reshape(*rows, -1), heads.dtype)
 
 
 def _example(shape: GroupedAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:

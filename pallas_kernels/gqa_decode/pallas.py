@@ -14,7 +14,16 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
-from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave, merge
+from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
+from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.split_kv import (
+    Tiles,
+    attend_in_parts,
+    attend_to_part,
+    leave,
+    merge,
+    merge_to_fp8,
+)
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
@@ -42,8 +51,9 @@ def gqa_decode(
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
     k_scale: Float[Array, ""] | None = None,
     v_scale: Float[Array, ""] | None = None,
+    then: QuantFormat | None = None,
     tiles: Tiles | None = None,
-) -> Float[Array, "batch q_len heads head_dim"]:
+) -> Rows:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
     _, page_size, kv_heads, _ = k_pool.shape
@@ -65,7 +75,12 @@ def gqa_decode(
         row_tiles=kv_heads * pl.cdiv(q_len * shared, tiles.rows),
         tiles=tiles,
     )
-    return merge(*parts, name="gqa_decode_merge", dtype=q.dtype).reshape(q.shape)
+    if then is None or then.activations != "fp8_group" or head_dim != BLOCK:
+        merged = merge(*parts, name="gqa_decode_merge", dtype=q.dtype)
+        return merged.reshape(batch, q_len, -1)
+    merged = merge_to_fp8(*parts, name="gqa_decode_merge_fp8", dtype=q.dtype)
+    values, factors = (array.reshape(batch, q_len, -1) for array in merged)
+    return QuantizedRows(values, factors, q.dtype)
 
 
 def _attend_part(

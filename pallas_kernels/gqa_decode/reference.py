@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.kv_scale import scaled
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.visibility import slots_in_use, visible_slots
 
 
@@ -19,8 +20,9 @@ def gqa_decode(
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
     k_scale: Float[Array, ""] | None = None,
     v_scale: Float[Array, ""] | None = None,
-) -> Float[Array, "batch q_len heads head_dim"]:
-    """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    then: QuantFormat | None = None,
+) -> Float[Array, "batch q_len width"]:
+    """See `pallas_kernels.gqa_decode.api.gqa_decode`; the product quantises its rows."""
     batch, q_len, heads, head_dim = q.shape
     kv_heads = k_pool.shape[2]
 
@@ -37,4 +39,4 @@ def gqa_decode(
     visible = visible_slots(jnp.arange(keys.shape[1]), positions, ancestors)[:, :, None, None]
     probs = jax.nn.softmax(jnp.where(visible, scores * scale, -jnp.inf), axis=-1)
     out = jnp.einsum("bqkgs,bskd->bqkgd", probs.astype(values.dtype), values)
-    return out.reshape(q.shape)
+    return out.reshape(batch, q_len, -1)

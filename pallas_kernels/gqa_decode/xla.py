@@ -5,6 +5,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.kv_scale import scaled
 from pallas_kernels.paged_softmax import attend, gather_slots
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.visibility import slots_in_use
 
 
@@ -19,7 +20,8 @@ def gqa_decode(
     ancestors: Bool[Array, "batch q_len nodes"] | None = None,
     k_scale: Float[Array, ""] | None = None,
     v_scale: Float[Array, ""] | None = None,
-) -> Float[Array, "batch q_len heads head_dim"]:
+    then: QuantFormat | None = None,
+) -> Float[Array, "batch q_len width"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
     _, page_size, groups, _ = k_pool.shape
@@ -49,4 +51,4 @@ def gqa_decode(
         ancestors=None if ancestors is None else per_query(ancestors),
     )
     out = out.reshape(batch, groups, q_len, shared, head_dim)
-    return jnp.moveaxis(out, 1, 2).reshape(q.shape)
+    return jnp.moveaxis(out, 1, 2).reshape(batch, q_len, -1)

@@ -103,14 +103,20 @@ class QuantizedArray:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Activations that a kernel quantised in passing, a scale a row: what `fp8_per_token` makes of
-    them, in the GPU's float8. dtype, static: what a product of them comes out in."""
+    """Activations that a kernel quantised in passing, in the GPU's float8, with a scale a row or
+    one for each run of 128 inputs: what `fp8_per_token` or `fp8_per_group` makes of them. dtype,
+    static: what a product of them comes out in."""
 
     values: Num[Array, "*rows inputs"]
-    scale: Float[Array, "*scale_rows"]
+    scale: Float[Array, "*scales"]
     dtype: DTypeLike = field(metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, ...]:
         """[*rows, inputs]."""
         return self.values.shape
+
+    @property
+    def activations(self) -> ActivationFormat:
+        """What kernels that multiply them take."""
+        return "fp8_group" if self.scale.ndim == self.values.ndim else "fp8_token"

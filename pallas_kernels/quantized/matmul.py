@@ -8,8 +8,9 @@ from pallas_kernels.quantized.activations import (
     fp8_per_token,
     int8_per_token,
     mxfp4_round_trip,
+    runs,
 )
-from pallas_kernels.quantized.array import QuantizedArray, QuantizedRows
+from pallas_kernels.quantized.array import BLOCK, QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.dequantize import dequantize, integer_or_fp8_values
 
 Kernel = Float[Array, "*stack inputs outputs"] | QuantizedArray
@@ -50,9 +51,13 @@ def matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
 
 
 def _quantised_matmul(x: QuantizedRows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
-    if not isinstance(kernel, QuantizedArray) or kernel.format.activations != "fp8_token":
+    if not isinstance(kernel, QuantizedArray) or kernel.format.activations != x.activations:
         found = kernel.format if isinstance(kernel, QuantizedArray) else kernel.dtype
-        raise ValueError(f"matmul: expected a kernel that multiplies fp8_token, got {found}")
+        raise ValueError(f"matmul: expected a kernel that multiplies {x.activations}, got {found}")
+    if x.activations == "fp8_group":
+        blocks = runs(x.values.astype(jnp.float32), BLOCK) * x.scale[..., None]
+        wide = blocks.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
+        return _rows_times(wide, dequantize(kernel)).astype(x.dtype)
     product = _rows_times(x.values.astype(jnp.float32), integer_or_fp8_values(kernel))
     return (product * x.scale[..., None] * kernel.scale).astype(x.dtype)
 

@@ -44,5 +44,4 @@ def route(
             "pallas": pallas.refusal(logits) or pallas.route,
         },
     )
-    routes = run(logits, bias, Choice(top_k, normalise, scaling), x, format, held)
-    return routes if held is None else routes._replace(expert_ids=held.own(routes.expert_ids))
+    return run(logits, bias, Choice(top_k, normalise, scaling), x, format, held)

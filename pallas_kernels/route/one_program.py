@@ -57,8 +57,9 @@ def _route(_: Array, arrays: Any, out: Any, choice: Choice, held: int, tile_rows
     (logits, bias, first), (ids, weights, tiles) = arrays, out
     token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
     chosen = choose_experts(logits, bias, token, choice.top_k)
-    store_choice(ids, weights, logits, chosen, choice)
-    own = chosen.ids - load_first(first)
+    start = load_first(first)
+    store_choice(ids, weights, logits, chosen, choice, start)
+    own = chosen.ids - start
     # Other devices' experts, and those of rows that are not there, are one that does not exist.
     here = chosen.inside & (own >= 0) & (own < held)
     _store_map(tiles, token, chosen.nth, jnp.where(here, own, held), held, tile_rows)

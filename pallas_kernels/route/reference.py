@@ -20,16 +20,19 @@ def route(
     held: Held | None = None,
 ) -> Routes:
     """See `pallas_kernels.route.api.route`."""
-    chosen, held = without_tiles(logits, bias, choice), held or Held(None, logits.shape[1])
+    held = held or Held(None, logits.shape[1])
+    chosen = without_tiles(logits, bias, choice, held=held)
     rows = row_tile(len(logits), choice.top_k, held.experts)
-    return chosen._replace(tiles=tile_map(held.own(chosen.expert_ids), held.experts, rows))
+    return chosen._replace(tiles=tile_map(chosen.expert_ids, held.experts, rows))
 
 
 def without_tiles(
     logits: Float[Array, "tokens experts"],
     bias: Float[Array, " experts"],
     choice: Choice,
-    *beside: Any,
+    x: Any = None,
+    format: Any = None,
+    held: Held | None = None,
 ) -> Routes:
     """The same where `grouped_mlp` needs no map, or makes its own."""
     scores = jax.nn.sigmoid(logits)
@@ -37,4 +40,4 @@ def without_tiles(
     weights = jnp.take_along_axis(scores, expert_ids, axis=-1)
     if choice.normalise:
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
-    return Routes(expert_ids, weights * choice.scaling)
+    return Routes(held.own(expert_ids) if held else expert_ids, weights * choice.scaling)

@@ -54,11 +54,13 @@ def load_first(first: Any) -> Array | int:
     return 0 if first is None else load(first.at[jnp.arange(1)])
 
 
-def store_choice(ids: Any, weights: Any, logits: Any, chosen: Chosen, choice: Choice) -> None:
-    """What the tokens chose, with their weights."""
+def store_choice(
+    ids: Any, weights: Any, logits: Any, chosen: Chosen, choice: Choice, first: Array | int
+) -> None:
+    """What the tokens chose, counted from this device's first expert, with their weights."""
     # Loaded again, not kept for all experts.
     found = load(logits.at[chosen.token, chosen.ids], mask=chosen.inside, other=0.0)
     scores = jnp.where(chosen.inside, jax.nn.sigmoid(found), 0)
     total = jnp.sum(scores, axis=1)[:, None] + 1e-20 if choice.normalise else 1.0
-    store(ids.at[chosen.token, chosen.nth], chosen.ids, mask=chosen.inside)
+    store(ids.at[chosen.token, chosen.nth], chosen.ids - first, mask=chosen.inside)
     store(weights.at[chosen.token, chosen.nth], scores / total * choice.scaling, mask=chosen.inside)

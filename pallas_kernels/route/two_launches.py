@@ -26,6 +26,8 @@ _SCORES, _COUNTS = 8192, 4096
 """Scores of a block of tokens; counts that a program of the map sees at once."""
 _TOKENS = 256
 """Whose choices it sees at once."""
+_NOBODY = -(2**30)
+"""No device's expert."""
 
 
 def route(
@@ -42,7 +44,7 @@ def route(
     blocks = pl.cdiv(tokens, block)
     (ids, weights, counts), quantised = launch_beside_rows(
         partial(_choose, choice=choice, block=block),
-        (logits, bias),
+        (logits, bias, held.first),
         (
             *choice_shapes(tokens, choice.top_k),
             jax.ShapeDtypeStruct((blocks, experts), jnp.int32),
@@ -56,10 +58,10 @@ def route(
 
 
 def _choose(program: Array, arrays: Any, out: Any, choice: Choice, block: int) -> None:
-    (logits, bias), (ids, weights, counts) = arrays, out
+    (logits, bias, first), (ids, weights, counts) = arrays, out
     token = program * block + jnp.arange(block)[:, None]
     chosen = choose_experts(logits, bias, token, choice.top_k)
-    store_choice(ids, weights, logits, chosen, choice)
+    store_choice(ids, weights, logits, chosen, choice, load_first(first))
     expert = jnp.arange(chosen.left.shape[1])
     taken = (chosen.left == -jnp.inf) & (token < logits.shape[0])
     store(
@@ -102,7 +104,7 @@ def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:
     scatter(tiles.rows, tile + nth, jnp.minimum(count - done, rows), exists)
     # The last expert's program writes last.
     store(tiles.used.at[jnp.arange(1)], used[None], mask=(held == pl.num_programs(0) - 1)[None])
-    _write_order(tiles.order, ids, start + held, place)
+    _write_order(tiles.order, ids, held, place)
 
 
 def _total(counts: Any, expert: Array) -> Array:
@@ -127,7 +129,7 @@ def _write_order(order: Any, ids: Any, expert: Array, place: Array) -> None:
     def write(n: Array, place: Array) -> Array:
         token = n * some.size + some
         inside = (token < tokens)[:, None] & (nth < top_k)
-        chose = load(ids.at[token[:, None], nth], mask=inside, other=-1) == expert
+        chose = load(ids.at[token[:, None], nth], mask=inside, other=_NOBODY) == expert
         once = jnp.sum(chose.astype(jnp.int32), axis=1)
         pair = token * top_k + jnp.sum(jnp.where(chose, nth, 0), axis=1)
         scatter(order, place + jnp.cumsum(once, axis=0) - 1, pair, once > 0)

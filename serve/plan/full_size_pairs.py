@@ -17,13 +17,14 @@ from serve.plan.full_size_table import LIMIT_S, compile_full_size, print_full_si
 from serve.plan.options import PlanOptions, build_parser, read_options
 
 PAIRS = (
-    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "gfx950", 4),
-    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "gfx950", 8),
-    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "gfx950", 4),
-    ("kimi-k2.5", "kimi-k2.5-eagle3", "gfx942", 8),
-    ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "gfx942", 8),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=4"),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=8"),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=4"),
+    ("kimi-k2.5", "kimi-k2.5-eagle3", "--arch=gfx942 -tp=8"),
+    ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "--arch=gfx942 -tp=8"),
+    ("minimax-m2.5", "minimax-m2.5-eagle3", "--arch=gfx950 -tp=4 --enable-expert-parallel"),
 )
-"""Target, draft, architecture, how many GPUs."""
+"""Target, draft, GPUs and how they share them."""
 COUNTS = (3, 6)
 """Drafts a round."""
 
@@ -45,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
     """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens."""
-    for target, draft, arch, devices in PAIRS:
+    for target, draft, layout in PAIRS:
         models = [f"--model={_config(folder, target)}", f"--draft={_config(folder, draft)}"]
-        sizes = [f"--arch={arch}", f"-tp={devices}", "--max-model-len=10240", "--block-size=64"]
+        sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
         for k in COUNTS:
             flags = build_parser().parse_args([*models, *sizes, f"-k={k}"])
             yield read_options(flags)

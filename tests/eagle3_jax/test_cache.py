@@ -1,5 +1,6 @@
 """Where rows of a paged cache go, against a dictionary from position to value."""
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -7,14 +8,24 @@ import pytest
 
 from eagle3_jax.cache import (
     SCRATCH_PAGE,
+    KVPool,
+    PageView,
     QuantizedPool,
     move_rows,
     rows_and_scale,
     view_pages,
-    write_rows,
+    with_rows,
 )
+from pallas_kernels.paged_rows import as_stored, scatter_rows
 
 TABLE = np.array([[5, 2, 7], [3, 6, 0]], np.int32)
+
+
+def write_rows(pool: KVPool, rows: jax.Array, view: PageView) -> KVPool:
+    """As the contracts of what caches do."""
+    stored, scale = rows_and_scale(pool)
+    rows = as_stored(rows, scale)
+    return with_rows(pool, scatter_rows(stored, rows, view.write_pages, view.write_offsets))
 
 
 def written(page_size: int, positions: np.ndarray, valid: np.ndarray) -> np.ndarray:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from paged import attend, scatter
+from test_quantized import random_array
 
-from pallas_kernels import gqa_decode
+from pallas_kernels import QuantFormat, gpu, gqa_decode, matmul
+from pallas_kernels.fp8_matmul.quantize import quantize
+from pallas_kernels.quantized import for_gpu
 
 HEADS, HEAD_DIM, SCALE = 6, 8, 0.4
 IMPLEMENTATIONS = ["xla", "reference", "pallas"]
@@ -48,7 +51,8 @@ def oracle(case: Case) -> NDArray[np.float64]:
 
 def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
     call: Callable = jax.jit(gqa_decode, static_argnames=("scale", "implementation"))
-    return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
+    out = call(*case, scale=SCALE, implementation=implementation, **options)
+    return np.asarray(out).reshape(case[0].shape)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +112,42 @@ def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits(implement
     expected = run(case, implementation)[:1]
     alone = (query[:1], k_pool, v_pool, table[:1, :2], positions[:1])
     np.testing.assert_array_equal(run(alone, implementation), expected)
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_heads_for_a_float8_product_of_blocks_come_quantised(arch: str):
+    """A run is a head: values and scales are those that a launch of its own makes, bit for bit, and
+    their product is that of the plain heads."""
+    block = QuantFormat("fp8_block", "fp8_group")
+    rng = np.random.default_rng(8)
+    query, pool = rng.normal(size=(2, 3, 4, 128)), rng.normal(size=(8, 16, 2, 128))
+    arrays = [jnp.asarray(x, jnp.float32) for x in (query, pool, pool[::-1])]
+    table, positions = np.arange(8).reshape(2, 4), np.array([[3, 4, 5], [40, 41, 42]])
+    weights, _ = random_array(block, 256, 512)
+
+    def run(then: QuantFormat | None) -> Any:
+        options: Any = {"scale": 0.1, "implementation": "pallas", "then": then}
+        return jax.jit(lambda *a: gqa_decode(*a, **options))(*arrays, table, positions)
+
+    with gpu.assume(arch):
+        rows, plain = run(block), run(None)
+        own = quantize(plain.reshape(6, -1), grouped=True)
+        fitting = for_gpu(weights)
+        product = matmul(rows, fitting, implementation="pallas")
+        assert rows.values.dtype == gpu.current().fp8
+    np.testing.assert_array_equal(bits(rows.values).reshape(6, -1), bits(own.values))
+    np.testing.assert_array_equal(rows.scale.reshape(6, -1), own.scale)
+    expected = matmul(plain, weights, implementation="reference")
+    np.testing.assert_allclose(product, expected, atol=1e-4 * float(np.abs(expected).max()))
+    again = matmul(rows, fitting, implementation="reference")
+    np.testing.assert_allclose(again, product, atol=1e-4)
+    for_rows = random_array(QuantFormat("fp8_channel", "fp8_token"), 256, 512)[0]
+    with pytest.raises(ValueError, match="expected a kernel that multiplies fp8_group"):
+        matmul(rows, for_rows)
+
+
+def bits(values: Any) -> NDArray[np.uint8]:
+    return np.asarray(values).view(np.uint8)
 
 
 def test_shapes_that_do_not_fit_are_refused():

@@ -57,7 +57,8 @@ def run(kind: str, *inputs: NDArray, ancestors: NDArray, implementation: str) ->
     operation: Callable = mla_decode if kind == "mla" else gqa_decode
     call: Callable = jax.jit(operation, static_argnames=("scale", "implementation"))
     options = {"scale": SCALE, "implementation": implementation}
-    return np.asarray(call(*inputs, ancestors=ancestors, **options))
+    out = call(*inputs, ancestors=ancestors, **options)
+    return np.asarray(out).reshape(inputs[0].shape)
 
 
 def oracle(kind: str, asked: list[NDArray], contexts: list[Any], first: int) -> NDArray[np.float64]:

@@ -1,0 +1,59 @@
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import pool_row
+from pallas_kernels.cache_heads import pallas, reference
+from pallas_kernels.cache_heads.norms import HeadNorms
+from pallas_kernels.dispatch import choose
+from pallas_kernels.kv_scale import check_scale
+
+
+def cache_heads(
+    q: Float[Array, "batch q_len q_width"],
+    k: Float[Array, "batch q_len k_width"],
+    v: Float[Array, "batch q_len v_width"],
+    cos: Float[Array, "batch q_len half"],
+    sin: Float[Array, "batch q_len half"],
+    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    v_pool: Float[Array, "v_pages v_page_size v_heads v_dim"],
+    pages: Int[Array, "batch q_len"],
+    offsets: Int[Array, "batch q_len"],
+    *,
+    norms: HeadNorms | None = None,
+    k_scale: Float[Array, ""] | None = None,
+    v_scale: Float[Array, ""] | None = None,
+    implementation: str | None = None,
+) -> tuple[
+    Float[Array, "batch q_len heads head_dim"],
+    Float[Array, "pages page_size kv_heads head_dim"],
+    Float[Array, "pages page_size kv_heads head_dim"],
+]:
+    """Queries as attention takes them, and the pools with one row more for each of k and v, at
+    (pages, offsets).
+
+    Queries and keys are normed, where norms are given, and rotated by cos and sin, float32, on the
+    first 2 * half dimensions of each head, (i, i + half) being a pair. Float8 pools hold rows
+    divided by their scale. Of rows that meet in one place any may stay. A row of what is not finite
+    has keys of NaN and values of zeros. Raises ValueError on shapes that do not fit and on an
+    implementation that cannot run.
+    """
+    kv_heads, head_dim = k_pool.shape[2:]
+    width = kv_heads * head_dim
+    if k_pool.shape != v_pool.shape or k.shape[-1] != width or v.shape[-1] != width:
+        raise ValueError(
+            f"cache_heads: expected rows of {kv_heads} heads of {head_dim}, as the pool of keys "
+            f"has; got k {k.shape}, v {v.shape}, pools {k_pool.shape}, {v_pool.shape}"
+        )
+    if q.shape[-1] % head_dim or 2 * cos.shape[-1] > head_dim:
+        raise ValueError(
+            f"cache_heads: expected queries of whole heads of {head_dim} and tables for at most "
+            f"half of one, got q {q.shape} and cos {cos.shape}"
+        )
+    check_scale("cache_heads", k_pool, k_scale)
+    check_scale("cache_heads", v_pool, v_scale)
+    plain = reference.cache_heads
+    kernel = pool_row.refusal(k_pool, q, k, v) or pallas.cache_heads
+    run = choose(
+        "cache_heads", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
+    )
+    arrays = q, k, v, cos, sin, k_pool, v_pool, pages, offsets
+    return run(*arrays, norms=norms, k_scale=k_scale, v_scale=v_scale)

@@ -1,0 +1,80 @@
+"""Rows that a decode or verify step writes into the pools of the drafts and of MiniMax."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pallas_kernels.cache_heads import pallas, reference
+from pallas_kernels.cache_heads.norms import HeadNorms
+from pallas_kernels.case import Case
+from pallas_kernels.rms_norm import Norm
+from pallas_kernels.shapes import DECODE_ROWS, GROUPED_ATTENTION, GroupedAttention
+
+PAGES, PAGE_SIZE = 2048, 64
+MINIMAX_ROPE = 64
+"""Of its 128 dimensions a head."""
+
+
+def cases() -> list[Case]:
+    """Every number of rows, bfloat16 and float8 pools."""
+    return [
+        _case(shape, rows, fp8)
+        for shape in GROUPED_ATTENTION
+        for rows in DECODE_ROWS
+        for fp8 in (False, True)
+    ]
+
+
+def _case(shape: GroupedAttention, rows: int, fp8: bool) -> Case:
+    asked, kept = (rows * heads * shape.head_dim for heads in (shape.heads, shape.kv_heads))
+    return Case(
+        operation="cache_heads",
+        shape=shape.name,
+        variant=f"rows{rows}" + "_fp8" * fp8,
+        run=partial(_run, pallas.cache_heads),
+        reference=partial(_run, reference.cache_heads),
+        example=partial(_example, shape, rows, fp8),
+        kernels=("cache_heads",),
+        matrix={"gfx950": "", "gfx942": ""},
+        bytes_moved=4 * asked + 2 * kept * (3 if fp8 else 4),
+        flops=6 * (asked + kept),
+        decode=rows <= 64,
+    )
+
+
+def _run(operation: Any, norms: Any, *arrays: Any) -> Any:
+    *given, scale = arrays
+    if norms is not None:
+        q, k, squares = norms
+        norms = HeadNorms(Norm(q, 1e-6), Norm(k, 1e-6), squares, 1)
+    return operation(*given, norms=norms, k_scale=scale, v_scale=scale)
+
+
+def _example(shape: GroupedAttention, rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:
+    keys = jax.random.split(jax.random.key(seed), 6)
+    minimax = shape.name.startswith("minimax")
+    q, k, v = (
+        jax.random.normal(key, (rows, 1, heads * shape.head_dim), jnp.bfloat16)
+        for key, heads in zip(keys, (shape.heads, shape.kv_heads, shape.kv_heads), strict=False)
+    )
+    half = (MINIMAX_ROPE if minimax else shape.head_dim) // 2
+    angles = jax.random.uniform(keys[3], (rows, 1, half), maxval=6.3)
+    place = jax.random.permutation(keys[4], PAGES * PAGE_SIZE)[:rows, None]
+    dtype = jnp.float8_e4m3fn if fp8 else jnp.bfloat16
+    return (
+        _norms(q, k) if minimax else None,
+        *(q, k, v, jnp.cos(angles), jnp.sin(angles)),
+        *(jnp.zeros((PAGES, PAGE_SIZE, shape.kv_heads, shape.head_dim), dtype),) * 2,
+        place // PAGE_SIZE,
+        place % PAGE_SIZE,
+        jnp.float32(0.25) if fp8 else None,
+    )
+
+
+def _norms(q: Array, k: Array) -> tuple[Array, Array, Array]:
+    squares = jnp.stack([jnp.sum(x.astype(jnp.float32) ** 2, axis=-1) for x in (q, k)], axis=-1)
+    q_weight, k_weight = (jnp.ones(x.shape[-1], jnp.bfloat16) for x in (q, k))
+    return q_weight, k_weight, squares

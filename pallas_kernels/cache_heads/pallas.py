@@ -1,0 +1,183 @@
+"""Norm, rotation and the write into both pools in one launch: a program a row and head."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jaxtyping import Float, Int
+
+from pallas_kernels.cache_heads.norms import HeadNorms
+from pallas_kernels.paged_kernel import padded
+from pallas_kernels.pool_row import as_stored, number
+from pallas_kernels.triton import launch, load, store, whole
+
+
+def cache_heads(
+    q: Float[Array, "batch q_len q_width"],
+    k: Float[Array, "batch q_len width"],
+    v: Float[Array, "batch q_len width"],
+    cos: Float[Array, "batch q_len half"],
+    sin: Float[Array, "batch q_len half"],
+    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
+    pages: Int[Array, "batch q_len"],
+    offsets: Int[Array, "batch q_len"],
+    *,
+    norms: HeadNorms | None = None,
+    k_scale: Float[Array, ""] | None = None,
+    v_scale: Float[Array, ""] | None = None,
+) -> tuple[
+    Float[Array, "batch q_len heads head_dim"],
+    Float[Array, "pages page_size kv_heads head_dim"],
+    Float[Array, "pages page_size kv_heads head_dim"],
+]:
+    """See `pallas_kernels.cache_heads.api.cache_heads`."""
+    (batch, q_len, _), (*_, kv_heads, head_dim) = q.shape, k_pool.shape
+    rows = batch * q_len
+    scales = [jnp.ones(1) if scale is None else scale.reshape(1) for scale in (k_scale, v_scale)]
+    step = Step(
+        *[x.reshape(rows, -1, head_dim) for x in (q, k, v)],
+        *[x.reshape(rows, -1) for x in (cos, sin)],
+        *[x.reshape(rows) for x in (pages, offsets)],
+        *scales,
+    )
+    normed = norms and (norms.squares.reshape(rows, 2), norms.q.weight, norms.k.weight)
+    eps, devices = ((norms.q.eps, norms.k.eps), norms.devices) if norms else ((0.0, 0.0), 1)
+    arrays, out = (step, normed, k_pool, v_pool), (step.q, k_pool, v_pool)
+    before = len(jax.tree.leaves((step, normed)))
+    turned, k_pool, v_pool = launch(
+        partial(_run, eps=eps, devices=devices),
+        name="cache_heads",
+        grid=(rows, step.q.shape[1] + kv_heads),
+        in_specs=jax.tree.map(whole, arrays),
+        out_specs=jax.tree.map(whole, out),
+        out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), out),
+        num_warps=1,
+        input_output_aliases={before: 1, before + 1: 2},
+    )(*arrays)
+    return turned.reshape(batch, q_len, -1, head_dim), k_pool, v_pool
+
+
+class Step(NamedTuple):
+    """The rows of one step, as arrays or as a kernel's refs of them: heads [rows, heads, head_dim],
+    tables [rows, half], places [rows], scales [1]."""
+
+    q: Any
+    k: Any
+    v: Any
+    cos: Any
+    sin: Any
+    page: Any
+    offset: Any
+    k_scale: Any
+    v_scale: Any
+
+
+class Head(NamedTuple):
+    """One head of one row: the ref [rows, heads, head_dim] it lies in, and where."""
+
+    ref: Any
+    row: Array
+    head: Array
+
+    def load(self, column: Array, exists: Array) -> Array:
+        """Some of its values, float32."""
+        at = (*(jnp.broadcast_to(x, column.shape) for x in (self.row, self.head)), column)
+        return load(self.ref.at[at], mask=exists, other=0.0).astype(jnp.float32)
+
+
+class Part(NamedTuple):
+    """Some values of a head, by their columns in it."""
+
+    column: Array
+    exists: Array
+    values: Array
+
+
+def _run(
+    step: Step,
+    normed: Any,
+    _k_before: Any,
+    _v_before: Any,
+    turned: Any,
+    k_pool: Any,
+    v_pool: Any,
+    *,
+    eps: tuple[float, float],
+    devices: int,
+) -> None:
+    row, head = pl.program_id(0), pl.program_id(1)
+    heads = step.q.shape[1]
+
+    def norm(side: int, rows: Any) -> tuple[Array, Any] | None:
+        """The root by which queries (0) or keys (1) are multiplied, and their weight."""
+        if normed is None:
+            return None
+        mean = number(normed[0], row, side) / (devices * rows.shape[1] * rows.shape[2])
+        return jax.lax.rsqrt(mean + eps[side]), normed[1 + side]
+
+    @pl.when(head < heads)
+    def _() -> None:
+        for part in _turn(Head(step.q, row, head), step, norm(0, step.q)):
+            _store(turned, (row, head), part)
+
+    @pl.when(head >= heads)
+    def _() -> None:
+        own = head - heads
+        key = _turn(Head(step.k, row, own), step, norm(1, step.k))
+        place = number(step.page, row), number(step.offset, row), own
+        for pool, scale, parts in (
+            (k_pool, step.k_scale, key),
+            (v_pool, step.v_scale, [_value(Head(step.v, row, own), key[0])]),
+        ):
+            factor = number(scale, 0)
+            for part in parts:
+                stored = as_stored(part.values, pool.dtype, factor)
+                _store(pool, place, part._replace(values=stored))
+
+
+def _turn(x: Head, step: Step, norm: tuple[Array, Any] | None) -> list[Part]:
+    """A head, normed and rotated: its two halves, and what lies behind them."""
+    dim, half = x.ref.shape[2], step.cos.shape[1]
+    pair = jnp.arange(padded(half))
+    is_pair = pair < half
+    low, high = (_normed(x, norm, start + pair, is_pair) for start in (0, half))
+    at = jnp.broadcast_to(x.row, pair.shape), pair
+    cos, sin = (load(table.at[at], mask=is_pair, other=0.0) for table in (step.cos, step.sin))
+    dtype = x.ref.dtype
+    parts = [
+        Part(pair, is_pair, (low * cos - high * sin).astype(dtype)),
+        Part(half + pair, is_pair, (high * cos + low * sin).astype(dtype)),
+    ]
+    if dim > 2 * half:
+        column = 2 * half + jnp.arange(padded(dim - 2 * half))
+        passed = _normed(x, norm, column, column < dim).astype(dtype)
+        parts.append(Part(column, column < dim, passed))
+    return parts
+
+
+def _normed(x: Head, norm: tuple[Array, Any] | None, column: Array, exists: Array) -> Array:
+    """float32, rounded where `pallas_kernels.rms_norm` rounds."""
+    values = x.load(column, exists)
+    if norm is None:
+        return values
+    root, weight = norm
+    own = load(weight.at[x.head * x.ref.shape[2] + column], mask=exists, other=0.0)
+    return (own * (values * root).astype(x.ref.dtype)).astype(jnp.float32)
+
+
+def _value(x: Head, key: Part) -> Part:
+    """Zeros where the row's keys are NaN; see `pallas_kernels.paged_rows.contain_spoiled`."""
+    column = jnp.arange(padded(x.ref.shape[2]))
+    exists = column < x.ref.shape[2]
+    first = jnp.sum(jnp.where(key.column == 0, key.values.astype(jnp.float32), 0.0))
+    values = jnp.where(first != first, 0.0, x.load(column, exists))
+    return Part(column, exists, values.astype(x.ref.dtype))
+
+
+def _store(out: Any, place: tuple[Array, ...], part: Part) -> None:
+    at = (*(jnp.broadcast_to(x, part.column.shape) for x in place), part.column)
+    store(out.at[at], part.values, mask=part.exists)

@@ -1,0 +1,25 @@
+from jaxtyping import Array, Float
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.head_squares import pallas, reference
+
+
+def head_squares(
+    q: Float[Array, "*rows q_width"],
+    k: Float[Array, "*k_rows k_width"],
+    *,
+    implementation: str | None = None,
+) -> Float[Array, "*rows 2"]:
+    """Sums of the squares of each row of queries and of keys, float32, for norms over all heads.
+
+    Devices that hold some of the heads add theirs up, both at once. Raises ValueError on shapes
+    that do not fit and on an implementation that cannot run.
+    """
+    if q.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"head_squares: expected q and k of the same rows: {q.shape}, {k.shape}")
+    plain = reference.head_squares
+    kernel = pallas.refusal(q, k) or pallas.head_squares
+    run = choose(
+        "head_squares", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
+    )
+    return run(q, k)

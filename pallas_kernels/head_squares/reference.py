@@ -1,0 +1,12 @@
+"""Sums of squares of queries and keys, written plainly: the contract."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def head_squares(
+    q: Float[Array, "*rows q_width"], k: Float[Array, "*rows k_width"]
+) -> Float[Array, "*rows 2"]:
+    """See `pallas_kernels.head_squares.api.head_squares`."""
+    wide = q.astype(jnp.float32), k.astype(jnp.float32)
+    return jnp.stack([jnp.sum(x * x, axis=-1) for x in wide], axis=-1)
