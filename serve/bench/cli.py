@@ -273,7 +273,8 @@ def _http(flags: argparse.Namespace, console: Console) -> int:
     found = conditions(pin(allowed[0] if allowed else None))
     from serve.bench import tables
     from serve.bench.held_out import held_out
-    from serve.bench.over_http import Cores, measure_http
+    from serve.bench.over_http import measure_http
+    from serve.bench.over_http_sides import Cores
     from serve.bench.over_http_table import print_http
     from serve.bench.record import write_record
 

@@ -20,6 +20,12 @@ class Traffic:
     duration: float
 
 
+def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
+    """Seconds from the first of a Poisson process with this rate; inf: all at once."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, count)
+    return (np.cumsum(gaps) - gaps[:1]).tolist()
+
+
 async def send(
     server: Server,
     prompts: Sequence[Prompt],
@@ -35,7 +41,7 @@ async def send(
     that waits for its turn has not started: its times begin when it is sent.
     """
     gate = asyncio.Semaphore(concurrency)
-    arrivals = np.random.default_rng(seed)
+    moments = arrival_times(len(prompts), rate, seed)
 
     async def one(prompt: Prompt) -> Outcome:
         async with gate:
@@ -46,10 +52,10 @@ async def send(
     started, start = time.time(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         tasks = []
-        for prompt in prompts:
+        for prompt, moment in zip(prompts, moments, strict=True):
+            if (wait := start + moment - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
             tasks.append(group.create_task(one(prompt)))
-            if rate < float("inf"):
-                await asyncio.sleep(arrivals.exponential(1 / rate))
     duration = time.perf_counter() - start
     return Traffic([task.result() for task in tasks], started, duration)
 
