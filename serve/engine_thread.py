@@ -13,60 +13,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from eagle3_jax.engine import BARS_EVERY_TOKEN, EngineStats, Request, RequestOutput
+from eagle3_jax.engine import BARS_EVERY_TOKEN, Request, RequestOutput
 from eagle3_jax.engine.executor import Progress
+from serve.engine_messages import Add, Cancel, EngineLike, Observer, Reset, Stop
 from serve.errors import ApiError, invalid_request, queue_full, unavailable
 from serve.output_stream import OutputStream
 
 logger = logging.getLogger(__name__)
-
-
-class EngineLike(Protocol):
-    """What the thread needs of an engine (`eagle3_jax.engine.Engine`)."""
-
-    @property
-    def has_work(self) -> bool: ...
-    @property
-    def started(self) -> Sequence[str]: ...
-    def warmup(self, progress: Progress | None = None) -> None: ...
-    def add(self, request: Request) -> None: ...
-    def cancel(self, request_id: str) -> None: ...
-    def step(self) -> list[RequestOutput]: ...
-    def reset_prefix_cache(self) -> bool: ...
-    def stats(self) -> EngineStats: ...
-
-
-class Observer(Protocol):
-    """What is told about requests as they pass; times are in seconds of one clock."""
-
-    def on_submit(self, request: Request, now: float) -> None: ...
-    def on_started(self, request_ids: Sequence[str], now: float) -> None: ...
-    def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None: ...
-    def on_refused(self, request_id: str) -> None: ...
-    def on_aborted(self, request_id: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class _Add:
-    requests: tuple[Request, ...]
-    accepted: asyncio.Future[None]
-
-
-@dataclass(frozen=True)
-class _Cancel:
-    request_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Reset:
-    done: asyncio.Future[bool]
-
-
-class _Stop:
-    """Ends the thread."""
 
 
 class EngineThread:
@@ -94,7 +49,7 @@ class EngineThread:
         self._progress = progress
         self._clock = clock
         self._explain = explain
-        self._inbox: queue.SimpleQueue[_Add | _Cancel | _Reset | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Add | Cancel | Reset | Stop] = queue.SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._step_began: float | None = None
@@ -118,7 +73,7 @@ class EngineThread:
             self._observer.on_submit(request, now)
         self._idle.clear()
         accepted = self._answer()
-        self._inbox.put(_Add(tuple(requests), accepted))
+        self._inbox.put(Add(tuple(requests), accepted))
         try:
             await accepted
         except asyncio.CancelledError:
@@ -189,7 +144,7 @@ class EngineThread:
         """Gives up what `stream` still waits for; without effect once it has finished."""
         waiting = tuple(id for id in stream.unfinished if self._streams.pop(id, None))
         if waiting:
-            self._inbox.put(_Cancel(waiting))
+            self._inbox.put(Cancel(waiting))
             for request_id in waiting:
                 self._observer.on_aborted(request_id)
         self._note_idle()
@@ -198,7 +153,7 @@ class EngineThread:
         """Empties the prefix cache; False, and nothing happens, while the engine has requests."""
         self.check_admitting()
         done = self._answer()
-        self._inbox.put(_Reset(done))
+        self._inbox.put(Reset(done))
         return await done
 
     def stop_admitting(self) -> None:
@@ -220,7 +175,7 @@ class EngineThread:
 
     async def stop(self, timeout_s: float) -> None:
         """Ends the thread, or leaves it when it is still busy after `timeout_s` (see `alive`)."""
-        self._inbox.put(_Stop())
+        self._inbox.put(Stop())
         await asyncio.to_thread(self._thread.join, timeout_s)
 
     # On the event loop, called by the thread.
@@ -291,17 +246,17 @@ class EngineThread:
                 message = self._inbox.get(block=not self._engine.has_work)
             except queue.Empty:
                 return True
-            if isinstance(message, _Stop):
+            if isinstance(message, Stop):
                 return False
-            if isinstance(message, _Add):
+            if isinstance(message, Add):
                 self._add(message)
-            elif isinstance(message, _Reset):
+            elif isinstance(message, Reset):
                 self._post(_settle, message.done, self._engine.reset_prefix_cache())
             else:
                 self._cancel_all(message.request_ids)
             self.stats = self._engine.stats()
 
-    def _add(self, message: _Add) -> None:
+    def _add(self, message: Add) -> None:
         added: list[str] = []
         try:
             for request in message.requests:

@@ -1,11 +1,16 @@
 """A request's body is read whole before anything looks at it: within a size, and within a time."""
 
 import asyncio
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.errors import ApiError, as_response
+
+LINGER_S = 2.0
+"""How long the rest of a refused body is read and thrown away: a client that sends all of it before
+it reads would otherwise meet a connection that was reset, not its answer."""
 
 
 class WholeBody:
@@ -25,9 +30,9 @@ class WholeBody:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._read(Headers(scope=scope), receive)
         except TimeoutError:
-            await as_response(_too_slow(self._timeout_s))(scope, receive, send)
+            await _answer_early(_too_slow(self._timeout_s), scope, receive, send)
         except ApiError as error:
-            await as_response(error)(scope, receive, send)
+            await _answer_early(error, scope, receive, send)
         else:
             if body is not None:
                 await self._app(scope, _Replay(body, receive), send)
@@ -65,6 +70,21 @@ class _Replay:
     async def __call__(self) -> Message:
         message, self._message = self._message, None
         return message or await self._receive()
+
+
+async def _answer_early(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """The server hangs up when an answer ends, so this one ends after what is still sent."""
+
+    async def send_unended(message: Message) -> None:
+        unended = {"more_body": True} if message["type"] == "http.response.body" else {}
+        await send({**message, **unended})
+
+    await as_response(error)(scope, receive, send_unended)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _too_slow(timeout_s: float) -> ApiError:

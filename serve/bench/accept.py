@@ -10,7 +10,7 @@ from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.drive import drive
 from serve.bench.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
-from serve.engine_thread import EngineLike
+from serve.engine_messages import EngineLike
 from serve.loading import LoadedPair, build_engine
 
 OVERALL = "overall"

@@ -16,7 +16,7 @@ from serve.bench.http_stream import Address, Exchange
 from serve.bench.sweep.client import authorization
 from serve.bench.sweep.counters import Counts, between, fetch_counts
 from serve.bench.tasks import Message, Task
-from serve.engine_thread import EngineLike
+from serve.engine_messages import EngineLike
 
 CHAT = "/v1/chat/completions"
 SYNTHETIC = "x-synthetic-acceptance-length"

@@ -13,7 +13,7 @@ from eagle3_jax.engine.logprobs import PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.accept import ANSWER_TOKENS, AcceptRow, measure_accept
 from serve.bench.held_out import HeldOutPrompt
-from serve.engine_thread import EngineLike
+from serve.engine_messages import EngineLike
 from serve.loading import LoadedPair, build_engine
 from serve.notices import Say
 

@@ -12,7 +12,7 @@ from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.sweep.client import Server
 from serve.bench.sweep.prompts import Prompt
 from serve.bench.sweep.traffic import arrival_times, send
-from serve.engine_thread import EngineLike
+from serve.engine_messages import EngineLike
 
 ANSWER_TOKENS = 96
 OFFLINE, AGAIN, HTTP = "offline", "offline again", "HTTP"

@@ -14,8 +14,6 @@ from serve.bench.convert import ConvertRecord
 from serve.bench.drafts import DraftsRecord
 from serve.bench.equal import CaseResult, EqualResult, describe
 from serve.bench.kv_cache import CacheRecord
-from serve.bench.plain import PlainResult, Side
-from serve.bench.rounds import RoundResult
 from serve.bench.soak import SoakRecord
 from serve.bench.spread import Spread
 from serve.bench.structured import StructuredRecord
@@ -30,118 +28,9 @@ def print_conditions(console: Console, found: Conditions, repetitions: int | Non
     console.print(f"{found.date}, Python {found.python}, {versions}")
 
 
-def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
-    """Plain decoding beside transformers, and the byte floor."""
-    table = _table("Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread")
-    for heading in ("", "engine", "transformers", "ratio (median)", "ratio (best)"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for result in results:
-        for cells in _plain_rows(result):
-            table.add_row(*cells)
-        table.add_section()
-    console.print(table)
-    for result in results:
-        print_floor(console, result)
-
-
-def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
-    ours, theirs, batch = result.engine, result.transformers, result.batch
-    whole = f"whole run of {result.new_tokens.long} tokens"
-    return [
-        (f"batch {batch}: ms a step", _step(ours), _step(theirs), "", ""),
-        (
-            "tokens/s, prefill excluded",
-            f"{result.engine_tokens_per_s:.1f}",
-            f"{result.transformers_tokens_per_s:.1f}",
-            f"{result.ratio_median:.2f}x",
-            f"{result.ratio_best:.2f}x",
-        ),
-        (
-            f"tokens/s, {whole}",
-            f"{batch * result.new_tokens.long / ours.end_to_end_s.median:.1f}",
-            f"{batch * result.new_tokens.long / theirs.end_to_end_s.median:.1f}",
-            f"{result.ratio_end_to_end:.2f}x",
-            "",
-        ),
-    ]
-
-
-def print_floor(console: Console, result: PlainResult) -> None:
-    """What a step must read, how long that takes, and whether both sides agree."""
-    floor, speed = result.floor, result.bandwidth
-    console.print(
-        f"batch {result.batch}: a step reads {floor.weight_bytes / 1e6:.1f} MB of weights "
-        f"({floor.distinct_experts:.1f} distinct experts a layer) and "
-        f"{floor.kv_bytes / 1e6:.2f} MB of cache; one thread reads "
-        f"{speed.median / 1e9:.1f} GB/s (best {speed.best / 1e9:.1f}): "
-        f"{floor.seconds(speed.median) * 1e3:.2f} ms at least, "
-        f"{result.floor_share_median:.0%} of the floor reached (best {result.floor_share_best:.0%})"
-    )
-    console.print(
-        f"batch {result.batch}: {result.identical} of {result.batch} sequences of "
-        f"{result.new_tokens.long} tokens equal"
-    )
-    for difference in result.differences:
-        console.print(f"  {describe(difference)}")
-
-
-def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
-    """Phases, prediction and host share of every k and batch."""
-    table = _table("The speculative round of the pair, greedy, ms a round (median)")
-    headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
-    headings += (
-        "engine",
-        "of prediction",
-        "of alone",
-        "host",
-        "accept length",
-        "break-even",
-        "speedup",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for result in results:
-        table.add_row(*_round_cells(result))
-    console.print(table)
-    console.print(verdict(results))
-
-
-def _round_cells(result: RoundResult) -> tuple[str, ...]:
-    times, plain = result.times, result.plain
-    assert times.phases and times.propose and times.verify, "a speculative round has phases"
-    return (
-        f"{result.num_speculative_tokens}",
-        f"{result.batch}",
-        f"{plain.fused.median * 1e3:.2f}",
-        f"{times.propose.median * 1e3:.2f}",
-        f"{times.verify.median * 1e3:.2f}",
-        f"{times.phases.median * 1e3:.2f}",
-        f"{times.fused.median * 1e3:.2f}",
-        f"{times.engine.median * 1e3:.2f}",
-        f"{result.prediction_share:.2f}",
-        f"{result.warm_prediction_share:.2f}",
-        f"{result.host_share:.1%}",
-        f"{result.accept_length:.2f}",
-        f"{result.break_even:.2f}",
-        f"{result.engine_speedup:.2f}x",
-    )
-
-
-def verdict(results: Sequence[RoundResult]) -> str:
-    """Whether speculation pays here, in one plain sentence."""
-    best = max(results, key=lambda result: result.engine_speedup)
-    where = f"k={best.num_speculative_tokens}, batch {best.batch}"
-    if best.engine_speedup >= 1:
-        return f"Speculation pays here: at best {best.engine_speedup:.2f}x plain ({where})."
-    return (
-        f"Speculation loses here: at best {best.engine_speedup:.2f}x plain ({where}). A model this "
-        "small is bound by arithmetic on a CPU: every verified row costs almost a step of its own."
-    )
-
-
 def print_accept(console: Console, rows: Sequence[AcceptRow], title: str) -> None:
     """Accept length by category."""
-    table = _table(title)
+    table = titled(title)
     headings = ["category", "prompts", "tokens", "rounds", "accept length"]
     headings += [f"position {i + 1}" for i in range(len(rows[0].per_position))]
     for heading in [*headings, "rounds by accepted", "distinct bigrams", "answers right"]:
@@ -162,7 +51,7 @@ def _known(value: float, form: str) -> str:
 
 def print_drafts(console: Console, result: DraftsRecord) -> None:
     """Accept length of every draft by category, and whether its answers are plain decoding's."""
-    table = _table(f"Drafts, {result.prompts} held-out prompts, k={result.num_speculative_tokens}")
+    table = titled(f"Drafts, {result.prompts} held-out prompts, k={result.num_speculative_tokens}")
     categories = [row.category for row in result.drafts[0].rows]
     headings = ("draft", "form", "MB", *categories, "identical", "tie", "different")
     for heading in headings:
@@ -187,7 +76,7 @@ def print_caches(console: Console, result: CacheRecord) -> None:
         factors = f"{len(each)} factors {min(each):.2g} to {max(each):.2g}"
     else:
         factors = f"factor {scale:g}"
-    table = _table(f"KV caches, {sizes}, fp8 with {factors}")
+    table = titled(f"KV caches, {sizes}, fp8 with {factors}")
     headings = ("cache", "accept length", "right", "same answers", "nats a token", "moved by")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "cache" else "right")
@@ -223,15 +112,13 @@ def print_equal(console: Console, result: EqualResult) -> None:
         console.print(f"FAILED {failure}")
 
 
-def _table(title: str) -> Table:
+def titled(title: str) -> Table:
+    """An empty table."""
     return Table(title=title, title_justify="left", title_style="bold")
 
 
-def _step(side: Side) -> str:
-    return _milliseconds(side.step_s)
-
-
-def _milliseconds(spread: Spread) -> str:
+def milliseconds(spread: Spread) -> str:
+    """Median and best."""
     return f"{spread.median * 1e3:.2f} (best {spread.best * 1e3:.2f})"
 
 
@@ -251,7 +138,7 @@ def print_soak(console: Console, result: SoakRecord) -> None:
 
 def print_choice(console: Console, result: ChoiceRecord) -> None:
     """Tokens a second of all sides at every load, and what follows from them."""
-    table = _table(f"Tokens/s of all clients, greedy, k up to {result.num_speculative_tokens}")
+    table = titled(f"Tokens/s of all clients, greedy, k up to {result.num_speculative_tokens}")
     names = list(result.loads[0].tokens_per_s)
     headings = ("adaptive : best", "noise", "k = 0 : no draft", "mean k", "different")
     for heading in ("clients", *names, *headings):
@@ -277,11 +164,11 @@ def print_grammar(console: Console, result: StructuredRecord) -> None:
         f"{result.valid} valid, {result.identical} identical to plain decoding; accept length "
         f"{result.accept_length:.2f}, masks of a round {result.mask_s * 1e6:.0f} us a request"
     )
-    table = _table("Seven requests without options beside an eighth")
+    table = titled("Seven requests without options beside an eighth")
     for heading in ("the eighth has", "ms until the seven are done", "ratio"):
         table.add_column(heading, justify="left" if heading == "the eighth has" else "right")
     for case in result.neighbours:
-        table.add_row(case.eighth, _milliseconds(case.seconds), f"{case.ratio:.2f}")
+        table.add_row(case.eighth, milliseconds(case.seconds), f"{case.ratio:.2f}")
     console.print(table)
 
 

@@ -20,7 +20,8 @@ from eagle3_jax.engine.grammar import Grammars
 from serve.app import create_app
 from serve.connection import timed_connection
 from serve.dialects import choose_reading
-from serve.engine_thread import EngineLike, EngineThread
+from serve.engine_messages import EngineLike
+from serve.engine_thread import EngineThread
 from serve.lifecycle import GracefulServer, bind
 from serve.metrics import Metrics
 from serve.operation_flags import Operations

@@ -58,6 +58,14 @@ def test_a_body_of_an_untold_size_is_refused_before_it_has_come(small: Served) -
         assert read_to_end(bare).startswith(b"HTTP/1.1 413")
 
 
+def test_a_client_that_sends_all_before_it_reads_gets_its_answer(small: Served) -> None:
+    """16 MB are more than the connection's buffers hold; without reading them it would be reset."""
+    with connection(small) as bare:
+        bare.sendall(POST + b"Content-Length: 16000000\r\n\r\n")
+        bare.sendall(b"x" * 16_000_000)
+        assert read_to_end(bare).startswith(b"HTTP/1.1 413")
+
+
 def test_a_slow_body_is_408(small: Served) -> None:
     with connection(small) as bare:
         bare.sendall(POST + b'Content-Length: 100\r\n\r\n{"prompt"')

@@ -19,7 +19,7 @@ from convert import load_draft, load_target
 from convert.load import outline_draft, outline_target
 from convert.store.cli import main as convert_main
 from serve import loading
-from serve.bench import cli as bench
+from serve.bench.command import given_pair
 from serve.bench.flags import parse_bench_flags
 from serve.flags import parse_serve_flags
 from serve.generate import main as generate_main
@@ -178,7 +178,7 @@ def test_every_command_takes_a_converted_pair(
     assert generate_main([target, *TOO_LONG, "--draft", draft, "--prompt", "a"]) == 2
     assert "at most the model's 262144 tokens" in capsys.readouterr().err
     for command in ("accept", "equal"):
-        pair = bench._pair(parse_bench_flags([command, target, "--draft", draft]))
+        pair = given_pair(parse_bench_flags([command, target, "--draft", draft]))
         assert pair.draft is not None and pair.tokenizer.vocab_size > 0
 
 
