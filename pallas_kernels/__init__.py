@@ -22,3 +22,4 @@ from pallas_kernels.quantized import dequantize as dequantize
 from pallas_kernels.route import Held as Held
 from pallas_kernels.route import Routes as Routes
 from pallas_kernels.route import route as route
+from pallas_kernels.router_logits import router_logits as router_logits

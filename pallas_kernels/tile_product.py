@@ -90,7 +90,7 @@ def _part(
 ) -> Array:
     """One step's sum; block scales are applied here, because they change from step to step."""
     if w.scale is None:
-        return dot(part, _load_columns(w.values, depth, columns))
+        return dot(part.astype(w.values.dtype), _load_columns(w.values, depth, columns))
     block = _load_rows(w.values, columns, depth)
     total = dot(part, block if x.scale is not None else block.astype(part.dtype), trans_b=True)
     if not w.in_blocks:

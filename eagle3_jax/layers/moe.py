@@ -14,7 +14,7 @@ from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_format, kernel_split
 from eagle3_jax.mesh import MeshAxes
-from pallas_kernels import Held, QuantFormat, Routes, TileMap, grouped_mlp, route
+from pallas_kernels import Held, QuantFormat, Routes, TileMap, grouped_mlp, route, router_logits
 from pallas_kernels.grouped_matmul import Operand, looks_routed
 
 Stack = nnx.Param | QuantizedKernel
@@ -50,10 +50,8 @@ class Router(nnx.Module):
         implementation: str | None = None,
     ) -> Routes:
         """The same with what the kernels of experts in this format need, where a kernel made it."""
-        # Products of bfloat16 are exact in float32: converting both first would be two launches.
-        logits = jnp.matmul(x, self.kernel.get_value(), preferred_element_type=jnp.float32)
         return route(
-            logits,
+            router_logits(x, self.kernel.get_value(), implementation=implementation),
             self.e_score_correction_bias.get_value(),
             top_k=self.config.num_experts_per_tok,
             normalise=self.config.norm_topk_prob,

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 from pallas_kernels.aot.collectives import collective_kind
 from pallas_kernels.aot.hlo import Instruction, parse_module
@@ -39,19 +38,6 @@ def launches(hlo: str) -> list[Launch]:
 def count(found: Sequence[Launch]) -> int:
     """How many without collectives; a loop whose length only the data say counts once."""
     return sum(max(launch.times, 1) for launch in found if launch.kind != "collective")
-
-
-def added(fewer: Sequence[Launch], more: Sequence[Launch]) -> list[Launch]:
-    """What a program launches beyond a similar one with a layer less, in order."""
-    before, after = ([_key(launch) for launch in side] for side in (fewer, more))
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    changes = (change for change in matcher.get_opcodes() if change[0] in ("insert", "replace"))
-    return [launch for _, _, _, start, end in changes for launch in more[start:end]]
-
-
-def _key(launch: Launch) -> tuple[str, str, str, int]:
-    """Equal for the same work in two layers."""
-    return re.sub(r"\d+", "", launch.scope), launch.kind, launch.result, launch.times
 
 
 def _launch(instruction: Instruction, times: int) -> Launch | None:

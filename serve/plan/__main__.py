@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     shapes = [
-        RoundShape(arch, scheme, moe_layers=2, batch=batch)
+        RoundShape(arch, scheme, moe_layers=3, batch=batch)
         for arch in flags.arch or ARCHS
         for scheme in flags.scheme or get_args(Scheme)
         for batch in flags.batch or BATCHES

@@ -23,11 +23,10 @@ from pallas_kernels.aot.launches import count, launches
 from serve.plan.compiled_round import CompiledRound, compile_round
 from serve.plan.full_size_problems import full_size_problems, launch_problems
 from serve.plan.gpus import GPUS
+from serve.plan.layer_launches import launches_of_layers
 from serve.plan.memory import Memory
 from serve.plan.options import PlanOptions
 from serve.plan.planner import AbstractPair, make_plan, read_pair
-
-_LAYER = re.compile(r"\btarget_layer_(\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -123,13 +122,9 @@ def _planned_bytes(options: PlanOptions, memory: Memory) -> int:
 
 
 def _launches_per_layer(hlo: str, pair: AbstractPair) -> float:
-    """The mean of the layers with experts, by the scope that XLA's operations remember."""
-    layers = Counter(
-        int(found[1])
-        for launch in launches(hlo)
-        if launch.kind != "collective" and (found := _LAYER.search(launch.scope))
-    )
-    counted = [layers[i] for i, one in enumerate(pair.target.layers) if isinstance(one.mlp, MoE)]
+    """The mean of the layers with experts, but for the last."""
+    layers, blocks = launches_of_layers(launches(hlo)), list(pair.target.layers)[:-1]
+    counted = [count(layers[i]) for i, one in enumerate(blocks) if isinstance(one.mlp, MoE)]
     return round(sum(counted) / max(1, len(counted)), 1)
 
 

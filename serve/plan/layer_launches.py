@@ -1,7 +1,9 @@
-"""What one MoE layer of the round launches: the difference of two programs that differ by it."""
+"""What one MoE layer of the round launches."""
 
+import re
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pallas_kernels.aot.expectations import (
     copy_problems,
@@ -9,7 +11,7 @@ from pallas_kernels.aot.expectations import (
     logits_problems,
     temporary_problems,
 )
-from pallas_kernels.aot.launches import Launch, added, count, launches
+from pallas_kernels.aot.launches import Launch, count, launches
 from serve.plan.compiled_round import RoundShape, compile_few_layers
 
 GOAL = 16
@@ -25,16 +27,15 @@ MOST_LAUNCHES = {
     ("ptpc", 64): 16,
 }
 """What was reached, on both architectures: more is a step back."""
+_LAYER = re.compile(r"\btarget_layer_(\d+)\b")
 WITHOUT_COPIES = ("gfx950",)
 """Where no weight is copied. On gfx942 float8 weights as published are not its own float8."""
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """layer: launches of one MoE layer, in order; program: how many the whole round has.
-
-    The bytes and the problems are those of the deeper program.
-    """
+    """layer: launches of one MoE layer, in order; per_layer: how many without collectives; program:
+    how many the whole round has."""
 
     shape: RoundShape
     layer: tuple[Launch, ...]
@@ -58,27 +59,43 @@ class RoundReport:
 
 
 def report_round(shape: RoundShape) -> RoundReport:
-    """Compiles the round with shape.moe_layers layers and with one more."""
+    """Compiles the round; of its MoE layers the last but one has neighbours of its own kind."""
     begin = time.monotonic()
-    shallow = compile_few_layers(shape).program
-    compiled = compile_few_layers(replace(shape, moe_layers=shape.moe_layers + 1))
-    deep, weights = compiled.program, compiled.weights
-    fewer, more = launches(shallow.hlo), launches(deep.hlo)
-    ours = {launch.name for launch in more if launch.kind == "kernel"}
+    compiled = compile_few_layers(shape)
+    program, weights = compiled.program, compiled.weights
+    found = launches(program.hlo)
+    layer = launches_of_layers(found)[shape.moe_layers - 1]
+    ours = {launch.name for launch in found if launch.kind == "kernel"}
     problems = [
         problem
-        for kernel in (*shallow.kernels, *deep.kernels)
+        for kernel in program.kernels
         if any(map(kernel.is_called, ours))
         for problem in kernel_problems(kernel, shape.arch)
     ]
     return RoundReport(
         shape,
-        tuple(added(fewer, more)),
-        count(more) - count(fewer),
-        count(more),
-        deep.argument_bytes,
-        deep.temporary_bytes,
-        (*problems, *logits_problems(deep, weights)),
-        (*copy_problems(deep, weights), *temporary_problems(deep, weights)),
+        tuple(layer),
+        count(layer),
+        count(found),
+        program.argument_bytes,
+        program.temporary_bytes,
+        (*problems, *logits_problems(program, weights)),
+        (*copy_problems(program, weights), *temporary_problems(program, weights)),
         round(time.monotonic() - begin, 1),
     )
+
+
+def launches_of_layers(found: Sequence[Launch]) -> dict[int, list[Launch]]:
+    """The target's, layer by layer: from the first of a layer to the first of the next one.
+
+    XLA's operations remember the layer's scope, but where it fuses across layers they have none: so
+    what the last layer has is followed by what is behind it.
+    """
+    layers: dict[int, list[Launch]] = {}
+    for launch in found:
+        scope = _LAYER.search(launch.scope)
+        if scope and int(scope[1]) not in layers:
+            layers[int(scope[1])] = []
+        if layers:
+            layers[max(layers)].append(launch)
+    return layers

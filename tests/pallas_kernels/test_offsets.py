@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import gpu, gqa_decode, mla_decode
+from pallas_kernels import cache_heads, cache_latents, gpu, gqa_decode, mla_decode
+from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import triton_ir
 
 PAGE_SIZE, SEQUENCES = 64, 2
@@ -37,6 +38,32 @@ def gqa_ir(dtype: Any, pages: int) -> str:
     return ir_of(attend, "gqa_decode", query, shape(dtype, pages, PAGE_SIZE, 16, 128))
 
 
+def latents_ir(dtype: Any, pages: int) -> str:
+    def write(compressed: Any, weight: Any, table: Any, pool: Any, place: Any, scale: Any) -> Any:
+        arrays = Norm(weight, 1e-6), table, table, pool, place, place
+        return cache_latents(compressed, *arrays, kv_scale=scale, implementation="pallas")
+
+    rows, table = (shape(jnp.float32, SEQUENCES, 1, size) for size in (576, 32))
+    pool = shape(dtype, pages, PAGE_SIZE, 576)
+    return written_ir(write, "cache_latents", rows, shape(jnp.float32, 512), table, pool)
+
+
+def heads_ir(dtype: Any, pages: int) -> str:
+    def write(rows: Any, table: Any, pool: Any, place: Any, scale: Any) -> Any:
+        arrays = rows, rows, rows, table, table, pool, pool, place, place
+        scales = {"k_scale": scale, "v_scale": scale}
+        return cache_heads(*arrays, **scales, implementation="pallas")
+
+    rows, table = (shape(jnp.float32, SEQUENCES, 1, size) for size in (16 * 128, 64))
+    return written_ir(write, "cache_heads", rows, table, shape(dtype, pages, PAGE_SIZE, 16, 128))
+
+
+def written_ir(write: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
+    place = shape(jnp.int32, SEQUENCES, 1)
+    with gpu.assume("gfx950", compiling=True):
+        return triton_ir(write, *arrays, place, shape(jnp.float32), name=name)["ir"]
+
+
 def ir_of(attend: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
     table, positions = shape(jnp.int32, SEQUENCES, 8), shape(jnp.int32, SEQUENCES, 1)
     with gpu.assume("gfx950", compiling=True):
@@ -44,14 +71,20 @@ def ir_of(attend: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
 
 
 def offset_bits(ir: str, pool: Any) -> set[str]:
-    """Of the blocks of keys and values that are read from the pool; blocks of queries differ."""
+    """Of the blocks of keys and values that are read from the pool, where blocks of queries differ;
+    or written, where nothing else has the pool's dtype."""
     keys = 16 if "x512x" in ir else 32
     element = {jnp.bfloat16: "bf16", jnp.float8_e4m3fn: "f8E4M3FN"}[pool]
-    form = rf"tt\.addptr .*: tensor<{keys}x\d+x!tt\.ptr<{element}>>, tensor<{keys}x\d+xi(\d+)>"
+    block = rf"{keys}x\d+" if "_decode" in ir else r"\d+"
+    form = rf"tt\.addptr .*: tensor<{block}x!tt\.ptr<{element}>>, tensor<{block}xi(\d+)>"
     return set(re.findall(form, ir))
 
 
-@pytest.mark.parametrize(("ir", "row"), [(mla_ir, 576), (gqa_ir, 16 * 128)])
+@pytest.mark.parametrize(
+    ("ir", "row"),
+    [(mla_ir, 576), (gqa_ir, 16 * 128), (latents_ir, 576), (heads_ir, 16 * 128)],
+    ids=["mla_decode", "gqa_decode", "cache_latents", "cache_heads"],
+)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn])
 def test_offsets_have_64_bits_where_a_pool_has_more_than_2_to_31_elements(
     ir: Any, row: int, dtype: Any

@@ -10,7 +10,10 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from pallas_kernels import dispatch
 
-OPERATIONS = ("mla_decode", "absorb_query", "grouped_mlp", "logits_argmax")
+OPERATIONS = (
+    *("cache_latents", "absorb_query", "mla_decode", "route", "grouped_mlp"),
+    *("cache_heads", "gqa_decode", "logits_argmax"),
+)
 
 
 def needs_no_logits(request: Request) -> bool:

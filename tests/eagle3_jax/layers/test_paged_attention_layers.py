@@ -99,3 +99,17 @@ def test_grouped_query_attention_through_pages_equals_one_pass(page_size: int) -
     assert float(jnp.abs(expected).max()) > 1
     through_pages = paged(layer, x, 8, page_size)
     np.testing.assert_allclose(through_pages, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["xla", "pallas"])
+def test_normed_heads_rotated_in_part_attend_as_in_one_pass(kernels: str) -> None:
+    """As MiniMax's; the weights of the norms tell the heads apart."""
+    layer = GQAttention(24, HIDDEN, 4, 2, 8, qk_norm_eps=1e-6, rngs=nnx.Rngs(4), dtype=jnp.float32)
+    for norm in (layer.q_norm, layer.k_norm):
+        norm.weight.set_value(jnp.linspace(0.5, 4.0, norm.weight.get_value().size))
+    x = inputs(24)
+    expected = whole(amplified(layer), x, 4)
+    assert float(jnp.abs(expected).max()) > 1
+    with prefer(kernels):
+        through_pages = paged(layer, x, 4, page_size=16)
+    np.testing.assert_allclose(through_pages, expected, rtol=1e-4, atol=1e-4)

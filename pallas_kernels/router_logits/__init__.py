@@ -1,0 +1,1 @@
+from pallas_kernels.router_logits.api import router_logits as router_logits

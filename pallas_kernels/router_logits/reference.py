@@ -1,0 +1,14 @@
+"""The product of a router, written plainly: the contract."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+def router_logits(
+    x: Float[Array, "tokens hidden"], kernel: Float[Array, "hidden experts"]
+) -> Float[Array, "tokens experts"]:
+    """See `pallas_kernels.router_logits.api.router_logits`."""
+    # By default a GPU would round float32 to TF32, and choose other experts.
+    precision = lax.Precision.HIGHEST if kernel.dtype == jnp.float32 else None
+    return jnp.matmul(x, kernel, precision=precision, preferred_element_type=jnp.float32)
