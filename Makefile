@@ -6,7 +6,7 @@ PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
 
-.PHONY: serve test page-check prove prove-sharding prove-server rocm-check rocm-check-short clients lint clean
+.PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short clients lint clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -28,6 +28,10 @@ prove: .venv/installed-test
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them.
 prove-sharding: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py --long
+
+# The engine's tests on the GPU's kernels, interpreted; `make test` runs one of them.
+prove-kernels: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
 
 # 10,000 requests that no client should send, at the embedded pair; `make test` sends 250.
 prove-server: .venv/installed-fuzz
