@@ -18,12 +18,18 @@ SHARED: dict[str, tuple[object, ...]] = {
     "truncate_prompt_tokens": (None,),
     "skip_special_tokens": (None, True),
     "kv_transfer_params": (None,),
+    "cache_salt": (None,),
+    "priority": (None, 0),
+    "thinking_token_budget": (None,),
+    "repetition_detection": (None,),
+    "vllm_xargs": (None, {}),
 }
 COMPLETION = SHARED | {
     "suffix": (None, ""),
     "prompt_embeds": (None,),
 }
 CHAT = SHARED | {
+    "echo": (None, False),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "reasoning_effort": (None,),
@@ -38,6 +44,23 @@ CHAT = SHARED | {
     "prediction": (None,),
     "web_search_options": (None,),
 }
+INSTEAD = {
+    "use_beam_search": "answers are sampled, n of them",
+    "suffix": "the models are not trained to fill in the middle",
+    "cache_salt": "all requests share prefixes, or none with --no-enable-prefix-caching",
+    "priority": "requests start in the order they came; leave it out or send 0",
+    "thinking_token_budget": "max_tokens bounds reasoning and answer together",
+    "repetition_detection": "max_tokens and stop end an answer early",
+    "truncate_prompt_tokens": "/tokenize the prompt and send the ids that are wanted",
+    "skip_special_tokens": "/detokenize the ids that return_token_ids gives",
+    "return_tokens_as_token_ids": "return_token_ids gives the ids",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "reasoning_effort": "chat_template_kwargs reach the model's own template",
+    "chat_template": "the server's own is its flag --chat-template",
+    "stop_regex": "stop takes plain strings",
+}
+"""What to do without the option, where that is more than leaving it out."""
 
 
 def refuse_unsupported(body: Any, neutral: Mapping[str, tuple[object, ...]]) -> None:
@@ -48,6 +71,6 @@ def refuse_unsupported(body: Any, neutral: Mapping[str, tuple[object, ...]]) -> 
         if name in body and body[name] not in allowed:
             raise PydanticCustomError(
                 "unsupported_option",
-                "{param} is not implemented in this release; leave it out",
-                {"param": name},
+                "{param} is not implemented in this release; {instead}",
+                {"param": name, "instead": INSTEAD.get(name, "leave it out")},
             )

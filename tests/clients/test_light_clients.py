@@ -26,11 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize(
-    "client",
-    [LM_EVAL, *openai_client.CLIENTS, *locust_client.CLIENTS],
-    ids=lambda c: c.distribution,
-)
+@pytest.mark.parametrize("client", LIGHT, ids=lambda c: c.distribution)
 def test_every_request_of_the_client_completes(
     server: Server, client: Client, tmp_path: Path
 ) -> None:
