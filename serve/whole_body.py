@@ -31,8 +31,9 @@ class WholeBody:
                 body = await self._read(Headers(scope=scope), receive)
         except TimeoutError:
             await _answer_early(_too_slow(self._timeout_s), scope, receive, send)
-        except ApiError as error:
-            await _answer_early(error, scope, receive, send)
+        except _TooLarge as found:
+            error = self._too_large()
+            await _answer_early(error, scope, receive, send, ended=found.ended)
         else:
             if body is not None:
                 await self._app(scope, _Replay(body, receive), send)
@@ -41,7 +42,7 @@ class WholeBody:
         """The body; None when the client went away before its end."""
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_bytes:
-            raise self._too_large()
+            raise _TooLarge(ended=False)
         pieces: list[bytes] = []
         size = 0
         while True:
@@ -51,13 +52,21 @@ class WholeBody:
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
             if size > self._max_bytes:
-                raise self._too_large()
+                raise _TooLarge(ended=not message.get("more_body", False))
             if not message.get("more_body", False):
                 return b"".join(pieces)
 
     def _too_large(self) -> ApiError:
         message = f"the body is larger than {self._max_bytes} bytes (--max-body-size)"
         return _closing(413, message, "body_too_large")
+
+
+class _TooLarge(Exception):
+    """ended: whether the client has sent all of it."""
+
+    def __init__(self, *, ended: bool) -> None:
+        super().__init__()
+        self.ended = ended
 
 
 class _Replay:
@@ -72,7 +81,9 @@ class _Replay:
         return message or await self._receive()
 
 
-async def _answer_early(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer_early(
+    error: ApiError, scope: Scope, receive: Receive, send: Send, *, ended: bool = False
+) -> None:
     """The server hangs up when an answer ends, so this one ends after what is still sent."""
 
     async def send_unended(message: Message) -> None:
@@ -82,8 +93,8 @@ async def _answer_early(error: ApiError, scope: Scope, receive: Receive, send: S
     await as_response(error)(scope, receive, send_unended)
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
-            while (await receive()).get("more_body", False):
-                pass
+            while not ended:
+                ended = not (await receive()).get("more_body", False)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -9,6 +9,7 @@ from pallas_kernels.fp8_matmul import pallas
 from pallas_kernels.fp8_matmul.operands import refusal
 from pallas_kernels.grouped_matmul.dense import dense_matmul, dense_refusal, is_four_bit
 from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows
+from pallas_kernels.quantized.matmul import kernel_for
 from pallas_kernels.quantized.matmul import matmul as contract
 
 
@@ -19,8 +20,11 @@ def matmul(
 
     Plain kernels [in, out] are XLA's own product. On a GPU float8 kernels must be of the GPU's
     float8 (`pallas_kernels.quantized.for_gpu`); those of four bits run as experts do. Raises
-    ValueError on an implementation that cannot run.
+    ValueError on rows that are quantised for another format and on an implementation that cannot
+    run.
     """
+    if isinstance(x, QuantizedRows):
+        kernel = kernel_for(x, kernel)
     if not isinstance(kernel, QuantizedArray):
         return contract(x, kernel)
     implementations: dict[str, Any] = {

@@ -51,15 +51,21 @@ def matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
 
 
 def _quantised_matmul(x: QuantizedRows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
-    if not isinstance(kernel, QuantizedArray) or kernel.format.activations != x.activations:
-        found = kernel.format if isinstance(kernel, QuantizedArray) else kernel.dtype
-        raise ValueError(f"matmul: expected a kernel that multiplies {x.activations}, got {found}")
+    kernel = kernel_for(x, kernel)
     if x.activations == "fp8_group":
         blocks = runs(x.values.astype(jnp.float32), BLOCK) * x.scale[..., None]
         wide = blocks.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
         return _rows_times(wide, dequantize(kernel)).astype(x.dtype)
     product = _rows_times(x.values.astype(jnp.float32), integer_or_fp8_values(kernel))
     return (product * x.scale[..., None] * kernel.scale).astype(x.dtype)
+
+
+def kernel_for(x: QuantizedRows, kernel: Kernel) -> QuantizedArray:
+    """The kernel; raises ValueError for one that does not multiply rows like these."""
+    if not isinstance(kernel, QuantizedArray) or kernel.format.activations != x.activations:
+        found = kernel.format if isinstance(kernel, QuantizedArray) else kernel.dtype
+        raise ValueError(f"matmul: expected a kernel that multiplies {x.activations}, got {found}")
+    return kernel
 
 
 def _rows_times(

@@ -26,8 +26,6 @@ _SCORES, _COUNTS = 8192, 4096
 """Scores of a block of tokens; counts that a program of the map sees at once."""
 _TOKENS = 256
 """Whose choices it sees at once."""
-_NOBODY = -(2**30)
-"""No device's expert."""
 
 
 def route(
@@ -129,7 +127,7 @@ def _write_order(order: Any, ids: Any, expert: Array, place: Array) -> None:
     def write(n: Array, place: Array) -> Array:
         token = n * some.size + some
         inside = (token < tokens)[:, None] & (nth < top_k)
-        chose = load(ids.at[token[:, None], nth], mask=inside, other=_NOBODY) == expert
+        chose = load(ids.at[token[:, None], nth], mask=inside, other=-1) == expert
         once = jnp.sum(chose.astype(jnp.int32), axis=1)
         pair = token * top_k + jnp.sum(jnp.where(chose, nth, 0), axis=1)
         scatter(order, place + jnp.cumsum(once, axis=0) - 1, pair, once > 0)

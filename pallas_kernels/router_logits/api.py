@@ -15,7 +15,8 @@ def router_logits(
 
     What a library does well is left to it: operands of one dtype, and the many rows of a prefill.
     A router in float32 would have it convert the rows in a launch of their own. Raises ValueError
-    on shapes that do not fit and on an implementation that cannot run.
+    on shapes that do not fit and, where there is something to choose, on an implementation that
+    cannot run.
     """
     if x.shape[1] != kernel.shape[0]:
         raise ValueError(

@@ -180,7 +180,7 @@ def _measure_load(
 
 def http_load(demand: Demand, found: dict[str, Runs]) -> HttpLoad:
     """The ratios and differences of medians."""
-    rates = {name: Spread.of(runs.tokens_per_s) for name, runs in found.items()}
+    rates = {name: Spread.of(runs.tokens_per_s, rates=True) for name, runs in found.items()}
     ttft_ms = {name: 1e3 * median(runs.ttfts) for name, runs in found.items()}
     return HttpLoad(
         demand,

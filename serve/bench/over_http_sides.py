@@ -83,7 +83,9 @@ def _over_http(server: Server, prompts: Sequence[Prompt], demand: Demand) -> Run
     if errors := [outcome.error for outcome in traffic.outcomes if outcome.error]:
         raise OSError(f"{len(errors)} requests failed: {errors[0]}")
     tokens = sum(outcome.completion_tokens or 0 for outcome in traffic.outcomes)
-    return Runs([tokens / traffic.duration], [outcome.ttft for outcome in traffic.outcomes])
+    waited = [0.0] * len(prompts) if demand.rate is None else traffic.late
+    ttfts = [late + outcome.ttft for late, outcome in zip(waited, traffic.outcomes, strict=True)]
+    return Runs([tokens / traffic.duration], ttfts)
 
 
 def offline(engine: EngineLike, prompts: Sequence[list[int]], demand: Demand) -> Runs:

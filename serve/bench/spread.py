@@ -7,7 +7,8 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds (or another unit where said) of `count` repetitions; best is the smallest."""
+    """Seconds (or another unit where said) of `count` repetitions; best is the smallest, of rates
+    the largest."""
 
     median: float
     best: float
@@ -15,13 +16,15 @@ class Spread:
     count: int
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> "Spread":
+    def of(cls, samples: Sequence[float], *, rates: bool = False) -> "Spread":
         """Raises ValueError without samples."""
         if not samples:
             raise ValueError("a spread needs at least one sample")
-        return cls(median(samples), min(samples), max(samples), len(samples))
+        ends = min(samples), max(samples)
+        best, worst = reversed(ends) if rates else ends
+        return cls(median(samples), best, worst, len(samples))
 
     @property
     def relative(self) -> float:
         """(worst - best) / median: how far the repetitions lie apart."""
-        return (self.worst - self.best) / self.median
+        return abs(self.worst - self.best) / self.median

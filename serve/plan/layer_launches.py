@@ -89,13 +89,15 @@ def launches_of_layers(found: Sequence[Launch]) -> dict[int, list[Launch]]:
     """The target's, layer by layer: from the first of a layer to the first of the next one.
 
     XLA's operations remember the layer's scope, but where it fuses across layers they have none: so
-    what the last layer has is followed by what is behind it.
+    what the last layer has is followed by what is behind it. Raises ValueError where layers are
+    not scheduled one after the other.
     """
     layers: dict[int, list[Launch]] = {}
     for launch in found:
         scope = _LAYER.search(launch.scope)
-        if scope and int(scope[1]) not in layers:
-            layers[int(scope[1])] = []
-        if layers:
-            layers[max(layers)].append(launch)
+        layer = int(scope[1]) if scope else max(layers, default=-1)
+        if layer < max(layers, default=-1):
+            raise ValueError(f"{launch.name} of layer {layer} comes after layer {max(layers)}")
+        if layer >= 0:
+            layers.setdefault(layer, []).append(launch)
     return layers

@@ -13,11 +13,13 @@ from serve.bench.sweep.prompts import Prompt
 
 @dataclass(frozen=True)
 class Traffic:
-    """What became of the requests, in their order, and when: seconds since 1970, and seconds."""
+    """What became of the requests, in their order, and when: seconds since 1970, and seconds.
+    late: by how many seconds each was begun after its moment."""
 
     outcomes: list[Outcome]
     started: float
     duration: float
+    late: list[float]
 
 
 def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
@@ -43,7 +45,10 @@ async def send(
     gate = asyncio.Semaphore(concurrency)
     moments = arrival_times(len(prompts), rate, seed)
 
-    async def one(prompt: Prompt) -> Outcome:
+    late = [0.0] * len(prompts)
+
+    async def one(number: int, prompt: Prompt) -> Outcome:
+        late[number] = time.perf_counter() - start - moments[number]
         async with gate:
             outcome = await server.answer(prompt)
         on_outcome(outcome)
@@ -52,12 +57,12 @@ async def send(
     started, start = time.time(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         tasks = []
-        for prompt, moment in zip(prompts, moments, strict=True):
+        for number, (prompt, moment) in enumerate(zip(prompts, moments, strict=True)):
             if (wait := start + moment - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
-            tasks.append(group.create_task(one(prompt)))
+            tasks.append(group.create_task(one(number, prompt)))
     duration = time.perf_counter() - start
-    return Traffic([task.result() for task in tasks], started, duration)
+    return Traffic([task.result() for task in tasks], started, duration, late)
 
 
 async def warm_up(server: Server, prompt: Prompt, count: int, concurrency: int) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from pallas_kernels.aot.launches import Launch, count
 from serve.plan.compiled_round import RoundShape
 from serve.plan.layer_launches import GOAL, MOST_LAUNCHES, RoundReport, launches_of_layers
@@ -43,3 +45,5 @@ def test_what_xla_fuses_without_a_scope_counts_for_the_layer_it_follows():
         1: ["4"],
     }
     assert count(layers[0]) == 2
+    with pytest.raises(ValueError, match="1 of layer 0 comes after layer 1"):
+        launches_of_layers([found[4], *found[1:4]])
