@@ -59,7 +59,7 @@ def _with_dashes(argument: str) -> str:
 def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-serve",
-        description="OpenAI-compatible server for Kimi-K2.5 with EAGLE-3 speculative decoding.",
+        description="OpenAI-compatible server for Kimi-K2.5 and MiniMax-M2.5 with EAGLE-3 drafts.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))

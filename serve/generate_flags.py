@@ -146,7 +146,7 @@ def _read_text(value: Any) -> Any:
 def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-generate",
-        description="Generates offline with Kimi-K2.5 and EAGLE-3. Text goes to standard output.",
+        description="Generates offline with a target and its draft. Text goes to standard output.",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -199,7 +199,7 @@ async def _measure_load(
 
 def rates(sides: dict[str, Side]) -> dict[str, Spread]:
     """Tokens a second of each side."""
-    return {name: Spread.of(side.runs) for name, side in sides.items()}
+    return {name: Spread.of(side.runs, rates=True) for name, side in sides.items()}
 
 
 def load_result(concurrency: int, sides: dict[str, Side]) -> LoadResult:

@@ -42,7 +42,7 @@ def answered(ttft: float, gaps: list[float], text: str, tokens: int | None, **mo
 
 def result_of(*outcomes: Outcome, seed: int = 0, counts: AcceptCounts | None = COUNTS) -> Any:
     point = Point("k3", "m", "t", Workload(96, 32), 4, seed, float("inf"), 2, "cpu", "1")
-    traffic = Traffic(list(outcomes), 1e9, 2.0)
+    traffic = Traffic(list(outcomes), 1e9, 2.0, [0.0] * len(outcomes))
     encode = str.encode
     return result_json(point, PROMPTS, traffic, counts, encode, conditions(), [90.0, 99.9])
 
