@@ -32,7 +32,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
-    """Reads the command line into options and the names of flags that have no effect here.
+    """Reads the command line into options and the names of flags, or of keys, without effect here.
 
     Ends the process with status 2 and one line for what this release can't do.
     """
@@ -43,9 +43,11 @@ def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
         parser.error(str(error))
     flags = parser.parse_args(dashed)
     try:
-        return check_options(flags), flags.without_effect
+        options = check_options(flags)
     except ValueError as error:
         parser.error(str(error))
+    keys = [f"--speculative-config {key}" for key in options.speculation.without_effect]
+    return options, [*flags.without_effect, *keys]
 
 
 def _with_dashes(argument: str) -> str:

@@ -52,6 +52,9 @@ SWITCHES = (
 )
 REASONS = {
     "--language-model-only": "there is no vision encoder yet",
+    "--speculative-config kv_cache_dtype": "target and draft share pages of one dtype",
+    "--speculative-config max_model_len": "the draft goes as far as the target",
+    "--speculative-config quantization": "the draft's tensors say how they are quantised",
     "--quantization": "the checkpoint's tensors say how they are quantised",
     "--trust-remote-code": "tokenizer and chat template are read as data, no code is run",
 }

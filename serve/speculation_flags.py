@@ -18,6 +18,9 @@ SPECULATIVE_KEYS = (
     "synthetic_acceptance_length",
     "synthetic_acceptance_rates",
 )
+DRAFT_KEYS = ("quantization", "max_model_len", "kv_cache_dtype")
+"""vLLM's keys of the draft alone: here its tensors say how they are quantised, and it shares the
+target's length and cache dtype."""
 METHOD_KEYS = (
     "rejection_sample_method",
     "synthetic_acceptance_length",
@@ -34,6 +37,7 @@ class Speculation:
     acceptance: those of METHOD_KEYS that were given.
     eagle_topk above 1: trees k levels deep, of which num_draft_tokens nodes are verified.
     draft_tensor_parallel_size: devices that share the draft, None for as many as the target.
+    without_effect: keys that were given and change nothing.
     """
 
     draft: str | None
@@ -43,19 +47,24 @@ class Speculation:
     eagle_topk: int = 1
     num_draft_tokens: int | None = None
     draft_tensor_parallel_size: int | None = None
+    without_effect: tuple[str, ...] = ()
 
 
-def read_speculative_config(text: str) -> Speculation:
-    """Reads the JSON of --speculative-config; ValueError for what this release can't do."""
+def read_speculative_config(text: str, kv_cache_dtype: str) -> Speculation:
+    """Reads the JSON of --speculative-config; ValueError for what this release can't do.
+
+    kv_cache_dtype: the target's.
+    """
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"--speculative-config is not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"--speculative-config must be a JSON object; got {text}")
-    unknown = sorted(set(config) - set(SPECULATIVE_KEYS))
+    known = (*SPECULATIVE_KEYS, *DRAFT_KEYS)
+    unknown = sorted(set(config) - set(known))
     if unknown:
-        keys = ", ".join(SPECULATIVE_KEYS)
+        keys = ", ".join(known)
         raise ValueError(f"--speculative-config: unknown keys {unknown}; there are {keys}")
     _require_value("--speculative-config method", config.get("method", "eagle3"), "eagle3")
     draft = config.get("model")
@@ -71,7 +80,19 @@ def read_speculative_config(text: str) -> Speculation:
         None if table is None else _read_table(table, count),
         check_acceptance({key: config.get(key) for key in METHOD_KEYS}, count),
         draft_tensor_parallel_size=config.get("draft_tensor_parallel_size"),
+        without_effect=_without_effect(config, kv_cache_dtype),
     )
+
+
+def _without_effect(config: Mapping[str, Any], kv_cache_dtype: str) -> tuple[str, ...]:
+    dtype = config.get("kv_cache_dtype")
+    same = str(dtype).removesuffix("_e4m3") == kv_cache_dtype.removesuffix("_e4m3")
+    if dtype is not None and not same:
+        raise ValueError(
+            "--speculative-config kv_cache_dtype: target and draft share pages of one dtype, that "
+            f"of --kv-cache-dtype, {kv_cache_dtype!r}; got {dtype!r}"
+        )
+    return tuple(key for key in DRAFT_KEYS if config.get(key) is not None)
 
 
 def check_acceptance(given: Mapping[str, Any], num_speculative_tokens: int) -> dict[str, Any]:
@@ -149,7 +170,7 @@ def read_speculation(flags: argparse.Namespace) -> Speculation:
         names = ", ".join("--" + name.replace("_", "-") for name in sglang)
         raise ValueError(f"--speculative-config already says everything; leave out {names}")
     if config is not None:
-        speculation = read_speculative_config(config)
+        speculation = read_speculative_config(config, flags.kv_cache_dtype)
     elif sglang:
         speculation = _from_sglang(flags)
     else:

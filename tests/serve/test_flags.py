@@ -1,6 +1,7 @@
 """eagle3-serve's command line: names of two other engines, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,23 @@ def test_a_flag_without_effect_is_said_once_with_its_reason() -> None:
     assert lines[2].endswith(": AITER_LOG, SGLANG_USE_AITER, VLLM_ROCM_USE_AITER")
 
 
+def test_keys_of_the_draft_alone_change_nothing_and_say_so() -> None:
+    ours = parse("m", *spec(model="d"))
+    argv = ["m", *spec(model="d", quantization="fp8", max_model_len=99, kv_cache_dtype="auto")]
+    options, names = parse_serve_flags(argv)
+    assert replace(options.speculation, without_effect=()) == ours.speculation
+    lines = list(say_without_effect(names, {}))
+    keys = ("quantization", "max_model_len", "kv_cache_dtype")
+    for line, key in zip(lines, keys, strict=True):
+        assert line.startswith(f"--speculative-config {key} has no effect in this engine: ")
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3"])
+def test_the_drafts_cache_dtype_may_repeat_the_targets(dtype: str) -> None:
+    target = ["--kv-cache-dtype", "fp8", "--kv-cache-scale", "1"]
+    assert parse("m", *spec(model="d", kv_cache_dtype=dtype), *target).kv_cache_dtype == "fp8"
+
+
 def test_loopback_is_the_default() -> None:
     assert (parse("m").host, parse("m").port) == ("127.0.0.1", 8000)
 
@@ -182,6 +200,7 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", "--speculative-config", "{"], "not valid JSON"),
         (["m", "--speculative-config", "[]"], "JSON object"),
         (["m", *spec(model="d", k=3)], "unknown keys ['k']"),
+        (["m", *spec(model="d", kv_cache_dtype="fp8")], "--kv-cache-dtype, 'auto'; got 'fp8'"),
         (["m", *spec(num_speculative_tokens=3)], "needs a draft"),
         (["m", *spec(model="d", num_speculative_tokens=9)], "0..8; got 9"),
         (["m", *spec(model="d", num_speculative_tokens=-1)], "got -1"),
