@@ -12,4 +12,5 @@ CLEAR_MARGIN = 1e-3
 """Least distance of the two best draft logits for which a transcript must agree token for token."""
 
 ACTIVATION_SCHEMES_RMS = 0.1
-"""Root mean square on logits where both sides quantise activations, but not by the same scheme."""
+"""Root mean square on logits whose sides do not quantise activations by the same scheme: one may
+leave them as they are."""
