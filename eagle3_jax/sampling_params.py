@@ -17,6 +17,7 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0 or -1, top_p 1 and min_p 0 are off. seed None is drawn by the
     engine and reported. max_tokens None runs to the model's length. min_tokens bars end and stop
     ids until so many tokens are out. stop strings and stop_token_ids end the answer.
+    skip_special_tokens False writes special tokens into its text, but for the one that ends it.
     logit_bias maps ids to what is added to their logits, -100..100. allowed_token_ids, where given,
     bars all others; bad_words_ids bars ids that would complete one of these in the answer.
     repetition_penalty (1 is off) acts on tokens of prompt and answer, presence_penalty and
@@ -40,6 +41,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     allowed_token_ids: Sequence[int] | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()

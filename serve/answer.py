@@ -117,10 +117,11 @@ class Answer:
     def _token_origins(
         self, state: ChoiceState, part: ChoiceState | RequestOutput
     ) -> list[TokenOrigin]:
-        origins = self._origins.setdefault(state.index, TokenOrigins(self.tokenizer))
-        last, silent = part.finish_reason is not None, None
-        if isinstance(part.stop_reason, int) and not self.body.include_stop_str_in_output:
-            silent = part.stop_reason
+        fresh = TokenOrigins(self.tokenizer, skip_special=self.body.skips_special)
+        origins = self._origins.setdefault(state.index, fresh)
+        by_id = part.finish_reason == "stop" and not isinstance(part.stop_reason, str)
+        silent = by_id and not self.body.include_stop_str_in_output
+        last = part.finish_reason is not None
         return origins.take(part.token_ids, part.origins, last=last, silent=silent)
 
     def _prompt_fields(self, state: ChoiceState) -> dict[str, Any]:

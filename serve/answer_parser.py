@@ -19,7 +19,8 @@ class AnswerParser:
 
     inside_reasoning: whether the prompt ends inside the reasoning. schemas: of the arguments of
     the functions on offer, None where none are. one_call: leaves out what follows the first call.
-    tells_reasoning: False leaves the reasoning out.
+    tells_reasoning: False leaves the reasoning out. skip_special: whether the text leaves special
+    tokens out.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class AnswerParser:
         schemas: Schemas | None,
         one_call: bool = False,
         tells_reasoning: bool = True,
+        skip_special: bool = True,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        self._text = MarkedText(tokenizer, reading.marks)
+        self._text = MarkedText(tokenizer, reading.marks, skip_special=skip_special)
         self._reader = reading.reader(
             inside_reasoning=inside_reasoning and reading.reasoning is not None,
             schemas=schemas if reading.tools is not None else None,

@@ -75,6 +75,7 @@ class ChatForm:
             schemas={f.name: f.parameters or {} for f in offered} if offered else None,
             one_call=self._body.parallel_tool_calls is False,
             tells_reasoning=self._body.include_reasoning is not False,
+            skip_special=self._body.skips_special,
         )
 
     def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:

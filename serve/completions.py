@@ -54,7 +54,8 @@ class CompletionForm:
         told = None
         if self._body.logprobs is not None:
             offsets = TextOffsets(self._tokenizer, skip_special=False).take(prompt)
-            answer = TextOffsets(self._tokenizer, len(echo))
+            skips = self._body.skips_special
+            answer = TextOffsets(self._tokenizer, len(echo), skip_special=skips)
             offsets += self._offsets.setdefault(state.index, answer).take(part.token_ids)
             told = completion_logprobs(
                 self._tokenizer,

@@ -45,8 +45,11 @@ class MarkedText:
     and be cut inside a token; what no token vouches for yet is held back.
     """
 
-    def __init__(self, tokenizer: TokenBytes, marks: Mapping[int, Mark]) -> None:
+    def __init__(
+        self, tokenizer: TokenBytes, marks: Mapping[int, Mark], *, skip_special: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
+        self._skip_special = skip_special
         self._marks = marks
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._length = 0  # characters of the tokens so far
@@ -74,7 +77,7 @@ class MarkedText:
         return [piece for piece in [*pieces, self._until(known)] if piece]
 
     def _count(self, token_id: int) -> None:
-        data = self._tokenizer.token_bytes(token_id, True)
+        data = self._tokenizer.token_bytes(token_id, self._skip_special)
         self._length += len(self._decode(data))
         if mark := self._marks.get(token_id):
             length = len(data.decode(errors="replace"))

@@ -33,7 +33,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
     "stop_regex": (None, [], ""),
     "structural_tag": (None,),
-    "skip_special_tokens": (None, True),
 }
 
 

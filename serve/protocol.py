@@ -24,6 +24,7 @@ SAMPLING_OPTIONS = (
     "stop_token_ids",
     "ignore_eos",
     "include_stop_str_in_output",
+    "skip_special_tokens",
     "logit_bias",
     "allowed_token_ids",
     "repetition_penalty",
@@ -67,6 +68,7 @@ class GenerationRequest(StructuredFields):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -104,6 +106,11 @@ class GenerationRequest(StructuredFields):
         """Whether every chunk carries the usage so far."""
         options = self.stream_options
         return bool(options and options.include_usage and options.continuous_usage_stats)
+
+    @property
+    def skips_special(self) -> bool:
+        """Whether special tokens are left out of the answer's text."""
+        return self.skip_special_tokens is not False
 
     @property
     def prompt_only(self) -> bool:

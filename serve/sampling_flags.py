@@ -18,6 +18,7 @@ SAMPLING_FLAGS = (
     "stop_token_ids",
     "ignore_eos",
     "include_stop_str_in_output",
+    "skip_special_tokens",
     "logit_bias",
     "allowed_token_ids",
     "repetition_penalty",
@@ -43,6 +44,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     add("--stop-token-ids", type=int, nargs="+", metavar="ID")
     add("--ignore-eos", action="store_true", default=None)
     add("--include-stop-str-in-output", action="store_true", default=None)
+    add(
+        "--skip-special-tokens",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="leave them out of the text (the default)",
+    )
     add("--logit-bias", type=_read_bias, metavar="JSON", help='as {"42": -1.5}')
     add("--allowed-token-ids", type=int, nargs="+", metavar="ID", help="all others are barred")
     add("--bad-words", action="append", default=[], metavar="WORD", help="may be repeated")

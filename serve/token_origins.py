@@ -20,21 +20,23 @@ class TokenOrigin(BaseModel):
 class TokenOrigins:
     """Writes the tokens of one choice as they come."""
 
-    def __init__(self, tokenizer: TokenBytes) -> None:
+    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._skip_special = skip_special
         self._decoder: IncrementalDecoder = getincrementaldecoder("utf-8")("replace")
 
     def take(
-        self, token_ids: Sequence[int], origins: Sequence[int], *, last: bool, silent: int | None
+        self, token_ids: Sequence[int], origins: Sequence[int], *, last: bool, silent: bool
     ) -> list[TokenOrigin]:
         """An entry a token; `last` says that none will follow, so that nothing is held back.
 
-        silent: a stop id that is not part of the text.
+        silent: the last one is a stop id that is not part of the text.
         """
         entries: list[TokenOrigin] = []
+        final = len(token_ids) - 1
         for index, (token_id, origin) in enumerate(zip(token_ids, origins, strict=True)):
-            hidden = token_id == silent
-            data = b"" if hidden else self._tokenizer.token_bytes(token_id, skip_special=True)
-            text = self._decoder.decode(data, final=last and index == len(token_ids) - 1)
+            hidden = silent and index == final
+            data = b"" if hidden else self._tokenizer.token_bytes(token_id, self._skip_special)
+            text = self._decoder.decode(data, final=last and index == final)
             entries.append(TokenOrigin(text=text, origin=origin))
         return entries

@@ -104,7 +104,12 @@ class Sequence:
             frozenset() if sampling.ignore_eos else frozenset(eos_token_ids),
             min(most, max_model_len),
             secrets.randbits(63) if sampling.seed is None else sampling.seed,
-            TextStream(tokenizer, sampling.stop, sampling.include_stop_str_in_output),
+            TextStream(
+                tokenizer,
+                sampling.stop,
+                sampling.include_stop_str_in_output,
+                sampling.skip_special_tokens,
+            ),
             matcher,
             prefill_ids=list(request.prompt_ids),
             prompt_logprobs=() if sampling.prompt_logprobs is None else (None,),
@@ -200,16 +205,16 @@ class Sequence:
         if logprobs is not None:
             self.logprobs.append(logprobs)
         ready = len(self.output_ids) >= sampling.min_tokens
-        if ready and (token in self.eos_token_ids or token in own_stops):
+        complete = self.matcher is not None and self.matcher.terminated
+        if complete or (ready and (token in self.eos_token_ids or token in own_stops)):
             silent = not sampling.include_stop_str_in_output
             self.stream.push(token, silent=silent, match=False)
-            self.finish("stop", None if token in self.eos_token_ids else token)
+            is_own = token in own_stops and token not in self.eos_token_ids
+            self.finish("stop", token if is_own else None)
             return
         matched = self.stream.push(token, match=ready)
         if matched is not None:
             self.finish("stop", matched)
-        elif self.matcher is not None and self.matcher.terminated:
-            self.finish("stop")
         elif len(self.request.prompt_ids) + len(self.output_ids) >= self.limit:
             self.finish("length")
 

@@ -18,10 +18,20 @@ class Tokenizer(Protocol):
 
 
 class TextStream:
-    """Tokens in, released (tokens, text) out. Without a tokenizer the text stays empty."""
+    """Tokens in, released (tokens, text) out. Without a tokenizer the text stays empty.
 
-    def __init__(self, tokenizer: Tokenizer | None, stop: Sequence[str], include_stop: bool):
+    skip_special: whether special tokens add no text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        stop: Sequence[str],
+        include_stop: bool,
+        skip_special: bool = True,
+    ):
         self._tokenizer = tokenizer
+        self._skip_special = skip_special
         self._stop = tuple(stop)
         self._include_stop = include_stop
         self._tokens: list[int] = []
@@ -66,7 +76,7 @@ class TextStream:
         if self._tokenizer is None or new == 0:
             self._ends.extend([0] * new)
             return
-        window = self._tokenizer.decode(self._tokens[self._window :])
+        window = self._tokenizer.decode(self._tokens[self._window :], self._skip_special)
         if window.endswith("\ufffd") and not flush:
             if new > MAX_UNSETTLED:
                 self._settle(self._tokenizer, window)
@@ -75,7 +85,8 @@ class TextStream:
         self._ends.extend([len(self._text)] * new)
         # Restart the window at these tokens: they are whole characters, and enough context.
         self._window = len(self._tokens) - new
-        self._window_text = len(self._tokenizer.decode(self._tokens[self._window :]))
+        kept = self._tokenizer.decode(self._tokens[self._window :], self._skip_special)
+        self._window_text = len(kept)
 
     def _settle(self, tokenizer: Tokenizer, window: str) -> None:
         """Moves the window to where a character begins among the last tokens.
@@ -85,8 +96,8 @@ class TextStream:
         """
         last = len(self._tokens) - MAX_UNSETTLED // 2
         for start in range(last, last - 4, -1):
-            head = tokenizer.decode(self._tokens[self._window : start])
-            tail = tokenizer.decode(self._tokens[start:])
+            head = tokenizer.decode(self._tokens[self._window : start], self._skip_special)
+            tail = tokenizer.decode(self._tokens[start:], self._skip_special)
             if head + tail == window and len(tail) > 1:
                 self._text += head[self._window_text :]
                 self._ends.extend([len(self._text)] * (start - len(self._ends)))

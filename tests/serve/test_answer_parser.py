@@ -3,6 +3,7 @@
 import json
 import string
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count, repeat
 from typing import Any
 
@@ -37,10 +38,14 @@ def parser(
 
 
 def outputs(
-    tokenizer: Tokenizer, token_ids: Sequence[int], cuts: Iterator[int], stop: Sequence[str] = ()
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+    cuts: Iterator[int],
+    stop: Sequence[str] = (),
+    skip_special: bool = True,
 ) -> list[Answer]:
     """The tokens as the engine hands them out, so many at a time, until a stop string."""
-    stream, told = TextStream(tokenizer, stop, include_stop=False), []
+    stream, told = TextStream(tokenizer, stop, False, skip_special), []
     rest = list(token_ids)
     while rest:
         size = next(cuts)
@@ -110,10 +115,14 @@ def test_however_the_tokens_are_cut_the_deltas_add_up_to_the_whole(
         "inside_reasoning": data.draw(st.booleans()),
         "schemas": data.draw(st.sampled_from([SCHEMAS, None])),
         "one_call": data.draw(st.booleans()),
+        "skip_special": data.draw(st.booleans()),
     }
     stop = data.draw(st.sampled_from([(), ("e",), ("|>", "12"), (">!",)]))
     cuts = (sizes[i % len(sizes)] for i in count())
-    told = outputs(tokenizer, token_ids, cuts, stop)
+    told = outputs(tokenizer, token_ids, cuts, stop, options["skip_special"])
+    if not stop:
+        text = tokenizer.decode(token_ids, options["skip_special"])
+        assert "".join(piece for _, piece in told) == text
     added = AnswerParts()
     for piece in pieces_of(parser(tokenizer, **options), told):
         added.add(piece)
@@ -129,6 +138,24 @@ def test_a_mark_held_back_for_a_stop_string_is_still_a_mark(name: str) -> None:
     for piece in pieces_of(parser(tokenizer), outputs(tokenizer, token_ids, repeat(1), [">!"])):
         added.add(piece)
     assert (added.reasoning, added.content) == ("a", "b")
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_marks_are_marks_whether_or_not_the_text_has_special_tokens(name: str) -> None:
+    """Also where the marks themselves are hidden from a text without them."""
+    special = TOKENIZERS[name]().special_tokens
+    hidden = tuple(replace(token, hidden=True) for token in special)
+    tokenizer = replace(TOKENIZERS[name](), special_tokens=hidden)
+    text = WELL_FORMED[name].replace("¦", "").replace("<|im_end|>", "")
+    token_ids = tokenizer.encode(text, add_special=True)
+    skipped, shown = (
+        whole_of(
+            parser(tokenizer, skip_special=skip),
+            outputs(tokenizer, token_ids, repeat(2), skip_special=skip),
+        )
+        for skip in (True, False)
+    )
+    assert skipped == shown and skipped.calls
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -36,12 +36,14 @@ def test_request_options_have_vllms_names() -> None:
     argv = ["--min-tokens", "2", "--ignore-eos", "--stop-token-ids", "7", "9", "--bad-words", "no"]
     argv += ["--logit-bias", '{"5": 1, "6": -2.5}', "--allowed-token-ids", "5", "6"]
     argv += ["--repetition-penalty", "1.2", "--presence-penalty", "-1", "--frequency-penalty", ".5"]
-    options = parse_generate_flags(["m", "--prompt", "a", *argv, "--include-stop-str-in-output"])
+    argv += ["--include-stop-str-in-output", "--no-skip-special-tokens"]
+    options = parse_generate_flags(["m", "--prompt", "a", *argv])
     assert options.sampling == {
         "min_tokens": 2,
         "ignore_eos": True,
         "stop_token_ids": [7, 9],
         "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
         "logit_bias": {5: 1.0, 6: -2.5},
         "allowed_token_ids": [5, 6],
         "repetition_penalty": 1.2,

@@ -144,7 +144,6 @@ def test_options_reach_the_engine_under_their_own_names(fake: Served, seen: list
         ({"text": "a", "sampling_params": {"temperature": -1}}, "temperature"),
         ({"text": "a", "sampling_params": {"max_new_tokens": 0}}, "max_tokens"),
         ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "stop_regex"),
-        ({"text": "a", "sampling_params": {"skip_special_tokens": False}}, "skip_special_tokens"),
         ({"text": "a", "sampling_params": {"json_schema": "{}", "regex": "a"}}, "only one of"),
         ({"text": "a", "sampling_params": {"regex": "a"}}, "grammar"),
         ({"text": "a", "image_data": ["a.png"]}, "image_data"),

@@ -1,0 +1,77 @@
+"""`skip_special_tokens: false`: the text is the tokenizer's own decode, special tokens included."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dialect_tokenizers import kimi
+from fake_server import Served
+from scripted_engine import ScriptedEngine
+
+SHOWN = "hé<|im_user|>y<|im_system|> you"
+IDS = kimi().encode(SHOWN, add_special=True)
+END = kimi().eos_token_ids[-1]
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+@pytest.fixture
+def server(serve: Callable[..., Served]) -> Served:
+    return serve(ScriptedEngine(answers=[IDS], step_s=0.002), tokenizer=kimi())
+
+
+def ask(server: Served, path: str = COMPLETIONS, **given: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "hi"}]
+    body = {"messages": messages} if path == CHAT else {"prompt": "hi"}
+    answer = server.http.post(path, json=body | {"skip_special_tokens": False} | given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]
+
+
+def test_special_tokens_are_text_where_they_are_not_skipped(server: Served) -> None:
+    assert kimi().decode(IDS) == "héy you" and kimi().decode(IDS, skip_special=False) == SHOWN
+    assert ask(server)["text"] == SHOWN
+    assert ask(server, CHAT)["message"]["content"] == SHOWN
+    for default in (None, True):
+        assert ask(server, skip_special_tokens=default)["text"] == "héy you"
+        chat = ask(server, CHAT, skip_special_tokens=default)
+        assert chat["message"]["content"] == "héy you"
+
+
+def test_pieces_of_a_stream_add_up_to_the_decode(server: Served) -> None:
+    body = {"prompt": "hi", "stream": True, "skip_special_tokens": False}
+    lines = server.http.post(COMPLETIONS, json=body).text.split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if "choices" in line]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == SHOWN
+
+
+def test_generate_has_it_among_its_sampling_params(server: Served) -> None:
+    body = {"text": "hi", "sampling_params": {"skip_special_tokens": False}}
+    assert server.http.post("/generate", json=body).json()["text"] == SHOWN
+
+
+def test_the_id_that_ends_the_answer_is_text_only_where_it_is_included(server: Served) -> None:
+    end = kimi().token_bytes(END).decode()
+    told = ask(server, include_stop_str_in_output=True, token_origins=True)
+    assert told["text"] == SHOWN + end == "".join(one["text"] for one in told["token_origins"])
+
+
+def test_a_stop_string_may_be_a_special_token(server: Served) -> None:
+    told = ask(server, stop="<|im_user|>")
+    assert (told["text"], told["stop_reason"]) == ("hé", "<|im_user|>")
+    assert ask(server, stop="<|im_user|>", skip_special_tokens=True)["text"] == "héy you"
+
+
+def test_origins_and_offsets_are_those_of_the_text(server: Served) -> None:
+    told = ask(server, token_origins=True, logprobs=0)
+    assert "".join(one["text"] for one in told["token_origins"]) == SHOWN
+    before = [kimi().decode(IDS[:count], skip_special=False) for count in range(len(IDS))]
+    starts = [len(text.rstrip("\ufffd")) for text in before]
+    assert told["logprobs"]["text_offset"][: len(IDS)] == starts
+
+
+def test_reasoning_and_content_part_where_their_marks_are(serve: Callable[..., Served]) -> None:
+    text = f"<think>{SHOWN}</think>{SHOWN}!"
+    answers = [kimi().encode(text, add_special=True)]
+    message = ask(serve(ScriptedEngine(answers=answers), tokenizer=kimi()), CHAT)["message"]
+    assert (message["reasoning"], message["content"]) == (SHOWN, SHOWN + "!")
