@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_files import ORACLES
-from sparse_checkpoint import write_sparse
+from sparse_checkpoint import write_hole, write_sparse
 
 from convert.store import open_store
 from convert.store.cli import main
@@ -94,6 +94,30 @@ def test_a_dry_run_lists_every_tensor_of_the_released_shapes(
     skipped = [line for line in lines if line["skipped_reason"]]
     assert all(line["path"] is None and line["device_nbytes"] == 0 for line in skipped)
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+def test_a_dry_run_of_released_minimax_ends_with_the_published_totals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All 62 layers; behind them one tensor of each MTP module, which the listing is without."""
+    source = tmp_path / "source"
+    tensors = write_sparse("minimax-m2.5", source, shards=3)
+    assert (len(tensors), sum(nbytes for *_, nbytes in tensors)) == (96_103, 230_121_630_720)
+    extra = [f"model.layers.{layer}.eh_proj.weight" for layer in (62, 63, 64)]
+    write_hole(source / "mtp.safetensors", [(name, "BF16", [8, 4], 64) for name in extra])
+    index = source / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())
+    listed["weight_map"] |= dict.fromkeys(extra, "mtp.safetensors")
+    index.write_text(json.dumps(listed))
+    assert main([str(source), "--dry-run"]) == 0
+    lines, _, plan = capsys.readouterr().out.rpartition("Plan")
+    skipped = "skipped: multi-token prediction, whose work a draft does"
+    for name in extra:
+        assert f"{name}  64 B  {skipped}" in lines
+    rows = [[cell.strip() for cell in row.split("│")[1:4]] for row in plan.splitlines()]
+    assert ["fp8_block", "95,728", "227,466,488,832"] in rows
+    assert [skipped, "3", "192"] in rows
+    assert ["total", "96,106", "230,121,630,912"] in rows
 
 
 def test_the_plan_in_words_ends_with_the_totals(capsys: pytest.CaptureFixture[str]) -> None:
