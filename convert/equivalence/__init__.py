@@ -1,5 +1,7 @@
 """Is a conversion right? Every layer against transformers' own, one layer in memory at a time.
 
+For Kimi, MiniMax and Llama.
+
     python -m convert.equivalence PUBLISHED [CONVERTED] --layers 0,1,30,60 --tokens 16
 
 Both sides get the same input, transformers' output of the layer before, so that differences do not

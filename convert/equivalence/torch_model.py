@@ -1,4 +1,4 @@
-"""transformers' DeepseekV3 with the weights of a published Kimi checkpoint, layer by layer."""
+"""transformers' own model with the weights of a published checkpoint, layer by layer."""
 
 import json
 from collections.abc import Callable
@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from torch import nn
-from transformers import DeepseekV3Config
-from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 
+from convert.equivalence.torch_family import torch_family
 from convert.quantize.decode import dequantize
 
 PREFIXES = ("language_model.model.", "language_model.", "model.", "")
@@ -61,16 +60,17 @@ class PublishedTensors:
 class ChosenExperts(nn.Module):
     """Stands in for all experts of a layer; each is read when a token has chosen it."""
 
-    def __init__(self, weight: Callable[[str], torch.Tensor]):
+    def __init__(self, weight: Callable[[str], torch.Tensor], names: tuple[str, str, str]):
         super().__init__()
         self._weight = weight
+        self._names = names
 
     def forward(
         self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         total = torch.zeros_like(hidden)
         for expert in chosen.unique().tolist():
-            gate, up, down = (self._weight(f"{expert}.{n}_proj") for n in ("gate", "up", "down"))
+            gate, up, down = (self._weight(f"{expert}.{name}") for name in self._names)
             rows, choice = torch.where(chosen == expert)
             x = hidden[rows]
             inner = nn.functional.silu(x @ gate.T) * (x @ up.T)
@@ -85,10 +85,11 @@ class TorchModel:
         published = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         text: dict[str, Any] = dict(published.get("text_config") or published)
         text.pop("quantization_config", None)
-        self.config = DeepseekV3Config(**text)
+        self._family = torch_family(text.get("model_type"))
+        self.config = self._family.part("Config")(**text)
         self.config._attn_implementation = "eager"
         self._tensors = PublishedTensors(directory, stack)
-        self._rotary = deepseek.DeepseekV3RotaryEmbedding(self.config)
+        self._rotary = self._family.part("RotaryEmbedding")(self.config)
 
     def embed(self, token_ids: list[int]) -> torch.Tensor:
         """[1, tokens, hidden]"""
@@ -106,24 +107,29 @@ class TorchModel:
     @torch.no_grad()
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Final norm and head."""
-        norm = deepseek.DeepseekV3RMSNorm(self.config.hidden_size, eps=self.config.rms_norm_eps)
+        norm = self._family.part("RMSNorm")(self.config.hidden_size, eps=self.config.rms_norm_eps)
         norm.weight.data = self._tensors.weight("norm")
         return norm(x) @ self._tensors.weight("lm_head").T
 
     def _load_layer(self, index: int) -> nn.Module:
-        prefix = f"layers.{index}"
         with torch.device("meta"):
-            layer = deepseek.DeepseekV3DecoderLayer(self.config, index)
-        mlp: Any = layer.mlp
-        if hasattr(mlp, "experts"):
-            mlp.experts = ChosenExperts(
-                lambda name: self._tensors.weight(f"{prefix}.mlp.experts.{name}")
+            layer = self._family.part("DecoderLayer")(self.config, index)
+
+        def published(path: str) -> str:
+            return f"layers.{index}.{self._family.published_name(path)}"
+
+        if hasattr(layer.mlp, "experts"):
+            layer.mlp.experts = ChosenExperts(
+                lambda name: self._tensors.weight(published(f"mlp.experts.{name}")),
+                self._family.expert_names,
             )
-            name = f"{prefix}.mlp.gate.e_score_correction_bias"
-            mlp.gate.e_score_correction_bias = nn.Buffer(self._tensors.tensor(name))
-        for name, parameter in list(layer.named_parameters()):
-            module = f"{prefix}.{name.removesuffix('.weight')}"
-            owner = layer.get_submodule(name.rpartition(".")[0])
+        for path, _ in list(layer.named_buffers()):
+            owner, _, name = path.rpartition(".")
+            loaded = self._tensors.tensor(published(path))
+            setattr(layer.get_submodule(owner), name, nn.Buffer(loaded))
+        for path, parameter in list(layer.named_parameters()):
+            module = published(path.removesuffix(".weight"))
+            owner = layer.get_submodule(path.rpartition(".")[0])
             loaded = self._tensors.weight(module)
             if loaded.shape != parameter.shape:
                 shapes = f"{tuple(parameter.shape)}, got {tuple(loaded.shape)}"
