@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from edited import copy_edited
-from flax import nnx
+from like_whole import assert_like_whole
 from oracle_files import ORACLES
 from wide_pair import wide_target
 
@@ -22,7 +22,7 @@ from convert.load import outline_target
 from convert.outline import Outline
 from convert.safetensors_files import read_box
 from convert.store.cli import main as convert_main
-from eagle3_jax.mesh import make_mesh, shard
+from eagle3_jax.mesh import make_mesh
 
 FOUR, BY_EXPERT = make_mesh(4), make_mesh(2, enable_expert_parallel=True)
 TARGETS = [
@@ -60,28 +60,6 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for module in (safetensors_files, read_parameter):
         monkeypatch.setattr(module, "read_box", counted)
     return sizes
-
-
-def structure(model: nnx.Module) -> list[str]:
-    """Modules, formats, axes and splits, without a mark of how a variable was made."""
-    return str(nnx.graphdef(model)).replace("'eager_sharding': True,", "").split()
-
-
-def assert_like_whole(ours: nnx.Module, whole: nnx.Module, mesh: jax.sharding.Mesh) -> None:
-    """On every device what a whole model would leave there if it were split, bit for bit."""
-    graph, state = nnx.split(whole)
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), state)
-    split = nnx.merge(graph, shapes)
-    shard(split, mesh)
-    assert structure(ours) == structure(split)
-    loaded, places = named_variables(ours), named_variables(split)
-    for path, variable in named_variables(whole).items():
-        value: Any = loaded[path].get_value()
-        place: Any = places[path].get_value()
-        expected = np.asarray(variable.get_value())
-        assert (value.sharding, value.dtype) == (place.sharding, expected.dtype)
-        for part in value.addressable_shards:
-            assert np.asarray(part.data).tobytes() == expected[part.index].tobytes(), path
 
 
 @pytest.mark.parametrize(("name", "mesh"), TARGETS)

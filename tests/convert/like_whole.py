@@ -1,0 +1,32 @@
+"""A model loaded onto a mesh beside one that was loaded whole and then split."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from convert.fill import named_variables
+from eagle3_jax.mesh import shard
+
+
+def structure(model: nnx.Module) -> list[str]:
+    """Modules, formats, axes and splits, without a mark of how a variable was made."""
+    return str(nnx.graphdef(model)).replace("'eager_sharding': True,", "").split()
+
+
+def assert_like_whole(ours: nnx.Module, whole: nnx.Module, mesh: jax.sharding.Mesh) -> None:
+    """On every device what a whole model would leave there if it were split, bit for bit."""
+    graph, state = nnx.split(whole)
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), state)
+    split = nnx.merge(graph, shapes)
+    shard(split, mesh)
+    assert structure(ours) == structure(split)
+    loaded, places = named_variables(ours), named_variables(split)
+    for path, variable in named_variables(whole).items():
+        value: Any = loaded[path].get_value()
+        place: Any = places[path].get_value()
+        expected = np.asarray(variable.get_value())
+        assert (value.sharding, value.dtype) == (place.sharding, expected.dtype)
+        for part in value.addressable_shards:
+            assert np.asarray(part.data).tobytes() == expected[part.index].tobytes(), path
