@@ -1,4 +1,7 @@
-"""The command eagle3-train: a small target, or an EAGLE-3 draft for any target."""
+"""The command eagle3-train: a small target, or an EAGLE-3 draft for a target that speaks as Kimi.
+
+In Kimi's chat tokens: by them it tells what the assistant says.
+"""
 
 import argparse
 import sys
@@ -46,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--attention",
         choices=("grouped", "latent"),
         default="grouped",
-        help="grouped: Llama's; latent: the target's own kind and widths",
+        help="grouped: Llama's; latent: Kimi's, of the target's widths",
     )
     draft.add_argument("--rows", type=_positive, default=12, help="packed rows a step")
     draft.add_argument("--row-length", type=_positive, default=160, help="tokens of a packed row")

@@ -57,12 +57,13 @@ def train_target(options: argparse.Namespace) -> bool:
 def train_draft(options: argparse.Namespace) -> bool:
     """Trains a draft for `options.target` and writes its published directory."""
     _prepare(options)
-    target, tokenizer = load_target(options.target), load_tokenizer(options.target)
+    tokenizer = load_tokenizer(options.target)
     if options.data is None:
         batch_at = recipe.demo_batches(tokenizer, options.seed)
     else:
         samples = read_samples(options.data, tokenizer, options.row_length)
         batch_at = sample_batches(samples, options.rows, options.row_length, options.seed)
+    target = load_target(options.target)
     draft = _new_draft(options, target, batch_at)
     graphdef, params, rest = split_draft(draft)
     target_graphdef, target_state = nnx.split(target)
@@ -152,7 +153,10 @@ def _attention(kind: str, target: TargetConfig) -> dict[str, Any]:
     if kind == "grouped":
         return {"rope": RopeConfig(target.rope.theta)}
     if not isinstance(target, KimiConfig):
-        raise ValueError("a draft with latent attention needs a target that has it")
+        raise ValueError(
+            "--attention latent takes its widths from Kimi's latent attention, which this target "
+            "has not: use --attention grouped"
+        )
     widths = {field.name: getattr(target, field.name) for field in fields(LatentShape)}
     return {"rope": target.rope, "latent": LatentShape(**widths)}
 

@@ -21,7 +21,10 @@ def sample_maker(tokenizer: Tokenizer) -> SampleMaker:
     ids = {token.text: token.token_id for token in tokenizer.special_tokens}
     names = ("<|im_assistant|>", "<|im_middle|>", "<|im_end|>")
     if missing := [name for name in names if name not in ids]:
-        raise ValueError(f"the tokenizer lacks Kimi's chat tokens {', '.join(missing)}")
+        raise ValueError(
+            "training tells the assistant's part of a conversation by Kimi's chat tokens, so the "
+            f"target's tokenizer must have them; this one lacks {', '.join(missing)}"
+        )
     start, middle, end = (ids[name] for name in names)
     marks = tuple(ids[name] for name in ("<think>", "</think>") if name in ids)
 

@@ -11,8 +11,10 @@ from flax import nnx
 from safetensors import safe_open
 
 from convert import load_draft, load_target, load_tokenizer, save_hf
+from eagle3_jax.config import LlamaConfig
 from eagle3_jax.forward import draft_forward, forward
 from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.llama import LlamaTarget
 from serve.demo import recipe
 from serve.demo.corpus import conversations
 from serve.demo.tokenizer import train_ranks, write_tokenizer
@@ -66,7 +68,7 @@ def draft_command(target: Path, data: Path, output: Path, *more: str) -> list[st
     return ["draft", *where, *sizes, "--intermediate-size", "32", *more]
 
 
-def test_a_draft_for_any_target_loads_and_resumes_to_the_same_weights(
+def test_a_draft_loads_and_resumes_to_the_same_weights(
     target_dir: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -134,6 +136,29 @@ def test_a_missing_target_is_one_clear_error(
 ) -> None:
     assert main(draft_command(tmp_path / "nowhere", data, tmp_path / "out")) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_tokenizer_without_kimis_chat_tokens_is_refused_before_a_weight_is_read(
+    target_dir: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("tiktoken.model", "tokenizer_config.json", "config.json"):
+        text = (target_dir / name).read_bytes().replace(b"<|im_middle|>", b"<|im_others|>")
+        (tmp_path / name).write_bytes(text)
+    assert main(draft_command(tmp_path, data, tmp_path / "out")) == 2
+    assert "must have them; this one lacks <|im_middle|>\n" in capsys.readouterr().err
+
+
+def test_latent_attention_needs_kimis(
+    target_dir: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    widths = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2}
+    config = {"model_type": "llama", "vocab_size": BASE + 256, "num_hidden_layers": 3, **widths}
+    more = {"num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 1e4}
+    config |= more | {"max_position_embeddings": 64, "eos_token_id": BASE + 2}
+    save_hf(LlamaTarget(LlamaConfig.from_hf(config), rngs=nnx.Rngs(0)), tmp_path)
+    write_tiny_tokenizer(tmp_path)
+    assert main(draft_command(tmp_path, data, tmp_path / "out", "--attention", "latent")) == 2
+    assert "use --attention grouped" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--steps", "--unroll", "--rows"])
