@@ -21,7 +21,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "input_embeds": (None,),
     "lora_path": (None,),
     "priority": (None, 0),
-    "cache_salt": (None,),
     "extra_key": (None,),
     "session_params": (None,),
     "token_ids_logprob": (None, []),
@@ -34,6 +33,9 @@ NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
     "stop_regex": (None, [], ""),
     "structural_tag": (None,),
 }
+
+
+Salt = Annotated[str, Field(min_length=1)]
 
 
 class NativeSampling(GenerationRequest):
@@ -83,6 +85,7 @@ class NativeRequest(FirstErrorOnly):
         default_factory=lambda: [NativeSampling.model_validate({})]
     )
     rid: str | list[str] | None = None
+    cache_salt: Salt | list[Salt] | None = None
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: int | list[int] | None = None
     top_logprobs_num: (
@@ -126,10 +129,11 @@ class NativeRequest(FirstErrorOnly):
         samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)
         samplings = _each("sampling_params", samplings, count)
         rids = _each("rid", self.rid, count)
+        salts = _each("cache_salt", self.cache_salt, count)
         starts = _each("logprob_start_len", self.logprob_start_len, count)
         tops = _each("top_logprobs_num", self.top_logprobs_num, count)
         wanted = _each("return_logprob", self.return_logprob, count)
-        each = zip(prompts, samplings, rids, wanted, tops, starts, strict=True)
+        each = zip(prompts, samplings, rids, salts, wanted, tops, starts, strict=True)
         return [_asked(*one) for one in each]
 
 
@@ -137,13 +141,14 @@ def _asked(
     prompt: str | list[int],
     sampling: NativeSampling,
     rid: str | None,
+    salt: str | None,
     wanted: bool | None,
     top: int | None,
     start: int | None,
 ) -> Asked:
     top = (top or 0) if wanted else None
     start = None if top is None or start is None or start < 0 else start
-    told = {"logprobs": top, "prompt_logprobs": None if start is None else top}
+    told = {"logprobs": top, "prompt_logprobs": None if start is None else top, "cache_salt": salt}
     return Asked(prompt, sampling.model_copy(update=told), rid, top, start)
 
 

@@ -78,6 +78,7 @@ class GenerationRequest(StructuredFields):
     speculative: SpeculativeOptions | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     logprobs_mode: str | None = None
+    cache_salt: str | None = Field(None, min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None

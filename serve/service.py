@@ -85,7 +85,8 @@ class Service:
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
                 params = _checked(**sampling, seed=seed + sibling, structured_outputs=outputs)
-                requests.append(Request(f"{run}-{len(requests)}", list(prompt), params))
+                name, salt = f"{run}-{len(requests)}", body.cache_salt or ""
+                requests.append(Request(name, list(prompt), params, salt))
         return tuple(requests)
 
     async def compile_grammar(self, outputs: StructuredOutputs | None) -> None:

@@ -17,7 +17,6 @@ SHARED: dict[str, tuple[object, ...]] = {
     "return_tokens_as_token_ids": (None, False),
     "truncate_prompt_tokens": (None,),
     "kv_transfer_params": (None,),
-    "cache_salt": (None,),
     "priority": (None, 0),
     "thinking_token_budget": (None,),
     "repetition_detection": (None,),
@@ -46,7 +45,7 @@ CHAT = SHARED | {
 INSTEAD = {
     "use_beam_search": "answers are sampled, n of them",
     "suffix": "the models are not trained to fill in the middle",
-    "cache_salt": "all requests share prefixes, or none with --no-enable-prefix-caching",
+    "extra_key": "cache_salt keeps the prefixes of requests apart",
     "priority": "requests start in the order they came; leave it out or send 0",
     "thinking_token_budget": "max_tokens bounds reasoning and answer together",
     "repetition_detection": "max_tokens and stop end an answer early",

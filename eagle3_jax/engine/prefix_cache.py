@@ -3,7 +3,8 @@
 A page's key covers every token up to its end and the one after it, because draft KV at position i
 comes from token i+1. So a page has a key only once its next token is known, and a prompt's last
 token is never in a page found for it: running it gives the hidden state and the features from
-which rounds go on. Without a draft the rule is the same.
+which rounds go on. Without a draft the rule is the same. A request's salt comes before its tokens,
+so that nobody learns by the time of an answer what others with another salt have asked.
 """
 
 import math
@@ -84,6 +85,15 @@ class PrefixCache:
         keys = sequence.page_keys
         for start in range(len(keys) * self._page_size, count * self._page_size, self._page_size):
             tokens = sequence.tokens_between(start, start + self._page_size + 1)
-            text = (keys[-1] if keys else b"") + array("q", tokens).tobytes()
+            before = keys[-1] if keys else _salt_key(sequence.request.cache_salt)
+            text = before + array("q", tokens).tobytes()
             keys.append(blake2b(text, digest_size=KEY_BYTES).digest())
         return keys[:count]
+
+
+def _salt_key(salt: str) -> bytes:
+    """What the keys of a salt begin with; no page has such a key."""
+    if not salt:
+        return b""
+    text = salt.encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=KEY_BYTES, person=b"cache_salt").digest()

@@ -14,11 +14,15 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to generate; a caller expands n > 1 into n requests with seed + i."""
+    """One sequence to generate; a caller expands n > 1 into n requests with seed + i.
+
+    cache_salt: only requests of the same salt share pages of the prefix cache.
+    """
 
     request_id: str
     prompt_ids: list[int]
     sampling: SamplingParams
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True)

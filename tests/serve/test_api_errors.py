@@ -39,6 +39,7 @@ BAD_COMPLETIONS = {
     "logprobs_mode": {"logprobs_mode": "raw_logits"},
     "return_tokens_as_token_ids": {"return_tokens_as_token_ids": True},
     "suffix": {"suffix": "x"},
+    "cache_salt": {"cache_salt": ""},
     "logit_bias": {"logit_bias": {"5": 101}},
     "allowed_token_ids": {"allowed_token_ids": []},
     "bad_words": {"bad_words": [" "]},

@@ -28,22 +28,40 @@ GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])
-@pytest.mark.parametrize("kind", GIVEN)
-def test_an_option_reaches_the_engine(
-    fake: Served, monkeypatch: pytest.MonkeyPatch, kind: str, chat: bool
-) -> None:
-    seen: list[Request] = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The engine's requests."""
+    requests: list[Request] = []
     add = FakeEngine.add
 
     def listen(self: FakeEngine, request: Request) -> None:
-        seen.append(request)
+        requests.append(request)
         add(self, request)
 
     monkeypatch.setattr(FakeEngine, "add", listen)
+    return requests
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])
+@pytest.mark.parametrize("kind", GIVEN)
+def test_an_option_reaches_the_engine(
+    fake: Served, seen: list[Request], kind: str, chat: bool
+) -> None:
     given, expected = GIVEN[kind]
     prompt = {"messages": [{"role": "user", "content": "a"}]} if chat else {"prompt": "a"}
     path = "/v1/chat/completions" if chat else "/v1/completions"
     answer = fake.http.post(path, json={**prompt, **given, "max_tokens": 3, "seed": 1})
     assert answer.status_code == 200, answer.text
     assert seen[0].sampling == SamplingParams(max_tokens=3, seed=1, **expected)
+
+
+def test_a_salt_reaches_the_engine_from_every_endpoint(fake: Served, seen: list[Request]) -> None:
+    messages = [{"role": "user", "content": "a"}]
+    for path, body in (
+        ("/v1/completions", {"prompt": ["a", "b"], "cache_salt": "x"}),
+        ("/v1/chat/completions", {"messages": messages, "cache_salt": "x"}),
+        ("/generate", {"text": ["a", "b"], "cache_salt": ["y", "z"]}),
+        ("/generate", {"text": "a"}),
+    ):
+        assert fake.http.post(path, json=body).status_code == 200
+    assert [request.cache_salt for request in seen] == ["x", "x", "x", "y", "z", ""]

@@ -8,6 +8,9 @@ from driving import Answer, drive, sizes
 from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.pages import PagePool
+from eagle3_jax.engine.prefix_cache import PrefixCache
+from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
@@ -133,6 +136,25 @@ def test_prompts_that_part_at_a_pages_end_do_not_share_its_draft_row(
         np.testing.assert_allclose(one, other, atol=ATOL)
     other_draft = rows(cold, Request("c", STEM, KINDS[0]), 16)[-1]
     assert np.abs(fresh[-1][15] - other_draft[15]).max() > 100 * ATOL
+
+
+def test_only_requests_of_one_salt_share_pages() -> None:
+    config, pages = sizes(0), PagePool(28)
+    cache = PrefixCache(pages, config)
+
+    def tokens_found(salt: str) -> int:
+        request = Request("a", STEM, KINDS[0], salt)
+        sequence = Sequence.of(request, (), config.max_model_len, None)
+        cache.reuse(sequence)
+        found = sequence.num_prefilled
+        sequence.pages += pages.take(4 - len(sequence.pages)) or []
+        cache.publish(sequence, len(STEM) - 1)
+        pages.give_back(sequence.pages)
+        return found
+
+    salts = ("", "mine", "yours", "\ud800")
+    assert [tokens_found(salt) for salt in salts] == [0, 0, 0, 0]
+    assert [tokens_found(salt) for salt in salts] == [16, 16, 16, 16]
 
 
 @pytest.mark.optimised
