@@ -1,21 +1,26 @@
-"""MiniMax-M2 through the commands: random weights under the demo's tokenizer."""
+"""MiniMax-M2 through commands and server: random weights under the demo's tokenizer."""
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dialect_tokenizers
 import pytest
+from fake_server import Served, served_by
 from flax import nnx
-from tiny import DRAFT, MINIMAX
+from tiny import DRAFT, MINIMAX, tiny_draft
 
 from convert import load_tokenizer, save_hf
-from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.minimax import MiniMaxTarget
+from serve.bench.cli import main as bench
 from serve.demo import demo_target_dir
 from serve.generate import main
+from serve.loading import build_engine, load_pair
 
+QUESTION = "What is 95 + 61?"
 TOKENIZER_FILES = ("tiktoken.model", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -28,12 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     head: Any = target.lm_head.kernel
     head.set_value(50 * head.get_value())
     sizes = {"vocab_size": vocab, "draft_vocab_size": vocab}
-    draft = Eagle3Draft(
-        replace(DRAFT, **sizes),
-        rngs=nnx.Rngs(1),
-        embed_tokens=target.embed_tokens,
-        lm_head=target.lm_head,
-    )
+    draft = tiny_draft(target, config=replace(DRAFT, **sizes))
     save_hf(target, into / "target", dtype="float32")
     save_hf(draft, into / "draft", dtype="float32", shared_with=target)
     for name in TOKENIZER_FILES:
@@ -41,16 +41,63 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return into / "target", into / "draft"
 
 
+@pytest.fixture(scope="module")
+def server(pair: tuple[Path, Path]) -> Iterator[Served]:
+    """With MiniMax's marks and template, and the programs that eagle3-generate compiles."""
+    tokenizer = dialect_tokenizers.minimax()
+    loaded = load_pair(*pair, adapt_tokenizer=lambda _: tokenizer)
+    sizes = {"max_num_seqs": 1, "batch_buckets": (1,), "enable_structured_outputs": False}
+    engine = build_engine(loaded, num_speculative_tokens=3, **sizes)
+    with served_by(engine, tokenizer) as running:
+        yield running
+
+
+def generated(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    """What eagle3-generate says to the question."""
+    flags = ["--prompt", QUESTION, "--max-tokens", "24", "--temperature", "0.7", "--seed", "0"]
+    assert main([*argv, *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 def test_generate_says_the_same_with_and_without_a_draft(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, draft = map(str, pair)
-    flags = ["--prompt", "What is 95 + 61?", "--max-tokens", "12", "--seed", "3", "--json"]
-    answers = []
-    for extra in (["--draft", draft, "--num-speculative-tokens", "3"], []):
-        assert main([target, *flags, "--temperature", "0.7", *extra]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
-    drafted, plain = answers
+    drafted = generated(capsys, target, "--draft", draft, "--num-speculative-tokens", "3")
+    plain = generated(capsys, target)
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["finish_reason"] == plain["finish_reason"] == "length"
-    assert len(drafted["accepted"]) >= 1
+    assert sum(drafted["accepted"]) > 0
+
+
+def test_a_chat_over_http_is_read_as_minimaxs_and_the_same_without_drafts(server: Served) -> None:
+    messages = [{"role": "user", "content": QUESTION}]
+    body = {"messages": messages, "max_tokens": 24, "temperature": 0.7, "seed": 1}
+    body |= {"return_token_ids": True, "ignore_eos": True}
+    drafted, plain = (
+        server.http.post("/v1/chat/completions", json=body | more).json()
+        for more in ({}, {"speculative": {"num_tokens": 0}})
+    )
+    tokenizer = dialect_tokenizers.minimax()
+    assert drafted["prompt_token_ids"] == tokenizer.encode_chat(messages)
+    ours, theirs = drafted["choices"][0], plain["choices"][0]
+    assert ours["token_ids"] == theirs["token_ids"] and len(ours["token_ids"]) == 24
+    assert ours["spec"]["accepted"] > theirs["spec"]["accepted"] == 0
+    # The template opens the reasoning, and this answer does not end it.
+    assert ours["message"]["reasoning_content"] == tokenizer.decode(ours["token_ids"])
+    assert ours["message"]["content"] is None
+
+
+def test_bench_accept_counts_what_generate_accepted(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, draft = map(str, pair)
+    drafted = generated(capsys, target, "--draft", draft, "--num-speculative-tokens", "3")
+    (tmp_path / "sums.jsonl").write_text(json.dumps({"prompt": QUESTION}))
+    record = tmp_path / "record"
+    flags = ["--data", str(tmp_path), "--max-tokens", "24", "--temperature", "0.7"]
+    assert bench(["accept", target, "--draft", draft, *flags, "--json", str(record)]) == 0
+    row, overall = json.loads(record.read_text())["rows"]
+    assert (row["category"], row["tokens"]) == ("sums", len(drafted["token_ids"]))
+    assert row["counts"]["accepted"] == overall["counts"]["accepted"] == sum(drafted["accepted"])
+    assert row["counts"]["drafts"] == sum(verified > 0 for verified in drafted["verified"])
