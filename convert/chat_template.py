@@ -13,7 +13,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from convert.safetensors_files import read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
-PRIVATE_USE = range(0xF0000, 0xFFFFE)
+MARK = "\ud800"
+"""Half a surrogate pair: no sound text has one, and encoded text never does."""
 
 
 def load_template(directory: Path) -> Template | None:
@@ -39,23 +40,26 @@ def compile_template(source: str, origin: str) -> Template:
         raise ValueError(f"{origin}: the chat template is not valid jinja: {error}") from error
 
 
-def break_specials(value: Any, special: Sequence[str]) -> tuple[Any, str]:
-    """Puts a mark inside every special string in a JSON value, so that it reads as plain text.
+def break_specials(value: Any, special: Sequence[str]) -> Any:
+    """Puts MARK inside every special string in a JSON value, so that it reads as plain text.
 
     Also where a string ends or begins with a part of one, which two strings side by side, or one
-    beside the template's text, could make whole. Returns the value and the mark, a private-use
-    character that the value does not contain.
+    beside the template's text, could make whole. Lone surrogates, of which MARK is one, become
+    U+FFFD, which is what they are encoded as.
     """
-    text = json.dumps(value, ensure_ascii=False)
-    mark = next(chr(code) for code in PRIVATE_USE if chr(code) not in text)
-    return _Breaker(special, mark).broken(value), mark
+    return _Breaker(special).broken(value)
+
+
+def sound(text: str) -> str:
+    """The text with U+FFFD for lone surrogates: JSON escapes bring them, UTF-8 has none."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class _Breaker:
-    """Breaks special strings with a mark."""
+    """Breaks special strings."""
 
-    def __init__(self, special: Sequence[str], mark: str) -> None:
-        self._special, self._mark = special, mark
+    def __init__(self, special: Sequence[str]) -> None:
+        self._special = special
         self._longest = max(map(len, special), default=1) - 1
         self._starts = {text[0] for text in special}
         self._ends = {text[-1] for text in special}
@@ -69,10 +73,11 @@ class _Breaker:
         return self._text(value) if isinstance(value, str) else value
 
     def _text(self, value: str) -> str:
+        value = sound(value)
         for text in self._special:
-            value = value.replace(text, text[0] + self._mark + text[1:])
-        before = self._mark if self._begins_inside(value) else ""
-        return before + value + (self._mark if self._ends_inside(value) else "")
+            value = value.replace(text, text[0] + MARK + text[1:])
+        before = MARK if self._begins_inside(value) else ""
+        return before + value + (MARK if self._ends_inside(value) else "")
 
     def _ends_inside(self, value: str) -> bool:
         """Whether a special string may begin at the end of the value."""

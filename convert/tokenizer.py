@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError
 
-from convert.chat_template import break_specials, load_template, read_template
+from convert.chat_template import MARK, break_specials, load_template, read_template, sound
 from convert.codecs import Codec, JsonCodec, TiktokenCodec
 from convert.tiktoken_file import (
     RANKS_FILE,
@@ -84,8 +84,8 @@ class Tokenizer:
         Messages and options are JSON values; options are those of `apply_chat_template`.
         """
         texts = list(self._special_by_text)
-        (broken, options), mark = break_specials([messages, kwargs], texts)
-        return self._encode_marked(self.apply_chat_template(broken, **options), mark)
+        broken, options = break_specials([messages, kwargs], texts)
+        return self._encode_marked(self.apply_chat_template(broken, **options), MARK)
 
     def _encode_marked(self, text: str, mark: str) -> list[int]:
         """Encodes special strings as ids and takes the mark out of what lies between them."""
@@ -97,9 +97,7 @@ class Tokenizer:
         return ids
 
     def _encode_plain(self, text: str) -> list[int]:
-        # Lone surrogates reach us through JSON escapes and have no UTF-8 form.
-        sound = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return [i for chunk in split_long_text(sound) for i in self.codec.encode(chunk)]
+        return [i for chunk in split_long_text(sound(text)) for i in self.codec.encode(chunk)]
 
     @cached_property
     def _special_by_id(self) -> dict[int, SpecialToken]:

@@ -22,6 +22,7 @@ from serve.errors import ApiError, invalid_request, queue_full, unavailable
 from serve.output_stream import OutputStream
 
 logger = logging.getLogger(__name__)
+STOP_POLL_S = 0.01
 
 
 class EngineThread:
@@ -176,7 +177,9 @@ class EngineThread:
     async def stop(self, timeout_s: float) -> None:
         """Ends the thread, or leaves it when it is still busy after `timeout_s` (see `alive`)."""
         self._inbox.put(Stop())
-        await asyncio.to_thread(self._thread.join, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while self.alive and time.monotonic() < deadline:
+            await asyncio.sleep(STOP_POLL_S)
 
     # On the event loop, called by the thread.
 

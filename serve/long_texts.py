@@ -1,10 +1,11 @@
 """Long texts are tokenised beside the event loop, so that nobody else waits for them."""
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 import fastapi
+
+from serve.beside import beside
 
 T = TypeVar("T")
 
@@ -16,4 +17,4 @@ async def tokenising(request: fastapi.Request, work: Callable[[], T]) -> T:
     """Does the work on the texts of this request; the tokenizers' own code leaves the lock free."""
     if len(await request.body()) < LONG_BYTES:
         return work()
-    return await asyncio.to_thread(work)
+    return await beside(work)

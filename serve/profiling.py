@@ -5,11 +5,13 @@ Traces lie under --profile-dir, which only the command line sets: no request nam
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
 
+from serve.beside import beside
 from serve.errors import ApiError, invalid_request
 
 NO_DIRECTORY = "this server writes no traces; start it with --profile-dir DIR"
@@ -41,7 +43,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
         async with lock:
             if running:
                 raise ApiError(409, "a trace is under way", code="profile_running")
-            await asyncio.to_thread(profiler.start_trace, str(directory))
+            await beside(partial(profiler.start_trace, str(directory)))
             running = True
         ignored = [name for name in IGNORED if fields.get(name) is not None]
         return {"success": True, "ignored": ignored}
@@ -53,7 +55,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
             if not running:
                 raise ApiError(409, "no trace is under way", code="no_profile")
             running = False
-            await asyncio.to_thread(profiler.stop_trace)
+            await beside(profiler.stop_trace)
         return {"success": True}
 
     return router

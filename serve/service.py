@@ -1,10 +1,10 @@
 """What an HTTP request needs to become engine requests: model facts, defaults and checks."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.bad_words import spell_bad_words
+from serve.beside import beside
 from serve.dialects import PLAIN, ChatReading
 from serve.engine_thread import EngineThread
 from serve.errors import ApiError, invalid_request
@@ -98,7 +99,7 @@ class Service:
         if self.grammars is None:
             raise invalid_request(NO_GRAMMARS, param=param, code="unsupported_option")
         try:
-            await asyncio.to_thread(self.grammars.start, outputs)
+            await beside(partial(self.grammars.start, outputs))
         except ValueError as error:
             raise invalid_request(str(error), param=param) from error
 
