@@ -33,9 +33,11 @@ prove-sharding: .venv/installed-test
 prove-kernels: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
 
-# 10,000 requests that no client should send, at the embedded pair; `make test` sends 250.
+# 10,000 requests that no client should send, at the embedded pair, and bodies made to hold others
+# up; `make test` sends 250 and 6.
 prove-server: .venv/installed-fuzz
 	$(BIN)/python tests/serve/fuzz_server.py
+	$(BIN)/python tests/serve/hostile_bodies.py
 
 # Every kernel and the whole round, at full size too, through XLA's ROCm compiler, for MI355X and
 # MI325X.

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from convert.safetensors_files import read_json
+from convert.special_texts import SpecialTexts
 
 TEMPLATE_FILE = "chat_template.jinja"
 MARK = "\ud800"
@@ -40,56 +40,24 @@ def compile_template(source: str, origin: str) -> Template:
         raise ValueError(f"{origin}: the chat template is not valid jinja: {error}") from error
 
 
-def break_specials(value: Any, special: Sequence[str]) -> Any:
+def break_specials(value: Any, special: SpecialTexts) -> Any:
     """Puts MARK inside every special string in a JSON value, so that it reads as plain text.
 
-    Also where a string ends or begins with a part of one, which two strings side by side, or one
-    beside the template's text, could make whole. Lone surrogates, of which MARK is one, become
-    U+FFFD, which is what they are encoded as.
+    Lone surrogates, of which MARK is one, become U+FFFD, which is what they are encoded as.
     """
-    return _Breaker(special).broken(value)
+    if isinstance(value, dict):
+        items = value.items()
+        return {break_specials(key, special): break_specials(item, special) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        return [break_specials(item, special) for item in value]
+    return special.broken(sound(value), MARK) if isinstance(value, str) else value
 
 
 def sound(text: str) -> str:
     """The text with U+FFFD for lone surrogates: JSON escapes bring them, UTF-8 has none."""
+    if text.isascii():
+        return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-class _Breaker:
-    """Breaks special strings."""
-
-    def __init__(self, special: Sequence[str]) -> None:
-        self._special = special
-        self._longest = max(map(len, special), default=1) - 1
-        self._starts = {text[0] for text in special}
-        self._ends = {text[-1] for text in special}
-
-    def broken(self, value: Any) -> Any:
-        """The JSON value with all its strings broken."""
-        if isinstance(value, dict):
-            return {self.broken(key): self.broken(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.broken(item) for item in value]
-        return self._text(value) if isinstance(value, str) else value
-
-    def _text(self, value: str) -> str:
-        value = sound(value)
-        for text in self._special:
-            value = value.replace(text, text[0] + MARK + text[1:])
-        before = MARK if self._begins_inside(value) else ""
-        return before + value + (MARK if self._ends_inside(value) else "")
-
-    def _ends_inside(self, value: str) -> bool:
-        """Whether a special string may begin at the end of the value."""
-        end = value[-self._longest :]
-        places = [i for i, char in enumerate(end) if char in self._starts]
-        return any(text.startswith(end[i:]) for i in places for text in self._special)
-
-    def _begins_inside(self, value: str) -> bool:
-        """Whether a special string may end at the beginning of the value."""
-        begin = value[: self._longest]
-        places = [i + 1 for i, char in enumerate(begin) if char in self._ends]
-        return any(text.endswith(begin[:i]) for i in places for text in self._special)
 
 
 def read_template(directory: Path) -> str | None:

@@ -4,7 +4,6 @@ A directory with tokenizer.json runs through `tokenizers`, one with tiktoken.mod
 `tiktoken`; both behave the same. Special tokens are recognised only where the caller says so.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from jinja2 import Template, TemplateError
 
 from convert.chat_template import MARK, break_specials, load_template, read_template, sound
 from convert.codecs import Codec, JsonCodec, TiktokenCodec
+from convert.special_texts import SpecialTexts
 from convert.tiktoken_file import (
     RANKS_FILE,
     SpecialToken,
@@ -37,6 +37,14 @@ MAX_CHUNK_CHARS = 400_000
 MAX_RUN_CHARS = 25_000
 
 
+class TooManyTokens(ValueError):
+    """A text is longer than `most` tokens."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the text has more than {most} tokens")
+        self.most = most
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """Text to token ids and back, and chat messages to prompts."""
@@ -49,9 +57,12 @@ class Tokenizer:
     template: Template | None = field(repr=False)
     template_text: str | None = field(default=None, repr=False)
 
-    def encode(self, text: str, add_special: bool = False) -> list[int]:
-        """Encodes text; with `add_special`, special strings in it become their ids."""
-        return self._encode_marked(text, "") if add_special else self._encode_plain(text)
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        """Encodes text; with `add_special`, special strings in it become their ids.
+
+        Raises TooManyTokens above `most` of them, from the text's length alone where that tells.
+        """
+        return self._encode_marked(sound(text), add_special, most)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Decodes ids; incomplete UTF-8 becomes U+FFFD, ids beyond the vocabulary vanish."""
@@ -78,26 +89,45 @@ class Tokenizer:
         except (TemplateError, *BUGS_OF_TEMPLATES) as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
 
-    def encode_chat(self, messages: Sequence[Any], **kwargs: Any) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
+    ) -> list[int]:
         """Renders and encodes: the template's special strings become ids, the messages' do not.
 
-        Messages and options are JSON values; options are those of `apply_chat_template`.
+        Messages and options are JSON values; options are those of `apply_chat_template`, `most`
+        and the error those of `encode`.
         """
-        texts = list(self._special_by_text)
-        broken, options = break_specials([messages, kwargs], texts)
-        return self._encode_marked(self.apply_chat_template(broken, **options), MARK)
+        broken, options = break_specials([messages, kwargs], self._special_texts)
+        return self._encode_marked(self.apply_chat_template(broken, **options), True, most)
 
-    def _encode_marked(self, text: str, mark: str) -> list[int]:
-        """Encodes special strings as ids and takes the mark out of what lies between them."""
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self.token_bytes(token_id)) for token_id in range(self.vocab_size))
+
+    def _encode_marked(self, text: str, add_special: bool, most: int | None) -> list[int]:
+        """Encodes text without the marks in it."""
+        size = len(text.replace(MARK, "").encode(errors="replace"))
+        if most is not None and size > most * self.longest_token:
+            raise TooManyTokens(most)
         ids: list[int] = []
-        for piece in self._special_pattern.split(text):
-            token_id = self._special_by_text.get(piece)
-            plain = piece.replace(mark, "") if mark else piece
-            ids += self._encode_plain(plain) if token_id is None else [token_id]
+        for piece in self._pieces(text) if add_special else self._plain(text):
+            ids += piece
+            if most is not None and len(ids) > most:
+                raise TooManyTokens(most)
         return ids
 
-    def _encode_plain(self, text: str) -> list[int]:
-        return [i for chunk in split_long_text(sound(text)) for i in self.codec.encode(chunk)]
+    def _pieces(self, text: str) -> Iterator[Sequence[int]]:
+        """The ids of special texts and of what lies between them."""
+        for piece in self._special_texts.split(text):
+            token_id = self._special_by_text.get(piece)
+            if token_id is None:
+                yield from self._plain(piece)
+            else:
+                yield (token_id,)
+
+    def _plain(self, text: str) -> Iterator[Sequence[int]]:
+        return map(self.codec.encode, split_long_text(sound(text.replace(MARK, ""))))
 
     @cached_property
     def _special_by_id(self) -> dict[int, SpecialToken]:
@@ -108,9 +138,8 @@ class Tokenizer:
         return {token.text: token.token_id for token in self.special_tokens}
 
     @cached_property
-    def _special_pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self._special_by_text, key=len, reverse=True)
-        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+    def _special_texts(self) -> SpecialTexts:
+        return SpecialTexts(list(self._special_by_text))
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import fastapi
 from fastapi import Response
 
-from eagle3_jax.engine import RequestOutput
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.engine import Request, RequestOutput
 from serve.choices import Choices, ChoiceState
 from serve.logprobs import logprobs_by_id
 from serve.options import SpecMetricsLevel
@@ -139,13 +138,11 @@ async def answer(
     request: fastapi.Request,
     body: GenerationRequest,
     form: Form,
-    prompts: Sequence[list[int]],
-    default_max_tokens: int | None,
-    outputs: StructuredOutputs | None,
+    requests: Sequence[Request],
+    num_prompts: int,
 ) -> Response:
-    """Runs the prompts."""
-    requests = service.plan(body, prompts, default_max_tokens, outputs)
-    await service.compile_grammar(outputs)
+    """Runs the requests, as many for each prompt."""
+    await service.compile_grammar(requests[0].sampling.structured_outputs)
     stream = await service.engine.submit(requests)
     envelope = {
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
@@ -154,7 +151,7 @@ async def answer(
         **synthetic_stamp(service.engine.stats),
     }
     choices = request.state.record.choices = Choices(
-        requests, len(prompts), prompt_only=body.prompt_only
+        requests, num_prompts, prompt_only=body.prompt_only
     )
     under_way = Answer(
         body,

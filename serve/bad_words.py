@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from eagle3_jax.sampling_rows import MAX_BAD_WORDS
+from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 
 class Encoder(Protocol):
     """What spells a word (`convert.tokenizer.Tokenizer`)."""
 
-    def encode(self, text: str, add_special: bool = False) -> list[int]: ...
+    def encode(
+        self, text: str, add_special: bool = False, most: int | None = None
+    ) -> list[int]: ...
 
 
 def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -17,6 +19,8 @@ def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, 
 
     Raises ValueError for what is no word or can't be encoded, and for too many spellings.
     """
+    if len(words) > MAX_BAD_WORDS:
+        raise ValueError(f"bad_words may have at most {MAX_BAD_WORDS} words; got {len(words)}")
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         bare = word.lstrip()
@@ -24,9 +28,9 @@ def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, 
             raise ValueError("bad_words must be words")
         try:
             for text in (bare, f" {bare}"):
-                found[tuple(encoder.encode(text))] = None
+                found[tuple(encoder.encode(text, most=MAX_BAD_WORD_TOKENS))] = None
         except ValueError as error:
-            raise ValueError(f"bad_words: {word!r} can't be encoded: {error}") from error
+            raise ValueError(f"bad_words: {word!r:.100} can't be encoded: {error}") from error
     if len(found) > MAX_BAD_WORDS:
         raise ValueError(
             f"bad_words: at most {MAX_BAD_WORDS} spellings, and a word has one with a space in "

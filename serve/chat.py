@@ -1,17 +1,21 @@
 """POST /v1/chat/completions."""
 
+from functools import partial
 from typing import Any, Protocol
 
 import fastapi
 from fastapi import APIRouter, Response
 
-from eagle3_jax.engine import RequestOutput
+from convert.tokenizer import TooManyTokens
+from eagle3_jax.engine import Request, RequestOutput
 from serve.answer import answer
 from serve.answer_form import answer_form
 from serve.answer_parser import AnswerParser
 from serve.choices import ChoiceState
-from serve.errors import invalid_request
-from serve.history import template_message
+from serve.completions import too_long
+from serve.errors import invalid_request, shortened
+from serve.history import template_messages
+from serve.json_body import JsonRoute
 from serve.logprobs import ChatLogprobs, chat_logprobs
 from serve.long_texts import tokenising
 from serve.protocol import ChatCompletionRequest
@@ -93,7 +97,7 @@ class ChatForm:
 
 def chat_router(service: Service) -> APIRouter:
     """The endpoint over `service`."""
-    router = APIRouter()
+    router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/chat/completions")
     async def create_chat_completion(
@@ -102,16 +106,23 @@ def chat_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         service.engine.check_room(body.num_choices)
         _check_choice(service, body)
-        prompt = await tokenising(request, lambda: prompt_ids(service, body))
-        reasoning = service.reading.reasoning
-        end_of_reasoning = end_of_open_reasoning(
-            prompt, service.tokenizer, always=reasoning is not None and reasoning.always_reasons
-        )
-        outputs = behind(answer_form(body, service.reading.tools), end_of_reasoning)
+        requests, end_of_reasoning = await tokenising(request, partial(_plan, service, body))
         form = ChatForm(service, body, end_of_reasoning)
-        return await answer(service, request, body, form, [prompt], None, outputs)
+        return await answer(service, request, body, form, requests, 1)
 
     return router
+
+
+def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
+    """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
+    does."""
+    prompt = prompt_ids(service, body)
+    reasoning = service.reading.reasoning
+    end_of_reasoning = end_of_open_reasoning(
+        prompt, service.tokenizer, always=reasoning is not None and reasoning.always_reasons
+    )
+    outputs = behind(answer_form(body, service.reading.tools), end_of_reasoning)
+    return service.plan(body, [prompt], None, outputs), end_of_reasoning
 
 
 def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
@@ -125,14 +136,18 @@ def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
         raise invalid_request(message, param="tool_choice", code="unsupported_option")
 
 
-def prompt_ids(service: Service, body: TemplateInput) -> list[int]:
-    """The prompt that the template makes of a body; raises 400 where it can't."""
+def prompt_ids(service: Service, body: TemplateInput, contexts: int = 1) -> list[int]:
+    """The prompt that the template makes of a body; raises 400 where it can't, and for a prompt
+    that is above so many contexts."""
     tools = service.reading.tools
     as_objects = tools is None or tools.arguments_as_objects
     try:
-        messages = [template_message(told, as_objects) for told in body.template_messages()]
+        messages = template_messages(body.template_messages(), as_objects)
         options = {**service.template_kwargs, **body.template_options()}
-        return service.tokenizer.encode_chat(messages, **options)
+        most = contexts * service.model.max_model_len
+        return service.tokenizer.encode_chat(messages, most, **options)
+    except TooManyTokens as error:
+        raise too_long(service, error) from error
     # A TypeError comes from template options that are no options, such as `messages`.
     except (ValueError, TypeError, RecursionError) as error:
-        raise invalid_request(str(error), param="messages") from error
+        raise invalid_request(shortened(str(error)), param="messages") from error

@@ -5,10 +5,12 @@ from typing import Any
 import fastapi
 from fastapi import APIRouter, Response
 
-from eagle3_jax.engine import RequestOutput
+from convert.tokenizer import TooManyTokens
+from eagle3_jax.engine import Request, RequestOutput
 from serve.answer import answer
 from serve.choices import ChoiceState
-from serve.errors import invalid_request
+from serve.errors import ApiError, context_exceeded, invalid_request
+from serve.json_body import JsonRoute
 from serve.logprobs import TextOffsets, completion_logprobs
 from serve.long_texts import tokenising
 from serve.protocol import CompletionRequest
@@ -69,28 +71,40 @@ class CompletionForm:
 
 def completions_router(service: Service) -> APIRouter:
     """The endpoint over `service`."""
-    router = APIRouter()
+    router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/completions")
     async def create_completion(body: CompletionRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
         given = body.prompts()
         service.engine.check_room(len(given) * body.num_choices)
-        prompts = await tokenising(request, lambda: [prompt_ids(service, p) for p in given])
-        if not prompts:
+        if not given:
             raise invalid_request("there is no prompt", param="prompt")
+
+        def plan() -> tuple[Request, ...]:
+            prompts = [prompt_ids(service, prompt) for prompt in given]
+            return service.plan(body, prompts, DEFAULT_MAX_TOKENS, body.form)
+
+        requests = await tokenising(request, plan)
         form = CompletionForm(body, service.tokenizer)
-        return await answer(service, request, body, form, prompts, DEFAULT_MAX_TOKENS, body.form)
+        return await answer(service, request, body, form, requests, len(given))
 
     return router
 
 
-def prompt_ids(service: Service, prompt: str | list[int]) -> list[int]:
-    """The ids of a prompt; raises 400 for text that has none."""
+def prompt_ids(service: Service, prompt: str | list[int], contexts: int = 1) -> list[int]:
+    """The ids of a prompt; raises 400 for text that has none, or that is above so many contexts."""
     if not isinstance(prompt, str):
         return prompt
     try:
         # Special tokens in a raw prompt are meant: its sender has applied a template.
-        return service.tokenizer.encode(prompt, add_special=True)
+        return service.tokenizer.encode(prompt, True, contexts * service.model.max_model_len)
+    except TooManyTokens as error:
+        raise too_long(service, error) from error
     except ValueError as error:
         raise invalid_request(f"the prompt can't be encoded: {error}", param="prompt") from error
+
+
+def too_long(service: Service, error: TooManyTokens) -> ApiError:
+    """What a text is told that was not worth encoding to its end."""
+    return context_exceeded(service.model.max_model_len, f"more than {error.most}")

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
+MOST_CHARS = 1000
 OWN_ERRORS = ("unsupported_option", "invalid_option")
 
 
@@ -49,6 +50,18 @@ def invalid_option(param: str, message: str) -> PydanticCustomError:
     """What a validator raises so that the answer is 400 with this message."""
     # The message goes in as a value, so that braces in it stay as they are.
     return PydanticCustomError("invalid_option", "{message}", {"param": param, "message": message})
+
+
+def context_exceeded(context: int, has: str, *, param: str = "prompt") -> ApiError:
+    """A prompt that leaves no room for an answer, or none for all of it: 400."""
+    message = f"the context length is {context} tokens, but the prompt has {has}; shorten "
+    message += "the prompt or the answer"
+    return invalid_request(message, param=param, code="context_length_exceeded")
+
+
+def shortened(message: str) -> str:
+    """The message without most of the value that it may tell."""
+    return message if len(message) <= MOST_CHARS else f"{message[:MOST_CHARS]}..."
 
 
 def unavailable(message: str, *, retry_after_s: int | None = None) -> ApiError:

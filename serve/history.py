@@ -1,9 +1,21 @@
 """Messages of a chat as its template reads them."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+from serve.json_body import refuse_too_much
+
 REASONING = ("reasoning_content", "reasoning")
+
+
+def template_messages(
+    messages: list[dict[str, Any]], arguments_as_objects: bool
+) -> list[dict[str, Any]]:
+    """The messages, as `template_message` has each; 400 for arguments that are too much JSON."""
+    if arguments_as_objects:
+        refuse_too_much([text.encode(errors="replace") for text in _arguments(messages)])
+    return [template_message(told, arguments_as_objects) for told in messages]
 
 
 def template_message(message: dict[str, Any], arguments_as_objects: bool) -> dict[str, Any]:
@@ -20,6 +32,16 @@ def template_message(message: dict[str, Any], arguments_as_objects: bool) -> dic
     return {**message, "tool_calls": [_with_object(call) for call in calls]}
 
 
+def _arguments(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """What will be read as JSON."""
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            match call:
+                case {"function": {"arguments": str(arguments)}}:
+                    yield arguments
+
+
 def _with_object(call: Any) -> Any:
     match call:
         case {"function": {"arguments": str(arguments)} as function}:
@@ -28,7 +50,7 @@ def _with_object(call: Any) -> Any:
             return call
     try:
         read = json.loads(arguments or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the arguments of a tool call are not JSON: {error}") from error
     if not isinstance(read, dict):
         raise ValueError("the arguments of a tool call must be a JSON object")

@@ -15,6 +15,7 @@ from eagle3_jax.engine.logprobs import LogprobsOfToken
 from serve.answer import respond
 from serve.choices import Choices, ChoiceState
 from serve.completions import prompt_ids
+from serve.json_body import JsonRoute
 from serve.logprobs import best, finite, token_text
 from serve.long_texts import tokenising
 from serve.native_protocol import Asked, NativeRequest
@@ -28,21 +29,17 @@ DEFAULT_MAX_TOKENS = 128
 
 def native_router(service: Service) -> APIRouter:
     """The endpoint over `service`."""
-    router = APIRouter()
+    router = APIRouter(route_class=JsonRoute)
 
     @router.put("/generate", include_in_schema=False)
     @router.post("/generate")
     async def generate(body: NativeRequest, request: fastapi.Request) -> Response:
         service.engine.check_room(sum(one.sampling.num_choices for one in body.asked))
-        requests: list[Request] = []
-        asked: list[Asked] = []
+        planned = await tokenising(request, partial(_plan, service, body.asked))
         for one in body.asked:
-            ids = await tokenising(request, partial(prompt_ids, service, one.prompt))
-            form = one.sampling.form
-            planned = service.plan(one.sampling, [ids], DEFAULT_MAX_TOKENS, form)
-            await service.compile_grammar(form)
-            requests += planned
-            asked += [one] * len(planned)
+            await service.compile_grammar(one.sampling.form)
+        requests = [one for _, one in planned]
+        asked = [one for one, _ in planned]
         stream = await service.engine.submit(requests)
         stamp = synthetic_stamp(service.engine.stats)
         choices = request.state.record.choices = Choices(requests, len(body.asked))
@@ -50,6 +47,16 @@ def native_router(service: Service) -> APIRouter:
         return await respond(service, request, answer, stream, streamed=bool(body.stream))
 
     return router
+
+
+def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request]]:
+    """What is asked, with each of the engine's requests for it."""
+    planned: list[tuple[Asked, Request]] = []
+    for one in asked:
+        prompts = [prompt_ids(service, one.prompt)]
+        requests = service.plan(one.sampling, prompts, DEFAULT_MAX_TOKENS, one.sampling.form)
+        planned += [(one, request) for request in requests]
+    return planned
 
 
 @dataclass(frozen=True)

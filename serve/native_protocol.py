@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from eagle3_jax.sampling_rows import MAX_LOGPROBS
 from serve.errors import invalid_option
-from serve.first_error import FirstErrorOnly
-from serve.protocol import GenerationRequest
+from serve.first_error import MOST_ENTRIES, FirstErrorOnly
+from serve.protocol import MAX_NAME_CHARS, GenerationRequest
 from serve.unsupported import refuse_unsupported
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -35,7 +35,8 @@ NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
 }
 
 
-Salt = Annotated[str, Field(min_length=1)]
+Salt = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
 class NativeSampling(GenerationRequest):
@@ -84,7 +85,7 @@ class NativeRequest(FirstErrorOnly):
     sampling_params: Annotated[list[NativeSampling], BeforeValidator(_listed)] = Field(
         default_factory=lambda: [NativeSampling.model_validate({})]
     )
-    rid: str | list[str] | None = None
+    rid: Name | list[Name] | None = None
     cache_salt: Salt | list[Salt] | None = None
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: int | list[int] | None = None
@@ -106,8 +107,12 @@ class NativeRequest(FirstErrorOnly):
     def _check_prompts(self) -> Self:
         if (self.text is None) == (self.input_ids is None):
             raise invalid_option("text", "give one of text and input_ids")
-        if not self.asked:
+        if [] in (self.text, self.input_ids):
             raise invalid_option("text", "there is no prompt")
+        if self._batched and len(self._prompts) > MOST_ENTRIES["text"]:
+            message = f"there may be at most {MOST_ENTRIES['text']} prompts"
+            raise invalid_option("input_ids", message)
+        _ = self.asked
         return self
 
     @property
@@ -117,14 +122,17 @@ class NativeRequest(FirstErrorOnly):
 
     @property
     def _batched(self) -> bool:
-        prompts = self.text if self.input_ids is None else self.input_ids
+        prompts = self._prompts
         return isinstance(prompts, list) and not (prompts and isinstance(prompts[0], int))
+
+    @property
+    def _prompts(self) -> Any:
+        return self.text if self.input_ids is None else self.input_ids
 
     @cached_property
     def asked(self) -> list[Asked]:
         """What is asked, prompt by prompt."""
-        given: Any = self.text if self.input_ids is None else self.input_ids
-        prompts: list[str | list[int]] = given if self._batched else [given]
+        prompts: list[str | list[int]] = self._prompts if self._batched else [self._prompts]
         count = len(prompts)
         samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)
         samplings = _each("sampling_params", samplings, count)

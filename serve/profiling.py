@@ -4,7 +4,6 @@ Traces lie under --profile-dir, which only the command line sets: no request nam
 """
 
 import asyncio
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from fastapi import APIRouter, Request
 
 from serve.beside import beside
 from serve.errors import ApiError, invalid_request
+from serve.json_body import read_json
 
 NO_DIRECTORY = "this server writes no traces; start it with --profile-dir DIR"
 IGNORED = ("output_dir", "activities", "with_stack", "record_shapes", "profile_by_stage")
@@ -34,7 +34,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
     @router.post("/start_profile")
     async def start_profile(request: Request) -> dict[str, Any]:
         nonlocal running
-        fields = _fields(await request.body())
+        fields = await _fields(await request.body())
         if directory is None:
             raise invalid_request(NO_DIRECTORY, code="unsupported_option")
         if fields.get("num_steps") is not None:
@@ -61,15 +61,8 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
     return router
 
 
-def _fields(body: bytes) -> dict[str, Any]:
-    if not body.strip():
-        return {}
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise invalid_request(
-            f"the body is not valid JSON: {error}", code="invalid_json"
-        ) from error
+async def _fields(body: bytes) -> dict[str, Any]:
+    fields = await read_json(body) if body.strip() else {}
     if not isinstance(fields, dict):
         raise invalid_request("the body must be a JSON object, or empty")
     return fields

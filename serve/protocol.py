@@ -3,7 +3,7 @@
 Every option may be null, which means the server's default. Unknown fields are ignored.
 """
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -14,6 +14,11 @@ from serve.tools import ToolFields
 from serve.unsupported import CHAT, COMPLETION, refuse_unsupported
 
 MAX_CHOICES = 128
+MAX_STOP_CHARS = 4096
+"""Of all stop strings together: the end of every answer is held against each of them."""
+MAX_NAME_CHARS = 1024
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""Bounded before it is a key: numbers far beyond can be made to have all the same hash."""
 SAMPLING_OPTIONS = (
     "temperature",
     "top_p",
@@ -69,7 +74,7 @@ class GenerationRequest(StructuredFields):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[TokenId, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     repetition_penalty: float | None = None
@@ -78,7 +83,7 @@ class GenerationRequest(StructuredFields):
     speculative: SpeculativeOptions | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     logprobs_mode: str | None = None
-    cache_salt: str | None = Field(None, min_length=1)
+    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_NAME_CHARS)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -88,6 +93,10 @@ class GenerationRequest(StructuredFields):
     def _check_combinations(self) -> Self:
         if self.best_of is not None and self.best_of != self.num_choices:
             raise invalid_option("best_of", "best_of must equal n: choices are not ranked")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        if sum(map(len, stop)) > MAX_STOP_CHARS:
+            message = f"stop may have at most {MAX_STOP_CHARS} characters, all strings together"
+            raise invalid_option("stop", message)
         if self.stream_options is not None and not self.stream:
             raise invalid_option("stream_options", "stream_options needs stream = true")
         return self
@@ -180,8 +189,8 @@ class CompletionRequest(GenerationRequest):
         """The prompts one by one: a list of ids is one prompt, other lists hold one each."""
         if isinstance(self.prompt, str):
             return [self.prompt]
-        token_ids = [item for item in self.prompt if isinstance(item, int)]
-        return [token_ids] if token_ids else [i for i in self.prompt if not isinstance(i, int)]
+        given: Any = self.prompt
+        return [given] if given and isinstance(given[0], int) else given
 
 
 class ChatMessage(BaseModel):

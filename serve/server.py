@@ -1,6 +1,7 @@
 """eagle3-serve from checked options to exit status."""
 
 import asyncio
+import gc
 import os
 import random
 import secrets
@@ -59,6 +60,8 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     for line in say_without_effect(without_effect, os.environ):
         report.say(line)
     keep_compiled_programs()
+    # The time to read a number grows with the square of its digits.
+    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     hosts, leader = options.hosts, None
     if hosts and not hosts.leads:
         return follow(hosts, *_alike(options), lambda: _build(options, _silent)[0], report.say)
@@ -257,6 +260,8 @@ async def _end_together(service: Service, server: GracefulServer, leader: Leader
 
 async def _announce(service: Service, address: socket.socket, report: Report) -> None:
     await service.engine.ready.wait()
+    # What is there now stays: collections that a large body sets off needn't go through it.
+    gc.freeze()
     host, port = address.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     names = ", ".join(service.model.names)

@@ -16,10 +16,14 @@ from serve.bad_words import spell_bad_words
 from serve.beside import beside
 from serve.dialects import PLAIN, ChatReading
 from serve.engine_thread import EngineThread
-from serve.errors import ApiError, invalid_request
+from serve.errors import ApiError, context_exceeded, invalid_request, shortened
 from serve.metrics import Metrics
 from serve.options import SpecMetricsLevel
 from serve.protocol import GenerationRequest
+
+NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
+MAX_NAMED_TOKENS = 2**19
+"""Each is looked at for every choice, by the engine's thread too."""
 
 
 class TokenizerLike(Protocol):
@@ -29,8 +33,12 @@ class TokenizerLike(Protocol):
     def named_tokens(self) -> Mapping[str, str]: ...
     @property
     def template_text(self) -> str | None: ...
-    def encode(self, text: str, add_special: bool = False) -> list[int]: ...
-    def encode_chat(self, messages: Sequence[Any], **kwargs: Any) -> list[int]: ...
+    def encode(
+        self, text: str, add_special: bool = False, most: int | None = None
+    ) -> list[int]: ...
+    def encode_chat(
+        self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
+    ) -> list[int]: ...
     def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
@@ -67,7 +75,7 @@ class Service:
         """Raises 404 for a model that is not served here; no name means the one that is."""
         if name is not None and name not in self.model.names:
             served = ", ".join(self.model.names)
-            message = f"the model {name!r} does not exist; this server has {served}"
+            message = f"the model {name[:200]!r} does not exist; this server has {served}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def plan(
@@ -80,14 +88,15 @@ class Service:
         """One engine request per choice, prompt by prompt; raises 400 for what can't run."""
         run = uuid.uuid4().hex
         requests: list[Request] = []
+        options = self._options(body, len(prompts))
         for prompt in prompts:
             room = self._check_prompt(prompt, body.token_limit)
-            sampling = self._sampling(body, default_max_tokens, room)
+            sampling = _limited(options, body.token_limit, default_max_tokens, room)
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
                 params = _checked(**sampling, seed=seed + sibling, structured_outputs=outputs)
                 name, salt = f"{run}-{len(requests)}", body.cache_salt or ""
-                requests.append(Request(name, list(prompt), params, salt))
+                requests.append(Request(name, prompt, params, salt))
         return tuple(requests)
 
     async def compile_grammar(self, outputs: StructuredOutputs | None) -> None:
@@ -103,14 +112,18 @@ class Service:
         except ValueError as error:
             raise invalid_request(str(error), param=param) from error
 
-    def _sampling(
-        self, body: GenerationRequest, default_max_tokens: int | None, room: int
-    ) -> dict[str, Any]:
+    def _options(self, body: GenerationRequest, num_prompts: int) -> dict[str, Any]:
+        """The sampling options of every choice; raises 400 where they name too many tokens."""
         options = {**self.default_sampling, **body.sampling_options()}
         options["bad_words_ids"] = self._bad_words_ids(body.bad_words or ())
-        default = options.pop("max_tokens", None) or default_max_tokens or room
-        limit = min(default, room) if body.token_limit is None else body.token_limit
-        return {**options, "max_tokens": limit}
+        named = sum(len(options.get(name) or ()) for name in NAMING_OPTIONS)
+        if named * num_prompts * body.num_choices > MAX_NAMED_TOKENS:
+            message = (
+                f"{', '.join(NAMING_OPTIONS)} may have {MAX_NAMED_TOKENS} entries, those of all "
+                f"choices together; got {named} for each of {num_prompts * body.num_choices}"
+            )
+            raise invalid_request(message, param="logit_bias")
+        return options
 
     def _bad_words_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         try:
@@ -125,17 +138,22 @@ class Service:
         room = self.model.max_model_len - len(prompt)
         if room < max(1, max_tokens or 1):
             asked = f" and max_tokens is {max_tokens}" if max_tokens else ""
-            raise invalid_request(
-                f"the context length is {self.model.max_model_len} tokens, but the prompt has "
-                f"{len(prompt)}{asked}; shorten the prompt or the answer",
-                param="max_tokens" if room >= 1 else "prompt",
-                code="context_length_exceeded",
-            )
+            param = "max_tokens" if room >= 1 else "prompt"
+            context = self.model.max_model_len
+            raise context_exceeded(context, f"{len(prompt)}{asked}", param=param)
         return room
+
+
+def _limited(
+    options: dict[str, Any], asked: int | None, default: int | None, room: int
+) -> dict[str, Any]:
+    """The options with `max_tokens`: as asked, or what is the default here and fits."""
+    usual = options.get("max_tokens") or default or room
+    return {**options, "max_tokens": min(usual, room) if asked is None else asked}
 
 
 def _checked(**options: Any) -> SamplingParams:
     try:
         return SamplingParams(**options)
     except ValueError as error:
-        raise invalid_request(str(error)) from error
+        raise invalid_request(shortened(str(error))) from error

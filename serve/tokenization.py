@@ -5,22 +5,25 @@ The forms are vLLM's. A prompt becomes the ids that /v1/completions would run, m
 and nothing is put in front.
 """
 
-from typing import Annotated, Any, Self
+from functools import partial
+from typing import Any, Self
 
 import fastapi
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
 
 from serve.chat import prompt_ids as chat_prompt_ids
 from serve.completions import prompt_ids
-from serve.errors import invalid_option
+from serve.errors import invalid_option, invalid_request
 from serve.first_error import FirstErrorOnly
+from serve.json_body import JsonRoute
 from serve.logprobs import token_text
 from serve.long_texts import tokenising
-from serve.protocol import ChatMessage
+from serve.protocol import ChatMessage, TokenId
 from serve.service import Service
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+CONTEXTS = 8
+"""As many times the context a text may be long, or its tokens: they are only looked at."""
 
 
 class TokenizeRequest(FirstErrorOnly):
@@ -75,21 +78,21 @@ class DetokenizeResponse(BaseModel):
 
 def tokenization_router(service: Service) -> APIRouter:
     """The endpoints over the tokenizer of `service`."""
-    router, tokenizer = APIRouter(), service.tokenizer
+    router, tokenizer = APIRouter(route_class=JsonRoute), service.tokenizer
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, request: fastapi.Request) -> TokenizeResponse:
+    @router.post("/tokenize", response_model=TokenizeResponse)
+    async def tokenize(body: TokenizeRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        ids = await tokenising(request, lambda: _ids(service, body))
-        texts = [token_text(tokenizer, i) for i in ids] if body.return_token_strs else None
-        length = service.model.max_model_len
-        return TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts)
+        return await tokenising(request, partial(_tokenize, service, body))
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
+    @router.post("/detokenize", response_model=DetokenizeResponse)
+    async def detokenize(body: DetokenizeRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        text = b"".join(map(tokenizer.token_bytes, body.tokens)).decode(errors="replace")
-        return DetokenizeResponse(prompt=text)
+        most = CONTEXTS * service.model.max_model_len
+        if len(body.tokens) > most:
+            message = f"tokens may have at most {most} entries; got {len(body.tokens)}"
+            raise invalid_request(message, param="tokens")
+        return await tokenising(request, partial(_detokenize, service, body))
 
     @router.get("/tokenizer_info")
     async def tokenizer_info() -> dict[str, str | None]:
@@ -101,7 +104,23 @@ def tokenization_router(service: Service) -> APIRouter:
     return router
 
 
-def _ids(service: Service, body: TokenizeRequest) -> list[int]:
+def _tokenize(service: Service, body: TokenizeRequest) -> Response:
+    """The answer's bytes, made where its tokens are, which may be beside the event loop."""
     if body.prompt is None:
-        return chat_prompt_ids(service, body)
-    return prompt_ids(service, body.prompt)
+        ids = chat_prompt_ids(service, body, CONTEXTS)
+    else:
+        ids = prompt_ids(service, body.prompt, CONTEXTS)
+    texts = [token_text(service.tokenizer, i) for i in ids] if body.return_token_strs else None
+    length = service.model.max_model_len
+    return _json(
+        TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts)
+    )
+
+
+def _detokenize(service: Service, body: DetokenizeRequest) -> Response:
+    data = b"".join(map(service.tokenizer.token_bytes, body.tokens))
+    return _json(DetokenizeResponse(prompt=data.decode(errors="replace")))
+
+
+def _json(body: BaseModel) -> Response:
+    return Response(body.model_dump_json(), media_type="application/json")

@@ -1,17 +1,20 @@
 """Tokenizers against tiktoken's goldens, through both file kinds, and what users may not inject."""
 
 import random
+import re
 import shutil
 import time
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tokenizers
 from oracle_files import ORACLES, golden_json
 
-from convert import Tokenizer, load_tokenizer, write_tokenizer_json
-from convert.tokenizer import MAX_CHUNK_CHARS, MAX_RUN_CHARS, split_long_text
+from convert import Tokenizer, load_tokenizer, special_texts, write_tokenizer_json
+from convert.special_texts import SpecialTexts
+from convert.tokenizer import MAX_CHUNK_CHARS, MAX_RUN_CHARS, TooManyTokens, split_long_text
 
 GOLDEN = golden_json("tokenizer")
 IM_END = 322
@@ -204,3 +207,39 @@ def test_damaged_or_absent_files_are_named(tmp_path: Path) -> None:
     (copy / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="no chat template"):
         load_tokenizer(copy).encode_chat([])
+
+
+def test_special_texts_are_found_as_by_the_plain_expression(monkeypatch) -> None:
+    """Whatever they share, and wherever a window ends; broken, none is left or can be made whole
+    by what comes before or behind."""
+    rng = random.Random(0)
+    for _ in range(500):
+        monkeypatch.setattr(special_texts, "WINDOW", rng.choice((1, 2, 3, 7, 100)))
+        parts = ["".join(rng.choices("<|ab>", k=rng.randrange(2, 6))) for _ in range(5)]
+        text = "".join(rng.choices("<|ab>", k=rng.randrange(60)))
+        specials = SpecialTexts(parts)
+        longest_first = sorted(parts, key=len, reverse=True)
+        plain = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+        assert list(specials.split(text)) == plain.split(text)
+        broken, neighbour = specials.broken(text, "#"), "".join(rng.choices("<|ab>", k=4))
+        assert broken.replace("#", "") == text
+        assert not any(part in broken for part in parts)
+        for whole, own in ((broken + neighbour, neighbour), (neighbour + broken, neighbour)):
+            for part in parts:
+                assert whole.count(part) == own.count(part)
+
+
+def test_a_text_that_is_too_long_by_its_bytes_is_not_encoded(tokenizer: Tokenizer) -> None:
+    class Unused:
+        def encode(self, text: str) -> list[int]:
+            raise AssertionError("encoded")
+
+        vocab_size = tokenizer.codec.vocab_size
+        token_bytes = tokenizer.codec.token_bytes
+
+    unused = replace(tokenizer, codec=Unused())
+    with pytest.raises(TooManyTokens):
+        unused.encode("é" * (5 * unused.longest_token), most=9)
+    with pytest.raises(TooManyTokens):
+        tokenizer.encode("<|im_end|>" * 10, True, 9)
+    assert len(tokenizer.encode("<|im_end|>" * 9, True, 9)) == 9

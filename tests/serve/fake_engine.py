@@ -26,13 +26,15 @@ class CharTokenizer:
     def named_tokens(self) -> dict[str, str]:
         return {"eos_token": "~"}
 
-    def encode(self, text: str, add_special: bool = False) -> list[int]:
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
         return list(text.encode("ascii"))
 
     def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes:
         return bytes([token_id])
 
-    def encode_chat(self, messages: Sequence[Any], **kwargs: Any) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
+    ) -> list[int]:
         suffix = kwargs.get("suffix", "")
         return self.encode("\n".join(m["content"] for m in messages) + suffix)
 

@@ -43,7 +43,7 @@ def test_whatever_work_raises_is_raised_where_it_is_awaited(raised: BaseExceptio
 
 def test_a_chat_whose_work_raises_stop_iteration_is_answered(serve) -> None:
     class Unlucky(CharTokenizer):
-        def encode_chat(self, messages, **kwargs):
+        def encode_chat(self, messages, most=None, /, **kwargs):
             return next(iter(()))
 
     server = serve(FakeEngine(), tokenizer=Unlucky())

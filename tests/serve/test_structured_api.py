@@ -61,7 +61,7 @@ class MarkedTokenizer(CharTokenizer):
 
     marks = ("<think>", "</think>", *(mark.text for mark in KIMI_K2.call_marks))
 
-    def encode(self, text: str, add_special: bool = False) -> list[int]:
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
         head = text.removesuffix("<think>")
         if add_special and text in self.marks:
             return [self.marks.index(text)]

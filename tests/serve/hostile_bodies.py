@@ -1,0 +1,275 @@
+"""Bodies that make a server work, and whether others notice: `make prove-server` posts them all.
+
+One client posts a body, one streams, a third asks for /health. Exit status 0: no
+answer but 200, 400, 404 and 413, nobody waited for /health above HEALTH_S, nor above TOKEN_S for
+the next token of a stream that had begun.
+"""
+
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fuzz_server import demo_server
+
+HEALTH_S = 0.5
+TOKEN_S = 1.0
+LIMIT = 16 * 2**20
+PATIENCE_S = 120.0
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+TOKENIZE, DETOKENIZE, NATIVE = "/tokenize", "/detokenize", "/generate"
+MESSAGE = '{"role":"user","content":"hi"}'
+PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+
+
+def full(head: str, item: str, tail: str, size: int = LIMIT) -> bytes:
+    """A body of `size` bytes: as many items, with commas between them, as fit."""
+    count = (size - len(head) - len(tail)) // (len(item) + 1)
+    return (head + ",".join([item] * count) + tail).encode()
+
+
+def text(before: str, unit: str, after: str, size: int = LIMIT) -> bytes:
+    """A body of `size` bytes with a long text in it."""
+    return (before + unit * ((size - len(before) - len(after)) // len(unit)) + after).encode()
+
+
+def chat(rest: str, size: int = LIMIT, item: str = '"<|a"') -> bytes:
+    """A chat with a list of `item`s in one of its fields."""
+    return full(f'{{"messages":[{MESSAGE}],{rest}[', item, "]}}", size)
+
+
+def keys(head: str, key: Callable[[int], str], count: int, tail: str) -> bytes:
+    """A body with an object of so many keys."""
+    return (head + ",".join(f'"{key(i)}":1' for i in range(1, count)) + tail).encode()
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hi"} | fields]}).encode()
+
+
+BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
+    "all private-use characters": (CHAT, lambda: message(content=PRIVATE)),
+    "private-use, short": (CHAT, lambda: message(content=PRIVATE[:-1])),
+    "prompt of <|": (COMPLETIONS, lambda: text('{"prompt":"', "<|", '"}')),
+    "prompt of words": (COMPLETIONS, lambda: text('{"prompt":"', "hello world ", '"}')),
+    "prompt of escapes": (COMPLETIONS, lambda: text('{"prompt":"', "\\u4e2d", '"}')),
+    "prompt of commas": (COMPLETIONS, lambda: text('{"prompt":"', ",[", '"}')),
+    "many prompts": (COMPLETIONS, lambda: full('{"prompt":[', '"a"', "]}")),
+    "many empty prompts": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}")),
+    "many empty prompts, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}", 350_000)),
+    "many prompts that fit": (
+        COMPLETIONS,
+        lambda: full('{"max_tokens":1,"prompt":[', '"' + "hello world " * 100 + '"', "]}", 2**17),
+    ),
+    "prompt of ids": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}")),
+    "prompt of ids, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}", 4_000_000)),
+    "many lists of ids": (COMPLETIONS, lambda: full('{"prompt":[', "[1]", "]}", 500_000)),
+    "objects for ids": (COMPLETIONS, lambda: full('{"prompt":[', "{}", "]}", 350_000)),
+    "long numbers": (COMPLETIONS, lambda: full('{"prompt":[', "1" * 4299, "]}")),
+    "one long number": (COMPLETIONS, lambda: text('{"prompt":1.', "1", "}")),
+    "nested": (COMPLETIONS, lambda: text('{"prompt":', "[", "")),
+    "quotes": (COMPLETIONS, lambda: text('{"prompt":', '"', "")),
+    "keys": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 1_000_000, "}")),
+    "keys, fewer": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 120_000, "}")),
+    "bad_words": (COMPLETIONS, lambda: full('{"prompt":"a","bad_words":[', '"word"', "]}")),
+    "bad_words, fewer": (
+        COMPLETIONS,
+        lambda: full('{"prompt":"a","bad_words":[', '"word"', "]}", 3_500_000),
+    ),
+    "a long bad word": (COMPLETIONS, lambda: text('{"prompt":"a","bad_words":["', "word", '"]}')),
+    "stop": (COMPLETIONS, lambda: full('{"prompt":"a","stop":[', '"word"', "]}", 3_500_000)),
+    "a long stop": (COMPLETIONS, lambda: text('{"prompt":"a","stop":"', "word", '"}')),
+    "stop_token_ids": (
+        COMPLETIONS,
+        lambda: full('{"prompt":"a","stop_token_ids":[', "1", "]}", 4_000_000),
+    ),
+    "allowed_token_ids": (
+        COMPLETIONS,
+        lambda: full('{"prompt":"a","n":128,"allowed_token_ids":[', "1", "]}", 4_000_000),
+    ),
+    "allowed_token_ids that fit": (
+        COMPLETIONS,
+        lambda: full('{"prompt":"a","allowed_token_ids":[', "1", "]}", 1_000_000),
+    ),
+    "logit_bias": (
+        COMPLETIONS,
+        lambda: keys('{"prompt":"a","logit_bias":{', str, 120_000, "}}"),
+    ),
+    "logit_bias of one hash": (
+        COMPLETIONS,
+        lambda: keys('{"prompt":"a","logit_bias":{', lambda i: f"{i * (2**61 - 1)}", 50_000, "}}"),
+    ),
+    "logit_bias of words": (
+        COMPLETIONS,
+        lambda: keys('{"prompt":"a","logit_bias":{', lambda i: f"k{i}", 120_000, "}}"),
+    ),
+    "cache_salt": (COMPLETIONS, lambda: text('{"prompt":"a","n":128,"cache_salt":"', "a", '"}')),
+    "model": (COMPLETIONS, lambda: text('{"prompt":"a","model":"', "a", '"}')),
+    "messages": (CHAT, lambda: full('{"messages":[', MESSAGE, "]}")),
+    "messages, fewer": (CHAT, lambda: full('{"messages":[', MESSAGE, "]}", 450_000)),
+    "a long message": (CHAT, lambda: text('{"messages":[{"role":"user","content":"', "<|", '"}]}')),
+    "parts of a message": (
+        CHAT,
+        lambda: full(
+            '{"messages":[{"role":"user","content":[', '{"type":"text","text":"a"}', "]}]}", 2**21
+        ),
+    ),
+    "fields of a message": (
+        CHAT,
+        lambda: keys('{"messages":[{"role":"user",', lambda i: f"k{i}", 120_000, "}]}"),
+    ),
+    "arguments": (
+        CHAT,
+        lambda: message(tool_calls=[{"function": {"arguments": f'{{"a":[{"[]," * 2**21}1]}}'}}]),
+    ),
+    "tools": (
+        CHAT,
+        lambda: chat('"tools":', 2**22, '{"type":"function","function":{"name":"f"}}')[:-1],
+    ),
+    "a long tool": (
+        CHAT,
+        lambda: full(
+            f'{{"messages":[{MESSAGE}],"tools":[{{"type":"function","function":{{"name":"f",'
+            '"parameters":{"enum":[',
+            '"a"',
+            "]}}}]}",
+            2**22,
+        ),
+    ),
+    "chat_template_kwargs, 1 MiB": (CHAT, lambda: chat('"chat_template_kwargs":{"a":', 2**20)),
+    "chat_template_kwargs, 8 MiB": (CHAT, lambda: chat('"chat_template_kwargs":{"a":', 2**23)),
+    "chat_template_kwargs": (CHAT, lambda: chat('"chat_template_kwargs":{"a":')),
+    "chat_template_kwargs of one text": (
+        CHAT,
+        lambda: text(f'{{"messages":[{MESSAGE}],"chat_template_kwargs":{{"a":"', "<|", '"}}'),
+    ),
+    "tokenize": (TOKENIZE, lambda: text('{"return_token_strs":true,"prompt":"', "<|", '"}')),
+    "tokenize, shorter": (
+        TOKENIZE,
+        lambda: text('{"return_token_strs":true,"prompt":"', "<|", '"}', 20_000),
+    ),
+    "tokenize a chat": (
+        TOKENIZE,
+        lambda: chat('"return_token_strs":true,"chat_template_kwargs":{"a":', 2**21),
+    ),
+    "detokenize": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}")),
+    "detokenize, fewer": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}", 4_000_000)),
+    "detokenize words": (DETOKENIZE, lambda: full('{"tokens":[', '"a"', "]}", 4_000_000)),
+    "native texts": (NATIVE, lambda: full('{"text":[', '"a"', "]}", 4_000_000)),
+    "native ids": (NATIVE, lambda: full('{"input_ids":[', "[1]", "]}", 500_000)),
+    "native options": (
+        NATIVE,
+        lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 350_000),
+    ),
+    "native options that fit": (
+        NATIVE,
+        lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 45_000),
+    ),
+    "native names": (NATIVE, lambda: full('{"text":["a"],"rid":[', '"a"', "]}", 4_000_000)),
+    "profile": ("/start_profile", lambda: full('{"a":[', "[]", "]}")),
+}
+"""What it is: where it goes, and how it is made."""
+
+
+@dataclass
+class Seen:
+    """What others waited while a body was answered: the longest time each, in seconds."""
+
+    health: float = 0.0
+    token: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, kind: str, seconds: float) -> None:
+        """Notes a wait."""
+        with self.lock:
+            setattr(self, kind, max(getattr(self, kind), seconds))
+
+
+class Others:
+    """A client that streams and one that asks for /health, until they are told to end."""
+
+    def __init__(self, url: httpx.URL) -> None:
+        self.seen = Seen()
+        self._url, self._end = url, threading.Event()
+        self._began = {"health": time.monotonic(), "token": time.monotonic()}
+
+    def waiting(self) -> None:
+        """Notes what they wait for right now."""
+        for kind, began in self._began.items():
+            self.seen.note(kind, time.monotonic() - began)
+
+    @contextmanager
+    def running(self) -> Iterator["Others"]:
+        """Both in threads, within the block."""
+        threads = [threading.Thread(target=work) for work in (self._ask, self._stream)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._end.set()
+            for thread in threads:
+                thread.join()
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as http:
+            while not self._end.wait(0.02):
+                self._began["health"] = time.monotonic()
+                assert http.get("/health").status_code == 200
+                self.waiting()
+                self._began["health"] = time.monotonic()
+
+    def _stream(self) -> None:
+        body = {"prompt": "a", "max_tokens": 150, "ignore_eos": True, "stream": True}
+        with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as http:
+            while not self._end.is_set():
+                self._began["token"] = math.inf
+                with http.stream("POST", COMPLETIONS, json=body) as answer:
+                    assert answer.status_code == 200
+                    for _ in answer.iter_lines():
+                        self.waiting()
+                        self._began["token"] = time.monotonic()
+                    self._began["token"] = math.inf
+
+
+def post(url: httpx.URL, name: str, others: Others) -> tuple[int, float]:
+    """Posts a body; the status of the answer and the seconds until it came."""
+    path, make = BODIES[name]
+    body = make()
+    headers = {"content-type": "application/json"}
+    others.seen = Seen()
+    began = time.monotonic()
+    answer = httpx.post(url.join(path), content=body, headers=headers, timeout=PATIENCE_S)
+    seconds = time.monotonic() - began
+    others.waiting()
+    return answer.status_code, seconds
+
+
+def main() -> int:
+    """Returns 0 if nobody waited too long for anything."""
+    failed = []
+    with demo_server(Path("hostile_bodies.log")) as (url, _), Others(url).running() as others:
+        time.sleep(1.0)
+        print(f"{'status':>6} {'seconds':>8} {'/health':>8} {'token':>8}  body")
+        for name in [name for name in BODIES if any(a in name for a in sys.argv[1:] or [""])]:
+            status, seconds = post(url, name, others)
+            seen = others.seen
+            print(
+                f"{status:6} {seconds:8.3f} {seen.health:8.3f} {seen.token:8.3f}  {name}",
+                flush=True,
+            )
+            if status not in (200, 400, 404, 413) or seen.health > HEALTH_S or seen.token > TOKEN_S:
+                failed.append(name)
+    print("failed:", ", ".join(failed) or "none")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

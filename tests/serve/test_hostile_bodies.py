@@ -1,0 +1,131 @@
+"""The short form of tests/serve/hostile_bodies.py, and what is refused before any work on it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fake_engine import CharTokenizer, FakeEngine
+from fake_server import Served
+from hostile_bodies import CHAT, COMPLETIONS, HEALTH_S, TOKEN_S, Others, post
+
+from serve import json_body
+from serve.json_body import MAX_PARTS, MAX_VALUES
+
+SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
+SHORT += ("logit_bias of one hash", "detokenize")
+
+
+@pytest.fixture(scope="module")
+def others(server: Served) -> Iterator[Others]:
+    """Clients that must not notice."""
+    with Others(server.http.base_url).running() as others:
+        yield others
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_nobody_waits_for_a_hostile_body(server: Served, others: Others, name: str) -> None:
+    status, _ = post(server.http.base_url, name, others)
+    assert status in (200, 400)
+    assert others.seen.health < HEALTH_S and others.seen.token < TOKEN_S
+
+
+class Counting(CharTokenizer):
+    """Counts what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.encoded = self.decoded = 0
+
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        self.encoded += 1
+        return super().encode(text)
+
+    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes:
+        self.decoded += 1
+        return super().token_bytes(token_id)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": "a", "bad_words": ["b"] * 129}, "bad_words"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["b"] * 65}, "stop"),
+        (COMPLETIONS, {"prompt": "a", "stop": "b" * 4097}, "stop"),
+        (COMPLETIONS, {"prompt": "a", "stop_token_ids": [1] * 65}, "stop_token_ids"),
+        (COMPLETIONS, {"prompt": "a", "logit_bias": {str(2**61 - 1): 1}}, "logit_bias"),
+        (COMPLETIONS, {"prompt": "a", "cache_salt": "b" * 1025}, "cache_salt"),
+        (COMPLETIONS, {"prompt": []}, "prompt"),
+        (COMPLETIONS, {"prompt": [[]] * 5000}, None),
+        (CHAT, {"messages": [{"role": "user"}] * (2**14 + 1)}, "messages"),
+        (CHAT, {"messages": [{"role": "a"}], "tools": [{}] * 1025}, "tools"),
+        ("/detokenize", {"tokens": [1] * (8 * 256 + 1)}, "tokens"),
+        ("/generate", {"text": ["a"], "sampling_params": [{}] * (2**14 + 1)}, "sampling_params"),
+        ("/generate", {"input_ids": [[1]] * (2**14 + 1)}, "input_ids"),
+        ("/generate", {"text": ["a"] * 5000}, None),
+    ],
+)
+def test_what_is_too_many_is_refused_before_a_tokenizer_sees_it(
+    serve, path: str, body: dict, param: str | None
+) -> None:
+    tokenizer = Counting()
+    server = serve(FakeEngine(), tokenizer=tokenizer)
+    tokenizer.encoded = tokenizer.decoded = 0
+    answer = server.http.post(path, json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    assert len(answer.text) < 2000
+    assert not tokenizer.encoded and not tokenizer.decoded
+
+
+def test_options_about_tokens_are_counted_for_all_choices_together(fake: Served) -> None:
+    for choices, status in ((4, 400), (1, 200)):
+        body = {"prompt": "a", "allowed_token_ids": [97] * 2**18, "n": choices}
+        answer = fake.http.post(COMPLETIONS, json=body)
+        assert answer.status_code == status, answer.text[:500]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"prompt": "a", "x": [' + b"1," * MAX_VALUES + b"1]}", 400),
+        (b'{"prompt": "a", "x": [' + b"[]," * MAX_PARTS + b"1]}", 400),
+        (b'{"prompt": "a", "x": "' + b'[{:,\\"' * MAX_VALUES + b'"}', 200),
+        (b'{"prompt": ' + b"[" * 50_000, 400),
+        (b'{"prompt": "' + b"\xff" * 50_000 + b'"}', 400),
+    ],
+    ids=["values", "parts", "marks within a text", "nested", "no text"],
+)
+def test_values_are_counted_before_they_are_read_and_texts_are_one_each(
+    fake: Served, body: bytes, status: int
+) -> None:
+    headers = {"content-type": "application/json"}
+    answer = fake.http.post(COMPLETIONS, content=body, headers=headers)
+    assert answer.status_code == status, answer.text[:500]
+    assert len(answer.content) < 2000
+
+
+def test_a_long_body_is_read_and_checked_beside_the_loop(fake: Served, monkeypatch) -> None:
+    begun, go, read = threading.Event(), threading.Event(), json_body._read
+
+    def slow(body: bytes, check: Callable[[Any], Any]) -> Any:
+        begun.set()
+        assert go.wait(10), "somebody waited"
+        return read(body, check)
+
+    monkeypatch.setattr(json_body, "_read", slow)
+    with ThreadPoolExecutor() as pool:
+        body = {"prompt": "a" * json_body.LONG_BYTES}
+        answer = pool.submit(fake.http.post, COMPLETIONS, json=body)
+        assert begun.wait(10)
+        assert fake.http.get("/health").status_code == 200
+        go.set()
+        assert answer.result().status_code == 400
+
+
+def test_a_text_is_given_up_where_it_becomes_too_long(server: Served, pair) -> None:
+    most = server.service.model.max_model_len
+    longest = pair.tokenizer.longest_token
+    answer = server.http.post(COMPLETIONS, json={"prompt": "a" * (most * longest + 1)})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["code"] == "context_length_exceeded"
+    assert f"more than {most}" in error["message"]
