@@ -93,7 +93,7 @@ def test_kept_sets_equal_those_of_a_sort(vocab: int, tied: bool):
         "temperature": rng.choice([0.25, 0.5, 1.0, 2.0], batch),
         "top_p": rng.choice([0.05, 0.5, 0.9, 0.99, 1.0], batch),
         "top_k": rng.choice([0, 1, 2, 10, vocab, vocab + 5], batch),
-        "min_p": rng.choice([0.0, 0.01, 0.3, 0.999], batch),
+        "min_p": rng.choice([0.0, 0.01, 0.3, 0.999, 1.0], batch),
     }
     positions = jnp.zeros((batch, 1), jnp.int32)
     scores = np.asarray(PROCESS(jnp.asarray(logits), positions, options(batch, (), **fields)))[:, 0]
@@ -108,6 +108,14 @@ def test_kept_sets_equal_those_of_a_sort(vocab: int, tied: bool):
 def test_even_the_smallest_top_p_keeps_the_best_and_its_equals():
     logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
     scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), options(1, top_p=1e-30))
+    np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_even_the_largest_min_p_keeps_the_best_and_its_equals(temperature: float):
+    logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
+    rows = options(1, min_p=1.0, temperature=temperature)
+    scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), rows)
     np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
 
 

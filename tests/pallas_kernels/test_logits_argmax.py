@@ -63,7 +63,9 @@ def assert_same(got: tuple[np.ndarray, ...], expected: tuple[np.ndarray, ...]) -
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("min_p", "biases"), [(None, 0), (None, 3), (0.0, 0), (0.05, 3), (0.7, 0)])
+@pytest.mark.parametrize(
+    ("min_p", "biases"), [(None, 0), (None, 3), (0.0, 0), (0.05, 3), (0.7, 0), (1.0, 0)]
+)
 def test_chooses_as_from_written_logits(min_p: float | None, biases: int) -> None:
     x, chosen = rows(ROWS, HIDDEN), options(min_p, biases)
     assert_same(run(x, head(), chosen), run(x, head(), chosen, "reference"))

@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from fake_engine import FakeEngine, expected_answer
+from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
 from fake_server import Served
 
 
@@ -31,6 +31,16 @@ def test_max_tokens_default_is_16(fake: Served) -> None:
     body = fake.http.post("/v1/completions", json={"prompt": "abc"}).json()
     assert body["usage"]["completion_tokens"] == 16
     assert body["model"] == "fake"
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_a_prompt_and_max_tokens_that_fill_the_context_are_served(fake: Served, most: int) -> None:
+    body = {"prompt": "a" * (MAX_MODEL_LEN - most), "max_tokens": most}
+    answer = fake.http.post("/v1/completions", json=body).json()
+    assert answer["usage"]["completion_tokens"] == most
+    assert answer["usage"]["total_tokens"] == MAX_MODEL_LEN
+    refused = fake.http.post("/v1/completions", json={**body, "max_tokens": most + 1})
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_stream_concatenates_to_the_whole_answer(fake: Served) -> None:

@@ -119,6 +119,24 @@ def test_a_full_queue_is_429_and_open_again_when_it_empties(serve) -> None:
     assert server.http.post(COMPLETIONS, json=body).status_code == 200
 
 
+def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) -> None:
+    engine = FakeEngine()
+    server = serve(engine, operations=Operations(max_queued=3))
+    one, three = ({"prompt": "a", "n": n, "max_tokens": 4} for n in (1, 3))
+    assert server.http.post(COMPLETIONS, json=three).status_code == 200
+    engine.go.clear()
+    with ThreadPoolExecutor() as pool:
+        waiting = []
+        for count in (1, 2, 3):
+            waiting.append(pool.submit(server.http.post, COMPLETIONS, json=one))
+            while len(server.service.engine._streams) < count:
+                assert not waiting[-1].done(), waiting[-1].result().text
+                time.sleep(0.005)
+        assert server.http.post(COMPLETIONS, json=one).status_code == 429
+        engine.go.set()
+        assert [answer.result().status_code for answer in waiting] == [200] * 3
+
+
 def test_more_sequences_than_the_queue_ever_takes_are_400_at_once(serve) -> None:
     server = serve(FakeEngine(), operations=Operations(max_queued=100))
     body = {"prompt": [[1]] * 100_000}

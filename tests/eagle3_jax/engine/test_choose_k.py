@@ -41,21 +41,21 @@ class Device:
         self._rng, self._noise, self._draws = random.Random(0), noise, 0.0
         self._unread: deque[tuple[Choice, int]] = deque()
 
-    def rounds(self, size: int, count: int) -> list[int]:
-        """k of so many rounds at a load."""
-        members, chosen = sequences(size), []
+    def rounds(self, size: int, count: int, *, undrafted: int = 0) -> list[int]:
+        """k of so many rounds at a load; so many of its sequences want no drafts."""
+        members, chosen = [*sequences(undrafted, 0), *sequences(size - undrafted)], []
         for _ in range(count):
             choice = self.chooser.choose(members)
             chosen.append(choice.drafts)
             self._unread.append((choice, size))
             if len(self._unread) > LAG:
-                self._read(*self._unread.popleft())
+                self._read(*self._unread.popleft(), undrafted)
         return chosen
 
-    def _read(self, choice: Choice, size: int) -> None:
+    def _read(self, choice: Choice, size: int, undrafted: int) -> None:
         cost = self.costs[self.bucket_for(size)][choice.drafts]
         self.chooser.took(choice, cost * (1 + self._noise * self._rng.uniform(-1, 1)))
-        for _ in range(size):
+        for _ in range(size - undrafted):
             draw = self._draws = (self._draws + GOLDEN_RATIO) % 1
             accepted = sum(draw < share for share in self.survival[: choice.drafts])
             self.chooser.committed(choice.drafts, accepted)
@@ -129,6 +129,13 @@ def test_no_round_drafts_more_than_its_requests_want() -> None:
         assert choice.drafts <= 2
         device.chooser.took(choice, 1.0)
     assert device.chooser.choose(sequences(3, num_drafts=0)).drafts == 0
+
+
+def test_a_request_that_wants_no_drafts_leaves_its_neighbours_theirs() -> None:
+    """Every k is tried beside it, and one that is best for eight stays best for seven of them."""
+    chosen = Device(ROUND_MS["tuned"]).rounds(8, 300, undrafted=1)
+    assert set(chosen[:SETTLING]) == set(range(K + 1))
+    assert chosen[-1] == Device(ROUND_MS["tuned"]).rounds(8, 300)[-1] > 0
 
 
 def test_lean_and_full_rounds_and_batch_sizes_are_measured_apart() -> None:

@@ -4,6 +4,7 @@ import pytest
 from toy_tokenizer import PIECES, ToyTokenizer
 
 from eagle3_jax.engine import Request, Round
+from eagle3_jax.engine.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling_params import SamplingParams
 
@@ -40,3 +41,21 @@ def test_no_news_while_everything_is_held_back_and_then_all_of_it() -> None:
     output = sequence.output()
     assert output is not None
     assert (output.text, output.accepted) == ("aac", (0, 2))
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 5 + (9 << 32), 2**64 - 1, -1, -(2**63)])
+def test_all_64_bits_of_a_seed_reach_the_device(seed: int) -> None:
+    sequence = Sequence.of(Request("a", [0], SamplingParams(seed=seed)), (), 32, None)
+    low, high = pack_options(sequence).seed[0].tolist()
+    assert low + (high << 32) == seed % 2**64
+
+
+def test_a_prompt_and_max_tokens_that_fill_the_context_are_served_whole() -> None:
+    """The last token that fits is one of max_tokens; a prompt may leave room for one."""
+    for length, most in ((20, 12), (31, 1)):
+        request = Request("a", [0] * length, SamplingParams(max_tokens=most, seed=0))
+        sequence = Sequence.of(request, (), 32, None)
+        for token in range(most):
+            assert sequence.finish_reason is None
+            sequence.append(token)
+        assert (len(sequence.output_ids), sequence.finish_reason) == (most, "length")

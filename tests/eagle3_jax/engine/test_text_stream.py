@@ -102,6 +102,26 @@ def test_any_stream_adds_up_to_the_whole_decode_cut_at_the_stop_string(
     assert "".join(told.texts) == text
 
 
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "text", "matched"),
+    [
+        (["ba", "ab"], "c", "ab"),
+        (["ab", "ba"], "c", "ab"),
+        (["b", "abab"], "c", "abab"),
+        (["ab", "abab"], "c", "ab"),
+        (["abab", "ab"], "c", "abab"),
+    ],
+)
+def test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_wins(
+    stop: list[str], text: str, matched: str, include: bool
+) -> None:
+    """Wherever it stands in the list, which decides between two that begin together."""
+    told = stream([ID[b"c"], ID[b"a"], ID[b"bab"]], stop, include)
+    assert told.matched == matched
+    assert "".join(told.texts) == text + matched * include
+
+
 def test_half_a_character_waits_for_its_other_half() -> None:
     ids = [ID[b"a"], ID[b"\xe4\xb8"], ID[b"\xad"], ID[b"b"]]
     assert stream(ids, []).texts == ["a", "", "中", "b", ""]
