@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.program import has_argmax
+from eagle3_jax.engine.program_choice import ProgramChoice, Shape
 from eagle3_jax.engine.recent_acceptance import RecentAcceptance
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.step_cost import StepCosts
@@ -23,14 +23,6 @@ TRIAL_BUDGET = 0.008
 """Share of the goodput that all trials may cost: a k that is close is tried often, one that is far
 behind rarely, so that what is known of each stays true."""
 LEAST_BETWEEN_TRIALS = 40
-
-
-class Shape(NamedTuple):
-    """What a round's cost depends on besides k: the compiled batch size, lean, full or argmax."""
-
-    batch: int
-    full: bool
-    argmax: bool = False
 
 
 class Choice(NamedTuple):
@@ -102,18 +94,15 @@ class GoodputChooser:
     """
 
     def __init__(self, config: EngineConfig):
-        self._config, self._has_argmax = config, has_argmax(config)
-        self._acceptance = RecentAcceptance(config.num_speculative_tokens)
+        self._most, self._programs = config.num_speculative_tokens, ProgramChoice(config)
+        self._acceptance = RecentAcceptance(self._most)
         self._loads: dict[Shape, Load] = {}
 
     def choose(self, members: Rows[Sequence]) -> Choice:
         """k of the next round of these sequences: at most what one of them wants."""
-        argmax = self._has_argmax and not any(member.needs_logits for member in members)
-        full = not argmax and any(member.controlled for member in members)
-        shape = Shape(self._config.bucket_for(len(members)), full, argmax)
-        most = self._config.num_speculative_tokens
-        limit = max(member.wanted_drafts(most) for member in members)
-        load = self._loads.setdefault(shape, Load(most, most))
+        shape = self._programs.round(members)
+        limit = max(member.wanted_drafts(self._most) for member in members)
+        load = self._loads.setdefault(shape, Load(self._most, self._most))
         if load.planned == 0:
             self._plan(load, members, range(limit + 1))
         load.planned -= 1

@@ -16,7 +16,8 @@ from eagle3_jax.engine.kv_scales import KVPeaks
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import pack_chunk
 from eagle3_jax.engine.plan import Peers, Plan, PlanFormat
-from eagle3_jax.engine.program import Program, has_argmax
+from eagle3_jax.engine.program import Program
+from eagle3_jax.engine.program_choice import ProgramChoice
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.logprobs import Logprobs
@@ -75,7 +76,7 @@ class Runner:
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
         self._widths = config.round_widths
-        self._has_argmax = has_argmax(config)
+        self._choice = ProgramChoice(config)
 
     @property
     def programs(self) -> list[Program]:
@@ -104,28 +105,21 @@ class Runner:
         """Dispatches one chunk; returns the report to read later."""
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
-        scores = sequence.scores_prompt
-        # Only a prompt's last chunk samples.
-        full = scores or (chunk.last and self._needs_full(sequence))
-        if full:
+        program = self._choice.prefill(chunk)
+        if program.full:
             mask = self.open_masks(1, 1)[0]
             if chunk.last and sequence.matcher is not None:
                 sequence.matcher.fill(mask, [])
             controls = pack_controls(sequence, self._vocab_size)
             packed = replace(packed, controls=controls, mask=mask)
-        argmax = not full and self._can_argmax([sequence] if chunk.last else [])
-        program = Program(None, full, scores_prompt=scores, argmax=argmax)
         return self._report(program, [sequence], packed)
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:
         """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
         later. Only an engine that chooses k has programs for more than one number of drafts."""
-        bucket = self.config.bucket_for(len(members))
-        argmax = self._can_argmax(members)
-        full = not argmax and any(self._needs_full(sequence) for sequence in members)
-        widths = self._widths_for(members, drafts)
-        program = Program(bucket, full, widths=widths, argmax=argmax)
-        return self._report(program, members, *self._batch(members, bucket))
+        shape, widths = self._choice.round(members), self._widths_for(members, drafts)
+        program = Program(shape.batch, shape.full, widths=widths, argmax=shape.argmax)
+        return self._report(program, members, *self._batch(members, shape.batch))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
         """Dispatches the first half of a round over these sequences, with masks [batch, 1, words]
@@ -184,14 +178,6 @@ class Runner:
             return None
         rows = 1 + max(sequence.last_drafts for sequence in members)
         return next(w for w in self._widths if w and w.drafts == drafts and w.first_rows >= rows)
-
-    def _needs_full(self, sequence: EngineSequence) -> bool:
-        asks = sequence.matcher is not None or sequence.wants_logprobs
-        return self.config.exact or sequence.controlled or asks
-
-    def _can_argmax(self, members: Sequence[EngineSequence]) -> bool:
-        """Whether kernels choose tokens here, and nobody's options need written logits."""
-        return self._has_argmax and not any(sequence.needs_logits for sequence in members)
 
     def _batch(
         self, members: Sequence[EngineSequence], bucket: int

@@ -12,8 +12,10 @@ from driving import Answer, drive, sizes
 from tiny import VOCAB, tiny_target
 
 from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.choose_k import GoodputChooser
 from eagle3_jax.engine.grammar import Matcher
 from eagle3_jax.engine.program import all_programs, has_argmax
+from eagle3_jax.engine.runner import Runner
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -111,6 +113,27 @@ def test_what_is_not_finite_fails_at_the_token_where_written_logits_fail(
         assert (answers[name].token_ids, answers[name].finish) == (answer.token_ids, answer.finish)
     failed = [answer for answer in plain.values() if answer.finish[0] == "error"]
     assert failed and min(len(answer.token_ids) for answer in failed) > 1
+
+
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["written", "in kernel"])
+def test_a_round_is_timed_as_the_program_that_runs(
+    target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
+) -> None:
+    """Of every option alone and beside a free neighbour: a full round's time is no lean one's."""
+    monkeypatch.setattr("eagle3_jax.engine.program.chooses_in_kernel", lambda: in_kernel)
+    config = sizes(3, adaptive=True, batch_buckets=(1, 4))
+    runner, chooser, ran = Runner(target, draft, config), GoodputChooser(config), []
+    monkeypatch.setattr(runner, "_report", lambda program, *_: ran.append(program))
+    for request in asked([*FREE, *BOUND], "x"):
+        member, free = (Sequence.of(r, (), 64, None) for r in (request, *asked(FREE[:1], "free")))
+        for members in ([member], [member, free]):
+            choice = chooser.choose(members)
+            runner.round(members, choice.drafts)
+            program = ran.pop()
+            assert (program.batch, program.full, program.argmax) == choice.shape
+            assert program.argmax == (in_kernel and not member.needs_logits)
+            looks = member.controlled or member.wants_logprobs
+            assert program.full == (looks and not program.argmax)
 
 
 def needs_logits(**options: Any) -> bool:
