@@ -19,9 +19,10 @@ _BLOCK = 128  # neighbouring ids that are searched, or skipped, together
 
 
 class TokenLogprobs(NamedTuple):
-    """Of one token a row: its log-probability, its rank (1 is the best), and the best of all.
+    """Of one token a row: its log-probability, its rank, and the best of all.
 
-    best_ids are in falling order of best, the lowest id first of equals.
+    rank: how many tokens are at least as good, itself included, as in vLLM: of equals, the last
+    place. best_ids are in falling order of best, the lowest id first of equals.
     """
 
     chosen: Float[Array, "*rows"]
@@ -64,7 +65,7 @@ def token_logprobs(
     """
     shift = logsumexp(scores, axis)
     chosen = value_at(scores, token_ids, axis)[..., None]
-    rank = 1 + all_sum((scores > chosen).sum(-1, dtype=jnp.int32), axis)
+    rank = all_sum((scores >= chosen).sum(-1, dtype=jnp.int32), axis)
     best_ids, best = _best(scores, min(MAX_LOGPROBS, scores.shape[-1]))
     best_ids += first_column(scores.shape[-1], axis)
     best, best_ids = best_pairs(best, best_ids, MAX_LOGPROBS, axis)

@@ -7,7 +7,8 @@ import numpy as np
 
 
 class Logprob(NamedTuple):
-    """The natural logarithm of a token's probability, and how many tokens are at least as good."""
+    """The natural logarithm of a token's probability, and its rank: how many tokens are at least as
+    good, itself included; of one among the best asked for, its place there. So no two are alike."""
 
     logprob: float
     rank: int

@@ -43,7 +43,8 @@ class TextStream:
         self._released = (0, 0)
 
     def push(self, token: int, *, silent: bool = False, match: bool = True) -> str | None:
-        """Adds a token; returns the stop string it completes, having cut text and tokens there.
+        """Adds a token; returns the stop string it completes, having cut text and tokens there: of
+        several the one that begins first in the text, then the one that is first in the list.
 
         silent: the token adds no text (a stop id). match False: stop strings don't count yet.
         """
