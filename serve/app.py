@@ -9,6 +9,7 @@ import jax.profiler
 from fastapi import FastAPI, Response
 
 from serve.api_keys import RequireKey
+from serve.arrivals import Arriving
 from serve.cache_control import cache_router
 from serve.chat import chat_router
 from serve.completions import completions_router
@@ -54,6 +55,7 @@ def create_app(
     app.add_middleware(WholeBody, **limits)
     if operations.api_keys:
         app.add_middleware(RequireKey, keys=operations.api_keys)
+    app.add_middleware(Arriving, arrivals=service.arrivals)
     app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
     app.add_middleware(Recorded, observers=observers)
     app.include_router(completions_router(service))

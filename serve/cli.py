@@ -8,7 +8,7 @@ from serve.interrupt import leave_on_interrupt
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0 after a signal, 2 for flags and files that can't be used."""
+    """Serves until a signal; returns 2 for flags and files that can't be used."""
     options, without_effect = parse_serve_flags(sys.argv[1:] if argv is None else argv)
     # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
     leave_on_interrupt()

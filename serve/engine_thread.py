@@ -18,7 +18,7 @@ from typing import Any, Literal
 from eagle3_jax.engine import BARS_EVERY_TOKEN, Request, RequestOutput
 from eagle3_jax.engine.executor import Progress
 from serve.engine_messages import Add, Cancel, EngineLike, Observer, Reset, Stop
-from serve.errors import ApiError, invalid_request, queue_full, unavailable
+from serve.errors import ApiError, invalid_request, queue_full, shutting_down, unavailable
 from serve.output_stream import OutputStream
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class EngineThread:
     ) -> None:
         """max_queued: sequences that may run and wait at a time. explain: what is behind an error
         of the engine; called on the thread, may wait."""
-        self.state: Literal["starting", "ready", "draining", "dead"] = "starting"
+        self.state: Literal["starting", "ready", "draining", "ending", "dead"] = "starting"
         self.stats = engine.stats()
         self.ready = asyncio.Event()
         self.dead = asyncio.Event()
@@ -91,17 +91,24 @@ class EngineThread:
         return self._thread.is_alive()
 
     def check_admitting(self) -> None:
-        """Raises the ApiError that says why no request is taken, if none is."""
+        """Raises the ApiError that says why no request that arrives now is taken, if none is."""
+        if self.state == "draining":
+            raise shutting_down()
+        self._check_running()
+
+    def _check_running(self) -> None:
+        """The same for requests that have arrived before."""
         if self.state == "starting":
             raise unavailable("the server is still starting", retry_after_s=5)
-        if self.state == "draining":
-            raise unavailable("the server is shutting down", retry_after_s=10)
-        if self.state != "ready":
+        if self.state == "ending":
+            raise shutting_down()
+        if self.state == "dead":
             raise unavailable("the engine has stopped; the server must be restarted")
 
     def check_room(self, count: int) -> None:
-        """Raises ApiError when `count` more sequences are not taken now, or never will be."""
-        self.check_admitting()
+        """Raises ApiError when `count` more sequences of a request that has arrived are not taken
+        now, or never will be."""
+        self._check_running()
         if count > self._max_queued:
             raise invalid_request(
                 f"the request asks for {count} sequences; this server takes {self._max_queued} "
@@ -158,16 +165,19 @@ class EngineThread:
         return await done
 
     def stop_admitting(self) -> None:
-        """Refuses new requests from now on; those under way go on."""
+        """Is no longer healthy. Whoever calls refuses requests that arrive from now on; those that
+        have arrived go on."""
         if self.state in ("starting", "ready"):
-            self.state = "draining"
+            self.state = "ending" if self.state == "starting" else "draining"
 
     async def idle(self) -> None:
         """Returns when no request is under way."""
         await self._idle.wait()
 
     def abort_all(self) -> None:
-        """Finishes every request under way with reason "abort"."""
+        """Finishes every sequence with reason "abort", and takes no other."""
+        if self.state != "dead":
+            self.state = "ending"
         for stream in set(self._streams.values()):
             ids = tuple(stream.unfinished)
             self.cancel(stream)

@@ -70,6 +70,12 @@ def unavailable(message: str, *, retry_after_s: int | None = None) -> ApiError:
     return ApiError(503, message, code="unavailable", headers=headers)
 
 
+def shutting_down() -> ApiError:
+    """A server that ends: 503, and the next request should look for another one."""
+    headers = {"Retry-After": "10", "Connection": "close"}
+    return ApiError(503, "the server is shutting down", code="unavailable", headers=headers)
+
+
 def queue_full(limit: int, *, retry_after_s: int) -> ApiError:
     """A server that has as many sequences under way as it takes: 429."""
     message = f"the queue is full: {limit} sequences run or wait (--max-num-queued-reqs)"

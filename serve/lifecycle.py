@@ -6,20 +6,24 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
 
 from serve.connection import timed_connection
-from serve.engine_thread import EngineThread
+from serve.service import Service
 
+T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECTION_TIMEOUT_S = 5
 LINGER_S = 1.0
 """After the engine's death, for probes and clients to be told before the process ends."""
 GIVE_UP_S = 8.0
+ABORT_S = 1.0
+"""For answers that were aborted to reach their clients."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -56,7 +60,7 @@ class GracefulServer(uvicorn.Server):
     def __init__(
         self,
         app: FastAPI,
-        engine: EngineThread,
+        service: Service,
         *,
         drain_timeout_s: float,
         client_timeout_s: float = 60.0,
@@ -71,7 +75,7 @@ class GracefulServer(uvicorn.Server):
             timeout_graceful_shutdown=CONNECTION_TIMEOUT_S,
         )
         super().__init__(config)
-        self._engine = engine
+        self._engine, self._arrivals = service.engine, service.arrivals
         self._drain_timeout_s = drain_timeout_s
         self._draining: asyncio.Task[None] | None = None
 
@@ -114,13 +118,35 @@ class GracefulServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         self._engine.stop_admitting()
+        self._arrivals.close()
         try:
-            await asyncio.wait_for(self._engine.idle(), self._drain_timeout_s)
+            await asyncio.wait_for(self._arrivals.none_left(), self._drain_timeout_s)
         except TimeoutError:
             self._engine.abort_all()
-        self.should_exit = True
+            await self._arrivals.end_all(ABORT_S)
+        finally:
+            self.should_exit = True
 
     async def _leave_with_engine(self) -> None:
         await self._engine.dead.wait()
         await asyncio.sleep(LINGER_S)
+        await self._arrivals.end_all(0)
         self.should_exit = True
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Runs the event loop until `work` is done.
+
+    Unlike asyncio.run it then leaves threads alone: one may tokenise for minutes for a client that
+    nobody answers any more. Whoever calls ends the process with `leave`, which waits for none.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop.run_until_complete(work)
+
+
+def do_within(seconds: float, work: Callable[[], object]) -> None:
+    """Does the work, or leaves it to a thread that nobody waits for when it takes longer."""
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(seconds)

@@ -23,7 +23,7 @@ from serve.demo import demo_draft_dir, demo_target_dir
 from serve.engine_thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
-from serve.lifecycle import GracefulServer, bind, exposure
+from serve.lifecycle import GracefulServer, bind, do_within, exposure, run_to_end
 from serve.loading import (
     LoadedPair,
     build_engine,
@@ -44,15 +44,17 @@ from serve.tracing import trace_to
 
 Report = StartupReport | LoggedStartup
 DEMO_NAME = "eagle3-demo"
+SEND_S = 2.0
+"""For a collector to take the last spans."""
 SEED_BITS = 53
 """Seeds that the server draws stay exact in clients that read every number as a double."""
 
 
 def run(options: ServeOptions, without_effect: list[str]) -> int:
-    """Serves until a signal.
+    """Serves until a signal, then ends the process: with 0, or 1 when the engine died or could not
+    start.
 
-    Returns the exit status: 0, 1 when the engine died or could not start, 2 for an address, files
-    or sizes that can't be used.
+    Returns 2 for an address, files or sizes that can't be used.
     """
     configure_logging(options.operations.log_format)
     to_log = options.operations.log_format == "json"
@@ -70,7 +72,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             address = stack.enter_context(bind(options.host, options.port))
             leader = hosts and lead(hosts, *_alike(options), report.say)
             service = _prepare(options, report, leader)
-            observers = _observers(options.operations, service)
+            observers, send_spans = _observers(options.operations, service)
         except (OSError, ValueError) as error:
             report.say(f"eagle3-serve: error: {error}")
             if leader:
@@ -78,15 +80,12 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             return leave(2) if hosts else 2
         if warning := exposure(address, options.operations.api_keys):
             report.say(warning)
-        status = asyncio.run(_serve(options, service, observers, address, report, leader))
+        status = run_to_end(_serve(options, service, observers, address, report, leader))
     if leader:
         leader.stop()
-        leave(status)
-    if service.engine.alive:
-        # It is inside a compile, which can't be interrupted and would crash a regular exit.
-        sys.stderr.flush()
-        os._exit(status)
-    return status
+    do_within(SEND_S, send_spans)
+    # Not by returning: a thread that still compiles would crash a regular exit, others hold it up.
+    leave(status)
 
 
 def _silent(_: str) -> None:
@@ -204,13 +203,18 @@ def _sizes(options: ServeOptions) -> dict[str, object]:
     }
 
 
-def _observers(operations: Operations, service: Service) -> list[Observer]:
+def _observers(
+    operations: Operations, service: Service
+) -> tuple[list[Observer], Callable[[], object]]:
+    """What is shown every request, and what sends off that of it which waits to be sent."""
     observers: list[Observer] = []
+    send: Callable[[], object] = list
     if operations.log_each_request:
         observers.append(log_requests(service.tokenizer if operations.log_prompts else None))
     if operations.otlp_endpoint is not None:
-        observers.append(trace_to(operations.otlp_endpoint, service.model.names[0]))
-    return observers
+        observer, send = trace_to(operations.otlp_endpoint, service.model.names[0])
+        observers.append(observer)
+    return observers, send
 
 
 def _seed_source(seed: int | None) -> Callable[[], int]:
@@ -230,7 +234,7 @@ async def _serve(
 ) -> int:
     server = GracefulServer(
         create_app(service, options.operations, observers),
-        service.engine,
+        service,
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
     )

@@ -12,6 +12,7 @@ from eagle3_jax.engine import Request
 from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.arrivals import Arrivals
 from serve.bad_words import spell_bad_words
 from serve.beside import beside
 from serve.dialects import PLAIN, ChatReading
@@ -58,7 +59,7 @@ class Service:
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
     much responses say about speculation; `grammars` are the engine's; `reading` is what is
     told apart in chat answers, `template_kwargs` the template's variables unless a request sets
-    them."""
+    them; `arrivals` are the requests under way."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -70,6 +71,7 @@ class Service:
     grammars: Grammars | None = None
     reading: ChatReading = PLAIN
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""

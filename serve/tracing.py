@@ -3,6 +3,7 @@
 Its packages are the extra `otel`, imported only when asked for.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from serve.request_record import Observer, RequestRecord
@@ -14,12 +15,14 @@ OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completio
 NS = 1_000_000_000
 
 
-def trace_to(endpoint: str, model_name: str) -> Observer:
-    """Spans go to the collector at `endpoint` (OTLP over HTTP), from a thread of their own."""
+def trace_to(endpoint: str, model_name: str) -> tuple[Observer, Callable[[], object]]:
+    """Spans go to the collector at `endpoint` (OTLP over HTTP), from a thread of their own, some
+    seconds later; the second result sends those that wait."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    return spans(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), model_name)
+    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
+    return spans(processor, model_name), processor.force_flush
 
 
 def spans(processor: "SpanProcessor", model_name: str) -> Observer:

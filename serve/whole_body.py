@@ -30,10 +30,10 @@ class WholeBody:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._read(Headers(scope=scope), receive)
         except TimeoutError:
-            await _answer_early(_too_slow(self._timeout_s), scope, receive, send)
+            await answer_early(_too_slow(self._timeout_s), scope, receive, send)
         except _TooLarge as found:
             error = self._too_large()
-            await _answer_early(error, scope, receive, send, ended=found.ended)
+            await answer_early(error, scope, receive, send, ended=found.ended)
         else:
             if body is not None:
                 await self._app(scope, _Replay(body, receive), send)
@@ -81,10 +81,11 @@ class _Replay:
         return message or await self._receive()
 
 
-async def _answer_early(
+async def answer_early(
     error: ApiError, scope: Scope, receive: Receive, send: Send, *, ended: bool = False
 ) -> None:
-    """The server hangs up when an answer ends, so this one ends after what is still sent."""
+    """Answers before the body has come. The server hangs up when an answer ends, so this one ends
+    after what is still sent."""
 
     async def send_unended(message: Message) -> None:
         unended = {"more_body": True} if message["type"] == "http.response.body" else {}

@@ -57,8 +57,8 @@ def check_devices(hosts: HostOptions, tensor_parallel_size: int) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process at once. JAX's own way out waits for every process at a barrier, and aborts
-    where one does not come."""
+    """Ends the process at once. Python's own way out waits for threads, and JAX's for every process
+    at a barrier, and aborts where one does not come."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,8 +1,7 @@
 """A server over the fake engine: in a thread of the tests, or as a process of its own."""
 
-import asyncio
+import argparse
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,8 @@ from serve.connection import timed_connection
 from serve.dialects import choose_reading
 from serve.engine_messages import EngineLike
 from serve.engine_thread import EngineThread
-from serve.lifecycle import GracefulServer, bind
+from serve.hosts import leave
+from serve.lifecycle import GracefulServer, bind, run_to_end
 from serve.metrics import Metrics
 from serve.operation_flags import Operations
 from serve.options import SpecMetricsLevel
@@ -106,12 +106,22 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
         yield replace(server, engine=engine)
 
 
-async def serve_until_signal(hang_at_step: int | None) -> int:
+class StuckTokenizer(CharTokenizer):
+    """Takes a minute for a text that says so."""
+
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        if text == "stuck":
+            time.sleep(60)
+        return super().encode(text)
+
+
+async def serve_until_signal(hang_at_step: int | None, drain_timeout_s: float) -> int:
     """Prints its port, answers slowly, drains on SIGTERM; returns the exit status."""
-    service = build_service(FakeEngine(step_s=0.02, hang_at_step=hang_at_step))
+    engine = FakeEngine(step_s=0.02, hang_at_step=hang_at_step)
+    service = build_service(engine, StuckTokenizer())
     watchdog_timeout_s = 60.0 if hang_at_step is None else 0.4
     app = create_app(service, Operations(watchdog_timeout_s=watchdog_timeout_s))
-    server = GracefulServer(app, service.engine, drain_timeout_s=5.0)
+    server = GracefulServer(app, service, drain_timeout_s=drain_timeout_s)
     with bind("127.0.0.1", 0) as address:
         print(address.getsockname()[1], flush=True)
         await server.serve(sockets=[address])
@@ -119,4 +129,8 @@ async def serve_until_signal(hang_at_step: int | None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(serve_until_signal(int(sys.argv[1]) if sys.argv[1:] else None)))
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--hang-at-step", type=int)
+    flags.add_argument("--drain-timeout", type=float, default=5.0)
+    given = flags.parse_args()
+    leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout)))

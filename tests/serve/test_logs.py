@@ -2,7 +2,9 @@
 
 import json
 import logging
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
@@ -10,6 +12,9 @@ from fake_server import Served
 from starlette.datastructures import Headers
 from test_hanging_up import wait_for
 
+from eagle3_jax.engine import Request
+from eagle3_jax.sampling_params import SamplingParams
+from serve.choices import Choices
 from serve.flags import parse_serve_flags
 from serve.logs import JsonFormatter, TextFormatter, log_requests
 from serve.request_record import RequestRecord
@@ -137,6 +142,28 @@ def test_a_request_is_a_span_with_the_names_for_generative_ai_under_its_callers(
     duration = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
     assert isinstance(first, float) and 0.01 < first < duration
     assert "secret" not in span.to_json()
+
+
+def test_spans_that_wait_are_sent_before_the_server_ends() -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from serve.tracing import trace_to
+
+    bodies: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        trace, send = trace_to(f"http://127.0.0.1:{collector.server_port}/v1/traces", "fake")
+        choices = Choices([Request("r", [97], SamplingParams())], 1)
+        trace(RequestRecord("abc-1", "POST", "/generate", Headers(), choices=choices))
+        send()
+        collector.shutdown()
+    assert len(bodies) == 1 and b"abc-1" in bodies[0]
 
 
 def test_traces_without_their_packages_are_refused_by_the_flag(

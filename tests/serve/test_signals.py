@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from fake_engine import expected_answer
 
 TESTS = Path(__file__).parent
+STUCK = 40
 LONG = {"prompt": "abc", "max_tokens": 40, "seed": 0, "stream": True}
 
 
@@ -64,6 +66,25 @@ def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
     assert server.wait(30) == 0
 
 
+def test_threads_that_work_on_do_not_hold_the_exit() -> None:
+    """More of them than the default pool has, each for a minute."""
+    body = {"prompt": "stuck", "padding": "x" * 30_000}
+    with (
+        serving("--drain-timeout", "0.5") as (server, url),
+        ThreadPoolExecutor(STUCK) as pool,
+        httpx.Client(base_url=url, timeout=30) as http,
+    ):
+        asked = [pool.submit(http.post, "/v1/completions", json=body) for _ in range(STUCK)]
+        time.sleep(0.5)
+        server.send_signal(signal.SIGTERM)
+        sent = time.monotonic()
+        assert server.wait(30) == 0
+        assert time.monotonic() - sent < 8
+        for answer in asked:
+            assert answer.result().status_code == 503
+            assert "shutting down" in answer.result().json()["error"]["message"]
+
+
 def test_second_signal_ends_at_once_what_ctrl_c_would_have_let_finish(process) -> None:
     server, url = process
     with httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 250}) as answer:
@@ -78,7 +99,7 @@ def test_second_signal_ends_at_once_what_ctrl_c_would_have_let_finish(process) -
 
 
 def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None:
-    with serving("5") as (server, url):
+    with serving("--hang-at-step", "5") as (server, url):
         answer = httpx.post(f"{url}/v1/completions", json=LONG | {"stream": False})
         assert answer.status_code == 503
         assert "step took longer than 0.4 seconds" in answer.json()["error"]["message"]
