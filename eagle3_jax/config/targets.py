@@ -10,6 +10,7 @@ from eagle3_jax.config.brief import brief
 from eagle3_jax.config.kimi import KimiConfig
 from eagle3_jax.config.llama import LlamaConfig
 from eagle3_jax.config.minimax import MiniMaxConfig
+from eagle3_jax.config.published import require_values
 from eagle3_jax.config.target import TargetConfig, text_fields
 
 READERS: Mapping[str, Callable[[Mapping[str, Any]], TargetConfig]] = {
@@ -21,15 +22,35 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], TargetConfig]] = {
 """Published model_type -> what reads such a config.json."""
 
 
+_ARCHITECTURES = {
+    "kimi_k2": "DeepseekV3ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "minimax_m2": "MiniMaxM2ForCausalLM",
+}
+"""What `architectures` says beside each model_type; Llama's, which drafts share, has a reader that
+tells them apart."""
+_AROUND_TEXT = {
+    "model_type": ("kimi_k25", None),
+    "architectures": (["KimiK25ForConditionalGeneration"], None),
+}
+"""What a file with a text_config calls itself; another model may run the same text otherwise."""
+
+
 def read_target_config(config: Mapping[str, Any]) -> TargetConfig:
     """Reads a published config.json of any target.
 
-    Raises ValueError for an architecture that is not known, and as its reader does.
+    Raises ValueError for an architecture that is not known, whether the file or its text_config
+    names it, and as its reader does.
     """
-    model_type = text_fields(config).get("model_type")
+    text = text_fields(config)
+    model_type = text.get("model_type")
     if not isinstance(model_type, str) or model_type not in READERS:
         raise ValueError(
             f"unknown target architecture: model_type must be one of {tuple(READERS)} "
             f"(Kimi-K2.5 nests it in text_config), got {brief(model_type)}"
         )
+    if text is not config:
+        require_values(config, _AROUND_TEXT)
+    if model_type in _ARCHITECTURES:
+        require_values(text, {"architectures": ([_ARCHITECTURES[model_type]], None)})
     return READERS[model_type](config)

@@ -66,6 +66,25 @@ def test_target_options_that_would_change_the_arithmetic_are_refused(name: str, 
         read_target_config({**KIMI_TEXT, name: value})
 
 
+@pytest.mark.parametrize("published", ["kimi_bf16", "minimax_bf16"])
+@pytest.mark.parametrize(
+    ("name", "foreign"),
+    [("model_type", "llava"), ("architectures", ["LlavaForConditionalGeneration"])],
+)
+def test_a_foreign_name_is_refused_wherever_it_stands(
+    published: str, name: str, foreign: Any
+) -> None:
+    """A text_config of Kimi's inside another model is no Kimi."""
+    config = json.loads((ORACLES / published / "config.json").read_text())
+    read_target_config(config)
+    changed = [{**config, name: foreign}]
+    if text := config.get("text_config"):
+        changed += [{**config, "text_config": {**text, name: foreign}}, {**text, name: foreign}]
+    for fields in changed:
+        with pytest.raises(ValueError, match=f"{name} must be .*[Ll]lava"):
+            read_target_config(fields)
+
+
 def test_rope_types_other_than_yarn_are_refused() -> None:
     with pytest.raises(ValueError, match="linear"):
         KimiConfig.from_hf({**KIMI_TEXT, "rope_scaling": {"type": "linear", "factor": 2.0}})
