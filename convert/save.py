@@ -1,7 +1,6 @@
 """Write models in the published form: config.json and model.safetensors."""
 
 import json
-import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from convert.targets import target_files
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.replace_file import replaced
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -121,7 +121,5 @@ def _known_ids(read: ReadArray, vocab_size: int) -> np.ndarray:
 
 
 def _replace(path: Path, chunks: Iterable[bytes]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+    with replaced(path) as file:
         file.writelines(chunks)
-    os.replace(temporary, path)

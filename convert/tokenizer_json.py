@@ -1,7 +1,6 @@
 """tokenizer.json: written from Kimi's tiktoken files, so that plain AutoTokenizer loads them."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from convert.tiktoken_file import (
     read_ranks,
     read_special_tokens,
 )
+from eagle3_jax.replace_file import replaced
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -23,9 +23,8 @@ def write_tokenizer_json(directory: str | Path) -> Path:
     ranks = read_ranks(directory / RANKS_FILE)
     content = tokenizer_json(ranks, read_special_tokens(directory, len(ranks)))
     path = directory / TOKENIZER_FILE
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-    os.replace(temporary, path)
+    with replaced(path) as file:
+        file.write(json.dumps(content, ensure_ascii=False, indent=1).encode())
     return path
 
 

@@ -69,8 +69,8 @@ def write(job: Job, advance: Advance = lambda _: None) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
     _require_space(destination.parent, job.plan.bytes_written)
     directory = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
+    directory.mkdir()
     try:
-        directory.mkdir()
         _write_into(directory, job, advance)
         os.rename(directory, destination)
     except BaseException:

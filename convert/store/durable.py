@@ -3,15 +3,13 @@
 import os
 from pathlib import Path
 
+from eagle3_jax.replace_file import replaced
+
 
 def write_durably(path: Path, content: bytes) -> None:
     """Writes a file and waits for the disk; it appears complete or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+    with replaced(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
     sync_directory(path.parent)
 
 

@@ -1,11 +1,12 @@
 """Training state on disk: one npz file, replaced atomically."""
 
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+
+from eagle3_jax.replace_file import replaced
 
 State = TypeVar("State")
 
@@ -15,10 +16,8 @@ def save_state(path: Path, state: object, step: int) -> None:
     arrays: dict[str, Any] = {"step": np.int64(step)}
     arrays |= {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial")
-    with temporary.open("wb") as file:
+    with replaced(path) as file:
         np.savez(file, **arrays)
-    os.replace(temporary, path)
 
 
 def restore_state(path: Path, like: State) -> tuple[State, int]:

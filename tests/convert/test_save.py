@@ -59,7 +59,7 @@ def test_saving_over_a_loaded_checkpoint_is_safe(target: Target, tmp_path: Path)
     save_hf(target, tmp_path)
     save_hf(load_target(tmp_path), tmp_path)
     assert_same_bits(open_checkpoint(tmp_path), open_checkpoint(ORACLES / "kimi_bf16"))
-    assert not list(tmp_path.glob("*.tmp"))
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
 
 
 def test_aux_ids_that_readers_would_misread_are_refused(target: Target, tmp_path: Path) -> None:

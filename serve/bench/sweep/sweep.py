@@ -1,13 +1,13 @@
 """One server over every length and concurrency, several seeds each: a file for each run."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convert.tokenizer import Tokenizer, load_tokenizer
+from eagle3_jax.replace_file import replaced
 from serve.bench.conditions import Conditions, conditions
 from serve.bench.http_stream import Address
 from serve.bench.sweep.client import Server
@@ -35,12 +35,8 @@ class Subject:
 def write_result(directory: Path, result: dict[str, Any]) -> Path:
     """Writes a run's file, whole or not at all."""
     path = directory / f"{point_of(result)}.json"
-    unfinished = path.with_suffix(".partial")
-    try:
-        unfinished.write_text(json.dumps(result, indent=1, allow_nan=False), encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replaced(path) as file:
+        file.write(json.dumps(result, indent=1, allow_nan=False).encode())
     return path
 
 
