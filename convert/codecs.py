@@ -11,6 +11,7 @@ import tokenizers
 from convert.safetensors_files import read_json
 from convert.tiktoken_file import SPLIT_PATTERN, SpecialToken, read_ranks
 from convert.tokenizer_json import bytes_of
+from eagle3_jax.config.brief import brief
 
 
 class Codec(Protocol):
@@ -58,18 +59,26 @@ class JsonCodec:
 
     @classmethod
     def open(cls, path: Path) -> "tuple[JsonCodec, tuple[SpecialToken, ...]]":
-        """Reads a byte-level tokenizer.json and its added tokens; ValueError for another kind."""
+        """Reads a byte-level tokenizer.json and its added tokens; ValueError for another kind, and
+        for one that is damaged or empty."""
         content = read_json(path)
+        if not content:
+            raise ValueError(f"{path} holds no token")
         if "ByteLevel" not in json.dumps(content.get("decoder")):
             raise ValueError(f"{path}: only byte-level tokenizers can be read")
-        special = tuple(
-            SpecialToken(token["id"], token["content"], token["special"])
-            for token in content.get("added_tokens") or ()
-        )
-        # The file's added tokens and templates would turn special strings in plain text into ids.
-        bare = {**content, "added_tokens": [], "post_processor": None}
-        model = tokenizers.Tokenizer.from_str(json.dumps(bare))
-        return cls(model, max(model.get_vocab().values()) + 1), special
+        try:
+            special = tuple(
+                SpecialToken(token["id"], token["content"], token["special"])
+                for token in content.get("added_tokens") or ()
+            )
+            # Its added tokens and templates would turn special strings in plain text into ids.
+            bare = {**content, "added_tokens": [], "post_processor": None}
+            model = tokenizers.Tokenizer.from_str(json.dumps(bare))
+        except Exception as error:  # tokenizers raises no narrower type.
+            raise ValueError(f"{path} is damaged: {brief(str(error))}") from error
+        if not (vocab := model.get_vocab()):
+            raise ValueError(f"{path} holds no token")
+        return cls(model, max(vocab.values()) + 1), special
 
     def encode(self, text: str) -> list[int]:
         # Unlike `encode`, it lets other threads run meanwhile.

@@ -45,7 +45,8 @@ class SpecialToken:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Reads tiktoken's ranks; ValueError names the line that is not `base64 rank`."""
+    """Reads tiktoken's ranks; ValueError names the line that is not `base64 rank`, and says so when
+    there is none."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line:
@@ -57,6 +58,8 @@ def read_ranks(path: Path) -> dict[bytes, int]:
             raise ValueError(
                 f"{path}, line {number}: expected 'base64 rank', got {line!r}"
             ) from error
+    if not ranks:
+        raise ValueError(f"{path} holds no token")
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise ValueError(f"{path}: ranks must be 0..{len(ranks) - 1}, each once")
     return ranks

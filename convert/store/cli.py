@@ -7,12 +7,16 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import jax
 from rich.console import Console
 
 from convert.store.flags import MIB, parse_convert_flags
 from convert.store.progress import GIB, ByteProgress
+
+if TYPE_CHECKING:
+    from convert.store.manifest import Manifest
 
 INTERRUPTED = 130
 FILE_WIDTH = 140
@@ -37,14 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _convert(flags: Namespace) -> int:
     from convert.store.arch import for_arch
     from convert.store.conversion import open_conversion
-    from convert.store.writer import partial_directory, refuse_existing, write_store
+    from convert.store.partial import partial_directory, refuse_existing
+    from convert.store.suspect import check_finite, check_tokenizer
+    from convert.store.writer import write_store
 
     refuse_existing(flags.destination)
     conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
-    _say(*conversion.notes)
+    _say(*conversion.notes, *check_tokenizer(conversion))
     parameters = for_arch(tuple(conversion.parameters), flags.arch)
     total = sum(parameter.nbytes for parameter in parameters)
     partial = partial_directory(flags.destination)
+
+    def check(manifest: "Manifest") -> None:
+        conversion.require_unchanged()
+        _say(*check_finite(manifest, flags.allow_nonfinite, partial))
+
     advice = f"repeat the command to resume, or delete {partial}"
     with _progress("converting", total, advice) as progress:
         manifest = write_store(
@@ -53,6 +64,7 @@ def _convert(flags: Namespace) -> int:
             conversion.origin,
             side_files=flags.source,
             item_bytes=flags.item_mib * MIB,
+            check=check,
             on_resumed=progress.resume,
             on_bytes=progress.advance,
         )
@@ -78,21 +90,34 @@ def _dry_run(flags: Namespace) -> int:
 
 
 def _verify(flags: Namespace) -> int:
+    from convert.store.compare import differences_from
     from convert.store.reader import open_store
     from convert.store.verify import verify_store
 
-    total = open_store(flags.verify).manifest.totals["bytes"]
+    source, directory = flags.source, flags.destination
+    store = open_store(directory, check_files=False)
+    total = store.manifest.totals["bytes"]
     with _progress("verifying", total, "nothing was changed") as progress:
-        result = verify_store(flags.verify, progress.advance)
-    if result.damage:
+        result = verify_store(directory, progress.advance)
+    if not result.sound:
+        first = (*result.damaged_files, *result.damage)[0]
         _say(
-            f"error: {len(result.damage)} of {result.parameters} parameters of {flags.verify} are "
-            f"damaged; the first is {result.damage[0]}"
+            f"error: {len(result.damage)} of {result.parameters} parameters and "
+            f"{len(result.damaged_files)} files of {directory} are damaged; the first is {first}"
         )
         return 1
+    if source:
+        with _progress("comparing", total, "nothing was changed") as progress:
+            different = list(differences_from(source, store, progress.advance))
+        if different:
+            _say(
+                f"error: {directory} is not what {source} gives: {len(different)} differences; the "
+                f"first is {different[0]}"
+            )
+            return 1
     print(
-        f"{flags.verify}: {result.parameters} parameters, {result.nbytes} bytes, "
-        "all as the manifest says"
+        f"{directory}: {result.parameters} parameters, {result.nbytes} bytes, all as the manifest "
+        f"says{f' and bit for bit as {source} gives them' if source else ''}"
     )
     return 0
 

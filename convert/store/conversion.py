@@ -50,6 +50,11 @@ class Conversion:
     notes: tuple[str, ...]
 
     @property
+    def is_draft(self) -> bool:
+        """Whether it is a draft's, not a target's."""
+        return _is_draft(self.planned.published)
+
+    @property
     def variables(self) -> dict[str, nnx.Variable]:
         """The model's own variables by path, with shapes in place of arrays."""
         return named_variables(self.model, self.shared)
@@ -60,7 +65,24 @@ class Conversion:
         for path, variable in self.variables.items():
             abstract = variable.get_value()
             dtype = self._dtype(path, np.dtype(abstract.dtype))
-            yield Parameter(path, abstract.shape, dtype, self._reader(path, dtype))
+            read = self._reader(path, dtype)
+            yield Parameter(path, abstract.shape, dtype, read, self._tensors(path))
+
+    def require_unchanged(self) -> None:
+        """Raises ValueError if the source's files are no longer those that were opened."""
+        directory = self.planned.published.directory
+        before, now = set(self.origin.source), set(fingerprint(directory))
+        if changed := sorted(file.name for file in before ^ now):
+            raise ValueError(
+                f"{directory} changed while it was converted ({changed[0]}): the parameters may be "
+                "of two checkpoints; delete what was made of it and convert again"
+            )
+
+    def _tensors(self, path: str) -> tuple[str, ...]:
+        """The tensors that a parameter is read from, in the order of its rows if it is stacked."""
+        sources = self.planned.plan.sources
+        found = sources[path] if path in sources else sources[path.rpartition(".")[0]]
+        return tuple(s.weight.tensor.name for s in sorted(found, key=lambda s: s.row or 0))
 
     def _reader(self, path: str, dtype: np.dtype) -> Callable[[], np.ndarray]:
         return lambda: self.planned.read(path, dtype)

@@ -34,18 +34,28 @@ def parse_convert_flags(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check(flags: argparse.Namespace) -> None:
-    if flags.verify is not None:
-        if flags.source or flags.destination or flags.dry_run:
-            raise ValueError("--verify DST stands alone; leave SRC, DST and --dry-run out")
+    if flags.json and not flags.dry_run:
+        raise ValueError("--json belongs to --dry-run")
+    if flags.verify:
+        _check_verify(flags)
         return
     if flags.source is None:
         raise ValueError("SRC is missing: the directory of a published checkpoint")
     if flags.destination is None and not flags.dry_run:
         raise ValueError("DST is missing: the directory to make")
-    if flags.json and not flags.dry_run:
-        raise ValueError("--json belongs to --dry-run")
     if flags.item_mib < 1:
         raise ValueError(f"--item-mib must be at least 1; got {flags.item_mib}")
+
+
+def _check_verify(flags: argparse.Namespace) -> None:
+    """One directory is DST, whatever the parser has called it."""
+    made = {"arch": "gfx950", "int4_order": "auto", "allow_nonfinite": False, "dry_run": False}
+    if any(getattr(flags, name) != value for name, value in made.items()):
+        raise ValueError("--verify takes SRC and DST alone: the store says how it was made")
+    if flags.source is None:
+        raise ValueError("DST is missing: the converted checkpoint to verify")
+    if flags.destination is None:
+        flags.source, flags.destination = None, flags.source
 
 
 def _build_parser() -> OneLineParser:
@@ -70,6 +80,12 @@ def _build_parser() -> OneLineParser:
         help="modules up to this size are written together",
     )
     parser.add_argument(
-        "--verify", metavar="DST", type=Path, help="read a converted checkpoint back and compare"
+        "--allow-nonfinite", action="store_true", help="keep weights that are NaN or infinite"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read a converted checkpoint back and compare: --verify DST with its own checksums, "
+        "--verify SRC DST also with what SRC gives",
     )
     return parser

@@ -7,15 +7,16 @@ item's files are on disk. A kill can tear the last line at most, and that item i
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Self
 
-from convert.store.manifest import StoredParameter
+from convert.json_object import parse_object
+from convert.store.records import FinishedItem, read_record
 
 JOURNAL_FILE = "journal.jsonl"
-Finished = dict[str, tuple[StoredParameter, ...]]
+Finished = dict[str, FinishedItem]
 
 
 class Journal:
@@ -29,8 +30,8 @@ class Journal:
     def open(cls, directory: Path, request: Mapping[str, Any]) -> Self:
         """Opens or begins the journal in `directory`.
 
-        Raises ValueError when the journal belongs to another request, naming what differs, and
-        when another process is writing it.
+        Raises ValueError when the journal belongs to another request, naming what differs, when it
+        is damaged, and when another process is writing it.
         """
         file = (directory / JOURNAL_FILE).open("a+b")
         try:
@@ -41,20 +42,17 @@ class Journal:
                 file.truncate(0)
                 _append(file, request)
                 return cls(file, {})
-            _check_same(json.loads(lines[0]), json.loads(json.dumps(request)), directory)
+            finished = _read(lines, request, directory)
             file.truncate(sum(map(len, lines)))
-            return cls(file, dict(map(_parse, lines[1:])))
+            return cls(file, finished)
         except BaseException:
             file.close()
             raise
 
-    def append(self, item: str, parameters: Sequence[StoredParameter]) -> None:
+    def append(self, item: FinishedItem) -> None:
         """Records an item as finished, on disk when this returns."""
-        _append(
-            self._file,
-            {"item": item, "parameters": [asdict(parameter) for parameter in parameters]},
-        )
-        self.finished[item] = tuple(parameters)
+        _append(self._file, asdict(item))
+        self.finished[item.item] = item
 
     def close(self) -> None:
         """Gives the lock back."""
@@ -79,15 +77,36 @@ def _append(file: IO[bytes], content: Mapping[str, Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _parse(line: bytes) -> tuple[str, tuple[StoredParameter, ...]]:
-    content = json.loads(line)
-    return content["item"], tuple(map(StoredParameter.from_json, content["parameters"]))
+def _read(lines: list[bytes], request: Mapping[str, Any], directory: Path) -> Finished:
+    finished: Finished = {}
+    try:
+        begun = parse_object(lines[0], unique_names=True)
+        for item in (read_record(FinishedItem, line) for line in lines[1:]):
+            if item.item in finished:
+                raise ValueError(f"item {item.item} is there twice")
+            finished[item.item] = item
+    except ValueError as error:
+        raise ValueError(
+            f"{directory / JOURNAL_FILE} is damaged: {error}; delete {directory} to start again"
+        ) from error
+    _check_same(begun, json.loads(json.dumps(request)), directory)
+    return finished
 
 
 def _check_same(begun: Mapping[str, Any], request: Mapping[str, Any], directory: Path) -> None:
     different = [name for name in request if begun.get(name) != request[name]]
     if different:
+        changed = _changed_files(begun, request) if "source" in different else ""
         raise ValueError(
-            f"{directory} was begun with another {' and '.join(different)}; "
+            f"{directory} was begun with another {' and '.join(different)}{changed}; "
             "delete it to start again, or repeat the command it was begun with"
         )
+
+
+def _changed_files(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """Names the first of the source's files that are not as they were."""
+    before = begun.get("source")
+    before = before if isinstance(before, list) else []
+    names = [file["name"] for file in request["source"] if file not in before]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f" ({names[0]}{more} changed or new)" if names else " (files are gone)"

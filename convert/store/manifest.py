@@ -4,33 +4,48 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from convert.safetensors_files import read_json
+from convert.store.arch import ARCHS
 from convert.store.checksum import ALGORITHM
 from convert.store.durable import write_durably
+from convert.store.records import (
+    Checksum,
+    EntryName,
+    InsidePath,
+    Name,
+    Shape,
+    Size,
+    StoredParameter,
+    read_record,
+)
 from convert.store.source import SourceFile
+from eagle3_jax.config.brief import brief
+from pallas_kernels import QuantFormat
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "eagle3-jax checkpoint"
-VERSION = 1
+VERSION = 2
 
 
-@dataclass(frozen=True)
-class StoredParameter:
-    """One parameter in a store: where it lies, and the checksum of its bytes."""
+def _known_arch(arch: str) -> str:
+    if arch not in ARCHS:
+        raise ValueError(f"must be one of {', '.join(ARCHS)}")
+    return arch
 
-    path: str
-    item: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    checksum: str
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "StoredParameter":
-        """The inverse of `dataclasses.asdict`."""
-        return cls(**{**fields, "shape": tuple(fields["shape"])})
+def _known_format(names: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        QuantFormat(**names)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("must name the formats of weights and activations") from error
+    return names
+
+
+Format = Annotated[Mapping[str, str], AfterValidator(_known_format)]
 
 
 @dataclass(frozen=True)
@@ -43,10 +58,28 @@ class Origin:
     """
 
     source: tuple[SourceFile, ...]
-    arch: str
-    options: Mapping[str, Any]
-    formats: Mapping[str, Mapping[str, str]] = field(repr=False)
-    tensors: Mapping[str, tuple[int, ...]] = field(repr=False)
+    arch: Annotated[str, AfterValidator(_known_arch)]
+    options: Mapping[str, str | list[str]]
+    formats: Mapping[Name, Format] = field(repr=False)
+    tensors: Mapping[Name, Shape] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What lies in a store besides its manifest.
+
+    files: every file of the items, by its path in the store, with its size in bytes. side_files:
+    SHA-256 of the configuration and of what else lies beside the items.
+    """
+
+    parameters: tuple[StoredParameter, ...] = field(repr=False)
+    files: Mapping[InsidePath, Size] = field(repr=False)
+    side_files: Mapping[EntryName, Checksum] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        paths = {parameter.path for parameter in self.parameters}
+        if len(paths) != len(self.parameters):
+            raise ValueError("a parameter is listed twice")
 
 
 @dataclass(frozen=True)
@@ -54,7 +87,12 @@ class Manifest:
     """A finished store."""
 
     origin: Origin
-    parameters: tuple[StoredParameter, ...] = field(repr=False)
+    contents: Contents
+
+    @property
+    def parameters(self) -> tuple[StoredParameter, ...]:
+        """All of them, in the model's order."""
+        return self.contents.parameters
 
     @property
     def totals(self) -> dict[str, int]:
@@ -69,39 +107,35 @@ class Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes the manifest, on disk when this returns."""
     fields = {
-        "format": FORMAT,
-        "version": VERSION,
-        "checksum": ALGORITHM,
+        **_heading(),
         "totals": manifest.totals,
         **asdict(manifest.origin),
-        "parameters": [asdict(parameter) for parameter in manifest.parameters],
+        **asdict(manifest.contents),
     }
-    write_durably(directory / MANIFEST_FILE, json.dumps(fields, indent=1).encode() + b"\n")
+    # No newline: without its last byte, too, it is no JSON.
+    write_durably(directory / MANIFEST_FILE, json.dumps(fields, indent=1).encode())
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Reads a store's manifest; FileNotFoundError without one, ValueError when it is damaged."""
     file = directory / MANIFEST_FILE
-    fields = read_json(file)
-    made = {"format": FORMAT, "version": VERSION, "checksum": ALGORITHM}
+    fields, made = read_json(file), _heading()
     found = {name: fields.get(name) for name in made}
     if found != made:
-        raise ValueError(f"{file} must say {made}, got {found}; convert again with this version")
+        raise ValueError(
+            f"{file} must say {made}, got {brief(found)}; convert again with this version"
+        )
     try:
-        manifest = _parse(fields)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is damaged: {error!r}") from error
+        raw = file.read_bytes()
+        manifest = Manifest(read_record(Origin, raw), read_record(Contents, raw))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
     if fields.get("totals") != manifest.totals:
-        raise ValueError(f"{file} is damaged: it lists {manifest.totals}, not {fields['totals']}")
+        raise ValueError(
+            f"{file} is damaged: it lists {manifest.totals}, not {brief(fields.get('totals'))}"
+        )
     return manifest
 
 
-def _parse(fields: Mapping[str, Any]) -> Manifest:
-    origin = Origin(
-        source=tuple(SourceFile(**file) for file in fields["source"]),
-        arch=fields["arch"],
-        options=dict(fields["options"]),
-        formats={path: dict(names) for path, names in fields["formats"].items()},
-        tensors={name: tuple(shape) for name, shape in fields["tensors"].items()},
-    )
-    return Manifest(origin, tuple(map(StoredParameter.from_json, fields["parameters"])))
+def _heading() -> dict[str, str | int]:
+    return {"format": FORMAT, "version": VERSION, "checksum": ALGORITHM}

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,21 +41,19 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     sys.unraisablehook = before
 
 
-def read_array(directory: Path, path: str) -> np.ndarray:
-    """One parameter of an item, whole."""
-    stored = _open(directory, path)
+def read_array(stored: ts.TensorStore) -> np.ndarray:
+    """One parameter, whole."""
     return _read(stored, whole(stored.shape))
 
 
 def read_sharded(
-    directory: Path, path: str, dtype: np.dtype, sharding: jax.sharding.Sharding
+    stored: ts.TensorStore, dtype: np.dtype, sharding: jax.sharding.Sharding
 ) -> jax.Array:
-    """One parameter of an item laid out by `sharding`.
+    """One parameter laid out by `sharding`.
 
     The devices of a process take their slices from what it reads once: the box of all of them. A
     chunk, a whole expert say, would else be read for each device that holds part of it.
     """
-    stored = _open(directory, path)
     indices = sharding.addressable_devices_indices_map(stored.shape).values()
     box = hull([box_of(index, stored.shape) for index in indices])
     read = _read(stored, box)
@@ -65,19 +64,15 @@ def read_sharded(
     )
 
 
-def _open(directory: Path, path: str) -> ts.TensorStore:
-    return ts.open(
-        {
-            "driver": "zarr",
-            "kvstore": {
-                "driver": "ocdbt",
-                "base": {"driver": "file", "path": f"{directory}/"},
-                "path": path,
-            },
-            "fill_missing_data_reads": False,
-        },
-        read=True,
-    ).result()
+def open_array(directory: Path, path: str) -> ts.TensorStore:
+    """One parameter of an item, unread."""
+    kvstore = {**_database(directory), "path": path}
+    spec = {"driver": "zarr", "kvstore": kvstore, "fill_missing_data_reads": False}
+    return ts.open(spec, read=True).result()
+
+
+def _database(directory: Path) -> dict[str, Any]:
+    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{directory}/"}}
 
 
 def _read(stored: ts.TensorStore, box: Box) -> np.ndarray:
@@ -89,9 +84,10 @@ def _read(stored: ts.TensorStore, box: Box) -> np.ndarray:
 
 
 def paths_of(directory: Path) -> set[str]:
-    """The paths an item holds by its own metadata; none when that is damaged."""
-    found = _checkpointer().metadata(directory).item_metadata
-    return set(found.tree) if found else set()
+    """The paths of an item's arrays; ValueError when its database is damaged."""
+    keys = ts.KvStore.open(_database(directory)).result().list().result()
+    names = [key.decode(errors="replace").rpartition("/") for key in keys]
+    return {path for path, _, name in names if name == ".zarray"}
 
 
 def _without_late_reports(unraisable: "sys.UnraisableHookArgs") -> None:

@@ -13,12 +13,14 @@ class Parameter:
 
     path: dotted path in the Flax model, in a store the parameter's name.
     read: returns the array [*shape] of `dtype`, in memory of its own; ValueError for bad values.
+    tensors: names of what it is read from, one for each row where it is a stack; itself if empty.
     """
 
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype
     read: Callable[[], np.ndarray] = field(repr=False, compare=False)
+    tensors: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:

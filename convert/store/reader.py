@@ -8,9 +8,11 @@ from typing import overload
 import jax
 import numpy as np
 
-from convert.store.manifest import MANIFEST_FILE, Manifest, StoredParameter, read_manifest
-from convert.store.orbax_item import read_array, read_sharded
-from convert.store.writer import ITEMS
+from convert.store.files import differences, files_below
+from convert.store.manifest import MANIFEST_FILE, Manifest, read_manifest
+from convert.store.orbax_item import open_array, read_array, read_sharded
+from convert.store.partial import ITEMS
+from convert.store.records import StoredParameter
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,21 @@ class Store:
     ) -> np.ndarray | jax.Array:
         """A parameter as numpy, or as a jax.Array on the devices of a sharding, in `dtype`.
 
-        Raises KeyError for a path the store has not.
+        Raises KeyError for a path the store has not, ValueError where its files are damaged.
         """
         parameter = self.parameters[path]
-        item = self.directory.absolute() / ITEMS / parameter.item
-        if sharding is None:
-            return read_array(item, path)
-        return read_sharded(item, path, dtype or np.dtype(parameter.dtype), sharding)
+        try:
+            stored = open_array(self.directory.absolute() / ITEMS / parameter.item, path)
+            found = (stored.shape, stored.dtype.numpy_dtype.name)
+            if found != (parameter.shape, parameter.dtype):
+                expected = (parameter.shape, parameter.dtype)
+                raise ValueError(f"expected {expected}, found {found}")
+            if sharding is None:
+                return read_array(stored)
+            return read_sharded(stored, dtype or np.dtype(parameter.dtype), sharding)
+        except Exception as error:  # Orbax and TensorStore promise no type for damaged files.
+            reason = next(iter(str(error).splitlines()), repr(error)).partition(" [")[0]
+            raise ValueError(f"{path}: cannot be read from {self.directory}: {reason}") from error
 
 
 def is_store(directory: str | Path) -> bool:
@@ -51,12 +61,26 @@ def is_store(directory: str | Path) -> bool:
     return (Path(directory) / MANIFEST_FILE).is_file()
 
 
-def open_store(directory: str | Path) -> Store:
-    """Opens a converted checkpoint.
+def open_store(directory: str | Path, *, check_files: bool = True) -> Store:
+    """Opens a converted checkpoint; no file is looked for outside of it.
 
     Raises FileNotFoundError when it is none, ValueError when its manifest is damaged or of
-    another version.
+    another version, when an item is a link and, with `check_files`, when a file is missing or not
+    as long as it was.
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
+    found, expected = item_files(directory), manifest.contents.files
+    lost = differences({name: found[name] for name in expected if name in found}, expected)
+    if check_files and lost:
+        raise ValueError(
+            f"{directory} is damaged: {lost[0]} ({len(lost)} of {len(expected)} files); "
+            "convert again"
+        )
     return Store(directory, manifest, {entry.path: entry for entry in manifest.parameters})
+
+
+def item_files(directory: Path) -> dict[str, int]:
+    """The files of a store's items, by their paths in the store, with their sizes in bytes."""
+    found = files_below(directory / ITEMS)
+    return {f"{ITEMS}/{name}": size for name, size in found.items()}

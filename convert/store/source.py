@@ -1,14 +1,19 @@
-"""What a store was made from: the source's files, told apart by size and header."""
+"""What a store was made from: the source's files, told apart without reading them whole."""
 
 import hashlib
+import os
 import shutil
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from convert.safetensors_files import MAX_HEADER_BYTES
 
 HASHED_WHOLE = ("config.json", "model.safetensors.index.json")
+BLOCKS, BLOCK_BYTES = 256, 4096
+"""Of a file's weights as many blocks are read, evenly spread, its first and last bytes in them:
+all of a file up to 1 MiB."""
 COPIED = (
     "config.json",
     "generation_config.json",
@@ -23,35 +28,69 @@ COPIED = (
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the source; `header` is the SHA-256 of a safetensors header or a JSON file."""
+    """A file of the source.
+
+    changed_ns: when it was changed, in nanoseconds since 1970. sample: SHA-256 of a JSON file, or
+    of the header and the blocks of a safetensors file.
+    """
 
     name: str
     size: int
-    header: str
+    changed_ns: int
+    sample: str
 
 
 def fingerprint(directory: Path) -> tuple[SourceFile, ...]:
-    """Describes every file that a conversion depends on, without reading the weights."""
+    """Describes every file that a conversion depends on, reading 1 MiB of weights of each.
+
+    Weights that differ are told apart unless size, time of change and every sampled byte agree.
+    """
     files = [*directory.glob("*.safetensors"), *(directory / name for name in HASHED_WHOLE)]
-    return tuple(
-        SourceFile(file.name, file.stat().st_size, hashlib.sha256(_head(file)).hexdigest())
-        for file in sorted(files)
-        if file.is_file()
-    )
+    return tuple(_describe(file) for file in sorted(files) if file.is_file())
 
 
-def copy_side_files(source: Path, destination: Path) -> None:
-    """Copies configuration, tokenizer and chat template."""
-    for pattern in COPIED:
-        for file in sorted(source.glob(pattern)):
-            if file.is_file():
-                shutil.copyfile(file, destination / file.name)
+def side_files(directory: Path) -> list[Path]:
+    """Configuration, tokenizer and chat template."""
+    found = {file for pattern in COPIED for file in directory.glob(pattern) if file.is_file()}
+    return sorted(found)
 
 
-def _head(file: Path) -> bytes:
-    if file.name in HASHED_WHOLE:
-        return file.read_bytes()
+def copy_side_files(source: Path, destination: Path) -> dict[str, str]:
+    """Copies what makes a store serve alone; returns names and SHA-256 of the copies."""
+    sums = {}
+    for file in side_files(source):
+        shutil.copyfile(file, destination / file.name)
+        sums[file.name] = file_checksum(destination / file.name)
+    return sums
+
+
+def file_checksum(file: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
     with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _describe(file: Path) -> SourceFile:
+    found = file.stat()
+    sample = file_checksum(file) if file.name in HASHED_WHOLE else _sample(file, found.st_size)
+    return SourceFile(file.name, found.st_size, found.st_mtime_ns, sample)
+
+
+def _sample(file: Path, size: int) -> str:
+    with file.open("rb", buffering=0) as opened:
         prefix = opened.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        return prefix + opened.read(min(length, MAX_HEADER_BYTES))
+        start = min(size, 8 + min(length, MAX_HEADER_BYTES))
+        digest = hashlib.sha256(prefix)
+        for offset, count in [(8, start - 8), *_blocks(start, size)]:
+            digest.update(os.pread(opened.fileno(), max(count, 0), offset))
+    return digest.hexdigest()
+
+
+def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Offsets and sizes of what is read between two offsets."""
+    if end - start <= BLOCKS * BLOCK_BYTES:
+        yield start, end - start
+        return
+    for block in range(BLOCKS):
+        yield start + block * (end - start - BLOCK_BYTES) // (BLOCKS - 1), BLOCK_BYTES

@@ -1,68 +1,85 @@
 """Verify a store: everything is read back and compared with the manifest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from convert.store.checksum import checksum
-from convert.store.manifest import StoredParameter
+from convert.store.files import differences
 from convert.store.orbax_item import paths_of
-from convert.store.reader import Store, open_store
-from convert.store.writer import ITEMS
+from convert.store.partial import ITEMS
+from convert.store.reader import Store, item_files, open_store
+from convert.store.records import StoredParameter
+from convert.store.source import file_checksum
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was read back; `damage` has one line for each parameter or item that is not sound."""
+    """What was read back.
+
+    damage: a line for each parameter that is not sound. damaged_files: for each file that is
+    missing, has changed or should not be there.
+    """
 
     parameters: int
     nbytes: int
     damage: tuple[str, ...]
+    damaged_files: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether all is as the manifest says."""
+        return not self.damage and not self.damaged_files
 
 
 def verify_store(
     directory: str | Path, on_bytes: Callable[[int], None] = lambda _: None
 ) -> Verification:
-    """Compares count, shapes, bytes and checksums with the manifest.
+    """Compares files, shapes, bytes and checksums with the manifest.
 
-    Raises FileNotFoundError and ValueError as `open_store` does.
+    Raises FileNotFoundError and ValueError as `open_store` does for manifests and links.
     """
-    store = open_store(directory)
-    damage = _wrong_items(store)
+    store = open_store(directory, check_files=False)
+    wrong_files = differences(item_files(store.directory), store.manifest.contents.files)
+    damaged_files = (*_wrong_side_files(store), *wrong_files, *_wrong_items(store))
+    damage = []
     for parameter in store.parameters.values():
         wrong = _wrong_parameter(store, parameter)
-        damage += [f"{parameter.path}: {wrong}"] if wrong else []
+        damage += [wrong] if wrong else []
         on_bytes(parameter.nbytes)
     totals = store.manifest.totals
-    return Verification(totals["parameters"], totals["bytes"], tuple(damage))
+    return Verification(totals["parameters"], totals["bytes"], tuple(damage), damaged_files)
 
 
-def _wrong_items(store: Store) -> list[str]:
+def _wrong_side_files(store: Store) -> Iterator[str]:
+    for name, expected in store.manifest.contents.side_files.items():
+        file = store.directory / name
+        if not file.is_file():
+            yield f"{name}: missing"
+        elif file_checksum(file) != expected:
+            yield f"{name}: its checksum differs"
+
+
+def _wrong_items(store: Store) -> Iterator[str]:
     """Items that hold other parameters than the manifest says, or that it does not name."""
     listed: dict[str, set[str]] = {}
     for parameter in store.parameters.values():
         listed.setdefault(parameter.item, set()).add(parameter.path)
     folder = store.directory.absolute() / ITEMS
-    wrong = []
     for item in sorted({path.name for path in folder.glob("*")} | set(listed)):
         try:
             found = paths_of(folder / item)
-        except (FileNotFoundError, ValueError):
+        except Exception:  # What is missing or damaged is told by its files and parameters.
             continue
         if extra := found - listed.get(item, set()):
-            wrong.append(f"{item}: holds {sorted(extra)}, which the manifest does not list")
-    return wrong
+            yield f"{item}: holds {sorted(extra)}, which the manifest does not list"
 
 
 def _wrong_parameter(store: Store, parameter: StoredParameter) -> str | None:
     try:
         array = store.read(parameter.path)
-    except Exception as error:  # Orbax and TensorStore promise no type for damaged files.
-        return f"cannot be read: {str(error).splitlines()[0]}"
-    found = (array.shape, array.dtype.name, array.nbytes)
-    expected = (parameter.shape, parameter.dtype, parameter.nbytes)
-    if found != expected:
-        return f"expected {expected}, found {found}"
+    except ValueError as error:
+        return str(error)
     if checksum(array) != parameter.checksum:
-        return "its checksum differs"
+        return f"{parameter.path}: its checksum differs"
     return None

@@ -2,9 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,29 @@ import numpy as np
 
 from convert.store.checksum import checksum
 from convert.store.durable import sync_directory
+from convert.store.files import files_below
+from convert.store.finite import all_finite
 from convert.store.groups import ITEM_BYTES, Item, group
 from convert.store.journal import JOURNAL_FILE, Journal
-from convert.store.manifest import Manifest, Origin, StoredParameter, write_manifest
+from convert.store.manifest import Contents, Manifest, Origin, write_manifest
 from convert.store.orbax_item import save_item
 from convert.store.parameter import Parameter
+from convert.store.partial import (
+    ITEMS,
+    check_items,
+    claim,
+    discard,
+    partial_directory,
+    refuse_existing,
+)
+from convert.store.records import FinishedItem, StoredParameter
 from convert.store.source import copy_side_files
 
 READ_AHEAD_BYTES = 2 * ITEM_BYTES
 """The next item is read while this one is written only if both fit in here."""
-ITEMS = "items"
 
 OnBytes = Callable[[int], None]
-
-
-def partial_directory(destination: Path) -> Path:
-    """Where a store is built until it is complete."""
-    return destination.with_name(destination.name + ".partial")
-
-
-def refuse_existing(destination: Path) -> None:
-    """Raises ValueError when there is something at the destination."""
-    if destination.exists() or destination.is_symlink():
-        raise ValueError(f"{destination} exists; give a new directory, or delete it first")
+Check = Callable[[Manifest], None]
 
 
 def write_store(
@@ -45,35 +45,40 @@ def write_store(
     *,
     side_files: Path,
     item_bytes: int = ITEM_BYTES,
+    check: Check = lambda _: None,
     on_resumed: OnBytes = lambda _: None,
     on_bytes: OnBytes = lambda _: None,
 ) -> Manifest:
     """Writes all parameters, resuming what an earlier run has finished.
 
-    `side_files` is the directory whose configuration and tokenizer are copied; `on_resumed`
-    is told how many bytes earlier runs have written, `on_bytes` of every item that is on disk.
-    Peak memory is the largest item, or READ_AHEAD_BYTES if
-    that is more, and a few hundred MiB. Raises ValueError for bad values, and then leaves
-    nothing; for a destination that exists; and for a partial one that was begun otherwise.
+    `side_files` is the directory whose configuration and tokenizer are copied. `check` is called
+    when every item is on disk: if it raises, the destination does not appear and the partial one
+    stays to be resumed. `on_resumed` is told how many bytes earlier runs have written, `on_bytes`
+    of every item that is on disk. Peak memory is the largest item, or READ_AHEAD_BYTES if that is
+    more, and a few hundred MiB. Raises ValueError for bad values, and then leaves nothing; for a
+    destination that exists; and for a partial one that was begun otherwise or is not ours.
     """
     destination = destination.absolute()
     refuse_existing(destination)
-    items = group(parameters, item_bytes)
+    items = {item.name: item for item in group(parameters, item_bytes)}
     partial = partial_directory(destination)
-    (partial / ITEMS).mkdir(parents=True, exist_ok=True)
-    journal = Journal.open(partial, _request(items, origin))
+    claim(partial)
+    journal = Journal.open(partial, _request(items.values(), origin))
     try:
-        _remove_unfinished(partial / ITEMS, set(journal.finished))
-        open_items = [item for item in items if item.name not in journal.finished]
-        on_resumed(sum(item.nbytes for item in items if item.name in journal.finished))
+        (partial / ITEMS).mkdir(exist_ok=True)
+        for unfinished in check_items(partial, items, journal.finished):
+            shutil.rmtree(unfinished)
+        open_items = [item for name, item in items.items() if name not in journal.finished]
+        on_resumed(sum(items[name].nbytes for name in journal.finished))
         _write_items(partial, open_items, journal, on_bytes)
-        stored = tuple(entry for item in items for entry in journal.finished[item.name])
-        return _finish(partial, destination, Manifest(origin, stored), side_files)
+        manifest = Manifest(origin, _contents(journal, items))
+        check(manifest)
+        return _finish(partial, destination, manifest, side_files)
     finally:
         journal.close()
 
 
-def _request(items: Sequence[Item], origin: Origin) -> dict[str, Any]:
+def _request(items: Iterable[Item], origin: Origin) -> dict[str, Any]:
     """What must agree between a run and the one that resumes it."""
     plan = [
         (item.name, [(p.path, p.shape, p.dtype.name) for p in item.parameters]) for item in items
@@ -87,12 +92,6 @@ def _request(items: Sequence[Item], origin: Origin) -> dict[str, Any]:
     }
 
 
-def _remove_unfinished(directory: Path, finished: set[str]) -> None:
-    for entry in directory.iterdir():
-        if entry.name not in finished:
-            shutil.rmtree(entry)
-
-
 def _write_items(partial: Path, items: Sequence[Item], journal: Journal, on_bytes: OnBytes) -> None:
     """One thread reads ahead, one computes checksums, this one waits for the disk."""
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as hasher:
@@ -101,12 +100,17 @@ def _write_items(partial: Path, items: Sequence[Item], journal: Journal, on_byte
             arrays = _arrays(ahead or reader.submit(_read, item), partial)
             fits = following and item.nbytes + following.nbytes <= READ_AHEAD_BYTES
             ahead = reader.submit(_read, following) if following and fits else None
-            sums = {path: hasher.submit(checksum, array) for path, array in arrays.items()}
+            stored = [
+                hasher.submit(_describe, item.name, parameter, arrays[parameter.path])
+                for parameter in item.parameters
+            ]
             save_item(partial / ITEMS / item.name, arrays)
             # A name for the arrays would keep them in memory while the next ones are read.
             del arrays
             sync_directory(partial / ITEMS)
-            journal.append(item.name, [_stored(item, p, sums) for p in item.parameters])
+            entries = tuple(entry.result() for entry in stored)
+            files = files_below(partial / ITEMS / item.name)
+            journal.append(FinishedItem(item.name, entries, files))
             on_bytes(item.nbytes)
 
 
@@ -124,23 +128,46 @@ def _arrays(reading: Future[dict[str, np.ndarray]], partial: Path) -> dict[str, 
     try:
         return reading.result()
     except ValueError:
-        shutil.rmtree(partial)
+        discard(partial)
         raise
 
 
-def _stored(item: Item, parameter: Parameter, sums: Mapping[str, Future[str]]) -> StoredParameter:
+def _describe(item: str, parameter: Parameter, array: np.ndarray) -> StoredParameter:
     return StoredParameter(
         path=parameter.path,
-        item=item.name,
+        item=item,
         shape=parameter.shape,
         dtype=parameter.dtype.name,
         nbytes=parameter.nbytes,
-        checksum=sums[parameter.path].result(),
+        checksum=checksum(array),
+        nonfinite=_nonfinite(parameter, array),
+    )
+
+
+def _nonfinite(parameter: Parameter, array: np.ndarray) -> tuple[str, ...]:
+    """The tensors that hold NaN or infinities."""
+    if all_finite(array):
+        return ()
+    tensors = parameter.tensors or (parameter.path,)
+    if len(tensors) == 1:
+        return tensors
+    return tuple(name for name, row in zip(tensors, array, strict=True) if not all_finite(row))
+
+
+def _contents(journal: Journal, items: Iterable[str]) -> Contents:
+    finished = [journal.finished[name] for name in items]
+    return Contents(
+        parameters=tuple(entry for item in finished for entry in item.parameters),
+        files={
+            f"{ITEMS}/{i.item}/{name}": size for i in finished for name, size in i.files.items()
+        },
+        side_files={},
     )
 
 
 def _finish(partial: Path, destination: Path, manifest: Manifest, side_files: Path) -> Manifest:
-    copy_side_files(side_files, partial)
+    copied = copy_side_files(side_files, partial)
+    manifest = replace(manifest, contents=replace(manifest.contents, side_files=copied))
     write_manifest(partial, manifest)
     refuse_existing(destination)
     os.rename(partial, destination)

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from convert.store import Store, open_store
 from convert.store.groups import ITEM_BYTES
 from convert.store.journal import JOURNAL_FILE
+from convert.store.partial import partial_directory
 from convert.store.verify import verify_store
-from convert.store.writer import partial_directory
 from serve.bench.synthetic_int4 import Sizes, write_synthetic
 
 MIB = 2**20
@@ -95,8 +95,8 @@ def measure_conversion(
             convert_mib_s=conversions,
             peak_mib=peaks,
             killed_at=killed_at,
-            resumed_equal=open_store(resumed).manifest == store.manifest,
-            sound=not verify_store(resumed).damage,
+            resumed_equal=open_store(resumed).manifest.parameters == store.manifest.parameters,
+            sound=verify_store(resumed).sound,
         )
 
 

@@ -1,11 +1,13 @@
 """Directories that can't be served end the commands with status 2 and one clear message."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from oracle_files import ORACLES
 
+from convert.store.cli import main as convert_main
 from serve.cli import main as serve_main
 from serve.generate import main as generate_main
 
@@ -23,6 +25,7 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert serve_main([*argv, "--port", "0"]) == 2
     error = capsys.readouterr().err
     assert "eagle3-serve: error: " in error and "Traceback" not in error
+    assert error.rstrip().splitlines()[-1].startswith("eagle3-serve: error: ")
     return error
 
 
@@ -47,6 +50,32 @@ def test_truncated_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> No
     shard = target / "model-00001-of-000003.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1000])
     assert shard.name in refused([str(target)], capsys)
+
+
+def test_tampered_stores(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a lost file, a forged manifest, a link and an array that is not as it was written."""
+    made = tmp_path / "made"
+    assert convert_main([str(target), str(made)]) == 0
+    manifest, database = made / "manifest.json", next((made / "items").rglob("manifest.ocdbt"))
+    text, content = manifest.read_text(), database.read_bytes()
+    database.write_bytes(bytes(len(content)))
+    assert "cannot be read from" in refused([str(made)], capsys)
+    database.unlink()
+    assert "manifest.ocdbt: missing" in refused([str(made)], capsys)
+    database.symlink_to(target / "config.json")
+    assert "manifest.ocdbt is a link" in refused([str(made)], capsys)
+    database.unlink()
+    database.write_bytes(content)
+    manifest.write_text(text.replace('"item": "', '"item": "/'))
+    assert "must name one entry of a directory" in refused([str(made)], capsys)
+
+
+def test_foreign_wrapper_of_a_known_text_model(
+    target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "model_type": "llava"}))
+    assert "model_type must be 'kimi_k25'" in refused([str(target)], capsys)
 
 
 def test_unknown_architecture(target: Path, capsys: pytest.CaptureFixture[str]) -> None:

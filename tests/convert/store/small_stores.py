@@ -1,17 +1,23 @@
 """Small stores to write, damage and read."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from convert.store.manifest import Origin
+from convert.store.manifest import Manifest, Origin
 from convert.store.parameter import Parameter
+from convert.store.partial import partial_directory
 from convert.store.source import SourceFile
+from convert.store.writer import write_store
 
 ITEM_BYTES = 40_000
 ORIGIN = Origin(
-    source=(SourceFile("model.safetensors", 123, "ab"),),
+    source=(SourceFile("model.safetensors", 123, 456, "ab"),),
     arch="gfx950",
     options={"int4_order": "linear"},
     formats={"layers.0.mlp.experts.up_proj": {"weights": "int4_group", "activations": "none"}},
@@ -45,6 +51,29 @@ def arrays() -> dict[str, np.ndarray]:
 def parameters(values: dict[str, np.ndarray]) -> list[Parameter]:
     """Parameters that read themselves from memory."""
     return [Parameter(path, v.shape, v.dtype, v.copy) for path, v in values.items()]
+
+
+def write_small(destination: Path, values: Sequence[Parameter] = ()) -> Manifest:
+    """Writes the small store beside its source directory, or goes on with it."""
+    return write_store(
+        destination,
+        values or parameters(arrays()),
+        ORIGIN,
+        side_files=destination.parent / "source",
+        item_bytes=ITEM_BYTES,
+    )
+
+
+def leave_unfinished(destination: Path) -> Path:
+    """Interrupts a run when it reads its last item; returns DST.partial."""
+
+    def stop() -> NoReturn:
+        raise KeyboardInterrupt
+
+    *others, last = parameters(arrays())
+    with pytest.raises(KeyboardInterrupt):
+        write_small(destination, [*others, replace(last, read=stop)])
+    return partial_directory(destination)
 
 
 def source_directory(parent: Path) -> Path:

@@ -45,11 +45,13 @@ def test_a_converted_checkpoint_holds_what_the_published_one_gives(
     assert config.read_bytes() == (ORACLES / name / "config.json").read_bytes()
     assert main(["--verify", str(tmp_path / "made")]) == 0
     assert f"{len(expected)} parameters" in capsys.readouterr().out
+    assert main(["--verify", str(ORACLES / name), str(tmp_path / "made")]) == 0
 
 
 def test_gfx942_gets_its_own_floats(tmp_path: Path) -> None:
     source = ORACLES / "draft_mha_fp8_ptpc"
     assert main([str(source), str(tmp_path / "made"), "--arch", "gfx942"]) == 0
+    assert main(["--verify", str(source), str(tmp_path / "made")]) == 0
     store = open_store(tmp_path / "made")
     assert store.manifest.origin.arch == "gfx942"
     for parameter in open_conversion(source).parameters:
@@ -139,7 +141,8 @@ def test_the_plan_in_words_ends_with_the_totals(capsys: pytest.CaptureFixture[st
         (["source", "made", "--item-mib", "0"], "at least 1"),
         (["source", "made", "--arch", "gfx90a"], "invalid choice"),
         (["source", "--dry-run", "--mesh", "eight"], "must look like tensor=8"),
-        (["source", "made", "--verify", "made"], "stands alone"),
+        (["--verify"], "DST is missing"),
+        (["source", "made", "--verify", "--arch", "gfx942"], "the store says how it was made"),
         (["--verify", "source"], "manifest.json does not exist"),
         (["source", "made"], "does not fit the model"),
     ],

@@ -90,7 +90,7 @@ def test_a_path_that_occurs_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "must say"),
+        ({"version": 1}, "must say"),
         ({"totals": {}}, "lists"),
         ({"parameters": [{}]}, "damaged"),
         ({"tensors": None}, "damaged"),

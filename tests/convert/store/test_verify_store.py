@@ -60,5 +60,5 @@ def test_a_parameter_the_manifest_does_not_list_is_found(made: Path) -> None:
     fields["totals"]["parameters"] -= 1
     fields["totals"]["bytes"] -= dropped["nbytes"]
     file.write_text(json.dumps(fields))
-    (line,) = verify_store(made).damage
+    (line,) = verify_store(made).damaged_files
     assert dropped["path"] in line and "does not list" in line
