@@ -48,7 +48,13 @@ def create_app(
         watching.cancel()
         await service.engine.stop(STOP_TIMEOUT_S)
 
-    app = FastAPI(title="eagle3-jax", version=version("eagle3-jax"), lifespan=lifespan)
+    app = FastAPI(
+        title="eagle3-jax",
+        version=version("eagle3-jax"),
+        lifespan=lifespan,
+        # A redirect would name the host that the client named.
+        redirect_slashes=False,
+    )
     install_error_handlers(app)
     # The one added last is asked first.
     limits = {"max_bytes": operations.max_body_bytes, "timeout_s": operations.client_timeout_s}

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI
 
-from serve.connection import timed_connection
+from serve.accepting import accept
+from serve.connection import Waiting, timed_connection
 from serve.service import Service
 
 T = TypeVar("T")
@@ -64,10 +65,12 @@ class GracefulServer(uvicorn.Server):
         *,
         drain_timeout_s: float,
         client_timeout_s: float = 60.0,
+        max_connections: int = 1000,
     ) -> None:
+        self._waiting: Waiting = {}
         config = uvicorn.Config(
             app,
-            http=timed_connection(client_timeout_s),
+            http=timed_connection(client_timeout_s, self._waiting),
             ws="none",
             log_config=None,
             log_level="warning",
@@ -77,12 +80,34 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self._engine, self._arrivals = service.engine, service.arrivals
         self._drain_timeout_s = drain_timeout_s
+        self._max_connections = max_connections
+        self._accepting: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
 
     @property
     def exit_status(self) -> int:
         """What the process should end with: 1 when the engine is dead, so that it is restarted."""
         return 1 if self._engine.state == "dead" else 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts the application, and accepts connections in a way of its own."""
+        await super().startup(sockets=[])
+
+        def make_protocol() -> asyncio.Protocol:
+            connection = self.config.http_protocol_class
+            state = self.lifespan.state
+            return connection(config=self.config, server_state=self.server_state, app_state=state)  # type: ignore[call-arg, return-value]
+
+        opened, limit = self.server_state.connections, self._max_connections
+        for listener in sockets or ():
+            accepting = accept(listener, limit, opened, self._waiting, make_protocol)
+            self._accepting.append(asyncio.create_task(accepting))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts no more, lets connections end and stops the application."""
+        for task in self._accepting:
+            task.cancel()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

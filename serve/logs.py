@@ -7,6 +7,7 @@ from typing import Any
 
 from serve.api_keys import is_open
 from serve.operation_flags import LogFormat
+from serve.repeats import OncePerSecond
 from serve.request_record import Observer, RequestRecord
 from serve.service import TokenizerLike
 
@@ -55,6 +56,7 @@ def configure_logging(log_format: LogFormat) -> None:
     """Sends warnings of everybody, and what this package says, to standard error, once."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.addFilter(OncePerSecond())
     # Libraries that log while they are imported have configured the root already.
     logging.getLogger().handlers = [handler]
     logging.getLogger("serve").setLevel(logging.INFO)

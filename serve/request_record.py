@@ -15,6 +15,9 @@ from serve.choices import Choices
 REQUEST_ID = "x-request-id"
 FIT_FOR_LOGS = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
 
+LONGEST = 200
+"""Characters of a method or a path that are told."""
+
 
 @dataclass
 class RequestRecord:
@@ -50,8 +53,8 @@ class RequestRecord:
         """The record as a flat JSON object. Nothing in it was written by a prompt's author."""
         fields: dict[str, Any] = {
             "request_id": self.request_id,
-            "method": self.method,
-            "path": self.path,
+            "method": cut(self.method),
+            "path": cut(self.path),
             "status": self.status,
             "duration_s": round(self.duration, 6),
         }
@@ -69,6 +72,11 @@ class RequestRecord:
 
 
 Observer = Callable[[RequestRecord], None]
+
+
+def cut(text: str) -> str:
+    """The text, or its beginning and its length: a client may send 60 kB of it."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 class Recorded:

@@ -20,6 +20,7 @@ from eagle3_jax.engine.plan import Peers
 from serve.app import create_app
 from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import demo_draft_dir, demo_target_dir
+from serve.descriptors import raise_limit, room_for_connections
 from serve.engine_thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
@@ -62,6 +63,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     for line in say_without_effect(without_effect, os.environ):
         report.say(line)
     keep_compiled_programs()
+    raise_limit()
     # The time to read a number grows with the square of its digits.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     hosts, leader = options.hosts, None
@@ -73,6 +75,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             leader = hosts and lead(hosts, *_alike(options), report.say)
             service = _prepare(options, report, leader)
             observers, send_spans = _observers(options.operations, service)
+            max_connections = room_for_connections()
         except (OSError, ValueError) as error:
             report.say(f"eagle3-serve: error: {error}")
             if leader:
@@ -80,7 +83,9 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             return leave(2) if hosts else 2
         if warning := exposure(address, options.operations.api_keys):
             report.say(warning)
-        status = run_to_end(_serve(options, service, observers, address, report, leader))
+        status = run_to_end(
+            _serve(options, service, observers, address, report, leader, max_connections)
+        )
     if leader:
         leader.stop()
     do_within(SEND_S, send_spans)
@@ -231,12 +236,14 @@ async def _serve(
     address: socket.socket,
     report: Report,
     leader: Leader | None,
+    max_connections: int,
 ) -> int:
     server = GracefulServer(
         create_app(service, options.operations, observers),
         service,
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
+        max_connections=max_connections,
     )
     tasks = [asyncio.create_task(_announce(service, address, report))]
     if leader:

@@ -67,8 +67,8 @@ def _attributes(record: RequestRecord, model_name: str) -> dict[str, Any]:
         "gen_ai.response.finish_reasons": record.finish_reasons,
         "gen_ai.latency.time_to_first_token": record.time_to_first_token,
         "eagle3.accepted_tokens": fields["accepted_tokens"],
-        "http.request.method": record.method,
-        "url.path": record.path,
+        "http.request.method": fields["method"],
+        "url.path": fields["path"],
         "http.response.status_code": record.status,
     }
     return {name: value for name, value in attributes.items() if value is not None}

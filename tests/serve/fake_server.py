@@ -12,17 +12,17 @@ from typing import Any
 
 import httpx
 import openai
-import uvicorn
 from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
 from eagle3_jax.engine.grammar import Grammars
 from serve.app import create_app
-from serve.connection import timed_connection
+from serve.descriptors import raise_limit, room_for_connections
 from serve.dialects import choose_reading
 from serve.engine_messages import EngineLike
 from serve.engine_thread import EngineThread
 from serve.hosts import leave
 from serve.lifecycle import GracefulServer, bind, run_to_end
+from serve.logs import configure_logging
 from serve.metrics import Metrics
 from serve.operation_flags import Operations
 from serve.options import SpecMetricsLevel
@@ -60,6 +60,14 @@ def build_service(
     )
 
 
+class InThread(GracefulServer):
+    """Signals reach the main thread only."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 @contextmanager
 def served_by(
     engine: EngineLike,
@@ -69,6 +77,7 @@ def served_by(
     grammars: Grammars | None = None,
     operations: Operations | None = None,
     send_buffer: int | None = None,
+    max_connections: int = 1000,
     observers: Sequence[Observer] = (),
     **fields: Any,
 ) -> Iterator[Served]:
@@ -77,9 +86,14 @@ def served_by(
     operations = operations or Operations()
     service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
     service = replace(service, **fields)
-    connection = timed_connection(operations.client_timeout_s)
     app = create_app(service, operations, observers)
-    server = uvicorn.Server(uvicorn.Config(app, http=connection, log_level="error", ws="none"))
+    server = InThread(
+        app,
+        service,
+        drain_timeout_s=5.0,
+        client_timeout_s=operations.client_timeout_s,
+        max_connections=max_connections,
+    )
     with bind("127.0.0.1", 0) as address:
         if send_buffer is not None:
             address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
@@ -121,7 +135,12 @@ async def serve_until_signal(hang_at_step: int | None, drain_timeout_s: float) -
     service = build_service(engine, StuckTokenizer())
     watchdog_timeout_s = 60.0 if hang_at_step is None else 0.4
     app = create_app(service, Operations(watchdog_timeout_s=watchdog_timeout_s))
-    server = GracefulServer(app, service, drain_timeout_s=drain_timeout_s)
+    server = GracefulServer(
+        app,
+        service,
+        drain_timeout_s=drain_timeout_s,
+        max_connections=room_for_connections(),
+    )
     with bind("127.0.0.1", 0) as address:
         print(address.getsockname()[1], flush=True)
         await server.serve(sockets=[address])
@@ -133,4 +152,6 @@ if __name__ == "__main__":
     flags.add_argument("--hang-at-step", type=int)
     flags.add_argument("--drain-timeout", type=float, default=5.0)
     given = flags.parse_args()
+    configure_logging("text")
+    raise_limit()
     leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout)))

@@ -88,10 +88,10 @@ def test_a_trickled_head_is_hung_up_on(small: Served) -> None:
         assert silent == b""
 
 
-def test_a_head_without_an_end_is_400(small: Served) -> None:
+def test_a_head_without_an_end_is_431(small: Served) -> None:
     with connection(small) as bare:
         bare.sendall(POST + b"X: " + b"x" * 100_000)
-        assert read_to_end(bare).startswith(b"HTTP/1.1 400")
+        assert read_to_end(bare).startswith(b"HTTP/1.1 431")
 
 
 def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -> None:

@@ -1,14 +1,18 @@
 """Signals to a whole process."""
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -20,11 +24,22 @@ LONG = {"prompt": "abc", "max_tokens": 40, "seed": 0, "stream": True}
 
 
 @contextmanager
-def serving(*args: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """A server process that is ready, and its address."""
+def serving(
+    *args: str, log: int | IO[str] | None = None, descriptors: int | None = None
+) -> Iterator[tuple[subprocess.Popen, str]]:
+    """A server process that is ready, and its address; descriptors: how many it may have."""
+    limits = () if descriptors is None else (descriptors, descriptors)
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, limits) if limits else None
     code = [sys.executable, str(TESTS / "fake_server.py"), *args]
     path = {"PYTHONPATH": str(TESTS.parents[1])}
-    with subprocess.Popen(code, env=os.environ | path, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        code,
+        env=os.environ | path,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        preexec_fn=limit,
+    ) as server:
         assert server.stdout is not None
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         try:
@@ -106,6 +121,27 @@ def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None
         assert httpx.get(f"{url}/health").status_code == 503
         assert httpx.post(f"{url}/v1/completions", json=LONG).status_code == 503
         assert server.wait(30) == 1
+
+
+def test_half_open_connections_take_no_others_place_and_fill_no_log(tmp_path: Path) -> None:
+    """More of them than the process may have descriptors."""
+    with (
+        (tmp_path / "log").open("w") as log,
+        serving(log=log, descriptors=64) as (server, url),
+        ExitStack() as stack,
+    ):
+        for _ in range(200):
+            bare = stack.enter_context(socket.socket())
+            bare.setblocking(False)
+            bare.connect_ex(("127.0.0.1", httpx.URL(url).port))
+        began = time.monotonic()
+        while time.monotonic() - began < 2:
+            assert httpx.get(f"{url}/health", timeout=10).status_code == 200
+        lines = (tmp_path / "log").read_text().splitlines()
+        assert 1 <= sum("as many as descriptors allow" in line for line in lines) == len(lines)
+        assert len(lines) <= time.monotonic() - began + 2
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
 
 
 @pytest.mark.parametrize("after_s", [0.3, 1.5])
