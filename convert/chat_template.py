@@ -2,34 +2,39 @@
 
 import datetime
 import json
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, pass_context
 from jinja2.ext import loopcontrols
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from convert.safetensors_files import read_json
 from convert.special_texts import SpecialTexts
 
-TEMPLATE_FILE = "chat_template.jinja"
+BUGS_OF_TEMPLATES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What expressions in a template may raise besides jinja's own errors."""
 MARK = "\ud800"
 """Half a surrogate pair: no sound text has one, and encoded text never does."""
 
 
-def load_template(directory: Path) -> Template | None:
-    """Compiles the template of `read_template`; None without one.
-
-    Raises ValueError when the template is not valid jinja.
-    """
-    source = read_template(directory)
-    return None if source is None else compile_template(source, str(directory))
-
-
 def compile_template(source: str, origin: str) -> Template:
     """Compiles a template; ValueError, naming its origin, when it is not valid jinja."""
+    # Nothing is worked out before a chat is rendered, which may be limited: not by the optimiser,
+    # nor for an output that seems to be constant.
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols],
+        optimized=False,
+        finalize=_as_it_is,
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
@@ -60,21 +65,30 @@ def sound(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def read_template(directory: Path) -> str | None:
-    """The text of chat_template.jinja, or of the template inside tokenizer_config.json."""
-    if (directory / TEMPLATE_FILE).is_file():
-        return (directory / TEMPLATE_FILE).read_text(encoding="utf-8")
-    config = directory / "tokenizer_config.json"
-    source = read_json(config).get("chat_template") if config.is_file() else None
-    if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
-        return named.get("default")
-    return source
+def render(
+    template: Template, messages: Sequence[Any], most_chars: int | None = None, /, **values: Any
+) -> str:
+    """The text of a chat; ValueError where the template refuses it, or makes more of it."""
+    pieces, size = [], 0
+    try:
+        for piece in template.generate(messages=messages, **values):
+            pieces.append(piece)
+            size += len(piece)
+            if most_chars is not None and size > most_chars:
+                raise ValueError(f"they become more than {most_chars} characters")
+    except (TemplateError, *BUGS_OF_TEMPLATES) as error:
+        raise ValueError(f"the chat template refuses these messages: {error}") from error
+    return "".join(pieces)
 
 
 def _to_json(value: Any, **options: Any) -> str:
     """jinja's own filter escapes HTML, which no model was trained on."""
     return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+@pass_context
+def _as_it_is(_: Context, value: Any) -> Any:
+    return value
 
 
 def _raise_exception(message: str) -> None:

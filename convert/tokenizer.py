@@ -4,17 +4,18 @@ A directory with tokenizer.json runs through `tokenizers`, one with tiktoken.mod
 `tiktoken`; both behave the same. Special tokens are recognised only where the caller says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template
 
-from convert.chat_template import MARK, break_specials, load_template, read_template, sound
+from convert.chat_template import MARK, break_specials, render, sound
 from convert.codecs import Codec, JsonCodec, TiktokenCodec
 from convert.special_texts import SpecialTexts
+from convert.template_files import load_template, read_template
 from convert.tiktoken_file import (
     RANKS_FILE,
     SpecialToken,
@@ -24,15 +25,6 @@ from convert.tiktoken_file import (
 )
 from convert.tokenizer_json import TOKENIZER_FILE
 
-BUGS_OF_TEMPLATES = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""What expressions in a template may raise besides jinja's own errors."""
 MAX_CHUNK_CHARS = 400_000
 MAX_RUN_CHARS = 25_000
 
@@ -56,6 +48,10 @@ class Tokenizer:
     named_tokens: dict[str, str]
     template: Template | None = field(repr=False)
     template_text: str | None = field(default=None, repr=False)
+    render_apart: Callable[[Sequence[Any], dict[str, Any]], str] | None = field(
+        default=None, repr=False
+    )
+    """Breaks the special texts in messages and options and renders them, somewhere else."""
 
     def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
         """Encodes text; with `add_special`, special strings in it become their ids.
@@ -82,12 +78,9 @@ class Tokenizer:
         if self.template is None:
             raise ValueError("this checkpoint has no chat template; send a plain prompt instead")
         values = {"tools": None, **self.named_tokens, **kwargs}
-        try:
-            return self.template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **values
-            )
-        except (TemplateError, *BUGS_OF_TEMPLATES) as error:
-            raise ValueError(f"the chat template refuses these messages: {error}") from error
+        return render(
+            self.template, messages, add_generation_prompt=add_generation_prompt, **values
+        )
 
     def encode_chat(
         self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
@@ -97,6 +90,8 @@ class Tokenizer:
         Messages and options are JSON values; options are those of `apply_chat_template`, `most`
         and the error those of `encode`.
         """
+        if self.render_apart is not None:
+            return self._encode_marked(self.render_apart(messages, kwargs), True, most)
         broken, options = break_specials([messages, kwargs], self._special_texts)
         return self._encode_marked(self.apply_chat_template(broken, **options), True, most)
 

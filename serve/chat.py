@@ -17,7 +17,7 @@ from serve.errors import invalid_request, shortened
 from serve.history import template_messages
 from serve.json_body import JsonRoute
 from serve.logprobs import ChatLogprobs, chat_logprobs
-from serve.long_texts import tokenising
+from serve.long_texts import templating
 from serve.protocol import ChatCompletionRequest
 from serve.reasoning import behind, end_of_open_reasoning
 from serve.responses import ChatChoice, ChatChunkChoice
@@ -106,7 +106,7 @@ def chat_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         service.engine.check_room(body.num_choices)
         _check_choice(service, body)
-        requests, end_of_reasoning = await tokenising(request, partial(_plan, service, body))
+        requests, end_of_reasoning = await templating(partial(_plan, service, body))
         form = ChatForm(service, body, end_of_reasoning)
         return await answer(service, request, body, form, requests, 1)
 

@@ -5,12 +5,15 @@ from typing import TypeVar
 
 import fastapi
 
-from serve.beside import beside
+from serve.beside import Threads, beside
 
 T = TypeVar("T")
 
 LONG_BYTES = 20_000
 """A body that takes about 10 ms to tokenise; a thread for shorter ones would cost more."""
+
+templating = Threads("templates", 2).run
+"""Work that waits for a template, however long it is: never on the event loop."""
 
 
 async def tokenising(request: fastapi.Request, work: Callable[[], T]) -> T:

@@ -25,6 +25,7 @@ from serve.engine_thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
 from serve.lifecycle import GracefulServer, bind, do_within, exposure, run_to_end
+from serve.limited_templates import limited
 from serve.loading import (
     LoadedPair,
     build_engine,
@@ -126,7 +127,7 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
     return Service(
         model,
-        pair.tokenizer,
+        limited(pair.tokenizer),
         thread,
         metrics,
         {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},

@@ -18,7 +18,7 @@ from serve.errors import invalid_option, invalid_request
 from serve.first_error import FirstErrorOnly
 from serve.json_body import JsonRoute
 from serve.logprobs import token_text
-from serve.long_texts import tokenising
+from serve.long_texts import templating, tokenising
 from serve.protocol import ChatMessage, TokenId
 from serve.service import Service
 
@@ -83,7 +83,8 @@ def tokenization_router(service: Service) -> APIRouter:
     @router.post("/tokenize", response_model=TokenizeResponse)
     async def tokenize(body: TokenizeRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        return await tokenising(request, partial(_tokenize, service, body))
+        work = partial(_tokenize, service, body)
+        return await (templating(work) if body.messages else tokenising(request, work))
 
     @router.post("/detokenize", response_model=DetokenizeResponse)
     async def detokenize(body: DetokenizeRequest, request: fastapi.Request) -> Response:

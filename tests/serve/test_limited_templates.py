@@ -1,0 +1,72 @@
+"""A chat template can't hold up or end the server, whatever it does."""
+
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from dialect_tokenizers import kimi
+from fake_engine import FakeEngine
+from fake_server import Served
+
+from convert.chat_template import compile_template
+from convert.template_process import encode_line
+from convert.tokenizer import Tokenizer
+from serve.limited_templates import COMMAND, limited
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "<|im_end|>"}]
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def with_template(text: str, seconds: float = 5.0) -> Tokenizer:
+    template = compile_template(text, "the test's")
+    return limited(replace(kimi(), template=template, template_text=text), seconds)
+
+
+def test_what_is_rendered_apart_is_what_is_rendered_here() -> None:
+    text = "{% for m in messages %}<|im_end|>{{ m['content'] }}{{ x }}{{ tools }}{% endfor %}é"
+    plain = kimi()
+    plain = replace(plain, template=compile_template(text, "the test's"), template_text=text)
+    for options in ({}, {"x": "\ud800<|im_"}, {"x": [1, None, {"<|im_user|>": "🙂"}]}):
+        assert limited(plain).encode_chat(HELLO, **options) == plain.encode_chat(HELLO, **options)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        (LOOP, "took more than 0.5 seconds"),
+        ("{{ 10 ** (10 ** 8) }}", "took more than 0.5 seconds"),
+        ("{{ 'x' * 10 ** 12 }}", "memory"),
+        ("{{ ('x' * 10 ** 9) * 3 }}", "memory"),
+        ("{% for a in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "more than 16777216 characters"),
+        ("{{ messages.nothing.at.all }}", "refuses these messages"),
+        ("{{ 'x' * n }}", "memory"),
+    ],
+)
+def test_a_template_that_takes_too_much_is_400_and_the_next_chat_an_answer(
+    serve, template: str, told: str
+) -> None:
+    good = "{% if messages|length == 1 %}" + template + "{% else %}hi{% endif %}"
+    server: Served = serve(FakeEngine(), tokenizer=with_template(good, 0.5))
+    with ThreadPoolExecutor() as pool:
+        body = {"messages": HELLO, "chat_template_kwargs": {"n": 10**12}}
+        answer = pool.submit(server.http.post, CHAT, json=body)
+        began = time.monotonic()
+        assert server.http.get("/health").status_code == 200
+        assert time.monotonic() - began < 0.4
+        assert answer.result().status_code == 400 and told in answer.result().text
+    next_one = server.http.post("/tokenize", json={"messages": HELLO * 2})
+    assert next_one.status_code == 200 and next_one.json()["count"] > 0
+
+
+def test_a_template_whose_server_has_ended_ends_too() -> None:
+    """Nobody is left to kill it: its input has ended, and it is inside an endless loop or idle."""
+    setup = {"template": LOOP, "special": [], "values": {}, "seconds": 0.5, "characters": 9}
+    setup["memory_bytes"] = 2**31
+    for lines in ([setup], [setup, {"messages": [], "options": {}}]):
+        with subprocess.Popen(COMMAND, stdin=subprocess.PIPE) as process:
+            process.communicate(b"".join(map(encode_line, lines)), timeout=10)
+            assert process.returncode == (0 if len(lines) == 1 else -signal.SIGALRM)
