@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from cache_free import Round, draft_chain, padded, speculate
-from oracle_files import ORACLES, PROMPTS, golden_arrays, golden_json
-from tolerances import CLEAR_MARGIN, FLOAT32_ATOL
+from cache_free import draft_chain, padded
+from engine_rounds import LONG_CHAINS, SHORT_CHAINS, check_cache_free, check_engine
+from oracle_files import ORACLES, PROMPTS, golden_arrays
+from tolerances import FLOAT32_ATOL
 
 from convert import load_draft, load_target
 from eagle3_jax.forward import draft_forward, forward
@@ -16,7 +17,6 @@ from pallas_kernels import QuantFormat
 
 TARGET, DRAFT = golden_arrays("minimax_bf16_f32"), golden_arrays("draft_minimax_bf16")
 LAST_ROWS = 6
-SETTINGS = {"steps3_topk1_tokens4": 3, "steps6_topk1_tokens7": 6}
 each_prompt = pytest.mark.parametrize("prompt", PROMPTS)
 
 
@@ -90,17 +90,11 @@ def test_minimax_gives_its_drafts_features(
     np.testing.assert_allclose(np.asarray(aux)[0, : len(golden)], golden, rtol=0, atol=FLOAT32_ATOL)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_transcripts_of_minimax_are_eagles(
-    minimax: Target, minimax_draft: Eagle3Draft, setting: str
+def test_transcripts_of_minimax_are_eagles(minimax: Target, minimax_draft: Eagle3Draft) -> None:
+    check_cache_free(minimax, minimax_draft, "draft_minimax_bf16", LONG_CHAINS)
+
+
+def test_the_engines_rounds_of_minimax_are_eagles(
+    minimax: Target, minimax_draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transcripts = golden_json("draft_minimax_bf16")["transcripts"][setting]
-    clear = [t for t in transcripts if t["min_draft_margin"] > CLEAR_MARGIN]
-    assert len(clear) >= 3
-    for transcript in clear:
-        expected = [
-            Round(s["candidates"][0], s["accepted"], s["next"]) for s in transcript["steps"]
-        ]
-        k, rounds = SETTINGS[setting], len(expected)
-        prompt = transcript["prompt"]
-        assert speculate(minimax, minimax_draft, prompt, num_draft=k, num_rounds=rounds) == expected
+    check_engine(minimax, minimax_draft, "draft_minimax_bf16", SHORT_CHAINS, monkeypatch)

@@ -1,35 +1,35 @@
 """Whole speculative generations against transcripts of EAGLE's own loop."""
 
 import pytest
-from cache_free import Round, speculate
-from oracle_files import ALL_DRAFTS, golden_json
-from tolerances import CLEAR_MARGIN
+from engine_rounds import LONG_CHAINS, SHORT_CHAINS, check_cache_free, check_engine
+from oracle_files import ALL_DRAFTS
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
-SETTINGS = {"steps3_topk1_tokens4": 3, "steps6_topk1_tokens7": 6}
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize(
+ALIKE = ("draft_mha_fp8_ptpc_weight_only", "draft_mha_int4_pc_awq")
+"""Programs like another kind's: without its activations' scales, or with the same numbers."""
+every_draft = pytest.mark.parametrize(
     ("draft", "name"), list(zip(ALL_DRAFTS, ALL_DRAFTS, strict=True)), indirect=["draft"]
 )
+
+
+@every_draft
 def test_candidates_and_accepted_counts_are_eagles(
-    target: Target, draft: Eagle3Draft, name: str, setting: str
+    target: Target, draft: Eagle3Draft, name: str
 ) -> None:
-    transcripts = golden_json(name)["transcripts"][setting]
-    clear = [t for t in transcripts if t["min_draft_margin"] > CLEAR_MARGIN]
-    assert len(clear) >= 3
-    for transcript in clear:
-        expected = [
-            Round(s["candidates"][0], s["accepted"], s["next"]) for s in transcript["steps"]
-        ]
-        got = speculate(
-            target,
-            draft,
-            transcript["prompt"],
-            num_draft=SETTINGS[setting],
-            num_rounds=len(expected),
-        )
-        assert got == expected
+    """Of the tests' own loop, which has no cache."""
+    check_cache_free(target, draft, name, LONG_CHAINS)
+
+
+@every_draft
+def test_the_engines_rounds_are_eagles(
+    target: Target,
+    draft: Eagle3Draft,
+    name: str,
+    pytestconfig: pytest.Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if name in ALIKE and not pytestconfig.getoption("long"):
+        pytest.skip("part of the long form")
+    check_engine(target, draft, name, SHORT_CHAINS, monkeypatch)

@@ -1,22 +1,16 @@
 """Whole generations with trees against transcripts of EAGLE's own loop, through the engine."""
 
 from dataclasses import dataclass
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine_rounds import greedy_rounds, report_drafts
 from oracle_files import golden_json
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, executor, programs
+from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.speculative import tree_round as round_module
-from eagle3_jax.speculative.tree import Tree
-from eagle3_jax.speculative.tree_propose import propose_tree
-from eagle3_jax.speculative.tree_round import tree_round
+from eagle3_jax.speculative import tree_round
 
 STEPS, TOPK, NODES = 3, 4, 12
 SETTING = "steps3_topk4_tokens12"
@@ -29,26 +23,6 @@ class TreeRound:
     candidates: list[list[int]]
     accepted: int
     next: int
-
-
-def reporting_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs compiled from now on put the tree into the report, behind the tokens."""
-    grown: list[Tree] = []
-
-    def grow(*inputs: Any) -> Any:
-        tree, pools = propose_tree(*inputs)
-        grown.append(tree)
-        return tree, pools
-
-    def run(*inputs: Any, **options: Any) -> Any:
-        state, report, logprobs = tree_round(*inputs, **options)
-        tree = grown.pop()
-        parts = report[:, : STEPS + 1], tree.tokens, tree.parents, report[:, STEPS + 1 :]
-        return state, jnp.concatenate(parts, axis=1), logprobs
-
-    monkeypatch.setattr(round_module, "propose_tree", grow)
-    monkeypatch.setattr(programs, "tree_round", run)
-    monkeypatch.setattr(executor, "compile_program", programs.compile_program.__wrapped__)
 
 
 def read_round(report: np.ndarray) -> TreeRound:
@@ -67,31 +41,17 @@ def read_round(report: np.ndarray) -> TreeRound:
     return TreeRound(padded, int(committed) - 1, int(tokens[committed - 1]))
 
 
-def generate(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Rounds and answer of one greedy request."""
-    reports: list[jax.Array] = []
-    runner = engine._runner
-    run = runner._run
-
-    def keep(program: Any, *inputs: Any) -> tuple[Any, ...]:
-        outputs = run(program, *inputs)
-        reports.extend(outputs[:1] if program.batch else [])
-        return outputs
-
-    monkeypatch.setattr(runner, "_run", keep)
-    engine.add(Request("x", prompt, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)))
-    answer: list[int] = []
-    while engine.has_work:
-        answer += [token for output in engine.step() for token in output.token_ids]
-    monkeypatch.setattr(runner, "_run", run)
-    return [read_round(np.asarray(report)[0]) for report in reports], answer
-
-
 @pytest.mark.parametrize("draft", ["draft_mha_bf16"], indirect=True)
 def test_candidates_and_accepted_paths_are_eagles(
     target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reporting_trees(monkeypatch)
+    report_drafts(
+        monkeypatch,
+        tree_round,
+        "propose_tree",
+        "tree_round",
+        lambda made: (made[0].tokens, made[0].parents),
+    )
     config = EngineConfig(
         STEPS, max_model_len=128, max_num_seqs=1, eagle_topk=TOPK, num_draft_tokens=NODES
     )
@@ -102,7 +62,7 @@ def test_candidates_and_accepted_paths_are_eagles(
             TreeRound(step["candidates"], step["accepted"], step["next"])
             for step in transcript["steps"]
         ]
-        rounds, answer = generate(engine, transcript["prompt"], monkeypatch)
-        assert rounds[: len(expected)] == expected
+        reports, answer = greedy_rounds(engine, transcript["prompt"], 60, monkeypatch)
+        assert [read_round(report) for report in reports[: len(expected)]] == expected
         assert answer[: len(transcript["output"])] == transcript["output"]
     assert len(transcripts) == 5
