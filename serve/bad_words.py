@@ -30,7 +30,7 @@ def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, 
             for text in (bare, f" {bare}"):
                 found[tuple(encoder.encode(text, most=MAX_BAD_WORD_TOKENS))] = None
         except ValueError as error:
-            raise ValueError(f"bad_words: {word!r:.100} can't be encoded: {error}") from error
+            raise ValueError(f"bad_words: {word[:100]!r} can't be encoded: {error}") from error
     if len(found) > MAX_BAD_WORDS:
         raise ValueError(
             f"bad_words: at most {MAX_BAD_WORDS} spellings, and a word has one with a space in "
