@@ -16,12 +16,13 @@ from functools import partial
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.collectives import Axis, all_max, all_sum, all_true
 from eagle3_jax.noise import gumbel
 from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.vocabulary import best_of_devices, column_ids
+from pallas_kernels.dispatch import follows_data
 
 _INF_KEY = 0x7F800000  # the bits of float32 infinity
 _ONE_KEY = 0x3F800000  # the bits of 1.0
@@ -135,7 +136,7 @@ def _top_k_top_p(
         above = padded[:, :, None] >= -_float(keys)[..., None]
         return all_sum(_sum(jnp.where(above, 1.0, 0.0))[..., 0], axis) >= top_k
 
-    cut_k = jnp.where(top_k > 0, -_float(search(has_k, _INF_KEY)), -jnp.inf)
+    cut_k = jnp.where(top_k > 0, -_float(search(has_k, _INF_KEY, top_k > 0)), -jnp.inf)
     scores = jnp.where(scores >= cut_k, scores, -jnp.inf)
     weights = jnp.where(padded >= cut_k, jnp.exp(padded), 0.0)
     enough = top_p * all_sum(_sum(weights), axis)
@@ -145,7 +146,7 @@ def _top_k_top_p(
         above = every >= _float(_ONE_KEY - keys)[..., None]
         return all_sum(_sum(jnp.where(above, every, 0.0))[..., 0], axis) >= enough
 
-    cut_p = _float(_ONE_KEY - search(has_mass, _ONE_KEY))
+    cut_p = _float(_ONE_KEY - search(has_mass, _ONE_KEY, top_p < 1))
     cut_p = jnp.where(top_p < 1, cut_p, 0.0)
     return jnp.where(weights[..., :vocab] >= cut_p, scores, -jnp.inf)
 
@@ -158,6 +159,7 @@ def _float(key: UInt32[Array, "..."]) -> Float[Array, "..."]:
 def _least_key(
     reached: Callable[[UInt32[Array, "batch rows tried"]], Array],
     highest: int,
+    wanted: Bool[Array, "batch 1 1"],
     rows: tuple[int, ...],
     axis: Axis,
 ) -> UInt32[Array, "batch rows 1"]:
@@ -165,6 +167,7 @@ def _least_key(
 
     Settles one bit a step, or _BITS_TOLD with all their values tried at once, where a step takes a
     collective: below it, keys are known not to reach. `reached` sees keys up to highest only.
+    Without a row that wants the key, no step is taken where a loop may ask its data.
     """
     bits = 1 if axis is None else _BITS_TOLD
     steps = -(-highest.bit_length() // bits)
@@ -176,7 +179,8 @@ def _least_key(
         missed = jnp.where(reached(keys), jnp.uint32(0), unit)
         return below + missed.sum(-1, keepdims=True)
 
-    least = lax.fori_loop(0, steps, settle, jnp.zeros((*rows, 1), jnp.uint32))
+    taken = jnp.where(wanted.any(), steps, 0) if follows_data() else steps
+    least = lax.fori_loop(0, taken, settle, jnp.zeros((*rows, 1), jnp.uint32))
     return jnp.minimum(least, highest)
 
 

@@ -41,6 +41,11 @@ def candidates() -> tuple[str, ...]:
     return ("xla",) if gpu.current().arch == "cpu" else ("pallas", "reference")
 
 
+def follows_data() -> bool:
+    """Whether a loop may run as often as its data say: where the `xla` forms run."""
+    return candidates()[0] == "xla"
+
+
 def choose(
     operation: str,
     implementation: str | None,

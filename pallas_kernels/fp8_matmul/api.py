@@ -11,6 +11,7 @@ from pallas_kernels.grouped_matmul.dense import dense_matmul, dense_refusal, is_
 from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows
 from pallas_kernels.quantized.matmul import kernel_for
 from pallas_kernels.quantized.matmul import matmul as contract
+from pallas_kernels.streamed import rows_matmul
 
 
 def matmul(
@@ -18,15 +19,15 @@ def matmul(
 ) -> Float[Array, "*rows outputs"]:
     """x @ kernel in x's dtype, as `pallas_kernels.quantized.matmul` defines it.
 
-    Plain kernels [in, out] are XLA's own product. On a GPU float8 kernels must be of the GPU's
-    float8 (`pallas_kernels.quantized.for_gpu`); those of four bits run as experts do. Raises
-    ValueError on rows that are quantised for another format and on an implementation that cannot
-    run.
+    Plain kernels [in, out] are XLA's own product, on a CPU of few rows `pallas_kernels.streamed`.
+    On a GPU float8 kernels must be of the GPU's float8 (`pallas_kernels.quantized.for_gpu`); those
+    of four bits run as experts do. Raises ValueError on rows that are quantised for another format
+    and on an implementation that cannot run.
     """
     if isinstance(x, QuantizedRows):
         kernel = kernel_for(x, kernel)
     if not isinstance(kernel, QuantizedArray):
-        return contract(x, kernel)
+        return contract(x, kernel) if implementation == "reference" else rows_matmul(x, kernel)
     implementations: dict[str, Any] = {
         "xla": contract,
         "reference": contract,

@@ -9,7 +9,8 @@ from pallas_kernels.grouped_matmul import pallas, reference, xla
 from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.shared import Shared, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap
-from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.quantized import QuantizedArray, matmul
+from pallas_kernels.streamed import rows_matmul
 
 
 def grouped_mlp(
@@ -54,8 +55,8 @@ def grouped_mlp(
         "grouped_mlp",
         implementation,
         {
-            "xla": partial(_beside_shared, xla.grouped_mlp, shared),
-            "reference": partial(_beside_shared, reference.grouped_mlp, shared),
+            "xla": partial(_beside_shared, xla.grouped_mlp, rows_matmul, shared),
+            "reference": partial(_beside_shared, reference.grouped_mlp, matmul, shared),
             "pallas": pallas.refusal(x, gate, up, down)
             or partial(pallas.grouped_mlp, shared=shared, tiles=tiles, rows=rows),
         },
@@ -64,7 +65,11 @@ def grouped_mlp(
 
 
 def _beside_shared(
-    routed: Callable[..., Array], shared: Shared | None, x: Array, *arrays: Any
+    routed: Callable[..., Array],
+    multiply: Callable[..., Array],
+    shared: Shared | None,
+    x: Array,
+    *arrays: Any,
 ) -> Array:
     total = routed(x, *arrays)
-    return total if shared is None else total + swiglu(x, *shared)
+    return total if shared is None else total + swiglu(x, *shared, multiply)

@@ -1,5 +1,6 @@
 """The shared expert, which every token takes with weight 1."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,7 +26,11 @@ def looks_routed(shared: tuple[Any, Any, Any], stacks: tuple[Any, Any, Any]) -> 
 
 
 def swiglu(
-    x: Float[Array, "tokens hidden"], gate: Matrix, up: Matrix, down: Matrix
+    x: Float[Array, "tokens hidden"],
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+    multiply: Callable[[Array, Matrix], Array] = matmul,
 ) -> Float[Array, "tokens hidden"]:
     """down(silu(gate x) * up x)."""
-    return matmul(jax.nn.silu(matmul(x, gate)) * matmul(x, up), down)
+    return multiply(jax.nn.silu(multiply(x, gate)) * multiply(x, up), down)

@@ -29,7 +29,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.quantized import QuantizedArray, matmul
+from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.streamed import expert_matmul
 
 
 def grouped_mlp(
@@ -48,8 +49,8 @@ def grouped_mlp(
     def run_block(index: Array, out: Array) -> Array:
         expert, first = blocks.expert[index], index * rows
         block = x[lax.dynamic_slice_in_dim(blocks.token, first, rows)]
-        inner = jax.nn.silu(matmul(block, gate[expert])) * matmul(block, up[expert])
-        return lax.dynamic_update_slice_in_dim(out, matmul(inner, down[expert]), first, 0)
+        inner = jax.nn.silu(expert_matmul(block, gate, expert)) * expert_matmul(block, up, expert)
+        return lax.dynamic_update_slice_in_dim(out, expert_matmul(inner, down, expert), first, 0)
 
     empty = jnp.zeros((blocks.token.size, x.shape[1]), x.dtype)
     outs = lax.fori_loop(0, blocks.used, run_block, empty)[blocks.slot]

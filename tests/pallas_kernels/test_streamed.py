@@ -1,0 +1,70 @@
+"""Products by streams: beside float64, and that no matrix of a stack is copied for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import streamed
+from pallas_kernels.grouped_matmul import grouped_mlp
+from pallas_kernels.streamed import MOST_ROWS, expert_matmul, rows_matmul
+
+EXPERTS, INPUTS, OUTPUTS = 5, 64, 24
+
+
+def _random(*shape: int, dtype: str = "float32") -> jax.Array:
+    values = np.random.default_rng(sum(shape)).normal(size=shape)
+    return jnp.asarray(values, jnp.dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype, bound", [("float32", 2e-6), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("rows", [1, 2, MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize("inputs", [INPUTS, INPUTS + 1])
+def test_products_are_those_of_float64(rows: int, inputs: int, dtype: str, bound: float):
+    x, stack = _random(rows, inputs, dtype=dtype), _random(EXPERTS, inputs, OUTPUTS, dtype=dtype)
+    whole = np.asarray(x, np.float64) @ np.asarray(stack[3], np.float64)
+    size = np.abs(np.asarray(x, np.float64)) @ np.abs(np.asarray(stack[3], np.float64))
+    for product in (rows_matmul(x, stack[3]), expert_matmul(x, stack, jnp.int32(3))):
+        assert product.dtype == x.dtype
+        assert np.all(np.abs(np.asarray(product, np.float64) - whole) <= bound * size)
+
+
+@pytest.mark.optimised
+def test_a_rows_bits_do_not_depend_on_its_neighbours_or_its_place():
+    x, kernel = _random(MOST_ROWS, INPUTS), _random(INPUTS, OUTPUTS)
+    product = jax.jit(rows_matmul)
+    together = np.asarray(product(x, kernel))
+    turned = np.asarray(product(x[::-1], kernel))[::-1]
+    beside_others = np.asarray(product(x.at[1:].set(7), kernel))
+    np.testing.assert_array_equal(together, turned)
+    np.testing.assert_array_equal(together[0], beside_others[0])
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_experts_of_few_rows_are_read_in_place(tokens: int, monkeypatch: pytest.MonkeyPatch):
+    """A copy of an expert would be an array of its size in the compiled program."""
+    wide, narrow = _random(8, INPUTS, 48), _random(8, 48, INPUTS)
+    ids = jnp.arange(tokens * 2, dtype=jnp.int32).reshape(tokens, 2) % 8
+    weights = jnp.ones((tokens, 2))
+    arrays = _random(tokens, INPUTS), wide, wide, narrow, ids, weights
+
+    def experts_copied() -> int:
+        run = jax.jit(lambda *a: grouped_mlp(*a)).lower(*arrays).compile()
+        results = [line.split("(")[0] for line in _entry_and_loops(run.as_text() or "")]
+        return sum(f"[{INPUTS},48]" in line or f"[48,{INPUTS}]" in line for line in results)
+
+    assert experts_copied() == 0
+    monkeypatch.setattr(streamed, "MOST_ROWS", 0)
+    assert experts_copied() > 0
+
+
+def _entry_and_loops(program: str) -> list[str]:
+    """The lines that write arrays: those inside fused computations write none."""
+    lines, fused = [], False
+    for line in program.splitlines():
+        if line.endswith("{"):
+            fused = "fused_computation" in line
+        elif " = " in line and not fused:
+            lines.append(line.split(" = ", 1)[1])
+    return lines
