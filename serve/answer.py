@@ -142,7 +142,7 @@ async def answer(
     num_prompts: int,
 ) -> Response:
     """Runs the requests, as many for each prompt."""
-    await service.compile_grammar(requests[0].sampling.structured_outputs)
+    requests = await service.compile_grammars(requests)
     stream = await service.engine.submit(requests)
     envelope = {
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from eagle3_jax.engine import BARS_EVERY_TOKEN, Request, RequestOutput
+from eagle3_jax.engine import BARS_EVERY_TOKEN, GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.executor import Progress
 from serve.engine_messages import Add, Cancel, EngineLike, Observer, Reset, Stop
 from serve.errors import ApiError, invalid_request, queue_full, shutting_down, unavailable
@@ -210,7 +210,8 @@ class EngineThread:
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
             if output.finish_reason == "error":
-                status = 400 if output.stop_reason == BARS_EVERY_TOKEN else 500
+                own = f"{output.stop_reason}".startswith((BARS_EVERY_TOKEN, GRAMMAR_FAILED))
+                status = 400 if own else 500
                 stream.fail(ApiError(status, f"{output.stop_reason}", code="generation_failed"))
             else:
                 stream.push(output)

@@ -36,9 +36,7 @@ def native_router(service: Service) -> APIRouter:
     async def generate(body: NativeRequest, request: fastapi.Request) -> Response:
         service.engine.check_room(sum(one.sampling.num_choices for one in body.asked))
         planned = await tokenising(request, partial(_plan, service, body.asked))
-        for one in body.asked:
-            await service.compile_grammar(one.sampling.form)
-        requests = [one for _, one in planned]
+        requests = await service.compile_grammars([one for _, one in planned])
         asked = [one for one, _ in planned]
         stream = await service.engine.submit(requests)
         stamp = synthetic_stamp(service.engine.stats)

@@ -22,6 +22,7 @@ from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.descriptors import raise_limit, room_for_connections
 from serve.engine_thread import EngineThread
+from serve.grammar_pool import GrammarPool
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
 from serve.lifecycle import GracefulServer, bind, do_within, exposure, run_to_end
@@ -133,10 +134,22 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},
         _seed_source(options.seed),
         options.spec_metrics,
-        grammars=engine.grammars,
+        grammars=_grammars(engine),
         reading=read_answers(options.chat, pair.tokenizer),
         template_kwargs=options.chat.template_kwargs,
     )
+
+
+def _grammars(engine: Engine) -> GrammarPool | None:
+    """The engine's grammars, each tried in a process of its own before it is compiled here."""
+    if engine.grammars is None:
+        return None
+    from serve.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
+
+    trials = GrammarTrials(engine.grammars.prepare())
+    trials.start()
+    engine.grammars.try_by(trials)
+    return GrammarPool(engine.grammars)
 
 
 def _describe(config: EngineConfig) -> str:

@@ -3,21 +3,20 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars
+from eagle3_jax.engine.grammar import NO_GRAMMARS, CompiledGrammar
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.arrivals import Arrivals
 from serve.bad_words import spell_bad_words
-from serve.beside import beside
 from serve.dialects import PLAIN, ChatReading
 from serve.engine_thread import EngineThread
 from serve.errors import ApiError, context_exceeded, invalid_request, shortened
+from serve.grammar_pool import GrammarPool
 from serve.metrics import Metrics
 from serve.options import SpecMetricsLevel
 from serve.protocol import GenerationRequest
@@ -57,7 +56,7 @@ class ModelInfo:
 class Service:
     """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
-    much responses say about speculation; `grammars` are the engine's; `reading` is what is
+    much responses say about speculation; `grammars` compiles the engine's; `reading` is what is
     told apart in chat answers, `template_kwargs` the template's variables unless a request sets
     them; `arrivals` are the requests under way."""
 
@@ -68,7 +67,7 @@ class Service:
     default_sampling: Mapping[str, Any]
     draw_seed: Callable[[], int]
     spec_metrics: SpecMetricsLevel = "none"
-    grammars: Grammars | None = None
+    grammars: GrammarPool | None = None
     reading: ChatReading = PLAIN
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -101,18 +100,24 @@ class Service:
                 requests.append(Request(name, prompt, params, salt))
         return tuple(requests)
 
-    async def compile_grammar(self, outputs: StructuredOutputs | None) -> None:
-        """Compiles the form of an answer beside the event loop and the engine, so that nobody else
-        waits for it; raises 400 for one that can't be compiled or satisfied."""
-        if outputs is None:
-            return
-        param = "structured_outputs"
+    async def compile_grammars(self, requests: Sequence[Request]) -> tuple[Request, ...]:
+        """The requests with the forms of their answers, compiled beside the event loop and the
+        engine, so that nobody else waits for it; raises 400 for one that can't be compiled or
+        satisfied."""
+        forms = dict.fromkeys(request.sampling.structured_outputs for request in requests)
+        compiled = {form: await self._compiled(form) for form in forms}
+        return tuple(
+            replace(request, grammar=compiled[request.sampling.structured_outputs])
+            for request in requests
+        )
+
+    async def _compiled(self, form: StructuredOutputs | None) -> CompiledGrammar | None:
+        if form is None:
+            return None
         if self.grammars is None:
+            param = "structured_outputs"
             raise invalid_request(NO_GRAMMARS, param=param, code="unsupported_option")
-        try:
-            await beside(partial(self.grammars.start, outputs))
-        except ValueError as error:
-            raise invalid_request(str(error), param=param) from error
+        return await self.grammars.compile(form)
 
     def _options(self, body: GenerationRequest, num_prompts: int) -> dict[str, Any]:
         """The sampling options of every choice; raises 400 where they name too many tokens."""

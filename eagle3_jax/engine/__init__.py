@@ -7,6 +7,7 @@ from eagle3_jax.engine.engine import Engine as Engine
 from eagle3_jax.engine.kv_scales import KVScales as KVScales
 from eagle3_jax.engine.logprobs import Logprob as Logprob
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
+from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
 from eagle3_jax.engine.request import Request as Request
 from eagle3_jax.engine.request import RequestOutput as RequestOutput
 from eagle3_jax.engine.stats import EngineStats as EngineStats

@@ -10,14 +10,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.executor import Progress
-from eagle3_jax.engine.grammar import NO_GRAMMARS, Grammars, Matcher, load_grammars
+from eagle3_jax.engine.grammar import NO_GRAMMARS, GrammarCompiler, Matcher, load_grammars
 from eagle3_jax.engine.kv_scales import KVPeaks
+from eagle3_jax.engine.masking import Masking
 from eagle3_jax.engine.plan import Peers
-from eagle3_jax.engine.request import Request, RequestOutput
+from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.runner import Report, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
@@ -33,6 +36,7 @@ MOST_CHUNKS = 4
 """Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
 rows cost about as much as full ones. Nobody's next token waits for more."""
 Clock = Callable[[], float]
+Masks = dict[Matcher, np.ndarray]
 
 
 class InFlight(NamedTuple):
@@ -75,9 +79,10 @@ class Engine:
         self._tokenizer = tokenizer
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
-        self.grammars: Grammars | None = None
+        self.grammars: GrammarCompiler | None = None
         if config.enable_structured_outputs and config.method == COUPLED:
             self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
+        self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
         self._scheduler = Scheduler(config)
@@ -109,7 +114,7 @@ class Engine:
             raise ValueError(f"prompt ids must be 0..{self._vocab_size - 1}, got {wrong[0]}")
         self._check_sampling(request.sampling)
         limit = self.config.max_model_len
-        matcher = self._matcher(request.sampling)
+        matcher = self._matcher(request)
         sequence = Sequence.of(request, self._eos, limit, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
@@ -120,15 +125,16 @@ class Engine:
             if token >= self._vocab_size:
                 raise ValueError(f"{name}: token ids end at {self._vocab_size - 1}; got {token}")
 
-    def _matcher(self, sampling: SamplingParams) -> Matcher | None:
-        if sampling.structured_outputs is None:
+    def _matcher(self, request: Request) -> Matcher | None:
+        constraint = request.sampling.structured_outputs
+        if constraint is None:
             return None
         if self.config.method.tree:
             topk = self.config.eagle_topk
             raise ValueError(f"structured_outputs need chains: eagle_topk must be 1; it is {topk}")
         if self.grammars is None:
             raise ValueError(NO_GRAMMARS)
-        return self.grammars.start(sampling.structured_outputs)
+        return (request.grammar or self.grammars.compile(constraint)).start()
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its pages are free at once. Unknown ids are ignored."""
@@ -153,14 +159,18 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
         self.started = []
+        self._masking.begin_step()
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
             if self._scheduler.leaves_slots_idle:
                 self._dispatch_prefill()
         dispatched |= self._dispatch_round()
+        self._end_failed()
         keep = DISPATCH_DEPTH - 1 if dispatched else 0
         while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):
             self._read_oldest()
+        if not (dispatched or self._in_flight or self._outputs):
+            self._masking.wait()
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -192,10 +202,15 @@ class Engine:
         chunk = self._scheduler.next_chunk()
         if chunk is None:
             return False
+        mask, matcher = None, chunk.sequence.matcher
+        if chunk.last and matcher is not None:
+            mask = self._masking.next_masks([matcher]).get(matcher)
+            if mask is None:
+                return False
         if not chunk.sequence.has_started:
             chunk.sequence.has_started = True
             self.started.append(chunk.sequence.request.request_id)
-        report = self._runner.prefill(chunk)
+        report = self._runner.prefill(chunk, mask)
         self._scheduler.chunk_dispatched(chunk)
         told = chunk.last or chunk.sequence.scores_prompt
         # One that has no news is read only to know when the round behind it began.
@@ -204,11 +219,11 @@ class Engine:
         return True
 
     def _dispatch_round(self) -> bool:
-        members = self._round_members()
+        members, masks = self._with_masks(self._round_members())
         for batch in self._batches(members):
             if any(sequence.matcher for sequence in batch):
                 drafts, timed = self.config.num_speculative_tokens, None
-                report = self._split_round(batch)
+                report = self._split_round(batch, masks)
             else:
                 choice = self._chooser.choose(batch)
                 drafts, timed = choice.drafts, choice if self._in_flight else None
@@ -229,7 +244,24 @@ class Engine:
         constrained = [s for s in members if s.matcher is not None]
         return [batch for batch in (free, constrained) if batch]
 
-    def _split_round(self, members: list[Sequence]) -> Report:
+    def _with_masks(self, members: list[Sequence]) -> tuple[list[Sequence], Masks]:
+        """Those who may take part, with the masks of their next tokens: who has a grammar and no
+        mask yet sits the round out."""
+        constrained = [s for s in members if s.matcher is not None]
+        if not constrained:
+            return members, {}
+        masks = self._masking.next_masks([s.matcher for s in constrained if s.matcher])
+        return [s for s in members if s.matcher is None or s.matcher in masks], masks
+
+    def _end_failed(self) -> None:
+        """Ends those whose grammars can't say what may come next, and nobody else."""
+        failures = self._masking.failures()
+        failed = [s for s in self._sequences.values() if s.matcher in failures]
+        for sequence in failed:
+            sequence.finish("error", f"{GRAMMAR_FAILED}: {failures[sequence.matcher]}")
+            self._report(sequence)
+
+    def _split_round(self, members: list[Sequence], first: Masks) -> Report:
         """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
         grammar leaves one choice the host drafts it."""
         masks = self._runner.open_masks(
@@ -237,11 +269,12 @@ class Engine:
         )
         constrained = [(row, s.matcher) for row, s in enumerate(members) if s.matcher is not None]
         for row, matcher in constrained:
-            matcher.fill(masks[row, :1], [])
+            masks[row, 0] = first[matcher]
         proposal = self._runner.propose(members, masks[:, :1])
         drafts = self._runner.read_drafts(proposal)
-        for row, matcher in constrained:
-            drafts[row] = matcher.fill(masks[row], drafts[row].tolist())
+        asked = [(matcher, masks[row], drafts[row].tolist()) for row, matcher in constrained]
+        for (row, _), ids in zip(constrained, self._masking.behind_drafts(asked), strict=True):
+            drafts[row] = ids
         return self._runner.verify(members, proposal, drafts, masks)
 
     def _round_members(self) -> list[Sequence]:
@@ -264,7 +297,9 @@ class Engine:
             if self._in_flight:
                 self._read_oldest()
             else:
-                self._scheduler.preempt_youngest()
+                victim = self._scheduler.preempt_youngest()
+                if victim.matcher is not None:
+                    self._masking.forget(victim.matcher)
 
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()
@@ -320,6 +355,8 @@ class Engine:
         output = sequence.output()
         if sequence.status is Status.FINISHED:
             self._scheduler.remove(sequence)
+            if sequence.matcher is not None:
+                self._masking.forget(sequence.matcher)
             del self._sequences[sequence.request.request_id]
         if output is not None:
             self._outputs.append(output)

@@ -1,12 +1,13 @@
 """What the engine needs of a grammar: which tokens may come next, also behind drafts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.token_mask import WORD_BITS
 
 NO_GRAMMARS = (
     "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a tokenizer that "
@@ -14,8 +15,21 @@ NO_GRAMMARS = (
 )
 
 
+GRAMMAR_BYTES = 64 * 2**20
+"""A compiled grammar that holds more is not kept; a server refuses it."""
+
+
+class GrammarsBusyError(Exception):
+    """A grammar could not be tried in time: the machine's fault, not the grammar's."""
+
+
+class GrammarFailedError(Exception):
+    """A grammar can't say what may come next, because a limit is in its way; tells which."""
+
+
 class Matcher(Protocol):
-    """Where one answer is in its grammar."""
+    """Where one answer is in its grammar. Only `fill` may take time: it may run in a thread of its
+    own while another notes what is committed; two at a time wait for each other."""
 
     @property
     def terminated(self) -> bool:
@@ -28,7 +42,8 @@ class Matcher(Protocol):
 
         Returns the drafts, but in the place of a barred one the token that alone is allowed, if
         there is just one. Rows behind a draft that stays barred, or that ends the answer, are left
-        alone: nothing there can be committed. In a dead end a row allows nothing.
+        alone: nothing there can be committed. In a dead end a row allows nothing. Raises
+        GrammarFailedError when the first row can't be said.
         """
         ...
 
@@ -41,12 +56,56 @@ class Matcher(Protocol):
         ...
 
 
+class CompiledGrammar(Protocol):
+    """A constraint that answers can begin with at once."""
+
+    def start(self) -> Matcher:
+        """A matcher at the start of an answer."""
+        ...
+
+
+class Footprint(NamedTuple):
+    """Bytes a compiled grammar holds, and those it gains by one mask of an answer."""
+
+    held_bytes: int
+    mask_bytes: int
+
+
+class Vocabulary(NamedTuple):
+    """What a grammar is compiled for: the bytes of each token, the ids of special ones and ends."""
+
+    tokens: Sequence[bytes]
+    special_ids: Sequence[int]
+    eos_ids: Sequence[int]
+
+
+Trial = Callable[[str, Mapping[str, int]], Footprint]
+"""Tries to compile a grammar as llguidance reads it, within its limits, where that can do no harm.
+Raises ValueError that says why it must not be compiled here, and GrammarsBusyError."""
+
+
 class Grammars(Protocol):
     """Compiles constraints; may be called from any thread."""
 
-    def start(self, constraint: StructuredOutputs) -> Matcher:
-        """A matcher at the start of an answer. ValueError says what is wrong with the constraint:
-        it can't be read, can't be satisfied, or is too complex."""
+    def known(self, constraint: StructuredOutputs) -> CompiledGrammar | None:
+        """One that was compiled lately, at once."""
+        ...
+
+    def compile(self, constraint: StructuredOutputs) -> CompiledGrammar:
+        """Compiles one, or finds it known. ValueError says what is wrong with the constraint: it
+        can't be read, can't be satisfied, or is too complex."""
+        ...
+
+
+class GrammarCompiler(Grammars, Protocol):
+    """Grammars that a server can have tried."""
+
+    def prepare(self) -> Vocabulary:
+        """Does what would make the first one slow."""
+        ...
+
+    def try_by(self, trial: Trial) -> None:
+        """From now on every grammar is tried before it is compiled."""
         ...
 
 
@@ -63,9 +122,19 @@ class GrammarTokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
+def reject_from(row: int, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
+    """The drafts with a barred one in that row, so that nothing behind it can be committed."""
+    drafts = list(draft_ids)
+    (words,) = np.nonzero(~masks[row])
+    if len(words):
+        allowed = int(masks[row, words[0]])
+        drafts[row] = int(words[0]) * WORD_BITS + (~allowed & (allowed + 1)).bit_length() - 1
+    return drafts
+
+
 def load_grammars(
     tokenizer: object, vocab_size: int, eos_token_ids: Collection[int]
-) -> Grammars | None:
+) -> GrammarCompiler | None:
     """Grammars over this tokenizer; None without llguidance, token bytes or an EOS id."""
     if find_spec("llguidance") is None or not eos_token_ids:
         return None

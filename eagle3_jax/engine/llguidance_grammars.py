@@ -1,19 +1,47 @@
 """Grammars by llguidance, from the extra `grammar`."""
 
 import json
+import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
-from eagle3_jax.engine.grammar import GrammarTokenizer
+from eagle3_jax.engine.grammar import (
+    GRAMMAR_BYTES,
+    Footprint,
+    GrammarFailedError,
+    GrammarTokenizer,
+    Trial,
+    Vocabulary,
+    reject_from,
+)
+from eagle3_jax.engine.grammar_cache import GrammarCache
 from eagle3_jax.structured_outputs import WHITESPACE, StructuredOutputs
 from eagle3_jax.token_mask import WORD_BITS
 
-MAX_KNOWN = 64
-"""Constraints whose compiled form is kept."""
+LIMITS = {
+    "initial_lexer_fuel": 500_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 20_000,
+    "max_items_in_row": 2_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 100_000,
+    "verbose_errors": False,
+}
+"""llguidance's own: work and size of a grammar, and of one mask. They bound most of what it does,
+but neither its seconds nor its bytes."""
+CACHE_BYTES = 256 * 2**20
+UNMEASURED = Footprint(8 * 2**20, 2**14)
+"""What a grammar counts for that nobody has tried."""
+WORN = Footprint(GRAMMAR_BYTES + 1, 0)
+"""What one counts for whose lexer has met a limit: it isn't kept for others."""
+MOST_SAID = 400
+DEAD_END = "NoExtension"
+"""How llguidance's error begins where nothing can follow, and that is no limit."""
 SHORT_SCHEMAS = {"true": "{}", "false": '{"enum":[]}'}
 """Schemas that are no objects, in objects that mean the same."""
 
@@ -26,57 +54,143 @@ class LLGuidanceGrammars:
     ):
         self._source = _Source(tokenizer, vocab_size, min(eos_token_ids))
         self._eos = frozenset(eos_token_ids)
-        self._compile = lru_cache(maxsize=MAX_KNOWN)(self._compile_anew)
+        self._cache: GrammarCache[_Compiled] = GrammarCache(CACHE_BYTES, GRAMMAR_BYTES)
+        self._trial: Trial | None = None
 
-    def start(self, constraint: StructuredOutputs) -> "LLGuidanceMatcher":
+    def known(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar | None":
         """See Grammars."""
-        compiled = self._compile(replace(constraint, begins_after=None))
-        return LLGuidanceMatcher(compiled, self._eos, constraint.begins_after)
+        compiled = self._cache.get(replace(constraint, begins_after=None))
+        return compiled and LLGuidanceGrammar(compiled, constraint.begins_after)
+
+    def compile(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar":
+        """See Grammars."""
+        known = self.known(constraint)
+        if known is not None:
+            return known
+        compiled = self._compile_anew(constraint)
+        self._cache.put(replace(constraint, begins_after=None), compiled)
+        return LLGuidanceGrammar(compiled, constraint.begins_after)
+
+    def prepare(self) -> Vocabulary:
+        """See Grammars."""
+        assert self._tokenizer, "it is made when it is first asked for"
+        return Vocabulary(self._source.tokens, self._source.special_token_ids, sorted(self._eos))
+
+    def try_by(self, trial: Trial) -> None:
+        """See Grammars."""
+        self._trial = trial
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
         return LLTokenizer(TokenizerWrapper(self._source), eos_token=sorted(self._eos))
 
-    def _compile_anew(self, constraint: StructuredOutputs) -> LLMatcher:
+    def _compile_anew(self, constraint: StructuredOutputs) -> "_Compiled":
         try:
             grammar = _grammar(constraint)
+            footprint = self._trial(grammar, LIMITS) if self._trial else UNMEASURED
         except ValueError as error:
-            raise ValueError(f"structured_outputs: {error}") from error
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-        if not matcher.is_error():
-            # The first mask shows whether there is anything to begin with.
-            matcher.compute_bitmask()
-            if matcher.is_error():
-                raise ValueError("no answer satisfies structured_outputs")
+            raise _refusal(str(error)) from error
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
+        # The first mask shows whether there is anything to begin with.
+        matcher.compute_bitmask()
         if matcher.is_error():
-            raise ValueError(f"structured_outputs: {matcher.get_error()}")
-        return matcher
+            raise _refusal(matcher.get_error())
+        return _Compiled(matcher, self._eos, footprint)
+
+
+class _Compiled:
+    """A grammar that answers share: llguidance's copies of a matcher have one lexer, which only one
+    thread may use at a time, and which grows by what it meets."""
+
+    def __init__(self, start: LLMatcher, eos: frozenset[int], footprint: Footprint) -> None:
+        self.start, self.eos, self.footprint = start, eos, footprint
+        self.num_masks = 0
+        self.lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes when it was compiled, and those it has probably gained since."""
+        return self.footprint.held_bytes + self.num_masks * self.footprint.mask_bytes
+
+    def write_mask(self, matcher: LLMatcher, mask: np.ndarray) -> str | None:
+        """Why one of its matchers can't go on, if a limit is in its way. Nothing is allowed then,
+        nor in a dead end."""
+        self.num_masks += 1
+        if not matcher.is_error():
+            matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if not matcher.is_error():
+            return None
+        mask[:] = 0
+        reason = _plain(matcher.get_error())
+        if reason.startswith(DEAD_END):
+            return None
+        self.footprint = WORN
+        return reason
+
+
+class LLGuidanceGrammar:
+    """See CompiledGrammar."""
+
+    def __init__(self, compiled: _Compiled, begins_after: int | None) -> None:
+        self._compiled, self._begins_after = compiled, begins_after
+
+    def start(self) -> "LLGuidanceMatcher":
+        """See CompiledGrammar."""
+        return LLGuidanceMatcher(self._compiled, self._begins_after)
 
 
 class LLGuidanceMatcher:
-    """See Matcher. Drafts are followed by a copy, which costs microseconds."""
+    """See Matcher. Drafts are followed by a copy, which costs microseconds.
 
-    def __init__(
-        self, start: LLMatcher, eos_token_ids: frozenset[int], begins_after: int | None = None
-    ):
+    What is committed is noted, and consumed by the next fill: llguidance may be busy elsewhere.
+    """
+
+    def __init__(self, compiled: _Compiled, begins_after: int | None = None):
         self.terminated = False
-        self._start = start
-        self._eos = eos_token_ids
+        self._compiled = compiled
         self._begins_after = begins_after
-        self.restart()
+        self._noted: deque[int | None] = deque([None])
+        """Tokens, and None where the answer begins again."""
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
         """See Matcher."""
-        matcher, begun, drafts = self._matcher, self._begun, list(draft_ids)
+        with self._compiled.lock:
+            while self._noted:
+                self._move(self._noted.popleft())
+            return self._fill(masks, list(draft_ids))
+
+    def commit(self, token: int) -> None:
+        """See Matcher. A token that was barred leaves a dead end behind."""
+        self._noted.append(token)
+        self.terminated = token in self._compiled.eos
+
+    def restart(self) -> None:
+        """See Matcher."""
+        self._noted.append(None)
+        self.terminated = False
+
+    def _move(self, token: int | None) -> None:
+        if token is None:
+            self._matcher = self._compiled.start.deep_copy()
+            self._begun = self._begins_after is None
+            return
+        if self._begun:
+            self._matcher.consume_token(token)
+        self._begun |= token == self._begins_after
+
+    def _fill(self, masks: np.ndarray, drafts: list[int]) -> list[int]:
+        matcher, begun = self._matcher, self._begun
         for row, mask in enumerate(masks):
-            if begun:
-                _write_mask(matcher, mask)
-            else:
-                _bar(mask, self._eos)
+            if not begun:
+                _bar(mask, self._compiled.eos)
+            elif (failure := self._compiled.write_mask(matcher, mask)) is not None:
+                if row == 0:
+                    raise GrammarFailedError(failure)
+                return reject_from(row - 1, masks, drafts)
             if row == len(drafts):
                 break
             draft = drafts[row] if _allows(mask, drafts[row]) else _only_token(mask)
-            if draft is None or draft in self._eos:
+            if draft is None or draft in self._compiled.eos:
                 break
             if begun:
                 matcher = matcher.deep_copy() if matcher is self._matcher else matcher
@@ -84,19 +198,6 @@ class LLGuidanceMatcher:
             begun |= draft == self._begins_after
             drafts[row] = draft
         return drafts
-
-    def commit(self, token: int) -> None:
-        """See Matcher. A token that was barred leaves a dead end behind."""
-        if self._begun:
-            self._matcher.consume_token(token)
-        self._begun |= token == self._begins_after
-        self.terminated = token in self._eos
-
-    def restart(self) -> None:
-        """See Matcher."""
-        self._matcher = self._start.deep_copy()
-        self._begun = self._begins_after is None
-        self.terminated = False
 
 
 class _Source:
@@ -130,12 +231,15 @@ def _grammar(constraint: StructuredOutputs) -> str:
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
 
 
-def _write_mask(matcher: LLMatcher, mask: np.ndarray) -> None:
-    """Nothing is allowed by a matcher that has failed or fails now."""
-    if not matcher.is_error():
-        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-    if matcher.is_error():
-        mask[:] = 0
+def _refusal(reason: str) -> ValueError:
+    if reason.startswith(DEAD_END):
+        return ValueError("no answer satisfies structured_outputs")
+    return ValueError(f"structured_outputs: {_plain(reason)}")
+
+
+def _plain(reason: str) -> str:
+    """llguidance's reason in one line, without its account of its own state."""
+    return " ".join(reason.partition("\n<")[0].split())[:MOST_SAID]
 
 
 def _bar(mask: np.ndarray, tokens: Iterable[int]) -> None:

@@ -1,14 +1,16 @@
 """What callers hand to the engine and what they get back. Host values only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
+from eagle3_jax.engine.grammar import CompiledGrammar
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 
 BARS_EVERY_TOKEN = "the request's options bar every token"
-"""The stop_reason of an error that is the request's own."""
+GRAMMAR_FAILED = "structured_outputs are too complex to go on"
+"""How the stop_reasons of errors begin that are the request's own."""
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -16,13 +18,15 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 class Request:
     """One sequence to generate; a caller expands n > 1 into n requests with seed + i.
 
-    cache_salt: only requests of the same salt share pages of the prefix cache.
+    cache_salt: only requests of the same salt share pages of the prefix cache. grammar: the form of
+    the answer, if it has one and was compiled beforehand, so that the engine need not.
     """
 
     request_id: str
     prompt_ids: list[int]
     sampling: SamplingParams
     cache_salt: str = ""
+    grammar: CompiledGrammar | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

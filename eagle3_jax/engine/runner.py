@@ -101,17 +101,16 @@ class Runner:
             jax.block_until_ready(before)
             before = outputs
 
-    def prefill(self, chunk: ChunkPlan) -> Report:
-        """Dispatches one chunk; returns the report to read later."""
+    def prefill(self, chunk: ChunkPlan, mask: np.ndarray | None = None) -> Report:
+        """Dispatches one chunk; returns the report to read later. mask [words]: of the token that a
+        prompt's last chunk samples, where a grammar allows only some."""
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
         program = self._choice.prefill(chunk)
         if program.full:
-            mask = self.open_masks(1, 1)[0]
-            if chunk.last and sequence.matcher is not None:
-                sequence.matcher.fill(mask, [])
+            masks = self.open_masks(1, 1)[0] if mask is None else mask[None]
             controls = pack_controls(sequence, self._vocab_size)
-            packed = replace(packed, controls=controls, mask=mask)
+            packed = replace(packed, controls=controls, mask=masks)
         return self._report(program, [sequence], packed)
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:

@@ -146,7 +146,7 @@ def _mask_seconds(
     for request in requests[: 4 * len(SCHEMAS)]:
         outputs, tokens = request.sampling.structured_outputs, answers[request.request_id].token_ids
         assert outputs is not None, "every request has a schema"
-        matcher = engine.grammars.start(outputs)
+        matcher = engine.grammars.compile(outputs).start()
         for start in range(0, len(tokens), k + 1):
             masks = open_masks(vocab_size, k + 1)
             began = time.perf_counter()

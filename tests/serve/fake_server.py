@@ -20,6 +20,7 @@ from serve.descriptors import raise_limit, room_for_connections
 from serve.dialects import choose_reading
 from serve.engine_messages import EngineLike
 from serve.engine_thread import EngineThread
+from serve.grammar_pool import GrammarPool
 from serve.hosts import leave
 from serve.lifecycle import GracefulServer, bind, run_to_end
 from serve.logs import configure_logging
@@ -55,9 +56,8 @@ def build_service(
     tokenizer = tokenizer or CharTokenizer()
     draw_seed = partial(next, iter(range(1000, 2000)))
     reading = choose_reading(tokenizer)
-    return Service(
-        model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, grammars, reading
-    )
+    pool = GrammarPool(grammars) if grammars else None
+    return Service(model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, pool, reading)
 
 
 class InThread(GracefulServer):

@@ -63,7 +63,7 @@ def allows(tokenizer: Any, dialect: Dialect, asked: dict[str, Any], text: str) -
     form = answer_form(body, dialect)
     assert form is not None
     grammars = LLGuidanceGrammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
-    matcher = grammars.start(form)
+    matcher = grammars.compile(form).start()
     for token in [*tokenizer.encode(text, add_special=True), tokenizer.eos_token_ids[-1]]:
         mask = np.zeros((1, (tokenizer.vocab_size + 31) // 32), "uint32")
         matcher.fill(mask, [])

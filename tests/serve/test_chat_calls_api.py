@@ -247,7 +247,10 @@ def test_a_named_function_ends_with_stop_as_openai_has_it(say: Callable[..., Ser
 class AnyGrammars:
     """Takes every constraint."""
 
-    def start(self, constraint: Any) -> Any:
+    def known(self, constraint: Any) -> Any:
+        return None
+
+    def compile(self, constraint: Any) -> Any:
         return None
 
 

@@ -40,7 +40,7 @@ def masks_of(matcher: Matcher, drafts: list[int]) -> np.ndarray:
 
 def walk(grammars: Grammars, form: StructuredOutputs, rng: np.random.Generator) -> list[int]:
     """Some tokens of a random answer."""
-    matcher, answer = grammars.start(form), []
+    matcher, answer = grammars.compile(form).start(), []
     while len(answer) < 12 and not matcher.terminated:
         answer.append(int(rng.choice(np.flatnonzero(masks_of(matcher, [])[0]))))
         matcher.commit(answer[-1])
@@ -53,7 +53,7 @@ def test_each_row_is_the_mask_behind_the_drafts_before_it(grammars: Grammars, fo
     for _ in range(20):
         answer = walk(grammars, outputs, rng)
         start = int(rng.integers(0, len(answer)))
-        matcher, drafts = grammars.start(outputs), answer[start : start + 4]
+        matcher, drafts = grammars.compile(outputs).start(), answer[start : start + 4]
         for token in answer[:start]:
             matcher.commit(token)
         rows = masks_of(matcher, drafts)
@@ -65,7 +65,7 @@ def test_each_row_is_the_mask_behind_the_drafts_before_it(grammars: Grammars, fo
 
 
 def test_rows_behind_a_barred_draft_are_left_alone(grammars: Grammars) -> None:
-    matcher = grammars.start(StructuredOutputs(regex="[ac]bc"))
+    matcher = grammars.compile(StructuredOutputs(regex="[ac]bc")).start()
     a, x = PIECES.index("a"), PIECES.index("x")
     rows = masks_of(matcher, [x, a, a])
     assert not rows[0][x] and rows[1:].all()
@@ -74,7 +74,7 @@ def test_rows_behind_a_barred_draft_are_left_alone(grammars: Grammars) -> None:
 def test_where_one_token_is_allowed_it_takes_the_place_of_a_barred_draft(
     grammars: Grammars,
 ) -> None:
-    matcher = grammars.start(StructuredOutputs(regex="c[dx]fg"))
+    matcher = grammars.compile(StructuredOutputs(regex="c[dx]fg")).start()
     c, d, f, g, wrong = (PIECES.index(letter) for letter in "cdfgz")
     masks = open_masks(VOCAB, 4)
     assert matcher.fill(masks, [wrong, d, wrong]) == [c, d, f]
@@ -87,7 +87,7 @@ def test_eos_may_come_exactly_where_the_answer_is_complete(grammars: Grammars) -
     choices = ["ab", "abba", "b", "true story"]
     outputs, rng = StructuredOutputs(choice=choices), np.random.default_rng(1)
     for _ in range(30):
-        matcher, text = grammars.start(outputs), ""
+        matcher, text = grammars.compile(outputs).start(), ""
         while not matcher.terminated:
             allowed = masks_of(matcher, [])[0]
             assert allowed[EOS] == (text in choices)
@@ -99,7 +99,7 @@ def test_eos_may_come_exactly_where_the_answer_is_complete(grammars: Grammars) -
 
 def test_before_the_mark_everything_but_eos_may_come(grammars: Grammars) -> None:
     mark = PIECES.index("!")
-    matcher = grammars.start(StructuredOutputs(regex="[ac]bc", begins_after=mark))
+    matcher = grammars.compile(StructuredOutputs(regex="[ac]bc", begins_after=mark)).start()
     rows = masks_of(matcher, [5, mark, mark])
     assert (rows[:2].sum(1) == VOCAB - 1).all() and not rows[:2, EOS].any()
     assert not rows[2][mark] and rows[3].all()
@@ -107,7 +107,7 @@ def test_before_the_mark_everything_but_eos_may_come(grammars: Grammars) -> None
 
 def test_restarted_matchers_are_new_ones(grammars: Grammars) -> None:
     for form in FORMS.values():
-        matcher = grammars.start(StructuredOutputs(**form))
+        matcher = grammars.compile(StructuredOutputs(**form)).start()
         first = masks_of(matcher, [])
         for token in walk(grammars, StructuredOutputs(**form), np.random.default_rng(2)):
             matcher.commit(token)
@@ -116,7 +116,7 @@ def test_restarted_matchers_are_new_ones(grammars: Grammars) -> None:
 
 
 def test_a_dead_end_allows_nothing(grammars: Grammars) -> None:
-    matcher = grammars.start(StructuredOutputs(grammar='start: "a" more\nmore: more "b"'))
+    matcher = grammars.compile(StructuredOutputs(grammar='start: "a" more\nmore: more "b"')).start()
     rows = masks_of(matcher, [PIECES.index("a"), PIECES.index("b")])
     assert rows[0].any() and not rows[1].any() and rows[2].all()
 
@@ -140,7 +140,7 @@ def test_what_can_not_be_compiled_or_satisfied_is_said(
     grammars: Grammars, form: dict[str, Any], naming: str
 ) -> None:
     with pytest.raises(ValueError, match=naming):
-        grammars.start(StructuredOutputs(**form))
+        grammars.compile(StructuredOutputs(**form)).start()
 
 
 @pytest.mark.parametrize(

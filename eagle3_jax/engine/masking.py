@@ -1,0 +1,162 @@
+"""Masks are filled beside the engine's thread, which waits for them only so long.
+
+What llguidance needs for one mask is mostly far below a millisecond, but a grammar can be made that
+takes seconds, and no call of it can be interrupted. So a sequence whose mask isn't there in time
+sits rounds out until it is; one whose masks behind its drafts aren't there has its drafts rejected.
+Neither changes a token.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from eagle3_jax.engine.grammar import Matcher, reject_from
+from eagle3_jax.token_mask import open_masks
+
+WAIT_S = 0.04
+"""What all masks of one step may keep others waiting, half of it before the drafts are made."""
+MOST_S = 5.0
+"""A mask that takes longer ends its request."""
+
+
+class MaskJob:
+    """One fill: masks of its own, the drafts that belong to them, and how it went."""
+
+    def __init__(self, matcher: Matcher, masks: np.ndarray, drafts: Sequence[int]) -> None:
+        self.matcher, self.masks, self.drafts = matcher, masks, list(drafts)
+        self.done = threading.Event()
+        self.failure: BaseException | None = None
+        self.began: float | None = None
+        self.waited_for = False
+        self.detached = False
+
+    def run(self) -> None:
+        """Fills; whatever goes wrong is kept for who asked."""
+        try:
+            self.drafts = self.matcher.fill(self.masks, self.drafts)
+        except BaseException as error:  # A panic of llguidance is no Exception.
+            self.failure = error
+
+
+class MaskThreads:
+    """Some daemon threads; one that is stuck is replaced, and ends when it comes free."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[MaskJob] = queue.SimpleQueue()
+
+    def submit(self, job: MaskJob) -> None:
+        """Runs it when a thread is free."""
+        while self._count:
+            self._start()
+            self._count -= 1
+        self._jobs.put(job)
+
+    def detach(self, job: MaskJob) -> None:
+        """Others no longer wait for the thread of a job that has begun."""
+        with self._lock:
+            if not (job.began is None or job.detached or job.done.is_set()):
+                job.detached = True
+                self._start()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._serve, name="masks", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            job = self._jobs.get()
+            job.began = time.monotonic()
+            job.run()
+            with self._lock:
+                job.done.set()
+            if job.detached:
+                return
+            del job  # What waits for the next job must not hold on to this one.
+
+
+class Masking:
+    """The masks of an engine's constrained answers, by their matchers."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._threads = MaskThreads(min(os.cpu_count() or 1, 8))
+        self._next: dict[Matcher, MaskJob] = {}
+        self._left = 0.0
+
+    def begin_step(self) -> None:
+        """Waits of the engine's last step count no longer."""
+        self._left = WAIT_S
+
+    def next_masks(self, matchers: Sequence[Matcher]) -> dict[Matcher, np.ndarray]:
+        """The masks [words] of their next tokens, as far as they are ready; each is told once.
+        The others are to be asked for again, and nobody waits for them a second time."""
+        jobs = {m: self._next.get(m) or self._submit(m, 1, ()) for m in matchers}
+        self._next |= jobs
+        fresh = [job for job in jobs.values() if not job.waited_for]
+        self._wait(fresh, self._left - WAIT_S / 2)
+        ready = {
+            m: job.masks[0] for m, job in jobs.items() if job.done.is_set() and not job.failure
+        }
+        for matcher in ready:
+            del self._next[matcher]
+        return ready
+
+    def failures(self) -> dict[Matcher | None, str]:
+        """Why some of those that were asked for will never be ready; each is told once."""
+        found: dict[Matcher | None, str] = {}
+        for matcher, job in list(self._next.items()):
+            if (reason := _failure(job)) is not None:
+                found[matcher] = reason
+                del self._next[matcher]
+        return found
+
+    def behind_drafts(
+        self, asked: Sequence[tuple[Matcher, np.ndarray, Sequence[int]]]
+    ) -> list[list[int]]:
+        """Fills masks [rows, words], of which the first is there, with what may come behind the
+        drafts, and says what these become (see Matcher.fill)."""
+        jobs = [self._submit(matcher, len(masks), drafts) for matcher, masks, drafts in asked]
+        self._wait(jobs, self._left)
+        return [_take(job, masks, d) for job, (_, masks, d) in zip(jobs, asked, strict=True)]
+
+    def wait(self) -> None:
+        """Waits for masks that were late, where there is nothing else to do."""
+        self._wait(self._next.values(), self._left)
+
+    def forget(self, matcher: Matcher) -> None:
+        """Its answer has ended, or begins again."""
+        self._next.pop(matcher, None)
+
+    def _submit(self, matcher: Matcher, rows: int, drafts: Sequence[int]) -> MaskJob:
+        job = MaskJob(matcher, open_masks(self._vocab_size, rows), drafts)
+        self._threads.submit(job)
+        return job
+
+    def _wait(self, jobs: Iterable[MaskJob], seconds: float) -> None:
+        began = time.monotonic()
+        for job in jobs:
+            job.waited_for = True
+            job.done.wait(max(began + seconds - time.monotonic(), 0))
+            self._threads.detach(job)
+        self._left -= time.monotonic() - began
+
+
+def _take(job: MaskJob, masks: np.ndarray, drafts: Sequence[int]) -> list[int]:
+    if job.done.is_set() and job.failure is None:
+        masks[:] = job.masks
+        return job.drafts
+    masks[1:] = 0
+    return reject_from(0, masks, drafts)
+
+
+def _failure(job: MaskJob) -> str | None:
+    if job.done.is_set() and job.failure is not None:
+        return str(job.failure) or type(job.failure).__name__
+    if job.began is not None and time.monotonic() - job.began > MOST_S:
+        return f"the masks of its next token take more than {MOST_S:g} s"
+    return None

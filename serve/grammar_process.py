@@ -1,0 +1,177 @@
+"""The process in which grammars are tried: forked for each from one that has the vocabulary.
+
+What llguidance does with a grammar can take minutes, fill the memory or overflow the stack, and
+nothing can interrupt it. Here the kernel ends it. Run as a file, so that it imports next to
+nothing: `grammar_process.py`, with the server's socket as its standard input.
+"""
+
+import ctypes
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+NICENESS = 10
+"""Behind whatever generates."""
+STACK_BYTES = 4 * 2**20
+"""Half of what a server's thread has: what fits here fits there."""
+WALK = 16
+"""Tokens of a random answer that are tried too; half of them tell how a grammar grows."""
+LENGTH = struct.Struct("!Q")
+
+
+def send_frame(to: socket.socket, payload: bytes) -> None:
+    """Sends bytes behind their number."""
+    to.sendall(LENGTH.pack(len(payload)) + payload)
+
+
+def receive_frame(source: socket.socket) -> bytes:
+    """What `send_frame` sent. Raises EOFError when the other end has gone."""
+    (size,) = LENGTH.unpack(_receive(source, LENGTH.size))
+    return _receive(source, size)
+
+
+def _receive(source: socket.socket, size: int) -> bytes:
+    payload = bytearray()
+    while len(payload) < size:
+        part = source.recv(min(size - len(payload), 2**20))
+        if not part:
+            raise EOFError("the other end has gone")
+        payload += part
+    return bytes(payload)
+
+
+class _Source:
+    """A vocabulary in the form that llguidance asks for."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: list[bytes], special_ids: list[int], eos_token_id: int) -> None:
+        self.tokens, self.special_token_ids, self.eos_token_id = tokens, special_ids, eos_token_id
+        self._of_byte = {token[0]: i for i, token in enumerate(tokens) if len(token) == 1}
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [self._of_byte[byte] for byte in text if byte in self._of_byte]
+
+
+def receive_tokenizer(control: socket.socket) -> LLTokenizer:
+    """The vocabulary that the server sends first."""
+    head, blob = json.loads(receive_frame(control)), receive_frame(control)
+    ends = [0]
+    for length in head["lengths"]:
+        ends.append(ends[-1] + length)
+    tokens = [blob[start:end] for start, end in pairwise(ends)]
+    source = _Source(tokens, head["special_ids"], head["eos_ids"][0])
+    return LLTokenizer(TokenizerWrapper(source), eos_token=head["eos_ids"])
+
+
+def try_grammar(tokenizer: LLTokenizer, grammar: str, limits: dict[str, Any]) -> dict[str, Any]:
+    """Compiles it and walks along an answer: the bytes it holds and gains by a mask, or `error`."""
+    before = used_bytes()
+    start = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**limits))
+    start.compute_bitmask()
+    if start.is_error():
+        return {"error": start.get_error()}
+    sizes, matcher, draw = list[int](), start.deep_copy(), random.Random(0)
+    for _ in range(WALK):
+        allowed = _without(matcher.compute_bitmask(), tokenizer.eos_tokens)
+        sizes.append(used_bytes())
+        if allowed:
+            matcher.consume_token(_any_bit(allowed, draw))
+        elif not matcher.is_error() or matcher.get_error().startswith("NoExtension"):
+            matcher = start.deep_copy()  # The answer has ended, or leads nowhere.
+        else:
+            return {"error": matcher.get_error()}
+    gained = (sizes[-1] - sizes[WALK // 2]) // (WALK - 1 - WALK // 2)
+    return {"held_bytes": sizes[-1] - before, "mask_bytes": max(gained, 0)}
+
+
+def _without(mask: bytes, tokens: Sequence[int]) -> int:
+    return int.from_bytes(mask, "little") & ~sum(1 << token for token in tokens)
+
+
+def _any_bit(bits: int, draw: random.Random) -> int:
+    """The index of one that is set."""
+    start = draw.randrange(bits.bit_length())
+    later = (bits >> start << start) or bits
+    return (later & -later).bit_length() - 1
+
+
+class _Allocated(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def used_bytes() -> int:
+    """Bytes that this process has allocated; the most it ever had where glibc doesn't count."""
+    count = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if count is None:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    count.restype = _Allocated
+    found = count()
+    return found.uordblks + found.hblkhd
+
+
+def _confine(cpu_seconds: float, memory_bytes: int) -> None:
+    """Has the kernel end this process when it takes more."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
+
+
+def _answer(connection: socket.socket, tokenizer: LLTokenizer) -> None:
+    asked = json.loads(receive_frame(connection))
+    _confine(asked["cpu_seconds"], asked["memory_bytes"])
+    # The matcher is freed before the answer goes out: that, too, can overflow the stack.
+    told = json.dumps(try_grammar(tokenizer, asked["grammar"], asked["limits"])).encode()
+    send_frame(connection, told)
+
+
+def _try_apart(connection: socket.socket, tokenizer: LLTokenizer) -> None:
+    """In a child: a thread of little stack."""
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=_answer, args=(connection, tokenizer))
+    thread.start()
+    thread.join()
+
+
+def serve(control: socket.socket) -> None:
+    """Forks for each connection that comes, until the server has gone."""
+    os.nice(NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the children.
+    tokenizer = receive_tokenizer(control)
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
+            return
+        with socket.socket(fileno=descriptors[0]) as connection:
+            if os.fork() == 0:
+                control.close()
+                _try_apart(connection, tokenizer)
+                os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=0))
