@@ -63,7 +63,7 @@ def train_draft(options: argparse.Namespace) -> bool:
     else:
         samples = read_samples(options.data, tokenizer, options.row_length)
         batch_at = sample_batches(samples, options.rows, options.row_length, options.seed)
-    target = load_target(options.target)
+    target = load_target(options.target, quantize_activations=False)
     draft = _new_draft(options, target, batch_at)
     graphdef, params, rest = split_draft(draft)
     target_graphdef, target_state = nnx.split(target)

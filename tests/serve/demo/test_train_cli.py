@@ -11,10 +11,16 @@ from flax import nnx
 from safetensors import safe_open
 
 from convert import load_draft, load_target, load_tokenizer, save_hf
+from convert.quantize.run import prepare, write
+from convert.quantize.schemes import scheme_of
 from eagle3_jax.config import LlamaConfig
 from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.llama import LlamaTarget
+from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.target_pass import target_pass
+from pallas_kernels import QuantizedArray
 from serve.demo import recipe
 from serve.demo.corpus import conversations
 from serve.demo.tokenizer import train_ranks, write_tokenizer
@@ -91,6 +97,26 @@ def test_a_draft_loads_and_resumes_to_the_same_weights(
     interrupt_after(parts, target_dir, data, 2)
     assert main(draft_command(target_dir, data, parts, "--steps", "4", "--resume")) == 0
     assert (parts / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_draft_trains_on_the_features_of_a_quantised_target(
+    target_dir: Path, data: Path, tmp_path: Path
+) -> None:
+    quantised, output = tmp_path / "quantised", tmp_path / "draft"
+    write(prepare(target_dir, quantised, scheme_of("int4")))
+    assert main(draft_command(quantised, data, output, "--steps", "2")) == 0
+    target = load_target(quantised, quantize_activations=False)
+    mlp = target.layers[-1].mlp
+    assert isinstance(mlp, MoE)
+    assert isinstance(mlp.experts.up_proj.get_value(), QuantizedArray)
+    assert load_draft(output, target).config.draft_vocab_size == 50
+    # Four tokens overload no expert, so that the pass drops none of their choices.
+    tokens = np.array([[5, 9, 70, 33]], np.int32)
+    rows = Batch(tokens, np.ones_like(tokens), np.arange(4, dtype=np.int32)[None], tokens > 0)
+    served = forward(target, tokens, aux_layer_ids=(1, 2))
+    streams = target_pass(target, rows).streams
+    features = np.concatenate([streams[1], streams[2]], axis=-1)
+    np.testing.assert_allclose(features, served.aux_hidden, atol=1e-5)
 
 
 def interrupt_after(output: Path, target_dir: Path, data: Path, steps: int) -> None:
