@@ -14,6 +14,10 @@ from serve.loading import LoadedPair
 
 BATCHES = (1, 8)
 WIDTHS = (1, 3, 6)
+COMPILED = "compiled"
+PEERS = ("default", COMPILED)
+ANSWERED = 40
+"""Held-out prompts whose answers are timed whole."""
 
 Say = Callable[[str], None]
 
@@ -32,15 +36,21 @@ class CpuRecord:
     host_core: int | None = None
 
 
-def run_plain(repetitions: int, say: Say, batches: Sequence[int] = BATCHES) -> list[PlainResult]:
-    """Plain decoding of the random model against transformers. ImportError without torch."""
-    say("plain decoding: preparing the random model and its copy in transformers")
-    target = random_target()
-    peer, bandwidth = TransformersPeer(target), ReadBandwidth()
+def run_plain(
+    repetitions: int, peers: Sequence[str], say: Say, batches: Sequence[int] = BATCHES
+) -> list[PlainResult]:
+    """Plain decoding of the random model against transformers, `peers` of PEERS.
+
+    ImportError without torch, OSError without the C++ compiler of the peer that is compiled.
+    """
+    say("plain decoding: preparing the random model and its copies in transformers")
+    target, bandwidth = random_target(), ReadBandwidth()
+    copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}
     results = []
     for batch in batches:
-        say(f"plain decoding: batch {batch}")
-        results.append(compare_plain(target, peer, bandwidth, batch=batch, repetitions=repetitions))
+        say(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
+        sides = copies, bandwidth
+        results.append(compare_plain(target, *sides, batch=batch, repetitions=repetitions))
     return results
 
 
@@ -55,8 +65,9 @@ def run_rounds(
         accept[k] = accept_table(pair, prompts, k, temperature=0.0)[-1]
     for batch in BATCHES:
         say(f"rounds: batch {batch}")
-        chosen = [prompts[i % len(prompts)].token_ids for i in _spread(batch, len(prompts))]
-        results += compare_rounds(pair, chosen, accept, repetitions=repetitions)
+        ids = [prompt.token_ids for prompt in prompts]
+        chosen, answered = ([ids[i] for i in _spread(n, len(ids))] for n in (batch, ANSWERED))
+        results += compare_rounds(pair, chosen, answered, accept, repetitions=repetitions)
     return results
 
 

@@ -11,9 +11,10 @@ from serve.bench.tables import milliseconds, titled
 
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
-    """Plain decoding beside transformers, and the byte floor."""
+    """Plain decoding beside its peers, the byte floor, and where the time goes."""
     table = titled("Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread")
-    for heading in ("", "engine", "transformers", "ratio (median)", "ratio (best)"):
+    headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
+    for heading in headings:
         table.add_column(heading, justify="right" if heading else "left")
     for result in results:
         for cells in _plain_rows(result):
@@ -22,28 +23,22 @@ def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
     console.print(table)
     for result in results:
         print_floor(console, result)
+        print_profile(console, result)
 
 
 def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
-    ours, theirs, batch = result.engine, result.transformers, result.batch
-    whole = f"whole run of {result.new_tokens.long} tokens"
-    return [
-        (f"batch {batch}: ms a step", _step(ours), _step(theirs), "", ""),
-        (
-            "tokens/s, prefill excluded",
-            f"{result.engine_tokens_per_s:.1f}",
-            f"{result.transformers_tokens_per_s:.1f}",
-            f"{result.ratio_median:.2f}x",
-            f"{result.ratio_best:.2f}x",
-        ),
-        (
-            f"tokens/s, {whole}",
-            f"{batch * result.new_tokens.long / ours.end_to_end_s.median:.1f}",
-            f"{batch * result.new_tokens.long / theirs.end_to_end_s.median:.1f}",
-            f"{result.ratio_end_to_end:.2f}x",
-            "",
-        ),
-    ]
+    """The engine, then every peer; tokens a second leave the prefill out, whole runs have it."""
+
+    def cells(name: str, side: Side) -> tuple[str, str, str]:
+        return name, _step(side), f"{result.batch / side.step_s.median:.1f}"
+
+    rows = [(*cells(f"batch {result.batch}: engine", result.engine), "", "", "")]
+    for name, peer in result.peers.items():
+        mark = " (the peer)" if name == result.fastest_peer else ""
+        ratios = peer.ratio_median, peer.ratio_best, peer.ratio_end_to_end
+        times = (f"{ratio:.2f}x" for ratio in ratios)
+        rows.append((*cells(f"transformers, {name}{mark}", peer.times), *times))
+    return rows
 
 
 def print_floor(console: Console, result: PlainResult) -> None:
@@ -57,12 +52,26 @@ def print_floor(console: Console, result: PlainResult) -> None:
         f"{floor.seconds(speed.median) * 1e3:.2f} ms at least, "
         f"{result.floor_share_median:.0%} of the floor reached (best {result.floor_share_best:.0%})"
     )
-    console.print(
-        f"batch {result.batch}: {result.identical} of {result.batch} sequences of "
-        f"{result.new_tokens.long} tokens equal"
-    )
-    for difference in result.differences:
-        console.print(f"  {describe(difference)}")
+    for name, peer in result.peers.items():
+        console.print(
+            f"batch {result.batch}: {peer.identical} of {result.batch} sequences of "
+            f"{result.new_tokens.long} tokens equal those of transformers, {name}"
+        )
+        for difference in peer.differences:
+            console.print(f"  {describe(difference)}")
+
+
+def print_profile(console: Console, result: PlainResult) -> None:
+    """Where a step's time goes, by operation."""
+    table = titled(f"Batch {result.batch}: one step by operation, under the profiler")
+    for heading in ("operation", "us a step", "share", "runs a step"):
+        table.add_column(heading, justify="left" if heading == "operation" else "right")
+    whole = sum(operation.microseconds for operation in result.profile)
+    for operation in result.profile:
+        share = f"{operation.microseconds / whole:.0%}"
+        count = f"{operation.count:.0f}"
+        table.add_row(operation.name, f"{operation.microseconds:.0f}", share, count)
+    console.print(table)
 
 
 def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
@@ -74,9 +83,12 @@ def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
         "of prediction",
         "of alone",
         "host",
-        "accept length",
+        "kept a round",
         "break-even",
-        "speedup",
+        "tokens/s",
+        "plain",
+        "ratio",
+        "its range",
     )
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -87,7 +99,7 @@ def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
 
 
 def _round_cells(result: RoundResult) -> tuple[str, ...]:
-    times, plain = result.times, result.plain
+    times, plain, answers = result.times, result.plain, result.answers
     assert times.phases and times.propose and times.verify, "a speculative round has phases"
     return (
         f"{result.num_speculative_tokens}",
@@ -101,20 +113,24 @@ def _round_cells(result: RoundResult) -> tuple[str, ...]:
         f"{result.prediction_share:.2f}",
         f"{result.warm_prediction_share:.2f}",
         f"{result.host_share:.1%}",
-        f"{result.accept_length:.2f}",
+        f"{answers.kept_length:.2f}",
         f"{result.break_even:.2f}",
-        f"{result.engine_speedup:.2f}x",
+        f"{answers.tokens_per_s.median:.0f}",
+        f"{answers.plain_tokens_per_s.median:.0f}",
+        f"{answers.speedup.median:.2f}x",
+        f"{answers.speedup.worst:.2f}-{answers.speedup.best:.2f}",
     )
 
 
 def verdict(results: Sequence[RoundResult]) -> str:
     """Whether speculation pays here, in one plain sentence."""
-    best = max(results, key=lambda result: result.engine_speedup)
+    best = max(results, key=lambda result: result.answers.speedup.median)
+    speedup = best.answers.speedup.median
     where = f"k={best.num_speculative_tokens}, batch {best.batch}"
-    if best.engine_speedup >= 1:
-        return f"Speculation pays here: at best {best.engine_speedup:.2f}x plain ({where})."
+    if speedup >= 1:
+        return f"Speculation pays here: at best {speedup:.2f}x plain ({where})."
     return (
-        f"Speculation loses here: at best {best.engine_speedup:.2f}x plain ({where}). A model this "
+        f"Speculation loses here: at best {speedup:.2f}x plain ({where}). A model this "
         "small is bound by arithmetic on a CPU: every verified row costs almost a step of its own."
     )
 

@@ -22,7 +22,9 @@ def measure_cpu(flags: argparse.Namespace, console: Console) -> int:
     from serve.bench.record import write_record
 
     say = Console(stderr=True).print
-    plain = cpu.run_plain(flags.repetitions, say) if flags.only != "round" else []
+    plain = []
+    if flags.only != "round":
+        plain = cpu.run_plain(flags.repetitions, flags.peers, say)
     rounds, host_core = [], found.pinned_core
     if flags.only != "plain":
         pair = given_pair(flags)

@@ -109,6 +109,14 @@ def _add_cpu(parser: argparse.ArgumentParser) -> None:
         "--prompts", type=int, default=20, metavar="N", help="held-out, a category, for accept"
     )
     parser.add_argument("--core", type=int, metavar="N", help="the core to run on; the last")
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        choices=("default", "compiled"),
+        default=("default", "compiled"),
+        help="transformers' generate as it comes; with a static cache, torch.compile (needs g++) "
+        "and batched experts; by default both, and the faster counts",
+    )
 
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:

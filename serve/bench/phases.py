@@ -88,6 +88,11 @@ class PhaseChains:
         self._verify = jax.jit(partial(_verify, self._pair), donate_argnums=(1,))
         self.walk = self._record() if draft else []
 
+    @property
+    def program_text(self) -> str:
+        """The compiled round, as XLA writes it."""
+        return self._round.as_text()  # pyright: ignore[reportFunctionMemberAccess]
+
     def time_round(self) -> float:
         """Seconds of one whole round."""
         state, report = _copy(self._state), None

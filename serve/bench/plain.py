@@ -1,7 +1,7 @@
-"""Plain decoding through the engine against transformers' generate: same weights, interleaved."""
+"""Plain decoding through the engine against transformers' generate: same weights, in turn."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from serve.bench.bandwidth import ReadBandwidth
 from serve.bench.byte_floor import ByteFloor, byte_floor
 from serve.bench.drive import drive
 from serve.bench.kimi_108m import random_prompts
+from serve.bench.operations import OperationTime, profile_steps
 from serve.bench.routing import mean_distinct_experts, router_scores
 from serve.bench.spread import Spread
 from serve.bench.ties import Difference, Scorer
@@ -21,6 +22,7 @@ from serve.bench.transformers_peer import TransformersPeer
 
 Generate = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
 
+ENGINE = "engine"
 PROMPT_LENGTH = 32
 CONTEXT = 256
 
@@ -43,36 +45,40 @@ class Side:
 
 
 @dataclass(frozen=True)
-class PlainResult:
-    """One batch size. Ratios are peer time over engine time: above 1 the engine is faster.
+class PeerSide:
+    """One peer. ratio_*: its time over the engine's: above 1 the engine is faster.
 
-    identical: sequences of the batch whose tokens were equal on both sides, all of them.
+    identical: sequences of the batch whose tokens were the engine's, all of them.
     """
 
-    batch: int
-    prompt_length: int
-    new_tokens: Lengths
-    engine: Side
-    transformers: Side
+    times: Side
     ratio_median: float
     ratio_best: float
     ratio_end_to_end: float
     identical: int
     differences: list[Difference]
+
+
+@dataclass(frozen=True)
+class PlainResult:
+    """One batch size beside every peer; the fastest of them by its median step is *the* peer."""
+
+    batch: int
+    prompt_length: int
+    new_tokens: Lengths
+    engine: Side
+    peers: dict[str, PeerSide]
+    fastest_peer: str
     floor: ByteFloor
     bandwidth: Spread
     floor_share_median: float
     floor_share_best: float
+    profile: list[OperationTime]
 
     @property
-    def engine_tokens_per_s(self) -> float:
-        """Tokens a second of the whole batch, prefill excluded."""
-        return self.batch / self.engine.step_s.median
-
-    @property
-    def transformers_tokens_per_s(self) -> float:
-        """The same of the other side."""
-        return self.batch / self.transformers.step_s.median
+    def peer(self) -> PeerSide:
+        """The fastest."""
+        return self.peers[self.fastest_peer]
 
 
 class EngineSide:
@@ -100,45 +106,59 @@ class EngineSide:
 
 def compare_plain(
     target: KimiTarget,
-    peer: TransformersPeer,
+    peers: Mapping[str, TransformersPeer],
     bandwidth: ReadBandwidth,
     *,
     batch: int,
     repetitions: int,
     lengths: Lengths | None = None,
 ) -> PlainResult:
-    """Times both sides in turn, `repetitions` times, after one run of each that is not counted."""
+    """Times all sides in turn, `repetitions` times, after one run of each that is not counted."""
     lengths = lengths or Lengths()
     prompts = random_prompts(batch, PROMPT_LENGTH, target.config.vocab_size)
-    ours = EngineSide(target, batch).generate
-    answers, peer_answers = ours(prompts, lengths.long), peer.generate(prompts, lengths.long)
+    sides: dict[str, Generate] = {ENGINE: EngineSide(target, batch).generate}
+    sides |= {name: peer.generate for name, peer in peers.items()}
+    answers = {name: generate(prompts, lengths.long) for name, generate in sides.items()}
     times: dict[tuple[str, int], list[float]] = {}
     speeds = []
     for _ in range(repetitions):
         speeds.append(bandwidth.sample())
-        for name, generate in (("engine", ours), ("transformers", peer.generate)):
+        for name, generate in sides.items():
             for tokens in (lengths.short, lengths.long):
                 elapsed = _timed(generate, prompts, tokens)
                 times.setdefault((name, tokens), []).append(elapsed)
-    engine, other = (_side(times, name, lengths) for name in ("engine", "transformers"))
-    floor = _floor(target, prompts, answers, lengths)
-    read = _rates(speeds)
-    differences = _differences(target, prompts, answers, peer_answers)
+    engine = _side(times, ENGINE, lengths)
+    floor = _floor(target, prompts, answers[ENGINE], lengths)
+    read = Spread.of(speeds, rates=True)
+
+    def peer_side(name: str) -> PeerSide:
+        found = _differences(target, prompts, answers[ENGINE], answers[name])
+        return _peer_side(_side(times, name, lengths), engine, batch, found)
+
+    beside = {name: peer_side(name) for name in peers}
     return PlainResult(
         batch=batch,
         prompt_length=PROMPT_LENGTH,
         new_tokens=lengths,
         engine=engine,
-        transformers=other,
-        ratio_median=other.step_s.median / engine.step_s.median,
-        ratio_best=other.step_s.best / engine.step_s.best,
-        ratio_end_to_end=other.end_to_end_s.median / engine.end_to_end_s.median,
-        identical=batch - len(differences),
-        differences=differences,
+        peers=beside,
+        fastest_peer=min(beside, key=lambda name: beside[name].times.step_s.median),
         floor=floor,
         bandwidth=read,
         floor_share_median=floor.seconds(read.median) / engine.step_s.median,
         floor_share_best=floor.seconds(read.best) / engine.step_s.best,
+        profile=profile_steps(target, prompts, CONTEXT, lengths.long - lengths.short),
+    )
+
+
+def _peer_side(times: Side, engine: Side, batch: int, differences: list[Difference]) -> PeerSide:
+    return PeerSide(
+        times=times,
+        ratio_median=times.step_s.median / engine.step_s.median,
+        ratio_best=times.step_s.best / engine.step_s.best,
+        ratio_end_to_end=times.end_to_end_s.median / engine.end_to_end_s.median,
+        identical=batch - len(differences),
+        differences=differences,
     )
 
 
@@ -146,11 +166,6 @@ def _timed(generate: Generate, prompts: Sequence[Sequence[int]], tokens: int) ->
     start = time.perf_counter()
     generate(prompts, tokens)
     return time.perf_counter() - start
-
-
-def _rates(speeds: list[float]) -> Spread:
-    """A spread of which more is better."""
-    return Spread(float(np.median(speeds)), max(speeds), min(speeds), len(speeds))
 
 
 def _side(times: dict[tuple[str, int], list[float]], name: str, lengths: Lengths) -> Side:

@@ -8,6 +8,7 @@ from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.bench.accept import AcceptRow
+from serve.bench.answers import AnswerRun, AnswerSpeed
 from serve.bench.phases import ENDLESS, PhaseChains
 from serve.bench.spread import Spread
 from serve.loading import LoadedPair
@@ -40,12 +41,10 @@ class RoundTimes:
 class RoundResult:
     """One k and batch size.
 
-    predicted_speedup: accept_length x decode / phases, all bare programs; decode is plain.fused.
-    measured_speedup: accept_length x decode / the engine's round, with the same bare decode.
-    prediction_share: measured over predicted; 1 when the round adds nothing to its phases.
+    prediction_share: phases over the engine's round; 1 when the round adds nothing to its phases.
     warm_prediction_share: the same with propose + verify, each timed in a chain of its own.
-    engine_speedup: tokens a second, the engine's speculative over its own plain decoding.
-    break_even: the accept length from which a round pays: phases / decode.
+    break_even: the tokens a round must give its answer to pay: phases / decode.
+    answers: what it comes to, in tokens over time.
     """
 
     num_speculative_tokens: int
@@ -55,14 +54,12 @@ class RoundResult:
     plain: RoundTimes
     accept_length: float
     accept_per_position: tuple[float, ...]
-    predicted_speedup: float
-    measured_speedup: float
     prediction_share: float
     warm_prediction_share: float
-    engine_speedup: float
     break_even: float
     host_share: float
     plain_host_share: float
+    answers: AnswerSpeed
 
 
 class SteadyEngine:
@@ -101,7 +98,12 @@ class Side:
     """All programs of one k and batch, and the times they took so far."""
 
     def __init__(
-        self, pair: LoadedPair, k: int, prompts: Sequence[Sequence[int]], rounds: int
+        self,
+        pair: LoadedPair,
+        k: int,
+        prompts: Sequence[Sequence[int]],
+        rounds: int,
+        to_answer: Sequence[Sequence[int]],
     ) -> None:
         config = EngineConfig(
             num_speculative_tokens=k,
@@ -113,6 +115,7 @@ class Side:
         self._rounds = rounds
         self._engine = SteadyEngine(pair.target, draft, config, prompts)
         self._chains = PhaseChains(pair.target, draft, config, prompts, rounds)
+        self.answers = AnswerRun(pair, draft, config, to_answer)
         self._phases = {"fused": self._chains.time_round}
         if k:
             self._phases |= {
@@ -121,6 +124,7 @@ class Side:
                 "verify": self._chains.time_verify,
             }
         self._samples: dict[str, list[float]] = {}
+        self.rates: list[float] = []
 
     def sample(self) -> None:
         """Times everything once."""
@@ -128,11 +132,13 @@ class Side:
         times["engine"] = self._engine.time_step(self._rounds)
         for name, seconds in times.items():
             self._samples.setdefault(name, []).append(seconds)
+        self.rates.append(self.answers.tokens_per_s())
 
     def warm_up(self) -> None:
         """A sample that does not count."""
         self.sample()
         self._samples.clear()
+        self.rates.clear()
 
     def times(self) -> RoundTimes:
         """What was measured."""
@@ -142,47 +148,57 @@ class Side:
 def compare_rounds(
     pair: LoadedPair,
     prompts: Sequence[Sequence[int]],
+    to_answer: Sequence[Sequence[int]],
     accept: Mapping[int, AcceptRow],
     *,
     repetitions: int,
     rounds: int = 24,
 ) -> list[RoundResult]:
-    """A result for every k in `accept`, the batch being `prompts`; all is timed in turn."""
-    sides = {k: Side(pair, k, prompts, rounds) for k in (0, *accept)}
+    """A result for every k in `accept`, the batch being `prompts`; all is timed in turn.
+
+    to_answer: prompts that are answered to their ends, as many at a time.
+    """
+    sides = {k: Side(pair, k, prompts, rounds, to_answer) for k in (0, *accept)}
     for side in sides.values():
         side.warm_up()
     for _ in range(repetitions):
         for side in sides.values():
             side.sample()
-    plain = sides[0].times()
+    plain = sides[0]
+
+    def speed(k: int) -> AnswerSpeed:
+        return AnswerSpeed.of(sides[k].answers, plain.answers, sides[k].rates, plain.rates)
+
     return [
-        round_result(k, len(prompts), rounds, sides[k].times(), plain, row)
+        round_result(k, len(prompts), rounds, sides[k].times(), plain.times(), row, speed(k))
         for k, row in accept.items()
     ]
 
 
 def round_result(
-    k: int, batch: int, rounds: int, times: RoundTimes, plain: RoundTimes, accept: AcceptRow
+    k: int,
+    batch: int,
+    rounds: int,
+    times: RoundTimes,
+    plain: RoundTimes,
+    accept: AcceptRow,
+    answers: AnswerSpeed,
 ) -> RoundResult:
     """The ratios of medians."""
     assert times.phases and times.propose and times.verify, "a speculative round has phases"
-    length, decode = accept.accept_length, plain.fused.median
     phases, warm = times.phases.median, times.propose.median + times.verify.median
-    predicted, measured = length * decode / phases, length * decode / times.engine.median
     return RoundResult(
         num_speculative_tokens=k,
         batch=batch,
         rounds=rounds,
         times=times,
         plain=plain,
-        accept_length=length,
+        accept_length=accept.accept_length,
         accept_per_position=accept.per_position,
-        predicted_speedup=predicted,
-        measured_speedup=measured,
-        prediction_share=measured / predicted,
+        prediction_share=phases / times.engine.median,
         warm_prediction_share=warm / times.engine.median,
-        engine_speedup=length * plain.engine.median / times.engine.median,
-        break_even=phases / decode,
+        break_even=phases / plain.fused.median,
         host_share=times.host_share,
         plain_host_share=plain.host_share,
+        answers=answers,
     )

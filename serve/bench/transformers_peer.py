@@ -1,8 +1,13 @@
-"""The same weights in transformers' DeepseekV3, generating greedily with torch on one thread."""
+"""The same weights in transformers' DeepseekV3, generating greedily with torch on one thread.
+
+Two peers: `generate` as it comes, and the strongest that transformers documents for a CPU: a static
+cache, the forward pass through torch.compile and the experts as batched products.
+"""
 
 import json
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +22,25 @@ from eagle3_jax.models.kimi import KimiTarget
 
 
 class TransformersPeer:
-    """Raises ImportError without torch."""
+    """compiled: the second of the two. Raises ImportError without torch, OSError where the C++
+    compiler that torch.compile needs is missing."""
 
-    def __init__(self, target: KimiTarget) -> None:
+    def __init__(self, target: KimiTarget, *, compiled: bool = False) -> None:
         import torch
         from transformers import DeepseekV3ForCausalLM
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         torch.set_num_threads(1)
-        self._torch = torch
+        self._torch, self._options = torch, {}
         with tempfile.TemporaryDirectory() as directory:
             _write_deepseek(target, Path(directory))
             self._model: Any = DeepseekV3ForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        if compiled:
+            need_compiler()
+            self._model.set_experts_implementation("batched_mm")
+            self._model.forward = torch.compile(self._model.forward, dynamic=False)
+            self._options = {"cache_implementation": "static"}
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
         """Exactly `new_tokens` greedy tokens for each prompt; prompts must have one length."""
@@ -41,8 +52,18 @@ class TransformersPeer:
                 do_sample=False,
                 max_new_tokens=new_tokens,
                 eos_token_id=None,
+                **self._options,
             )
         return output[:, inputs.shape[1] :].tolist()
+
+
+def need_compiler(which: Callable[[str], str | None] = shutil.which) -> None:
+    """Raises OSError where there is no C++ compiler for torch.compile."""
+    if which("g++") is None:
+        raise OSError(
+            "the compiled peer runs through torch.compile, which needs a C++ compiler: install "
+            "g++, or leave that peer out with --peers default"
+        )
 
 
 def _write_deepseek(target: KimiTarget, directory: Path) -> None:

@@ -1,6 +1,7 @@
 """Plain decoding against transformers, in the small."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from serve.bench.bandwidth import ReadBandwidth
 from serve.bench.conditions import conditions
 from serve.bench.cpu import CpuRecord
 from serve.bench.kimi_108m import random_target
+from serve.bench.operations import BETWEEN, Event, add_own_times, profile_steps
 from serve.bench.plain import Lengths, compare_plain, step_spread
 from serve.bench.record import write_record
-from serve.bench.transformers_peer import TransformersPeer
+from serve.bench.transformers_peer import TransformersPeer, need_compiler
 
 
 def test_a_step_is_the_difference_of_two_lengths() -> None:
@@ -26,13 +28,13 @@ def test_both_sides_agree_and_the_record_says_how_it_was_made(tmp_path: Path) ->
     target = random_target(TARGET)
     result = compare_plain(
         target,
-        TransformersPeer(target),
+        {"default": TransformersPeer(target)},
         ReadBandwidth(256),
         batch=2,
         repetitions=2,
         lengths=Lengths(2, 6),
     )
-    assert (result.identical, result.differences) == (2, [])
+    assert (result.peer.identical, result.peer.differences) == (2, [])
     assert 2 <= result.floor.distinct_experts <= 4
     assert result.engine.end_to_end_s.count == 2
     record = CpuRecord(repetitions=2, plain=[result])
@@ -42,8 +44,29 @@ def test_both_sides_agree_and_the_record_says_how_it_was_made(tmp_path: Path) ->
     assert {"cpu", "cores", "date", "versions", "load_average"} <= set(read["conditions"])
     entry = read["plain"][0]
     assert entry["engine"]["step_s"]["count"] == 2
-    ratio = entry["transformers"]["step_s"]["median"] / entry["engine"]["step_s"]["median"]
-    assert entry["ratio_median"] == pytest.approx(ratio)
+    ratio = entry["peers"]["default"]["times"]["step_s"]["median"]
+    ratio /= entry["engine"]["step_s"]["median"]
+    assert entry["peers"]["default"]["ratio_median"] == pytest.approx(ratio)
     share = entry["floor"]["weight_bytes"] + entry["floor"]["kv_bytes"]
     share /= entry["bandwidth"]["median"] * entry["engine"]["step_s"]["median"]
     assert entry["floor_share_median"] == pytest.approx(share)
+
+
+def test_a_profile_names_the_parts_of_a_step_and_leaves_out_nothing() -> None:
+    parts = profile_steps(random_target(TARGET), [[1, 2, 3]], context=64, steps=8)
+    names = {part.name for part in parts}
+    assert {"routed and shared experts", "attention over the cache", BETWEEN} <= names
+    assert all(part.microseconds > 0 and part.count > 0 for part in parts)
+
+
+def test_own_times_are_durations_less_those_inside() -> None:
+    events = [Event("call", 0, 100), Event("dot.1", 10, 30), Event("dot.1", 50, 20)]
+    times, counts = Counter(), Counter()
+    add_own_times(events, {"dot.1": "head"}, times, counts)
+    assert times == {BETWEEN: 50, "head": 50}
+    assert counts == {BETWEEN: 1, "head": 2}
+
+
+def test_a_missing_compiler_is_said_before_torch_looks_for_it() -> None:
+    with pytest.raises(OSError, match=r"install g\+\+, or leave that peer out"):
+        need_compiler(lambda name: None)

@@ -1,7 +1,6 @@
 """Phases, prediction and engine of a round."""
 
 import jax
-import numpy as np
 import pytest
 from small_pair import PROMPTS, small_pair
 
@@ -9,12 +8,17 @@ from eagle3_jax import generate
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.accept import AcceptCounts, AcceptRow
+from serve.bench.answers import AnswerRun, AnswerSpeed
+from serve.bench.drive import Answer
 from serve.bench.phases import PhaseChains
 from serve.bench.rounds import RoundTimes, compare_rounds, round_result
 from serve.bench.spread import Spread
 
 COUNTS = AcceptCounts(10, 30, 15, (8, 5, 2))
 ACCEPT = AcceptRow("overall", 5, 100, COUNTS, 2.5, (0.8, 0.5, 0.2), 0, COUNTS.histogram, 0.9)
+
+
+SPEED = AnswerSpeed(1, 9, *[Spread(1.0, 1.0, 1.0, 1)] * 3, kept_length=2.0)
 
 
 def seconds(value: float) -> Spread:
@@ -30,12 +34,9 @@ def test_ratios_are_those_of_the_definition() -> None:
         verify=seconds(2.7),
     )
     plain = RoundTimes(fused=seconds(1.9), engine=seconds(2.0))
-    result = round_result(3, 8, 24, times, plain, ACCEPT)
-    assert result.predicted_speedup == pytest.approx(2.5 * 1.9 / 3.8)
-    assert result.measured_speedup == pytest.approx(2.5 * 1.9 / 4.0)
+    result = round_result(3, 8, 24, times, plain, ACCEPT, SPEED)
     assert result.prediction_share == pytest.approx(3.8 / 4.0)
     assert result.warm_prediction_share == pytest.approx(3.6 / 4.0)
-    assert result.engine_speedup == pytest.approx(2.5 * 2.0 / 4.0)
     assert result.break_even == pytest.approx(3.8 / 1.9)
     assert result.host_share == pytest.approx(0.025)
     assert result.plain_host_share == pytest.approx(0.05)
@@ -64,11 +65,25 @@ def test_rounds_that_would_run_out_of_context_are_refused() -> None:
 
 
 def test_everything_is_timed_in_both_the_chains_and_the_engine() -> None:
-    result = compare_rounds(small_pair(), PROMPTS[:2], {1: ACCEPT}, repetitions=2, rounds=3)[0]
+    batch, accept = PROMPTS[:2], {1: ACCEPT}
+    result = compare_rounds(small_pair(), batch, PROMPTS, accept, repetitions=2, rounds=3)[0]
     times = result.times
     assert times.phases and times.propose and times.verify
     phases = (times.phases, times.propose, times.verify)
     parts = (times.fused, times.engine, *phases, result.plain.engine)
     assert all(part.count == 2 and part.best > 0 for part in parts)
     assert result.batch == 2
-    assert np.isfinite(result.engine_speedup)
+    answers = result.answers
+    assert answers.prompts == len(PROMPTS)
+    rates = answers.tokens_per_s, answers.plain_tokens_per_s, answers.speedup
+    assert all(rate.count == 2 and rate.best >= rate.worst > 0 for rate in rates)
+
+
+def test_a_speed_is_the_kept_tokens_over_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two answers of nine tokens in half a second, whatever the drafts behind their ends."""
+    clock = iter([10.0, 10.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    run = AnswerRun.__new__(AnswerRun)
+    monkeypatch.setattr("serve.bench.answers.drive", lambda *_: {i: Answer([7] * 9) for i in "ab"})
+    run._engine, run._requests = None, []  # pyright: ignore[reportAttributeAccessIssue]
+    assert run.tokens_per_s() == 36
