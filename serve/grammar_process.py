@@ -61,7 +61,7 @@ class _Source:
         self._of_byte = {token[0]: i for i, token in enumerate(tokens) if len(token) == 1}
 
     def __call__(self, text: bytes) -> list[int]:
-        return [self._of_byte[byte] for byte in text if byte in self._of_byte]
+        return [self._of_byte[byte] for byte in text[:1024] if byte in self._of_byte]
 
 
 def receive_tokenizer(control: socket.socket) -> LLTokenizer:

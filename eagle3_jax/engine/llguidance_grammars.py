@@ -40,6 +40,8 @@ UNMEASURED = Footprint(8 * 2**20, 2**14)
 WORN = Footprint(GRAMMAR_BYTES + 1, 0)
 """What one counts for whose lexer has met a limit: it isn't kept for others."""
 MOST_SAID = 400
+FORCED_BYTES = 1024
+"""Of a text that must follow, as many are tokenised: more than the longest token has."""
 DEAD_END = "NoExtension"
 """How llguidance's error begins where nothing can follow, and that is no limit."""
 SHORT_SCHEMAS = {"true": "{}", "false": '{"enum":[]}'}
@@ -215,7 +217,8 @@ class _Source:
         return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode())
+        # Asked for all that must follow, at every mask; the next token hangs on the first bytes.
+        return self._tokenizer.encode(text[:FORCED_BYTES].decode(errors="ignore"))
 
 
 def _grammar(constraint: StructuredOutputs) -> str:
