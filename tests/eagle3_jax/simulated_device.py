@@ -77,7 +77,7 @@ class SimulatedRunner:
 
     def compile(self, progress: object = None) -> None: ...
 
-    def prefill(self, chunk: ChunkPlan) -> list[RowReport]:
+    def prefill(self, chunk: ChunkPlan, mask: None = None) -> list[RowReport]:
         sequence, end = chunk.sequence, chunk.start + chunk.length
         assert 0 < chunk.length <= self.config.prefill_chunk
         if self.config.exact:

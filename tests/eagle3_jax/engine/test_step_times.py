@@ -30,7 +30,7 @@ class Timeline:
             self.now = max(self.now, self._ends[id(report)])
             return read(report)
 
-        monkeypatch.setattr(runner, "prefill", lambda c: self._run(prefill(c), PREFILL_S))
+        monkeypatch.setattr(runner, "prefill", lambda c, _: self._run(prefill(c), PREFILL_S))
         monkeypatch.setattr(runner, "round", lambda m, k: self._run(run_round(m, k), round_s(k)))
         monkeypatch.setattr(runner, "read", timed_read)
 
