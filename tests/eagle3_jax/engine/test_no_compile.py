@@ -126,9 +126,9 @@ def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
         dispatched.append("round")
         return run_round(members, drafts)
 
-    def counted_prefill(chunk: ChunkPlan) -> Report:
+    def counted_prefill(chunk: ChunkPlan, mask: None = None) -> Report:
         dispatched.extend(["prompt"] if chunk.last else [])
-        return run_prefill(chunk)
+        return run_prefill(chunk, mask)
 
     monkeypatch.setattr(engine._runner, "round", counted_round)
     monkeypatch.setattr(engine._runner, "prefill", counted_prefill)
