@@ -32,7 +32,9 @@ def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
     def cells(name: str, side: Side) -> tuple[str, str, str]:
         return name, _step(side), f"{result.batch / side.step_s.median:.1f}"
 
-    rows = [(*cells(f"batch {result.batch}: engine", result.engine), "", "", "")]
+    rows: list[tuple[str, ...]] = [
+        (*cells(f"batch {result.batch}: engine", result.engine), "", "", "")
+    ]
     for name, peer in result.peers.items():
         mark = " (the peer)" if name == result.fastest_peer else ""
         ratios = peer.ratio_median, peer.ratio_best, peer.ratio_end_to_end
