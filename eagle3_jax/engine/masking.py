@@ -46,15 +46,16 @@ class MaskThreads:
     """Some daemon threads; one that is stuck is replaced, and ends when it comes free."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self._to_start = count
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[MaskJob] = queue.SimpleQueue()
 
     def submit(self, job: MaskJob) -> None:
         """Runs it when a thread is free."""
-        while self._count:
-            self._start()
-            self._count -= 1
+        with self._lock:
+            while self._to_start:
+                self._start()
+                self._to_start -= 1
         self._jobs.put(job)
 
     def detach(self, job: MaskJob) -> None:
@@ -79,12 +80,15 @@ class MaskThreads:
             del job  # What waits for the next job must not hold on to this one.
 
 
+_THREADS = MaskThreads(min(os.cpu_count() or 1, 8))
+"""Of all engines of a process: threads of its own would outlive an engine."""
+
+
 class Masking:
     """The masks of an engine's constrained answers, by their matchers."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._threads = MaskThreads(min(os.cpu_count() or 1, 8))
         self._next: dict[Matcher, MaskJob] = {}
         self._left = 0.0
 
@@ -134,7 +138,7 @@ class Masking:
 
     def _submit(self, matcher: Matcher, rows: int, drafts: Sequence[int]) -> MaskJob:
         job = MaskJob(matcher, open_masks(self._vocab_size, rows), drafts)
-        self._threads.submit(job)
+        _THREADS.submit(job)
         return job
 
     def _wait(self, jobs: Iterable[MaskJob], seconds: float) -> None:
@@ -142,7 +146,7 @@ class Masking:
         for job in jobs:
             job.waited_for = True
             job.done.wait(max(began + seconds - time.monotonic(), 0))
-            self._threads.detach(job)
+            _THREADS.detach(job)
         self._left -= time.monotonic() - began
 
 

@@ -9,7 +9,7 @@ from serve.bench.held_out import held_out
 from serve.bench.kimi_108m import random_target
 from serve.bench.plain import PlainResult, compare_plain
 from serve.bench.rounds import RoundResult, compare_rounds
-from serve.bench.transformers_peer import TransformersPeer
+from serve.bench.transformers_peer import TransformersPeer, need_compiler
 from serve.loading import LoadedPair
 
 BATCHES = (1, 8)
@@ -43,6 +43,8 @@ def run_plain(
 
     ImportError without torch, OSError without the C++ compiler of the peer that is compiled.
     """
+    if COMPILED in peers:
+        need_compiler()
     say("plain decoding: preparing the random model and its copies in transformers")
     target, bandwidth = random_target(), ReadBandwidth()
     copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}

@@ -104,7 +104,7 @@ def _build_parser() -> OneLineParser:
 def _add_cpu(parser: argparse.ArgumentParser) -> None:
     _add_shared(parser)
     parser.add_argument("--only", choices=("plain", "round"), help="one half of the benchmark")
-    parser.add_argument("--repetitions", type=int, default=9, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
     parser.add_argument(
         "--prompts", type=int, default=20, metavar="N", help="held-out, a category, for accept"
     )

@@ -22,8 +22,8 @@ from eagle3_jax.models.kimi import KimiTarget
 
 
 class TransformersPeer:
-    """compiled: the second of the two. Raises ImportError without torch, OSError where the C++
-    compiler that torch.compile needs is missing."""
+    """compiled: the second of the two, which needs a C++ compiler. Raises ImportError without
+    torch."""
 
     def __init__(self, target: KimiTarget, *, compiled: bool = False) -> None:
         import torch
@@ -37,7 +37,6 @@ class TransformersPeer:
             _write_deepseek(target, Path(directory))
             self._model: Any = DeepseekV3ForCausalLM.from_pretrained(directory, dtype=torch.float32)
         if compiled:
-            need_compiler()
             self._model.set_experts_implementation("batched_mm")
             self._model.forward = torch.compile(self._model.forward, dynamic=False)
             self._options = {"cache_implementation": "static"}

@@ -1,6 +1,7 @@
 """A grammar that is slow, or has met a limit, delays nobody and ends at most its own request."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,27 @@ def test_a_rejected_draft_is_one_that_the_mask_bars() -> None:
     masks[0, 1] &= ~np.uint32(1 << 7)
     assert reject_from(0, masks, [5, 6]) == [39, 6]
     assert reject_from(1, masks, [5, 6]) == [5, 6], "a mask that bars nothing rejects nothing"
+
+
+class _Open:
+    """A matcher that allows everything."""
+
+    terminated = False
+
+    def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
+        return list(draft_ids)
+
+    def commit(self, token: int) -> None: ...
+
+    def restart(self) -> None: ...
+
+
+def test_engines_come_and_go_without_leaving_threads_behind() -> None:
+    def threads() -> int:
+        for _ in range(4):
+            masks, matcher = masking.Masking(VOCAB), _Open()
+            masks.begin_step()
+            assert masks.next_masks([matcher])
+        return sum(thread.name == "masks" for thread in threading.enumerate())
+
+    assert threads() == threads()
