@@ -33,14 +33,17 @@ from pallas_kernels.dispatch import follows_data
 from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows, matmul
 
 STREAMS, MOST_ROWS = 8, 4
+LEAST_SIZE = 2**16
+"""Numbers of a matrix: a smaller one stays in cache, and streams take longer to compile."""
 
 Read = Callable[[int, int], Float[Array, "length outputs"]]
 """Rows of a matrix from a first one on, as many as asked for."""
 
 
-def _fit(rows: int, inputs: int) -> bool:
+def _fit(rows: int, inputs: int, outputs: int) -> bool:
     """Whether streams are the faster product here."""
-    return 0 < rows <= MOST_ROWS and inputs % STREAMS == 0 and follows_data()
+    large = inputs * outputs >= LEAST_SIZE and inputs % STREAMS == 0
+    return large and 0 < rows <= MOST_ROWS and follows_data()
 
 
 def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
@@ -48,7 +51,7 @@ def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
     each row by itself: a row's bits never depend on the others."""
     if isinstance(x, QuantizedRows) or isinstance(kernel, QuantizedArray):
         return matmul(x, kernel)
-    if not _fit(math.prod(x.shape[:-1]), x.shape[-1]):
+    if not _fit(math.prod(x.shape[:-1]), *kernel.shape):
         return matmul(x, kernel)
     matrix: Array = kernel
     rows = x.reshape(-1, x.shape[-1])
@@ -60,7 +63,7 @@ def expert_matmul(
     x: Float[Array, "rows inputs"], stack: Kernel, expert: Int[Array, ""]
 ) -> Float[Array, "rows outputs"]:
     """x @ stack[expert], without a copy of the matrix where streams are taken."""
-    if isinstance(stack, QuantizedArray) or not _fit(*x.shape):
+    if isinstance(stack, QuantizedArray) or not _fit(len(x), *stack.shape[1:]):
         return matmul(x, stack[expert])
 
     matrices: Array = stack

@@ -9,7 +9,7 @@ from pallas_kernels import streamed
 from pallas_kernels.grouped_matmul import grouped_mlp
 from pallas_kernels.streamed import MOST_ROWS, expert_matmul, rows_matmul
 
-EXPERTS, INPUTS, OUTPUTS = 5, 64, 24
+EXPERTS, INPUTS, OUTPUTS = 5, 512, 136
 
 
 def _random(*shape: int, dtype: str = "float32") -> jax.Array:
@@ -44,7 +44,7 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours_or_its_place():
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_experts_of_few_rows_are_read_in_place(tokens: int, monkeypatch: pytest.MonkeyPatch):
     """A copy of an expert would be an array of its size in the compiled program."""
-    wide, narrow = _random(8, INPUTS, 48), _random(8, 48, INPUTS)
+    wide, narrow = _random(8, INPUTS, OUTPUTS), _random(8, OUTPUTS, INPUTS)
     ids = jnp.arange(tokens * 2, dtype=jnp.int32).reshape(tokens, 2) % 8
     weights = jnp.ones((tokens, 2))
     arrays = _random(tokens, INPUTS), wide, wide, narrow, ids, weights
@@ -52,7 +52,9 @@ def test_experts_of_few_rows_are_read_in_place(tokens: int, monkeypatch: pytest.
     def experts_copied() -> int:
         run = jax.jit(lambda *a: grouped_mlp(*a)).lower(*arrays).compile()
         results = [line.split("(")[0] for line in _entry_and_loops(run.as_text() or "")]
-        return sum(f"[{INPUTS},48]" in line or f"[48,{INPUTS}]" in line for line in results)
+        return sum(
+            f"[{INPUTS},{OUTPUTS}]" in line or f"[{OUTPUTS},{INPUTS}]" in line for line in results
+        )
 
     assert experts_copied() == 0
     monkeypatch.setattr(streamed, "MOST_ROWS", 0)
