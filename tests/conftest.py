@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before the first program; the processes that tests start inherit it. What is compiled for
-    AMD's GPUs is judged by its registers, so as users get it."""
+    AMD's GPUs is judged by its registers, so as users get it. Tests send Ctrl-C to theirs, which
+    ignore it if pytest does, as a shell's background job."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not any(map(config.getoption, ("long", "optimise", "rocm"))):
         flags = os.environ.get("XLA_FLAGS", "").split()
         os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*QUICK, *flags]))
