@@ -1,17 +1,37 @@
-"""Kimi-K2.5 with EAGLE-3 speculative decoding in JAX."""
+"""Kimi-K2.5 and MiniMax-M2.5 with EAGLE-3 speculative decoding in JAX."""
 
-from eagle3_jax.config import DraftConfig as DraftConfig
-from eagle3_jax.config import KimiConfig as KimiConfig
-from eagle3_jax.config import MiniMaxConfig as MiniMaxConfig
-from eagle3_jax.config import TargetConfig as TargetConfig
-from eagle3_jax.forward import TargetOutput as TargetOutput
-from eagle3_jax.forward import draft_forward as draft_forward
-from eagle3_jax.forward import forward as forward
-from eagle3_jax.generate import Generation as Generation
-from eagle3_jax.generate import generate as generate
-from eagle3_jax.models.eagle3 import Eagle3Draft as Eagle3Draft
-from eagle3_jax.models.kimi import KimiTarget as KimiTarget
-from eagle3_jax.models.minimax import MiniMaxTarget as MiniMaxTarget
-from eagle3_jax.models.target import Target as Target
-from eagle3_jax.sampling_params import SamplingParams as SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs as StructuredOutputs
+from typing import TYPE_CHECKING
+
+from eagle3_jax.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from eagle3_jax.config import DraftConfig as DraftConfig
+    from eagle3_jax.config import KimiConfig as KimiConfig
+    from eagle3_jax.config import MiniMaxConfig as MiniMaxConfig
+    from eagle3_jax.config import TargetConfig as TargetConfig
+    from eagle3_jax.full_pass import TargetOutput as TargetOutput
+    from eagle3_jax.full_pass import draft_forward as draft_forward
+    from eagle3_jax.full_pass import forward as forward
+    from eagle3_jax.generation import Generation as Generation
+    from eagle3_jax.generation import generate as generate
+    from eagle3_jax.models.eagle3 import Eagle3Draft as Eagle3Draft
+    from eagle3_jax.models.kimi import KimiTarget as KimiTarget
+    from eagle3_jax.models.minimax import MiniMaxTarget as MiniMaxTarget
+    from eagle3_jax.models.target import Target as Target
+    from eagle3_jax.sampling_params import SamplingParams as SamplingParams
+    from eagle3_jax.structured_outputs import StructuredOutputs as StructuredOutputs
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "eagle3_jax.config": ("DraftConfig", "KimiConfig", "MiniMaxConfig", "TargetConfig"),
+        "eagle3_jax.full_pass": ("TargetOutput", "draft_forward", "forward"),
+        "eagle3_jax.generation": ("Generation", "generate"),
+        "eagle3_jax.models.eagle3": ("Eagle3Draft",),
+        "eagle3_jax.models.kimi": ("KimiTarget",),
+        "eagle3_jax.models.minimax": ("MiniMaxTarget",),
+        "eagle3_jax.models.target": ("Target",),
+        "eagle3_jax.sampling_params": ("SamplingParams",),
+        "eagle3_jax.structured_outputs": ("StructuredOutputs",),
+    },
+)

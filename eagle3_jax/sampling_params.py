@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eagle3_jax.sampling_rows import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
+from eagle3_jax.sampling_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
 from eagle3_jax.structured_outputs import StructuredOutputs
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")

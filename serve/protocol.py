@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from eagle3_jax.sampling_rows import MAX_LOGPROBS
+from eagle3_jax.sampling_limits import MAX_LOGPROBS
 from serve.errors import invalid_option
 from serve.structured import StructuredFields
 from serve.tools import ToolFields

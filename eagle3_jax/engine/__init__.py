@@ -1,13 +1,36 @@
 """The one engine: host-side scheduling over compiled programs."""
 
-from eagle3_jax.engine.acceptance import Acceptance as Acceptance
-from eagle3_jax.engine.acceptance import Round as Round
-from eagle3_jax.engine.config import EngineConfig as EngineConfig
-from eagle3_jax.engine.engine import Engine as Engine
-from eagle3_jax.engine.kv_scales import KVScales as KVScales
-from eagle3_jax.engine.logprobs import Logprob as Logprob
-from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
-from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
-from eagle3_jax.engine.request import Request as Request
-from eagle3_jax.engine.request import RequestOutput as RequestOutput
-from eagle3_jax.engine.stats import EngineStats as EngineStats
+from typing import TYPE_CHECKING
+
+from eagle3_jax.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from eagle3_jax.engine.acceptance import Acceptance as Acceptance
+    from eagle3_jax.engine.acceptance import Round as Round
+    from eagle3_jax.engine.config import EngineConfig as EngineConfig
+    from eagle3_jax.engine.engine import Engine as Engine
+    from eagle3_jax.engine.kv_scales import KVScales as KVScales
+    from eagle3_jax.engine.logprobs import Logprob as Logprob
+    from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
+    from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
+    from eagle3_jax.engine.request import Request as Request
+    from eagle3_jax.engine.request import RequestOutput as RequestOutput
+    from eagle3_jax.engine.stats import EngineStats as EngineStats
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "eagle3_jax.engine.acceptance": ("Acceptance", "Round"),
+        "eagle3_jax.engine.config": ("EngineConfig",),
+        "eagle3_jax.engine.engine": ("Engine",),
+        "eagle3_jax.engine.kv_scales": ("KVScales",),
+        "eagle3_jax.engine.logprobs": ("Logprob",),
+        "eagle3_jax.engine.request": (
+            "BARS_EVERY_TOKEN",
+            "GRAMMAR_FAILED",
+            "Request",
+            "RequestOutput",
+        ),
+        "eagle3_jax.engine.stats": ("EngineStats",),
+    },
+)

@@ -17,7 +17,7 @@ from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.executor import Progress
 from eagle3_jax.engine.grammar import NO_GRAMMARS, GrammarCompiler, Matcher, load_grammars
-from eagle3_jax.engine.kv_scales import KVPeaks
+from eagle3_jax.engine.kv_peaks import KVPeaks
 from eagle3_jax.engine.masking import Masking
 from eagle3_jax.engine.plan import Peers
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput

@@ -17,7 +17,7 @@ from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.controls_packing import no_controls
 from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.kv_scales import KVPeaks, pool_peaks
+from eagle3_jax.engine.kv_peaks import KVPeaks, pool_peaks
 from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.plan import Inputs, Plan
 from eagle3_jax.engine.program import Program, all_programs

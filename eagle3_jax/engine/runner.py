@@ -12,7 +12,7 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.controls_packing import pack_controls
 from eagle3_jax.engine.executor import Executor, Progress
-from eagle3_jax.engine.kv_scales import KVPeaks
+from eagle3_jax.engine.kv_peaks import KVPeaks
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import pack_chunk
 from eagle3_jax.engine.plan import Peers, Plan, PlanFormat

@@ -13,7 +13,7 @@ from eagle3_jax.engine.logprobs import LogprobRows, LogprobsOfToken, PromptLogpr
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
-from eagle3_jax.sampling_rows import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
+from eagle3_jax.sampling_limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
 
 FAILURES = {
     NOT_FINITE: "the model's logits are not finite",

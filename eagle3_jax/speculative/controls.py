@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.collectives import Axis, first_column
-from eagle3_jax.sampling_rows import (
+from eagle3_jax.sampling_limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_KERNEL_BIASES,
     MAX_REQUEST_STOP_IDS,
-    SamplingRows,
 )
+from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.vocabulary import column_ids, own_columns
 
 NO_TOKEN = -1  # in every list of ids: nothing here

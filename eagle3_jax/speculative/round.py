@@ -30,10 +30,10 @@ from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import DecodeState, SlotRows
+from eagle3_jax.speculative.state import DecodeState, SlotRows, narrow, widen
 from eagle3_jax.speculative.synthetic import accept_at_rates, verify_synthetic
 from eagle3_jax.speculative.verify import VerifyResult, accept_equal, num_valid_drafts, verify
-from eagle3_jax.speculative.widths import Widths, narrow, widen
+from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import mask_logits
 
 

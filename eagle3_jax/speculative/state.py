@@ -3,7 +3,7 @@
 Noise is a function of seed, position and id, so no random state is kept.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool
-from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+from eagle3_jax.sampling_limits import MAX_STOP_IDS
+from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative.controls import TokenControls
+from eagle3_jax.speculative.widths import Widths
 
 
 @jax.tree_util.register_dataclass
@@ -107,3 +109,22 @@ def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> Slot
         finished=jnp.ones((slots,), bool),
         options=options,
     )
+
+
+def narrow(rows: SlotRows, widths: Widths) -> SlotRows:
+    """The rows as a round of these widths reads them; finished ones, too wide for it, are cut."""
+    return replace(
+        rows,
+        num_drafts=jnp.minimum(rows.num_drafts, widths.drafts),
+        num_accepted=jnp.minimum(rows.num_accepted, widths.first_rows - 1),
+        verified_tokens=rows.verified_tokens[:, : widths.first_rows],
+        aux_hidden=rows.aux_hidden[:, : widths.first_rows],
+    )
+
+
+def widen(rows: Array, width: int) -> Array:
+    """[batch, rows, ...] as the state keeps it: zeros after what this round verified."""
+    missing = width - rows.shape[1]
+    if missing == 0:
+        return rows
+    return jnp.pad(rows, [(0, 0), (0, missing), *[(0, 0)] * (rows.ndim - 2)])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle3_jax.engine import KVScales, Request
-from eagle3_jax.engine.kv_scales import HEADROOM
+from eagle3_jax.engine.kv_peaks import HEADROOM
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.accept import ANSWER_TOKENS
 from serve.bench.held_out import HeldOutPrompt

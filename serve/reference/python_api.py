@@ -37,20 +37,29 @@ def _module(root: Path, name: str) -> ast.Module:
 
 def _exported(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(module, name) of what is imported `as` itself."""
-    for node in tree.body:
+    for node in _statements(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((node.module, a.name) for a in node.names if a.name == a.asname)
 
 
 def _find(root: Path, module: str, name: str) -> Definition:
     """The definition of a name, through the modules that pass it on."""
-    for node in _module(root, module).body:
+    for node in _statements(_module(root, module)):
         if isinstance(node, Definition) and _name(node) == name:
             return node
         if isinstance(node, ast.ImportFrom) and node.module:
             if name in (alias.asname or alias.name for alias in node.names):
                 return _find(root, node.module, name)
     raise LookupError(f"{module} has no {name}")
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """A module's, and those that only type checkers run."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from node.body
+        else:
+            yield node
 
 
 def _name(node: Definition) -> str:

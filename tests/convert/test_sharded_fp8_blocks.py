@@ -12,7 +12,7 @@ from tiny import MINIMAX, tiny_draft, tiny_target
 from convert import load_target, save_hf
 from convert.quantize.cli import main as quantize
 from eagle3_jax import SamplingParams, generate
-from eagle3_jax.forward import forward
+from eagle3_jax.full_pass import forward
 from eagle3_jax.mesh import make_mesh, shard
 
 IDS = np.random.default_rng(0).integers(0, 96, (2, 17))

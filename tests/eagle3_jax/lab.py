@@ -14,7 +14,8 @@ from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+from eagle3_jax.sampling_limits import MAX_STOP_IDS
+from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.widths import Widths
 

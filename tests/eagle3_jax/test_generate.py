@@ -8,7 +8,7 @@ from simulated_device import simulated_pair
 from tolerances import CLEAR_MARGIN
 
 from convert import load_draft, load_target
-from eagle3_jax.generate import expand, generate
+from eagle3_jax.generation import expand, generate
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from eagle3_jax.sampling import gumbel, process_logits, sample
-from eagle3_jax.sampling_rows import MAX_STOP_IDS, SamplingRows
+from eagle3_jax.sampling_limits import MAX_STOP_IDS
+from eagle3_jax.sampling_rows import SamplingRows
 
 SAMPLE = jax.jit(sample)
 PROCESS = jax.jit(process_logits)

@@ -13,7 +13,7 @@ from deepseek import VARIANTS, Call, random_deepseek, record, save
 from tolerances import FLOAT32_ATOL
 
 from convert import load_target
-from eagle3_jax.forward import TargetOutput, forward
+from eagle3_jax.full_pass import TargetOutput, forward
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.rope import rope_tables

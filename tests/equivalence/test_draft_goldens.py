@@ -7,7 +7,7 @@ from cache_free import draft_chain, padded
 from oracle_files import ALL_DRAFTS, DRAFTS, PROMPTS, golden_arrays
 from tolerances import FED_BACK_ACTIVATIONS_RMS, FLOAT32_ATOL
 
-from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 

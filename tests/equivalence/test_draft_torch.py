@@ -19,7 +19,7 @@ from torch_draft import Weights, draft_pass, features
 from convert import load_draft
 from convert.safetensors_files import read_json
 from eagle3_jax.config import KimiConfig
-from eagle3_jax.forward import draft_forward
+from eagle3_jax.full_pass import draft_forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 

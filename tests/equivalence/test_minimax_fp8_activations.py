@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from convert import load_draft, load_target
 from eagle3_jax import SamplingParams, generate
-from eagle3_jax.forward import forward
+from eagle3_jax.full_pass import forward
 from eagle3_jax.models.target import Target
 
 PUBLISHED = ORACLES / "minimax_fp8block"

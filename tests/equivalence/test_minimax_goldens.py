@@ -8,7 +8,7 @@ from oracle_files import ORACLES, PROMPTS, golden_arrays
 from tolerances import FLOAT32_ATOL
 
 from convert import load_draft, load_target
-from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft

@@ -11,7 +11,7 @@ from tolerances import ACTIVATION_SCHEMES_RMS, FLOAT32_ATOL
 
 from convert import load_target
 from convert.activations import Activations
-from eagle3_jax.forward import forward
+from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.moe import Experts, MoE
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.target import Target

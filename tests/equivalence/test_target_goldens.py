@@ -6,7 +6,7 @@ from cache_free import padded
 from oracle_files import PROMPTS, golden_arrays
 from tolerances import FLOAT32_ATOL
 
-from eagle3_jax.forward import TargetOutput, forward
+from eagle3_jax.full_pass import TargetOutput, forward
 from eagle3_jax.models.target import Target
 
 GOLDEN = golden_arrays("kimi_bf16_f32")

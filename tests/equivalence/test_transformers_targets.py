@@ -11,7 +11,7 @@ import transformers
 from tolerances import FLOAT32_ATOL
 
 from convert import load_target, save_hf
-from eagle3_jax.forward import forward
+from eagle3_jax.full_pass import forward
 
 IDS = np.random.default_rng(0).integers(0, 96, (2, 17))
 

@@ -19,7 +19,7 @@ from convert.quantize.compare import logical_tensors
 from convert.quantize.decode import dequantize
 from convert.safetensors_files import Checkpoint
 from eagle3_jax import draft_forward, forward
-from eagle3_jax.generate import Generation, generate
+from eagle3_jax.generation import Generation, generate
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from pallas_kernels import QuantizedArray

@@ -9,7 +9,7 @@ from lab import PAGES, Lab, one_row
 from tiny import VOCAB
 
 from eagle3_jax.cache import SCRATCH_PAGE, rows_and_scale, view_pages
-from eagle3_jax.forward import forward
+from eagle3_jax.full_pass import forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 

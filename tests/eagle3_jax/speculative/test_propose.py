@@ -19,7 +19,7 @@ from tiny import (
     tiny_draft,
 )
 
-from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import sample

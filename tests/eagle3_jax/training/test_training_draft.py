@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tiny_target
 
-from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.draft import draft_step, draft_vocabulary, lesson, split_draft

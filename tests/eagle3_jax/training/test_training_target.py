@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from tiny_pair import random_batch, tiny_target
 
-from eagle3_jax.forward import forward
+from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer
 from eagle3_jax.training import dispatch

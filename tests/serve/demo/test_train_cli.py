@@ -14,7 +14,7 @@ from convert import load_draft, load_target, load_tokenizer, save_hf
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 from eagle3_jax.config import LlamaConfig
-from eagle3_jax.forward import draft_forward, forward
+from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.llama import LlamaTarget
