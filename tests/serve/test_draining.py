@@ -55,7 +55,10 @@ def stage(request: pytest.FixtureRequest) -> tuple[Held, dict[str, Any], Callabl
             return super().encode(text)
 
     class HeldGrammars:
-        def start(self, outputs: Any) -> None:
+        def known(self, form: Any) -> None:
+            return None
+
+        def compile(self, form: Any) -> None:
             held()
 
     fields: dict[str, dict[str, Any]] = {
@@ -86,6 +89,7 @@ async def told_to_stop(
         await service.engine.ready.wait()
         asking = asyncio.create_task(http.post("/v1/completions", **asked))
         while not held.begun.is_set():
+            assert not asking.done(), asking.result().text
             await asyncio.sleep(0.005)
         server.drain()
         await asyncio.sleep(0.05)
