@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.api_keys import is_open
-from serve.errors import as_response, shutting_down
+from serve.engine.errors import ShuttingDown
+from serve.errors import as_api_error, as_response
 from serve.whole_body import answer_early
 
 
@@ -68,7 +69,7 @@ class Arriving:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif self._arrivals.closed and not is_open(scope["path"]):
-            await answer_early(shutting_down(), scope, receive, send)
+            await answer_early(as_api_error(ShuttingDown()), scope, receive, send)
         else:
             with self._arrivals.one():
                 await self._serve(scope, receive, send)
@@ -86,4 +87,4 @@ class Arriving:
         except asyncio.CancelledError:
             # Only a server that ends cancels a request; an answer that has begun is cut off.
             if not begun:
-                await as_response(shutting_down())(scope, receive, send)
+                await as_response(as_api_error(ShuttingDown()))(scope, receive, send)

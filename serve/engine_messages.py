@@ -1,9 +1,9 @@
-"""What the event loop and the engine's thread say to each other, and to whom they say it."""
+"""Messages from the event loop to the engine's thread, and the interfaces at both ends."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
 from eagle3_jax.engine.executor import Progress
@@ -24,8 +24,8 @@ class EngineLike(Protocol):
     def stats(self) -> EngineStats: ...
 
 
-class Observer(Protocol):
-    """What is told about requests as they pass; times are in seconds of one clock."""
+class EngineObserver(Protocol):
+    """Notified of requests as they pass, for metrics; times are in seconds of one clock."""
 
     def on_submit(self, request: Request, now: float) -> None: ...
     def on_started(self, request_ids: Sequence[str], now: float) -> None: ...
@@ -58,3 +58,13 @@ class Reset:
 
 class Stop:
     """Ends the thread."""
+
+
+def settle(future: asyncio.Future[Any], result: object) -> None:
+    """Gives a future its result, or its exception, if nobody has done so or given it up."""
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

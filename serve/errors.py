@@ -8,6 +8,15 @@ from fastapi.responses import JSONResponse
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
+from serve.engine.errors import (
+    EngineError,
+    GenerationFailed,
+    QueueFull,
+    Refused,
+    ShuttingDown,
+    Unavailable,
+)
+
 MOST_CHARS = 1000
 OWN_ERRORS = ("unsupported_option", "invalid_option")
 
@@ -64,23 +73,25 @@ def shortened(message: str) -> str:
     return message if len(message) <= MOST_CHARS else f"{message[:MOST_CHARS]}..."
 
 
-def unavailable(message: str, *, retry_after_s: int | None = None) -> ApiError:
-    """A server that can't take this request now, or at all any more: 503."""
-    headers = None if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return ApiError(503, message, code="unavailable", headers=headers)
-
-
-def shutting_down() -> ApiError:
-    """A server that ends: 503, and the next request should look for another one."""
-    headers = {"Retry-After": "10", "Connection": "close"}
-    return ApiError(503, "the server is shutting down", code="unavailable", headers=headers)
-
-
-def queue_full(limit: int, *, retry_after_s: int) -> ApiError:
-    """A server that has as many sequences under way as it takes: 429."""
-    message = f"the queue is full: {limit} sequences run or wait (--max-num-queued-reqs)"
-    headers = {"Retry-After": str(retry_after_s)}
-    return ApiError(429, message, code="queue_full", headers=headers)
+def as_api_error(error: EngineError) -> ApiError:
+    """The HTTP answer for an error of the engine's room."""
+    message = str(error)
+    match error:
+        case Refused(param=param):
+            return invalid_request(message, param=param)
+        case QueueFull():
+            return ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
+        case ShuttingDown():
+            # The next request should look for another server.
+            headers = {"Retry-After": "10", "Connection": "close"}
+            return ApiError(503, message, code="unavailable", headers=headers)
+        case Unavailable(retry_after_s=seconds):
+            headers = None if seconds is None else {"Retry-After": str(seconds)}
+            return ApiError(503, message, code="unavailable", headers=headers)
+        case GenerationFailed(by_request=by_request):
+            return ApiError(400 if by_request else 500, message, code="generation_failed")
+        case _:
+            return ApiError(503, message, code="engine_failed")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -89,6 +100,10 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def on_api_error(_: Request, error: ApiError) -> JSONResponse:
         return as_response(error)
+
+    @app.exception_handler(EngineError)
+    async def on_engine_error(_: Request, error: EngineError) -> JSONResponse:
+        return as_response(as_api_error(error))
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid_body(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""Compiles the forms of answers beside the event loop, the engine and everybody else's work."""
+"""Compiles the grammars of answers in threads of their own."""
 
 import asyncio
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from eagle3_jax.engine.grammar import CompiledGrammar, Grammars, GrammarsBusyError
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.beside import Threads
-from serve.errors import invalid_request, unavailable
+from serve.engine.errors import Refused, Unavailable
 
 AT_ONCE = 8
 """Each for a bounded time, and the kernel shares the processors out: small ones are through in
@@ -23,8 +23,8 @@ class GrammarPool:
         self._under_way: dict[StructuredOutputs, asyncio.Task[CompiledGrammar]] = {}
 
     async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
-        """The form, compiled once however many ask for it. Raises ApiError: 400 for one that can't
-        be compiled or satisfied, or takes too much; 503 while too many wait."""
+        """The form, compiled once however many ask for it. Raises Refused for one that
+        can't be compiled or satisfied, or takes too much; Unavailable while too many wait."""
         known = self._grammars.known(form)
         if known is not None:
             return known
@@ -32,7 +32,7 @@ class GrammarPool:
         if task is None:
             if len(self._under_way) >= MOST_WAITING:
                 message = f"{MOST_WAITING} grammars are being compiled or wait for it"
-                raise unavailable(message, retry_after_s=2)
+                raise Unavailable(message, retry_after_s=2)
             task = asyncio.create_task(self._compile(form))
             self._under_way[form] = task
             task.add_done_callback(partial(self._settled, form))
@@ -48,6 +48,6 @@ class GrammarPool:
         try:
             return await self._threads.run(partial(self._grammars.compile, form))
         except ValueError as error:
-            raise invalid_request(str(error), param="structured_outputs") from error
+            raise Refused(str(error), "structured_outputs") from error
         except GrammarsBusyError as error:
-            raise unavailable(str(error), retry_after_s=2) from error
+            raise Unavailable(str(error), retry_after_s=2) from error

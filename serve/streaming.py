@@ -8,7 +8,8 @@ from typing import TypeVar
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from serve.errors import ApiError
+from serve.engine.errors import EngineError
+from serve.errors import as_api_error
 
 T = TypeVar("T")
 
@@ -77,6 +78,6 @@ class EventStream(Response):
         try:
             async for data in self._events:
                 yield data
-        except ApiError as error:
-            yield event(json.dumps(error.body()))
+        except EngineError as error:
+            yield event(json.dumps(as_api_error(error).body()))
             yield DONE

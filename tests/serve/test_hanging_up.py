@@ -11,7 +11,7 @@ from fake_server import Served, build_service
 
 from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app
-from serve.errors import ApiError
+from serve.engine.errors import EngineDead
 from serve.lifecycle import GracefulServer
 from serve.output_stream import OutputStream
 
@@ -133,9 +133,9 @@ def test_error_comes_after_what_was_put_out_before() -> None:
     async def read() -> list[str]:
         stream = OutputStream(["r"])
         stream.push(RequestOutput("r", (97,), "a", None, None, (), 3, 0))
-        stream.fail(ApiError(503, "gone", code="engine_failed"))
+        stream.fail(EngineDead("gone"))
         texts = []
-        with pytest.raises(ApiError, match="gone"):
+        with pytest.raises(EngineDead, match="gone"):
             async for piece in stream:
                 texts.append(piece.text)
         return texts

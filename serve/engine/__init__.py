@@ -1,0 +1,1 @@
+"""The engine's thread, its requests and its errors; knows nothing of HTTP."""
