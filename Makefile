@@ -12,10 +12,10 @@ serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
 
 # Compiling takes most of the time, so it is quick, and as for users where two programs must have equal
-# bits, or where running takes longer: the tests marked `optimised`.
+# bits, or where running takes longer: the tests marked `optimised`. One that hangs fails, and says where.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not optimised"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m optimised --optimise
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 -m "not optimised"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 -m optimised --optimise
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check
