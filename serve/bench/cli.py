@@ -1,40 +1,74 @@
-"""The command eagle3-bench."""
+"""The command eagle3-bench: every subcommand is a module of serve.bench.studies."""
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
 
 from rich.console import Console
 
-from serve.bench import engine_commands, server_commands
-from serve.bench.flags import parse_bench_flags
+from serve.bench.common.flags import check_flags
+from serve.flags import OneLineParser
+from serve.load_flags import DEFAULTS, read_load_options
 
 FILE_WIDTH = 140
-COMMANDS: Mapping[str, Callable[[argparse.Namespace, Console], int]] = {
-    "cpu": engine_commands.measure_cpu,
-    "accept": engine_commands.accept,
-    "acceptance": engine_commands.acceptance,
-    "equal": engine_commands.equal,
-    "drafts": engine_commands.drafts,
-    "kv-cache": engine_commands.kv_cache,
-    "soak": server_commands.soak,
-    "choice": server_commands.choice,
-    "grammar": engine_commands.grammar,
-    "convert": engine_commands.convert,
-    "sweep": server_commands.sweep,
-    "report": server_commands.report,
-    "http": server_commands.http,
+STUDIES = {
+    "cpu": "all ratios of the CPU engine, one pinned core",
+    "accept": "accept length on held-out prompts",
+    "acceptance": "coupled acceptance beside theory; status 1 if off",
+    "equal": "count identical outputs; status 1 if any fails",
+    "drafts": "BF16, FP8, INT4 and MLA drafts side by side",
+    "kv-cache": "accuracy and accept length with fp8 KV",
+    "soak": "random traffic and cancels; status 1 on a leak",
+    "choice": "--adaptive beside k = 0 and a fixed k",
+    "grammar": "answers with a schema; status 1 if wrong",
+    "convert": "eagle3-convert: memory, speed, kill -9",
+    "sweep": "load on any OpenAI server, or ours started",
+    "report": "sweeps as tables, figures and an HTML page",
+    "http": "the server beside its engine offline",
 }
+"""Command -> help. Its module has `add_flags(parser)` and `run(flags, console)`, which returns the
+exit status; it is imported for that command only, because most import JAX."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use."""
     flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
     try:
-        return COMMANDS[flags.command](flags, _console())
+        return flags.run(flags, _console())
     except (ImportError, OSError, ValueError) as error:
         print(f"eagle3-bench: error: {error}", file=sys.stderr)
         return 2
+
+
+def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    parser = _build_parser(argv)
+    flags = parser.parse_args(argv)
+    try:
+        flags.check(flags)
+        flags.load = read_load_options(flags, has_draft=True) if flags.loads else DEFAULTS
+    except ValueError as error:
+        parser.error(str(error))
+    return flags
+
+
+def _build_parser(argv: Sequence[str]) -> OneLineParser:
+    """Only the command that `argv` begins with has its flags; all have them where it is empty."""
+    parser = OneLineParser(
+        prog="eagle3-bench", description="Measures this engine.", allow_abbrev=False
+    )
+    parser.set_defaults(loads=False, check=check_flags)
+    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in STUDIES.items():
+        command = commands.add_parser(name, help=text)
+        if not argv or name == argv[0]:
+            study = import_module(f"serve.bench.studies.{name.replace('-', '_')}")
+            study.add_flags(command)
+            command.set_defaults(run=study.run)
+    return parser
 
 
 def _console() -> Console:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 from clients.client import Client, Counts, Server
 
-from serve.bench.server_process import serving
+from serve.bench.load.server_process import serving
 from serve.demo import demo_target_dir
 
 READY_TIMEOUT_S = 600.0

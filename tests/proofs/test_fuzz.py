@@ -22,8 +22,8 @@ from eagle3_jax.engine import Engine, EngineConfig, Request, executor
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative import round as round_module
-from serve.bench.equal import REQUESTS_PER_TIE, describe
-from serve.bench.ties import Scorer
+from serve.bench.equality.ties import Scorer, describe
+from serve.bench.studies.equal import REQUESTS_PER_TIE
 
 EOS = (5, 40)
 CASES = {

@@ -19,8 +19,8 @@ from convert import load_draft, load_target
 from convert.load import outline_draft, outline_target
 from convert.store.cli import main as convert_main
 from serve import loading
-from serve.bench.command import given_pair
-from serve.bench.flags import parse_bench_flags
+from serve.bench.cli import parse_bench_flags
+from serve.bench.common.command import given_pair
 from serve.flags import parse_serve_flags
 from serve.generate import main as generate_main
 from serve.generate_flags import parse_generate_flags

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve.bench.server_process import serving
+from serve.bench.load.server_process import serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUESTION = "What is 95 + 61?"

@@ -2,29 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from serve.bench.sweep.lengths import Sampling, length_range
+from serve.bench.load.lengths import length_range
+from serve.bench.load.workload import Endpoint, Workload
 
-Endpoint = Literal["completions", "chat"]
 SLACK_TOKENS = 16
 """Beyond the longest prompt and answer: a few texts are read as some tokens more."""
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What is asked for: mean lengths in tokens, how they vary, and where the words come from."""
-
-    isl: int
-    osl: int
-    sampling: Sampling = "inferencex"
-    range_ratio: float = 0.8
-    chat_template: bool = True
-    sharegpt: str | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What is run. workloads: one for each ISL/OSL; *_per_client: times the concurrency."""
 
     workloads: Sequence[Workload]

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from serve.bench.sweep.client import Outcome
+from serve.bench.load.openai_server import Outcome
 from serve.bench.sweep.result import Point
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from serve.bench.accept import AcceptCounts, distinct_bigrams
-from serve.bench.conditions import Conditions
-from serve.bench.sweep.client import Outcome
-from serve.bench.sweep.plan import Workload
-from serve.bench.sweep.prompts import Prompt
-from serve.bench.sweep.traffic import Traffic
+from serve.bench.common.accept_length import AcceptCounts, distinct_bigrams
+from serve.bench.common.conditions import Conditions
+from serve.bench.load.openai_server import Outcome
+from serve.bench.load.prompts import Prompt
+from serve.bench.load.traffic import Traffic
+from serve.bench.load.workload import Workload
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 Encode = Callable[[str], Sequence[int]]

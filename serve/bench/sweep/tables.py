@@ -1,30 +1,10 @@
-"""A sweep as tables for a terminal."""
+"""The columns of a sweep's tables, in a terminal and on a page."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-
-from serve.bench.sweep.rows import Row, rows_of
+from serve.bench.sweep.rows import Row
 
 SPEED = ("output_tput_per_gpu", "tput_per_gpu", "TTFT ms", "TPOT ms", "E2EL ms", "seeds", "failed")
 SPOKEN = ("accept length", "accepted by position", "distinct bigrams")
 SYNTHETIC = "* synthetic acceptance: throughput only, the answers are not the model's"
-
-
-def print_sweep(console: Console, results: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each configuration, length and concurrency: medians over the seeds."""
-    rows = rows_of(results)
-    speed = _table("Tokens/s and GPU, and times: medians over seeds of each run's median", SPEED)
-    spoken = _table("What drafts gave, and what was said", SPOKEN)
-    for row in rows:
-        speed.add_row(*place(row), *speed_cells(row))
-        spoken.add_row(*place(row), *spoken_cells(row))
-    console.print(speed)
-    console.print(spoken)
-    if any(row.synthetic for row in rows):
-        console.print(SYNTHETIC)
 
 
 def place(row: Row) -> tuple[str, ...]:
@@ -56,11 +36,3 @@ def spoken_cells(row: Row) -> tuple[str, ...]:
         positions or "-",
         "-" if row.distinct_bigrams is None else f"{row.distinct_bigrams:.2f}",
     )
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("configuration", no_wrap=True)
-    for heading in ("ISL/OSL", "C", *headings):
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table

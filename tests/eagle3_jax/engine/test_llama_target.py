@@ -6,7 +6,7 @@ from tiny import HIDDEN, VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.config import LlamaConfig, RopeConfig
 from eagle3_jax.engine import Engine
-from serve.bench.ties import Scorer
+from serve.bench.equality.ties import Scorer
 
 LLAMA = LlamaConfig(
     vocab_size=VOCAB,

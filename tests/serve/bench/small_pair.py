@@ -13,7 +13,7 @@ from oracle_files import ORACLES
 from convert import load_tokenizer
 from eagle3_jax import DraftConfig, Eagle3Draft
 from eagle3_jax.config import RopeConfig
-from serve.bench.kimi_108m import KIMI_108M, random_target
+from serve.bench.cpu.kimi_108m import KIMI_108M, random_target
 from serve.loading import LoadedPair
 from serve.sampling_defaults import SamplingDefaults
 

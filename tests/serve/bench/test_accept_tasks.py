@@ -10,12 +10,12 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax import SamplingParams
-from serve.bench.accept import OVERALL, AcceptRow
-from serve.bench.accept_tasks import EngineSide, UrlSide, measure_tasks
+from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
 from serve.bench.cli import main
-from serve.bench.held_out import HeldOutPrompt
-from serve.bench.http_stream import Address
-from serve.bench.tasks import Task, held_out_tasks, read_tasks
+from serve.bench.common.accept_length import OVERALL, AcceptRow
+from serve.bench.common.held_out import HeldOutPrompt
+from serve.bench.load.http_client import Address
 from serve.demo.corpus import held_out_prompts
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=8, seed=0)
@@ -87,8 +87,8 @@ def check(rows: list[AcceptRow]) -> None:
     assert all(math.isnan(row.right) for row in rows)
 
 
-def at(served: Served) -> UrlSide:
-    return UrlSide(Address.of(f"{served.http.base_url}"), "fake", SAMPLING, concurrency=2)
+def at(served: Served) -> ServerAnswerer:
+    return ServerAnswerer(Address.of(f"{served.http.base_url}"), "fake", SAMPLING, concurrency=2)
 
 
 def test_a_server_s_acceptance_is_read_from_its_metrics(fake: Served) -> None:
@@ -99,7 +99,7 @@ def test_a_server_s_acceptance_is_read_from_its_metrics(fake: Served) -> None:
 
 
 def test_without_metrics_its_responses_tell(fake: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.bench.sweep.counters.read_counts", lambda _: {})
+    monkeypatch.setattr("serve.bench.load.counters.read_counts", lambda _: {})
     rows = measure_tasks(at(fake), TASKS)
     check(rows)
     assert rows[-1].per_position == () and rows[-1].histogram == ()
@@ -141,7 +141,7 @@ class Plain:
 
 
 def test_an_engine_here_answers_the_same_tasks() -> None:
-    side = EngineSide(FakeEngine(), Plain(), SAMPLING, 64)  # pyright: ignore[reportArgumentType]
+    side = EngineAnswerer(FakeEngine(), Plain(), SAMPLING, 64)  # pyright: ignore[reportArgumentType]
     check(measure_tasks(side, TASKS))
     with pytest.raises(ValueError, match="leaves no room"):
         measure_tasks(side, [Task("a", (said("long" * 16),))])

@@ -10,11 +10,11 @@ from small_pair import PROMPTS, small_pair
 
 from eagle3_jax import SamplingParams
 from eagle3_jax.engine import Request
-from serve.bench import acceptance
-from serve.bench.acceptance import AcceptanceRow, summarize, synthetic_rows
-from serve.bench.acceptance_law import Acceptance, coupled_acceptance
-from serve.bench.drive import drive
-from serve.bench.recorded_rounds import Draft, RecordedRounds
+from serve.bench.acceptance.probabilities import Acceptance, coupled_acceptance
+from serve.bench.acceptance.recorded_rounds import Draft, RecordedRounds
+from serve.bench.common.drive import drive
+from serve.bench.studies import acceptance
+from serve.bench.studies.acceptance import AcceptanceRow, summarize, synthetic_rows
 from serve.loading import build_engine
 
 K, LENGTH, TOKENS = 3, 128, 100

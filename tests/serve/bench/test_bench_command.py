@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from serve.bench.cli import main
-from serve.bench.conditions import conditions
-from serve.bench.equal import CaseResult, summarize
-from serve.bench.record import write_record
-from serve.bench.spread import Spread
-from serve.bench.ties import Difference
+from serve.bench.common.conditions import conditions
+from serve.bench.common.record import write_record
+from serve.bench.common.spread import Spread
+from serve.bench.equality.ties import Difference
+from serve.bench.studies.equal import CaseResult, summarize
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from flax import nnx
 from small_pair import TARGET
 
 from eagle3_jax.models.kimi import KimiTarget
-from serve.bench.byte_floor import byte_floor, expert_parameters, fixed_parameters
-from serve.bench.kimi_108m import KIMI_108M
+from serve.bench.cpu.byte_floor import byte_floor, expert_parameters, fixed_parameters
+from serve.bench.cpu.kimi_108m import KIMI_108M
 
 # hidden 512: q_a 512x256, its norm 256, q_b 256x768, kv_a 512x160, its norm 128,
 # kv_b 128x8x(64+64), o 512x512

@@ -1,15 +1,28 @@
 """The benchmark of the chosen k: what it starts, what it reads, and when it holds."""
 
 import asyncio
+import json
 from collections.abc import Sequence
+from typing import Any
 
-import httpx
 import pytest
 
-from serve.bench.choice import ADAPTIVE, AGAIN, ALONE, FIXED, PLAIN, Side, load_result, server_flags
-from serve.bench.server_process import metric
+from serve.bench.load.http_client import Address, Reply
+from serve.bench.load.server_process import metric
+from serve.bench.studies import choice
+from serve.bench.studies.choice import (
+    ADAPTIVE,
+    AGAIN,
+    ALONE,
+    FIXED,
+    PLAIN,
+    MeasuredServer,
+    load_result,
+    server_flags,
+)
 from serve.flags import parse_serve_flags
 
+NOWHERE = Address("nowhere", 80, tls=False)
 METRICS = """
 eagle3:spec_decode_rounds_total{drafted="0",engine="0",model_name="m"} 30
 eagle3:spec_decode_rounds_total{drafted="1",engine="0",model_name="m"} 0
@@ -18,19 +31,21 @@ vllm:num_requests_running{engine="0",model_name="m"} 2
 """
 
 
-def sides(medians: dict[str, float]) -> dict[str, Side]:
+def servers(medians: dict[str, float]) -> dict[str, MeasuredServer]:
     found = {}
     for name, median in medians.items():
         runs = [median - 1, median, median + 1]
-        found[name] = Side(httpx.AsyncClient(), runs, {"p": "yes", "q": "no"})
+        found[name] = MeasuredServer(NOWHERE, runs, {"p": "yes", "q": "no"})
     return found
 
 
-def measured(adaptive: float, fixed: float, again: float, plain: float) -> dict[str, Side]:
-    return sides({ADAPTIVE: adaptive, FIXED: fixed, AGAIN: again, PLAIN: plain, ALONE: 125.0})
+def measured(
+    adaptive: float, fixed: float, again: float, plain: float
+) -> dict[str, MeasuredServer]:
+    return servers({ADAPTIVE: adaptive, FIXED: fixed, AGAIN: again, PLAIN: plain, ALONE: 125.0})
 
 
-def test_every_side_is_a_command_line_that_the_server_takes() -> None:
+def test_every_server_has_a_command_line_that_the_server_takes() -> None:
     options = {
         name: parse_serve_flags(flags)[0] for name, flags in server_flags(3, most=16).items()
     }
@@ -52,7 +67,7 @@ def test_every_side_is_a_command_line_that_the_server_takes() -> None:
         ((98, 103, 100, 100), 98 / 103, 0.03, True),
     ],
 )
-def test_the_chosen_k_is_held_against_the_better_side_less_the_noise(
+def test_the_chosen_k_is_held_against_the_better_server_less_the_noise(
     speeds: Sequence[float], share: float, noise: float, holds: bool
 ) -> None:
     result = load_result(4, measured(*speeds))
@@ -75,30 +90,31 @@ def test_metrics_are_found_by_name_and_label() -> None:
         metric(METRICS, "vllm:absent")
 
 
-def test_a_run_asks_each_prompt_once_with_so_many_clients_and_counts_tokens() -> None:
+def test_a_run_asks_each_prompt_once_with_so_many_clients_and_counts_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked, at_work, most = [], 0, 0
 
-    async def answer(request: httpx.Request) -> httpx.Response:
+    async def answer(_: Address, method: str, path: str, body: Any = None) -> Reply:
         nonlocal at_work, most
-        if request.url.path == "/metrics":
-            return httpx.Response(200, text=METRICS)
+        if path == "/metrics":
+            return Reply(path, 200, {}, METRICS.encode())
         at_work += 1
         most = max(most, at_work)
         await asyncio.sleep(0.001)
         at_work -= 1
-        asked.append(request.content)
-        choice = {"message": {"content": "yes"}}
-        return httpx.Response(200, json={"choices": [choice], "usage": {"completion_tokens": 7}})
+        asked.append(json.dumps(body))
+        found = {"choices": [{"message": {"content": "yes"}}], "usage": {"completion_tokens": 7}}
+        return Reply(path, 200, {}, json.dumps(found).encode())
 
-    async def run() -> Side:
-        transport = httpx.MockTransport(answer)
-        async with httpx.AsyncClient(base_url="http://x", transport=transport) as client:
-            side = Side(client)
-            assert await side.run([f"{i}" for i in range(10)], concurrency=3) == 10 * 7
-            assert await side.drafted() == (30, 45)
-        return side
+    async def run() -> MeasuredServer:
+        server = MeasuredServer(NOWHERE)
+        assert await server.run([f"{i}" for i in range(10)], concurrency=3) == 10 * 7
+        assert await server.drafted() == (30, 45)
+        return server
 
-    side = asyncio.run(run())
+    monkeypatch.setattr(choice, "request", answer)
+    server = asyncio.run(run())
     assert len(set(asked)) == len(asked) == 10 and most == 3
-    assert 0 < side.runs[0] <= 10 * 7 / 0.003
-    assert side.answers == {f"{i}": "yes" for i in range(10)}
+    assert 0 < server.runs[0] <= 10 * 7 / 0.003
+    assert server.answers == {f"{i}": "yes" for i in range(10)}

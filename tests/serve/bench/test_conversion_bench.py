@@ -9,9 +9,9 @@ import pytest
 from convert.safetensors_files import open_checkpoint
 from convert.store import open_store
 from convert.store.cli import main
-from serve.bench import convert
-from serve.bench.convert import ConvertRecord, measure_conversion
-from serve.bench.synthetic_int4 import Sizes, write_synthetic
+from serve.bench.common.synthetic_int4 import Sizes, write_synthetic
+from serve.bench.studies import convert
+from serve.bench.studies.convert import ConvertRecord, measure_conversion
 
 MIB = 2**20
 SMALL = Sizes(

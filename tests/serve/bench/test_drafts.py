@@ -11,13 +11,19 @@ from oracle_files import ORACLES
 from convert import load_draft, load_target
 from convert.store.cli import main as convert_main
 from eagle3_jax.models.target import Target
-from serve.bench import cli, drafts, embedded_drafts
-from serve.bench.accept import OVERALL, AcceptCounts, AcceptRow
-from serve.bench.drafts import DraftResult, DraftsRecord, compare_drafts, form_of
-from serve.bench.embedded_drafts import DraftFiles
-from serve.bench.flags import parse_bench_flags
-from serve.bench.held_out import held_out
-from serve.bench.ties import Difference
+from serve.bench import cli
+from serve.bench.cli import parse_bench_flags
+from serve.bench.common.accept_length import OVERALL, AcceptCounts, AcceptRow
+from serve.bench.common.held_out import held_out
+from serve.bench.equality.ties import Difference
+from serve.bench.studies import drafts
+from serve.bench.studies.drafts import (
+    DraftFiles,
+    DraftResult,
+    DraftsRecord,
+    compare_drafts,
+    form_of,
+)
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.demo.corpus import CATEGORIES
 from serve.loading import load_pair
@@ -37,7 +43,7 @@ ERROR = replace(TIE, cause=None, score_margin=0.5, router_margin=math.inf)
 def record(tmp_path_factory: pytest.TempPathFactory) -> DraftsRecord:
     """Few prompts and short answers: nearly all of the time goes into compiling."""
     pair = load_pair(demo_target_dir(), None)
-    files = embedded_drafts.embedded_drafts(tmp_path_factory.mktemp("drafts"), lambda _: None)
+    files = drafts.embedded_drafts(tmp_path_factory.mktemp("drafts"), lambda _: None)
     chosen = [draft for draft in files if draft.name in ("BF16", "FP8", "INT4")]
     prompts = held_out(pair.tokenizer, 1)
     return compare_drafts(pair, chosen, prompts, 2, max_tokens=32, say=lambda _: None)
@@ -125,9 +131,9 @@ def test_an_absent_latent_draft_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     def absent() -> Path:
         raise FileNotFoundError("draft_mla holds no model")
 
-    monkeypatch.setattr(embedded_drafts, "demo_latent_draft_dir", absent)
+    monkeypatch.setattr(drafts, "demo_latent_draft_dir", absent)
     said: list[str] = []
-    found = list(embedded_drafts.embedded_drafts(tmp_path, said.append))
+    found = list(drafts.embedded_drafts(tmp_path, said.append))
     assert [draft.name for draft in found] == ["BF16", "FP8", "INT4"]
     assert found[0].directory == demo_draft_dir()
     assert said == ["no MLA draft: draft_mla holds no model"]

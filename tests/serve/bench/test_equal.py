@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from small_pair import PROMPTS, small_pair
 
-from serve.bench.equal import SETTINGS, CaseResult, check_equal, summarize
-from serve.bench.equal_plan import Case, full_plan, quick_plan
-from serve.bench.ties import Difference
+from serve.bench.equality.cases import Case, full_plan, quick_plan
+from serve.bench.equality.ties import Difference
+from serve.bench.studies.equal import SETTINGS, CaseResult, check_equal, summarize
 
 SOUND = CaseResult(
     name="k=3, batch 8",

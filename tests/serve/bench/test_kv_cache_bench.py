@@ -6,9 +6,14 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax import forward
-from serve.bench.held_out import HeldOutPrompt
-from serve.bench.kv_cache import CACHES, CacheRecord, answer_logprobs, compare_caches
-from serve.bench.kv_scales import measure_kv_scales
+from serve.bench.common.held_out import HeldOutPrompt
+from serve.bench.studies.kv_cache import (
+    CACHES,
+    CacheRecord,
+    answer_logprobs,
+    compare_caches,
+    measure_kv_scales,
+)
 from serve.demo.corpus import held_out_prompts
 from serve.loading import build_engine
 

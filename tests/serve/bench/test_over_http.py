@@ -11,9 +11,7 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax.engine import RequestOutput
-from serve.bench.http_stream import Address
-from serve.bench.over_http import http_load, server_flags
-from serve.bench.over_http_sides import (
+from serve.bench.load.engine_and_server import (
     AGAIN,
     ANSWER_TOKENS,
     HTTP,
@@ -24,9 +22,11 @@ from serve.bench.over_http_sides import (
     Sides,
     offline,
 )
-from serve.bench.sweep.client import Server
-from serve.bench.sweep.prompts import Prompt
-from serve.bench.sweep.traffic import arrival_times
+from serve.bench.load.http_client import Address
+from serve.bench.load.openai_server import Server
+from serve.bench.load.prompts import Prompt
+from serve.bench.load.traffic import arrival_times
+from serve.bench.studies.http import http_load, server_flags
 from serve.flags import parse_serve_flags
 
 PROMPTS = [[97 + i] for i in range(7)]

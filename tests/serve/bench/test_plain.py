@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from small_pair import TARGET
 
-from serve.bench.bandwidth import ReadBandwidth
-from serve.bench.conditions import conditions
-from serve.bench.cpu import CpuRecord
-from serve.bench.kimi_108m import random_target
-from serve.bench.operations import BETWEEN, Event, add_own_times, profile_steps
-from serve.bench.plain import Lengths, compare_plain, step_spread
-from serve.bench.record import write_record
-from serve.bench.transformers_peer import TransformersPeer, need_compiler
+from serve.bench.common.conditions import conditions
+from serve.bench.common.record import write_record
+from serve.bench.cpu.bandwidth import ReadBandwidth
+from serve.bench.cpu.kimi_108m import random_target
+from serve.bench.cpu.operations import BETWEEN, Event, add_own_times, profile_steps
+from serve.bench.cpu.plain import Lengths, compare_plain, step_spread
+from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
+from serve.bench.studies.cpu import CpuRecord
 
 
 def test_a_step_is_the_difference_of_two_lengths() -> None:

@@ -7,12 +7,12 @@ from small_pair import PROMPTS, small_pair
 from eagle3_jax import generate
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.sampling_params import SamplingParams
-from serve.bench.accept import AcceptCounts, AcceptRow
-from serve.bench.answers import AnswerRun, AnswerSpeed
-from serve.bench.drive import Answer
-from serve.bench.phases import PhaseChains
-from serve.bench.rounds import RoundTimes, compare_rounds, round_result
-from serve.bench.spread import Spread
+from serve.bench.common.accept_length import AcceptCounts, AcceptRow
+from serve.bench.common.drive import Answer
+from serve.bench.common.spread import Spread
+from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
+from serve.bench.cpu.phases import PhaseChains
+from serve.bench.cpu.rounds import RoundTimes, compare_rounds, round_result
 
 COUNTS = AcceptCounts(10, 30, 15, (8, 5, 2))
 ACCEPT = AcceptRow("overall", 5, 100, COUNTS, 2.5, (0.8, 0.5, 0.2), 0, COUNTS.histogram, 0.9)
@@ -84,6 +84,8 @@ def test_a_speed_is_the_kept_tokens_over_their_time(monkeypatch: pytest.MonkeyPa
     clock = iter([10.0, 10.5])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     run = AnswerRun.__new__(AnswerRun)
-    monkeypatch.setattr("serve.bench.answers.drive", lambda *_: {i: Answer([7] * 9) for i in "ab"})
+    monkeypatch.setattr(
+        "serve.bench.cpu.answers.drive", lambda *_: {i: Answer([7] * 9) for i in "ab"}
+    )
     run._engine, run._requests = None, []  # pyright: ignore[reportAttributeAccessIssue]
     assert run.tokens_per_s() == 36

@@ -7,7 +7,7 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax.layers import moe
-from serve.bench.routing import mean_distinct_experts, router_margins, router_scores
+from serve.bench.equality.routing import mean_distinct_experts, router_margins, router_scores
 
 
 def test_scores_choose_the_experts_that_the_model_ran(monkeypatch: pytest.MonkeyPatch) -> None:

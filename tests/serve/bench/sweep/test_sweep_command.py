@@ -9,8 +9,8 @@ import pytest
 from fake_server import Served
 
 from serve.bench.cli import main
-from serve.bench.sweep import sweep as sweep_module
-from serve.bench.sweep.plan import Workload
+from serve.bench.load.workload import Workload
+from serve.bench.sweep import measure as sweep_module
 
 
 class Letters:

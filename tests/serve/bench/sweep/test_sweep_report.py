@@ -10,8 +10,8 @@ import pytest
 from test_sweep_result import OUTCOMES, answered, result_of
 
 from serve.bench.cli import main
+from serve.bench.sweep.measure import write_result
 from serve.bench.sweep.report import read_results, write_report
-from serve.bench.sweep.sweep import write_result
 
 MADE_UP = [answered(0.1, [0.2, 0.2], "abcab", 5, synthetic=2.88)] * 3
 

@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from serve.bench.accept import AcceptCounts
-from serve.bench.conditions import conditions
-from serve.bench.sweep.client import Outcome
+from serve.bench.common.accept_length import AcceptCounts
+from serve.bench.common.conditions import conditions
+from serve.bench.load.counters import between, read_counts
+from serve.bench.load.openai_server import Outcome
+from serve.bench.load.prompts import Prompt
+from serve.bench.load.traffic import Traffic
+from serve.bench.load.workload import Workload
 from serve.bench.sweep.configurations import GOLDEN, Configuration
-from serve.bench.sweep.counters import between, read_counts
-from serve.bench.sweep.plan import Plan, Workload
-from serve.bench.sweep.prompts import Prompt
+from serve.bench.sweep.measure import own_flags, write_result
+from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.result import Point, result_json
 from serve.bench.sweep.rows import rows_of
-from serve.bench.sweep.sweep import own_flags, write_result
-from serve.bench.sweep.traffic import Traffic
 from serve.flags import parse_serve_flags
 
-PLAN = Plan([Workload(96, 32)], [2, 4], [0])
+PLAN = SweepPlan([Workload(96, 32)], [2, 4], [0])
 PROMPTS = [Prompt("p", "p", 10, 5), Prompt("q", "q", 20, 3), Prompt("r", "r", 30, 4)]
 COUNTS = AcceptCounts(10, 30, 15, (8, 5, 2))
 METRICS = """

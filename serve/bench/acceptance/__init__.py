@@ -1,0 +1,1 @@
+"""What is accepted of drafts: tasks, those who answer them, probabilities."""

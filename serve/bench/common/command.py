@@ -1,0 +1,27 @@
+"""The pair a study measures, and its record and exit status."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from serve.bench.common.conditions import Conditions
+from serve.bench.common.record import write_record
+from serve.demo import demo_draft_dir, demo_target_dir
+from serve.loading import LoadedPair, keep_compiled_programs, load_pair
+
+
+def given_pair(flags: argparse.Namespace) -> LoadedPair:
+    """The pair of the flags, the embedded one where they name none."""
+    model, draft = flags.model, flags.draft
+    if model is None:
+        model, draft = demo_target_dir(), demo_draft_dir()
+    pair = load_pair(Path(model), Path(draft), flags.load)
+    keep_compiled_programs()
+    return pair
+
+
+def finish(flags: argparse.Namespace, benchmark: str, found: Conditions, result: Any) -> int:
+    """Writes the record where the flags want it; 1 where what it promises does not hold."""
+    if flags.json:
+        write_record(flags.json, benchmark, found, result)
+    return 0 if getattr(result, "holds", True) else 1

@@ -1,0 +1,91 @@
+"""Flags that several studies share, and the checks of their values."""
+
+import argparse
+from collections.abc import Collection
+
+from serve.load_flags import add_load_flags
+from serve.speculation_flags import check_num_speculative_tokens
+
+COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
+COUNTS += ("concurrency", "pages")
+
+
+def add_pair_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair that is measured, the embedded one by default, and the record."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="target checkpoint directory")
+    parser.add_argument("--draft", metavar="DIR", help="draft checkpoint directory")
+    parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
+    add_json_flag(parser)
+
+
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """How the pair is loaded."""
+    parser.set_defaults(loads=True)
+    add_load_flags(parser)
+
+
+def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
+    """For studies that measure no other pair."""
+    parser.set_defaults(demo=True, model=None, draft=None)
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """The record."""
+    parser.add_argument("--json", metavar="FILE", help="write the record there")
+
+
+def add_k_flag(parser: argparse.ArgumentParser, text: str = "drafts a round, 1..8") -> None:
+    """The drafts of a round."""
+    parser.add_argument("--k", type=int, default=3, help=text)
+
+
+def add_prompts_flag(parser: argparse.ArgumentParser, number: int) -> None:
+    """How many held-out prompts."""
+    parser.add_argument("--prompts", type=int, default=number, metavar="N", help="a category")
+
+
+def add_method_flag(parser: argparse.ArgumentParser) -> None:
+    """How drafts are drawn and accepted."""
+    parser.add_argument("--rejection-sample-method", default="coupled", metavar="NAME")
+
+
+def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
+    """ValueError where the pair is not complete, a count is below 1 or the method not known."""
+    check_demo(flags)
+    if flags.model and not flags.draft:
+        raise ValueError("MODEL needs a draft: --draft DIR")
+    if flags.draft and not flags.model:
+        raise ValueError("--draft needs the target it was made for: MODEL")
+    for name in COUNTS:
+        value = getattr(flags, name, None)
+        value = min(value) if isinstance(value, list) else value
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+    _check_method(flags, methods)
+
+
+def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
+    """As `check_flags`, for studies that measure nothing without drafts."""
+    if check_num_speculative_tokens(flags.k) == 0:
+        raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
+    check_flags(flags, methods)
+
+
+def check_demo(flags: argparse.Namespace) -> None:
+    """ValueError where the embedded pair is asked for and another one named."""
+    if flags.demo and (flags.model or flags.draft):
+        raise ValueError("--demo brings its own pair; leave MODEL and --draft out")
+
+
+def _check_method(flags: argparse.Namespace, methods: Collection[str]) -> None:
+    method = getattr(flags, "rejection_sample_method", "coupled")
+    if method == "synthetic":
+        raise ValueError(
+            f"{flags.command} judges what the model does: synthetic acceptance has nothing to do "
+            "with it"
+        )
+    if method not in methods:
+        listed = " or ".join(methods)
+        raise ValueError(
+            f"--rejection-sample-method: {flags.command} needs {listed}; got {method!r}"
+        )

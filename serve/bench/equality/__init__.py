@@ -1,0 +1,1 @@
+"""Whether two answers are equal, and which rounding excuses a difference."""

@@ -1,0 +1,1 @@
+"""Load on servers: the HTTP client, prompts, traffic and metrics."""

@@ -1,0 +1,168 @@
+"""The HTTP client of all benchmarks. It costs little, because the server may share its machine.
+
+Plain HTTP/1.1 over asyncio's streams, one connection a request as benchmark_serving.py has it; of
+a response it reads the status, the headers and the body's lines, and nothing is kept.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+LIMIT_BYTES = 2**24
+"""A line may be so long: events with log-probabilities, error pages."""
+SHOWN = 300
+"""Characters of an error that are kept."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is. path: what its endpoints' paths begin with."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str = ""
+
+    @classmethod
+    def of(cls, url: str) -> "Address":
+        """Reads http://HOST[:PORT][/PATH]; ValueError for anything else."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"--url must be http://HOST:PORT; got {url!r}")
+        tls = parts.scheme == "https"
+        path = parts.path.rstrip("/").removesuffix("/v1")
+        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, path)
+
+
+@dataclass
+class Response:
+    """The head of a response; its body comes from `lines` or `read`, once."""
+
+    status: int
+    headers: Mapping[str, str]
+    _reader: asyncio.StreamReader = field(repr=False)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The body's lines without their ends, empty ones left out, as they arrive."""
+        rest = b""
+        async for part in self._parts():
+            *whole, rest = (rest + part).split(b"\n")
+            for line in whole:
+                if line := line.strip():
+                    yield line
+        if rest := rest.strip():
+            yield rest
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        return b"".join([part async for part in self._parts()])
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        reader = self._reader
+        if self.headers.get("transfer-encoding") == "chunked":
+            while size := await _chunk_size(reader):
+                yield await reader.readexactly(size)
+                await reader.readline()
+        elif "content-length" in self.headers:
+            yield await reader.readexactly(int(self.headers["content-length"]))
+        else:
+            while part := await reader.read(2**16):
+                yield part
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A response that was read to its end; path: what was asked for."""
+
+    path: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body; what is not UTF-8 is replaced."""
+        return self.body.decode(errors="replace")
+
+    def json(self) -> Any:
+        """The body's value; OSError where the status is not 200."""
+        if self.status != 200:
+            raise OSError(f"{self.path} answered {self.status}: {self.text[:SHOWN]}")
+        return json.loads(self.body)
+
+
+async def request(address: Address, method: str, path: str, body: Any = None) -> Reply:
+    """Sends a request, `body` as JSON, with the key of OPENAI_API_KEY, and reads the reply."""
+    sent = b"" if body is None else json.dumps(body).encode()
+    async with Exchange(address, method, path, sent, authorization()) as response:
+        return Reply(path, response.status, response.headers, await response.read())
+
+
+def authorization() -> dict[str, str]:
+    """The header of OPENAI_API_KEY, where it is set."""
+    key = os.environ.get("OPENAI_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+class Exchange:
+    """One request and its response, as a context: the connection ends with it."""
+
+    def __init__(
+        self,
+        address: Address,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._address = address
+        default = {
+            "Host": f"{address.host}:{address.port}",
+            "Connection": "close",
+            "Content-Type": "application/json",
+            "Content-Length": f"{len(body)}",
+        }
+        fields = {**default, **(headers or {})}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._request = f"{method} {address.path}{path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+    async def __aenter__(self) -> Response:
+        """Sends the request; OSError where that fails or the answer is not HTTP."""
+        address = self._address
+        reader, self._writer = await asyncio.open_connection(
+            address.host, address.port, ssl=address.tls or None, limit=LIMIT_BYTES
+        )
+        try:
+            self._writer.write(self._request)
+            await self._writer.drain()
+            return await _read_head(reader)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+async def _chunk_size(reader: asyncio.StreamReader) -> int:
+    if not (line := await reader.readline()):
+        raise EOFError("the connection ended within the answer")
+    return int(line.split(b";")[0], 16)
+
+
+async def _read_head(reader: asyncio.StreamReader) -> Response:
+    status_line = await reader.readline()
+    if not status_line.startswith(b"HTTP/1."):
+        raise OSError(f"the server answered {status_line[:40]!r}, which is not HTTP/1.1")
+    headers = {}
+    while line := (await reader.readline()).strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return Response(int(status_line.split()[1]), headers, reader)

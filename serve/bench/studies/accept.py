@@ -1,0 +1,171 @@
+"""The accept length of drafts on held-out prompts or tasks, of a pair here or of a server."""
+
+import argparse
+import asyncio
+import math
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from convert.tokenizer import load_tokenizer
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.tree_shape import tree_shape
+from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
+from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
+from serve.bench.common.command import finish, given_pair
+from serve.bench.common.conditions import conditions
+from serve.bench.common.flags import (
+    add_k_flag,
+    add_load_options,
+    add_method_flag,
+    add_pair_flags,
+    check_drafting,
+)
+from serve.bench.common.held_out import held_out
+from serve.bench.common.tables import titled
+from serve.bench.load.http_client import Address
+from serve.bench.load.server_facts import first_model
+from serve.demo import demo_target_dir
+from serve.loading import LoadedPair, build_engine
+
+TASK_TOKENS = 512
+"""Answers to tasks of one's own, unless --max-tokens says more or less."""
+TURN_TOKENS = 16
+"""What a template puts around a turn and its answer, at most."""
+
+
+@dataclass(frozen=True)
+class AcceptRecord:
+    """What `eagle3-bench accept` found."""
+
+    num_speculative_tokens: int
+    eagle_topk: int
+    num_draft_tokens: int | None
+    temperature: float
+    rows: list[AcceptRow]
+    tasks: str = "Held-out prompts"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair or server, what is drafted, and what is asked."""
+    parser.set_defaults(check=_check)
+    add_pair_flags(parser)
+    add_load_options(parser)
+    add_k_flag(parser)
+    parser.add_argument(
+        "--eagle-topk", type=int, default=1, metavar="N", help="above 1: trees k levels deep"
+    )
+    parser.add_argument(
+        "--num-draft-tokens", type=int, metavar="N", help="nodes of a tree that are verified"
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category, at most")
+    add_method_flag(parser)
+    parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl files")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="of an answer; 160 (data: 512)")
+    parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
+    parser.add_argument("--served-model-name", metavar="NAME", help="at URL; its first")
+    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="at URL")
+
+
+def _check(flags: argparse.Namespace) -> None:
+    check_drafting(flags, methods=("coupled", "standard"))
+    if flags.temperature < 0:
+        raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
+    if flags.url and (flags.model or flags.demo):
+        raise ValueError("--url is a running server; leave MODEL, --draft and --demo out")
+    if flags.max_tokens and not (flags.data or flags.url):
+        raise ValueError("--max-tokens belongs to --data or --url")
+    tree_shape(flags.eagle_topk, flags.num_draft_tokens, flags.k)
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Accept length by category, here or of a server."""
+    found = conditions()
+    title, rows = accept_at_url(flags) if flags.url else accept_here(flags, given_pair(flags))
+    tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
+    k = len(rows[-1].per_position) if flags.url else flags.k
+    record = AcceptRecord(k, **tree, temperature=flags.temperature, rows=rows, tasks=title)
+    print_result(console, record)
+    return finish(flags, "accept", found, record)
+
+
+def print_result(console: Console, record: AcceptRecord) -> None:
+    """Accept length by category."""
+    table = titled(record.tasks)
+    headings = ["category", "prompts", "tokens", "rounds", "accept length"]
+    headings += [f"position {i + 1}" for i in range(len(record.rows[0].per_position))]
+    for heading in [*headings, "rounds by accepted", "distinct bigrams", "answers right"]:
+        table.add_column(heading, justify="left" if heading == "category" else "right")
+    for row in record.rows:
+        shares = (f"{share:.2f}" for share in row.per_position)
+        counts = (f"{row.prompts}", f"{row.tokens}", f"{row.counts.drafts}")
+        length = f"{row.accept_length:.2f}"
+        rounds = "/".join(map(str, row.histogram)) or "-"
+        said = (_known(row.distinct_bigrams, ".2f"), _known(row.right, ".0%"))
+        table.add_row(row.category, *counts, length, *shares, rounds, *said)
+    console.print(table)
+
+
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}"
+
+
+def accept_here(flags: argparse.Namespace, pair: LoadedPair) -> tuple[str, list[AcceptRow]]:
+    """A title and the rows of a pair in this process."""
+    tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
+    method = flags.rejection_sample_method
+    shape = f" (topk {flags.eagle_topk}, {flags.num_draft_tokens} nodes)"
+    drafts = f"k={flags.k}{shape if flags.eagle_topk > 1 else ''}"
+    how = f"{drafts}, {method}, temperature {flags.temperature:g}"
+    if not flags.data:
+        prompts = held_out(pair.tokenizer, flags.prompts)
+        rows = accept_table(
+            pair, prompts, flags.k, flags.temperature, **tree, rejection_sample_method=method
+        )
+        return f"Held-out prompts, {how}", rows
+    tasks = read_tasks(flags.data, flags.prompts)
+    sampling = _sampling(flags, TASK_TOKENS)
+    room = _room(pair, tasks, sampling)
+    engine = build_engine(
+        pair,
+        num_speculative_tokens=flags.k,
+        max_model_len=room,
+        **tree,
+        rejection_sample_method=method,
+    )
+    rows = measure_tasks(EngineAnswerer(engine, pair.tokenizer, sampling, room), tasks)
+    return f"{flags.data}, {how}", rows
+
+
+def accept_at_url(flags: argparse.Namespace) -> tuple[str, list[AcceptRow]]:
+    """A title and the rows of a running server."""
+    if flags.data:
+        tasks = read_tasks(flags.data, flags.prompts)
+        sampling = _sampling(flags, TASK_TOKENS)
+    else:
+        tasks = held_out_tasks(held_out(load_tokenizer(demo_target_dir()), flags.prompts))
+        sampling = _sampling(flags, ANSWER_TOKENS)
+    address = Address.of(flags.url)
+    model = flags.served_model_name or asyncio.run(first_model(address))["id"]
+    answerer = ServerAnswerer(address, model, sampling, flags.concurrency)
+    rows = measure_tasks(answerer, tasks)
+    what = flags.data or "Held-out prompts"
+    return f"{what}, {model} at {flags.url}, temperature {flags.temperature:g}", rows
+
+
+def _sampling(flags: argparse.Namespace, usual_tokens: int) -> SamplingParams:
+    tokens = flags.max_tokens or usual_tokens
+    return SamplingParams(temperature=flags.temperature, max_tokens=tokens, seed=0)
+
+
+def _room(pair: LoadedPair, tasks: list[Task], sampling: SamplingParams) -> int:
+    """A context for the longest conversation, as far as the model has it."""
+
+    def most(task: Task) -> int:
+        begun = pair.tokenizer.encode_chat(list(task.messages), tools=list(task.tools) or None)
+        later = sum(len(pair.tokenizer.encode(text)) + TURN_TOKENS for text in task.later)
+        return len(begun) + later + (1 + len(task.later)) * (sampling.max_tokens or 0)
+
+    return min(max(map(most, tasks)), pair.target.config.max_position_embeddings)

@@ -1,0 +1,263 @@
+"""The CPU benchmark: every ratio that the README quotes, in one record."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from serve.bench.common.accept_length import AcceptRow, accept_table
+from serve.bench.common.command import finish, given_pair
+from serve.bench.common.conditions import allowed_cores, conditions, move_host, pin
+from serve.bench.common.flags import add_pair_flags
+from serve.bench.common.held_out import held_out
+from serve.bench.common.tables import milliseconds, print_conditions, titled
+from serve.bench.cpu.bandwidth import ReadBandwidth
+from serve.bench.cpu.kimi_108m import random_target
+from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
+from serve.bench.cpu.rounds import RoundResult, compare_rounds
+from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
+from serve.bench.studies.equal import describe
+from serve.loading import LoadedPair
+from serve.notices import Say
+
+BATCHES = (1, 8)
+WIDTHS = (1, 3, 6)
+COMPILED = "compiled"
+PEERS = ("default", COMPILED)
+ANSWERED = 40
+"""Held-out prompts whose answers are timed whole."""
+
+
+@dataclass(frozen=True)
+class CpuRecord:
+    """What the command found; a part that was left out is empty.
+
+    host_core: where the rounds' Python ran, the device being the pinned core. Plain decoding has
+    one core for everything, peers too.
+    """
+
+    repetitions: int
+    plain: list[PlainResult] = field(default_factory=list)
+    rounds: list[RoundResult] = field(default_factory=list)
+    host_core: int | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair, what is measured, how often and where."""
+    add_pair_flags(parser)
+    parser.add_argument("--only", choices=("plain", "round"), help="one half of the benchmark")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--prompts", type=int, default=20, metavar="N", help="held-out, a category, for accept"
+    )
+    parser.add_argument("--core", type=int, metavar="N", help="the core to run on; the last")
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        choices=PEERS,
+        default=PEERS,
+        help="transformers' generate as it comes; with a static cache, torch.compile (needs g++) "
+        "and batched experts; by default both, and the faster counts",
+    )
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Measures plain decoding and rounds."""
+    # Before anything runs on JAX or torch: both size their thread pools by the cores they may use.
+    allowed = allowed_cores()
+    found = conditions(pin(flags.core))
+    say = Console(stderr=True).print
+    plain = []
+    if flags.only != "round":
+        plain = run_plain(flags.repetitions, flags.peers, say)
+    rounds, host_core = [], found.pinned_core
+    if flags.only != "plain":
+        pair = given_pair(flags)
+        host_core = move_host(allowed, found.pinned_core)
+        rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
+    record = CpuRecord(flags.repetitions, plain, rounds, host_core)
+    print_conditions(console, found, flags.repetitions)
+    print_result(console, record)
+    return finish(flags, "cpu", found, record)
+
+
+def print_result(console: Console, record: CpuRecord) -> None:
+    """Both parts, as far as they were measured."""
+    if record.plain:
+        print_plain(console, record.plain)
+    if record.rounds:
+        print_rounds(console, record.rounds)
+
+
+def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
+    """Plain decoding beside its peers, the byte floor, and where the time goes."""
+    table = titled("Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread")
+    headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left")
+    for result in results:
+        for cells in _plain_rows(result):
+            table.add_row(*cells)
+        table.add_section()
+    console.print(table)
+    for result in results:
+        print_floor(console, result)
+        print_profile(console, result)
+
+
+def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
+    """The engine, then every peer; tokens a second leave the prefill out, whole runs have it."""
+
+    def cells(name: str, times: StepTimes) -> tuple[str, str, str]:
+        return name, _step(times), f"{result.batch / times.step_s.median:.1f}"
+
+    rows: list[tuple[str, ...]] = [
+        (*cells(f"batch {result.batch}: engine", result.engine), "", "", "")
+    ]
+    for name, peer in result.peers.items():
+        mark = " (the peer)" if name == result.fastest_peer else ""
+        ratios = peer.ratio_median, peer.ratio_best, peer.ratio_end_to_end
+        times = (f"{ratio:.2f}x" for ratio in ratios)
+        rows.append((*cells(f"transformers, {name}{mark}", peer.times), *times))
+    return rows
+
+
+def print_floor(console: Console, result: PlainResult) -> None:
+    """What a step must read, how long that takes, and whether both sides agree."""
+    floor, speed = result.floor, result.bandwidth
+    console.print(
+        f"batch {result.batch}: a step reads {floor.weight_bytes / 1e6:.1f} MB of weights "
+        f"({floor.distinct_experts:.1f} distinct experts a layer) and "
+        f"{floor.kv_bytes / 1e6:.2f} MB of cache; one thread reads "
+        f"{speed.median / 1e9:.1f} GB/s (best {speed.best / 1e9:.1f}): "
+        f"{floor.seconds(speed.median) * 1e3:.2f} ms at least, "
+        f"{result.floor_share_median:.0%} of the floor reached (best {result.floor_share_best:.0%})"
+    )
+    for name, peer in result.peers.items():
+        console.print(
+            f"batch {result.batch}: {peer.identical} of {result.batch} sequences of "
+            f"{result.new_tokens.long} tokens equal those of transformers, {name}"
+        )
+        for difference in peer.differences:
+            console.print(f"  {describe(difference)}")
+
+
+def print_profile(console: Console, result: PlainResult) -> None:
+    """Where a step's time goes, by operation."""
+    table = titled(f"Batch {result.batch}: one step by operation, under the profiler")
+    for heading in ("operation", "us a step", "share", "runs a step"):
+        table.add_column(heading, justify="left" if heading == "operation" else "right")
+    whole = sum(operation.microseconds for operation in result.profile)
+    for operation in result.profile:
+        share = f"{operation.microseconds / whole:.0%}"
+        count = f"{operation.count:.0f}"
+        table.add_row(operation.name, f"{operation.microseconds:.0f}", share, count)
+    console.print(table)
+
+
+def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
+    """Phases, prediction and host share of every k and batch."""
+    table = titled("The speculative round of the pair, greedy, ms a round (median)")
+    headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
+    headings += (
+        "engine",
+        "of prediction",
+        "of alone",
+        "host",
+        "kept a round",
+        "break-even",
+        "tokens/s",
+        "plain",
+        "ratio",
+        "its range",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(*_round_cells(result))
+    console.print(table)
+    console.print(verdict(results))
+
+
+def _round_cells(result: RoundResult) -> tuple[str, ...]:
+    times, plain, answers = result.times, result.plain, result.answers
+    assert times.phases and times.propose and times.verify, "a speculative round has phases"
+    return (
+        f"{result.num_speculative_tokens}",
+        f"{result.batch}",
+        f"{plain.fused.median * 1e3:.2f}",
+        f"{times.propose.median * 1e3:.2f}",
+        f"{times.verify.median * 1e3:.2f}",
+        f"{times.phases.median * 1e3:.2f}",
+        f"{times.fused.median * 1e3:.2f}",
+        f"{times.engine.median * 1e3:.2f}",
+        f"{result.prediction_share:.2f}",
+        f"{result.warm_prediction_share:.2f}",
+        f"{result.host_share:.1%}",
+        f"{answers.kept_length:.2f}",
+        f"{result.break_even:.2f}",
+        f"{answers.tokens_per_s.median:.0f}",
+        f"{answers.plain_tokens_per_s.median:.0f}",
+        f"{answers.speedup.median:.2f}x",
+        f"{answers.speedup.worst:.2f}-{answers.speedup.best:.2f}",
+    )
+
+
+def verdict(results: Sequence[RoundResult]) -> str:
+    """Whether speculation pays here, in one plain sentence."""
+    best = max(results, key=lambda result: result.answers.speedup.median)
+    speedup = best.answers.speedup.median
+    where = f"k={best.num_speculative_tokens}, batch {best.batch}"
+    if speedup >= 1:
+        return f"Speculation pays here: at best {speedup:.2f}x plain ({where})."
+    return (
+        f"Speculation loses here: at best {speedup:.2f}x plain ({where}). A model this "
+        "small is bound by arithmetic on a CPU: every verified row costs almost a step of its own."
+    )
+
+
+def _step(times: StepTimes) -> str:
+    return milliseconds(times.step_s)
+
+
+def run_plain(
+    repetitions: int, peers: Sequence[str], say: Say, batches: Sequence[int] = BATCHES
+) -> list[PlainResult]:
+    """Plain decoding of the random model against transformers, `peers` of PEERS.
+
+    ImportError without torch, OSError without the C++ compiler of the peer that is compiled.
+    """
+    if COMPILED in peers:
+        need_compiler()
+    say("plain decoding: preparing the random model and its copies in transformers")
+    target, bandwidth = random_target(), ReadBandwidth()
+    copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}
+    results = []
+    for batch in batches:
+        say(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
+        sides = copies, bandwidth
+        results.append(compare_plain(target, *sides, batch=batch, repetitions=repetitions))
+    return results
+
+
+def run_rounds(
+    pair: LoadedPair, repetitions: int, per_category: int, say: Say
+) -> list[RoundResult]:
+    """The speculative round of a pair, and its accept length on held-out prompts."""
+    prompts, results = held_out(pair.tokenizer, per_category), []
+    accept: dict[int, AcceptRow] = {}
+    for k in WIDTHS:
+        say(f"accept length: k={k} on {len(prompts)} held-out prompts")
+        accept[k] = accept_table(pair, prompts, k, temperature=0.0)[-1]
+    for batch in BATCHES:
+        say(f"rounds: batch {batch}")
+        ids = [prompt.token_ids for prompt in prompts]
+        chosen, answered = ([ids[i] for i in _spread(n, len(ids))] for n in (batch, ANSWERED))
+        results += compare_rounds(pair, chosen, answered, accept, repetitions=repetitions)
+    return results
+
+
+def _spread(count: int, among: int) -> list[int]:
+    """Indices across all categories, not only the first."""
+    return [i * among // count for i in range(count)]

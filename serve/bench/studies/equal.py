@@ -1,0 +1,257 @@
+"""Are outputs equal whatever k, batch, preemption and run? Coupled sampling's promise, counted.
+
+All prompts run under all sampling settings through one engine per case. Outside exact mode every
+answer is compared with plain decoding one sequence at a time, and a difference must be a tie
+(serve.bench.equality.ties). In exact mode speculative and plain answers of one bucket and k must
+be equal.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rich.console import Console
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.sampling_params import SamplingParams
+from serve.bench.common.command import finish, given_pair
+from serve.bench.common.conditions import conditions
+from serve.bench.common.drive import Answer, drive
+from serve.bench.common.flags import add_load_options, add_method_flag, add_pair_flags
+from serve.bench.common.held_out import held_out
+from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
+from serve.bench.equality.ties import Difference, Scorer, describe
+
+REQUESTS_PER_TIE = 500
+PAGE_SIZE = 16
+QUICK_PROMPTS, PROMPTS = 2, 40
+QUICK_TOKENS, TOKENS = 24, 64
+
+SETTINGS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "T=0.6 top-p min-p": SamplingParams(temperature=0.6, top_p=0.9, min_p=0.02),
+    "T=1.0 top-p min-p": SamplingParams(temperature=1.0, top_p=0.95, min_p=0.05),
+}
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What one case gave. reference: it is what the others of its group are compared with."""
+
+    name: str
+    reference: bool
+    exact: bool
+    compared: int
+    identical: int
+    differences: list[Difference]
+    preemptions: int
+    tokens: int
+    seconds: float
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EqualResult:
+    """All cases. ties: explained differences outside exact mode, of `compared` answers."""
+
+    prompts: int
+    settings: tuple[str, ...]
+    max_tokens: int
+    cases: list[CaseResult]
+    compared: int
+    identical: int
+    ties: int
+    failures: list[str]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise is kept."""
+        return not self.failures
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair, and how much is compared."""
+    add_pair_flags(parser)
+    add_load_options(parser)
+    parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
+    parser.add_argument("--prompts", type=int, metavar="N", help="a category; 40 (quick: 2)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
+    add_method_flag(parser)
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Compares outputs over k, batch and preemption; status 1 where one differs."""
+    found, pair = conditions(), given_pair(flags)
+    assert pair.draft is not None, "the flags ask for a draft"
+    prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
+    result = check_equal(
+        pair.target,
+        pair.draft,
+        [prompt.token_ids for prompt in prompts],
+        quick_plan() if flags.quick else full_plan(),
+        eos_token_ids=pair.eos_token_ids,
+        max_tokens=flags.max_tokens or (QUICK_TOKENS if flags.quick else TOKENS),
+        on_case=lambda case: print_case(console, case),
+    )
+    print_result(console, result)
+    return finish(flags, "equal", found, result)
+
+
+def print_case(console: Console, case: CaseResult) -> None:
+    """One line as a case ends."""
+    role = "reference" if case.reference else f"{case.identical} of {case.compared} equal"
+    preempted = f", {case.preemptions} preemptions" if case.preemptions else ""
+    console.print(f"{case.name}: {role}{preempted} ({case.tokens} tokens, {case.seconds:.0f} s)")
+    for difference in case.differences:
+        console.print(f"  {describe(difference)}")
+
+
+def print_result(console: Console, result: EqualResult) -> None:
+    """The sum, and every failure."""
+    console.print(
+        f"{result.prompts} prompts x {len(result.settings)} settings: {result.identical} of "
+        f"{result.compared} answers identical, {result.ties} differ by a tie, "
+        f"{len(result.failures)} failures"
+    )
+    for failure in result.failures:
+        console.print(f"FAILED {failure}")
+
+
+def check_equal(
+    target: Target,
+    draft: Eagle3Draft,
+    prompts: Sequence[Sequence[int]],
+    plan: Iterable[Group],
+    *,
+    eos_token_ids: Sequence[int],
+    max_tokens: int,
+    on_case: Callable[[CaseResult], None] = lambda _: None,
+) -> EqualResult:
+    """Runs the plan and compares; `on_case` hears of every case as it ends."""
+    runner = _Runner(target, draft, prompts, eos_token_ids, max_tokens)
+    cases: list[CaseResult] = []
+    for group in plan:
+        for result in runner.run(group):
+            on_case(result)
+            cases.append(result)
+    return summarize(cases, len(prompts), max_tokens)
+
+
+def summarize(cases: list[CaseResult], prompts: int, max_tokens: int) -> EqualResult:
+    """Adds the cases up and applies the limit on ties."""
+    others = [case for case in cases if not case.reference]
+    compared = sum(case.compared for case in others)
+    free = [case for case in others if not case.exact]
+    ties = sum(d.cause is not None for case in free for d in case.differences)
+    failures = [failure for case in cases for failure in case.failures]
+    allowed = -(-sum(case.compared for case in free) // REQUESTS_PER_TIE)
+    if ties > allowed:
+        failures.append(
+            f"{ties} answers differ by a tie, at most {allowed} may (1 in {REQUESTS_PER_TIE})"
+        )
+    return EqualResult(
+        prompts=prompts,
+        settings=tuple(SETTINGS),
+        max_tokens=max_tokens,
+        cases=cases,
+        compared=compared,
+        identical=sum(case.identical for case in others),
+        ties=ties,
+        failures=failures,
+    )
+
+
+class _Runner:
+    """The requests of every prompt and setting, and the engines that answer them."""
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Eagle3Draft,
+        prompts: Sequence[Sequence[int]],
+        eos_token_ids: Sequence[int],
+        max_tokens: int,
+    ) -> None:
+        self._target, self._draft, self._eos = target, draft, eos_token_ids
+        self._requests = [
+            Request(
+                f"prompt {i}, {name}",
+                list(prompt),
+                replace(sampling, seed=1000 * i + s, max_tokens=max_tokens),
+            )
+            for i, prompt in enumerate(prompts)
+            for s, (name, sampling) in enumerate(SETTINGS.items())
+        ]
+        longest = max(map(len, prompts)) + max_tokens
+        self._max_len = -(-longest // PAGE_SIZE) * PAGE_SIZE
+        self._scorer = Scorer(target, self._max_len, eos_token_ids)
+
+    def run(self, group: Group) -> Iterable[CaseResult]:
+        """The reference first."""
+        expected, result = self._answer(group.reference)
+        yield result
+        for case in group.others:
+            answers, result = self._answer(case)
+            yield self._compare(result, answers, expected)
+
+    def _answer(self, case: Case) -> tuple[dict[str, Answer], CaseResult]:
+        start = time.perf_counter()
+        engine = self._engine(case)
+        answers = drive(engine, self._requests)
+        stats = engine.stats()
+        result = CaseResult(
+            name=case.name,
+            reference=True,
+            exact=case.exact,
+            compared=len(answers),
+            identical=len(answers),
+            differences=[],
+            preemptions=stats.num_preemptions,
+            tokens=stats.generation_tokens,
+            seconds=time.perf_counter() - start,
+        )
+        if case.few_pages and not stats.num_preemptions:
+            result.failures.append(f"{case.name}: nothing was preempted, so nothing was tested")
+        if stats.free_pages != stats.total_pages:
+            lost = stats.total_pages - stats.free_pages
+            result.failures.append(f"{case.name}: {lost} pages were not given back")
+        return answers, result
+
+    def _engine(self, case: Case) -> Engine:
+        pages = self._max_len // PAGE_SIZE + 1 if case.few_pages else None
+        config = EngineConfig(
+            num_speculative_tokens=case.num_speculative_tokens,
+            max_model_len=self._max_len,
+            max_num_seqs=case.batch,
+            page_size=PAGE_SIZE,
+            num_pages=pages,
+            batch_buckets=None if case.exact else (case.batch,),
+            exact=case.exact,
+        )
+        draft = self._draft if case.speculative else None
+        engine = Engine(self._target, draft, config, eos_token_ids=self._eos)
+        return engine
+
+    def _compare(
+        self, result: CaseResult, answers: dict[str, Answer], expected: dict[str, Answer]
+    ) -> CaseResult:
+        found = []
+        for request in self._requests:
+            name = request.request_id
+            ours, theirs = expected[name].token_ids, answers[name].token_ids
+            difference = self._scorer.explain(
+                name, request.prompt_ids, request.sampling, ours, theirs
+            )
+            found += [difference] if difference else []
+        errors = [d for d in found if result.exact or d.cause is None]
+        failures = [f"{result.name}: {describe(d)}" for d in errors]
+        return replace(
+            result,
+            reference=False,
+            identical=result.compared - len(found),
+            differences=found,
+            failures=result.failures + failures,
+        )

@@ -1,0 +1,234 @@
+"""Answers with a schema: are they valid, are they plain decoding's, and what do neighbours pay."""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.grammar import NO_GRAMMARS
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.token_mask import open_masks
+from serve.bench.common.command import finish, given_pair
+from serve.bench.common.conditions import conditions
+from serve.bench.common.drive import Answer, drive
+from serve.bench.common.flags import add_k_flag, add_load_options, add_pair_flags, check_drafting
+from serve.bench.common.held_out import held_out
+from serve.bench.common.spread import Spread
+from serve.bench.common.tables import milliseconds, titled
+from serve.loading import LoadedPair, build_engine
+
+BATCH = 8
+MOST_TOKENS = 256
+NEIGHBOUR_TOKENS = 96
+NAME = {"type": "string", "minLength": 1, "maxLength": 12}
+PERSON = {"name": NAME, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "city": NAME}
+POINT = {axis: {"type": "integer", "minimum": -99, "maximum": 99} for axis in ("x", "y")}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    required = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **required}
+
+
+SCHEMAS: tuple[dict[str, Any], ...] = (
+    _object(PERSON),
+    _object({"points": {"type": "array", "items": _object(POINT), "minItems": 1, "maxItems": 3}}),
+    _object({"sky": {"enum": ["clear", "cloudy", "rainy"]}, "cold": {"type": "boolean"}}),
+    _object({"people": {"type": "array", "items": _object(PERSON), "maxItems": 2}, "tag": NAME}),
+)
+LONG = StructuredOutputs(json={"type": "array", "items": {"type": "integer"}, "minItems": 200})
+EIGHTH: dict[str, dict[str, Any]] = {
+    "no option": {},
+    "a bias": {"logit_bias": {5: 0.0}},
+    "a schema": {"structured_outputs": LONG},
+}
+"""What the eighth request of a batch of eight asks for, whose seven others ask for nothing."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Seconds in which seven requests got their tokens, and those over the first case's."""
+
+    eighth: str
+    seconds: Spread
+    ratio: float
+
+
+@dataclass(frozen=True)
+class StructuredRecord:
+    """What `eagle3-bench grammar` found.
+
+    valid: answers that are JSON and fit their schema. identical: those that are plain decoding's,
+    token for token. mask_s: seconds in which the host makes the masks of one request's round.
+    """
+
+    num_speculative_tokens: int
+    temperature: float
+    generations: int
+    valid: int
+    identical: int
+    accept_length: float
+    mask_s: float
+    neighbours: list[Neighbours]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all answers are valid and plain decoding's."""
+        return self.valid == self.identical == self.generations
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair, k and how often."""
+    parser.set_defaults(check=check_drafting)
+    add_pair_flags(parser)
+    add_load_options(parser)
+    add_k_flag(parser)
+    parser.add_argument("--generations", type=int, default=500, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="of the timing")
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Generates by schema; status 1 where an answer is invalid or not plain decoding's."""
+    found, pair = conditions(), given_pair(flags)
+    prompts = [p.token_ids for p in held_out(pair.tokenizer, 40) if p.category == "structured"]
+    result = measure_structured(pair, prompts, flags.generations, flags.k, flags.repetitions)
+    print_result(console, result)
+    return finish(flags, "grammar", found, result)
+
+
+def print_result(console: Console, result: StructuredRecord) -> None:
+    """How many answers are right, and the cost of a schema for those beside it."""
+    k, count = result.num_speculative_tokens, result.generations
+    console.print(
+        f"{count} generations by schema, temperature {result.temperature:g}, k={k}: "
+        f"{result.valid} valid, {result.identical} identical to plain decoding; accept length "
+        f"{result.accept_length:.2f}, masks of a round {result.mask_s * 1e6:.0f} us a request"
+    )
+    table = titled("Seven requests without options beside an eighth")
+    for heading in ("the eighth has", "ms until the seven are done", "ratio"):
+        table.add_column(heading, justify="left" if heading == "the eighth has" else "right")
+    for case in result.neighbours:
+        table.add_row(case.eighth, milliseconds(case.seconds), f"{case.ratio:.2f}")
+    console.print(table)
+
+
+def measure_structured(
+    pair: LoadedPair, prompts: Sequence[list[int]], generations: int, k: int, repetitions: int
+) -> StructuredRecord:
+    """Everything at temperature 1; ValueError without llguidance."""
+    length = max(map(len, prompts)) + MOST_TOKENS
+    sizes: dict[str, Any] = {"max_model_len": length, "max_num_seqs": BATCH}
+    sizes["batch_buckets"] = (BATCH,)
+    engine = build_engine(pair, num_speculative_tokens=k, **sizes)
+    if engine.grammars is None:
+        raise ValueError(NO_GRAMMARS)
+    plain = build_engine(replace(pair, draft=None), num_speculative_tokens=0, **sizes)
+    requests = [structured_request(prompts, index) for index in range(generations)]
+    found, expected = drive(engine, requests), drive(plain, requests)
+    accept_length = engine.stats().accept_length
+    return StructuredRecord(
+        num_speculative_tokens=k,
+        temperature=1.0,
+        generations=generations,
+        valid=sum(is_valid(answer, index) for index, answer in enumerate(found.values())),
+        identical=sum(found[name].token_ids == expected[name].token_ids for name in found),
+        accept_length=accept_length or 1.0,
+        mask_s=_mask_seconds(engine, requests, found, pair.target.config.vocab_size),
+        neighbours=_measure_neighbours(engine, prompts, repetitions),
+    )
+
+
+def structured_request(prompts: Sequence[list[int]], index: int) -> Request:
+    """The index-th generation: prompts and schemas in turn, seeds counting up."""
+    outputs = StructuredOutputs(json=SCHEMAS[index % len(SCHEMAS)])
+    sampling = SamplingParams(seed=index, max_tokens=MOST_TOKENS, structured_outputs=outputs)
+    return Request(f"{index}", prompts[index % len(prompts)], sampling)
+
+
+def is_valid(answer: Answer, index: int) -> bool:
+    """Whether a generation ended by itself, and is JSON that fits its schema."""
+    try:
+        value = json.loads(answer.text)
+    except json.JSONDecodeError:
+        return False
+    return answer.finish_reason == "stop" and fits(value, SCHEMAS[index % len(SCHEMAS)])
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    """Whether a value is one of these schemas': only their keywords are known."""
+    if "enum" in schema:
+        return value in schema["enum"]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    if type(value) is not kinds[schema["type"]]:
+        return False
+    if isinstance(value, dict):
+        properties = schema["properties"]
+        return set(value) == set(properties) and all(
+            fits(value[name], inner) for name, inner in properties.items()
+        )
+    if isinstance(value, list):
+        fitting = all(fits(item, schema["items"]) for item in value)
+        return fitting and schema.get("minItems", 0) <= len(value) <= schema["maxItems"]
+    if isinstance(value, str):
+        return schema["minLength"] <= len(value) <= schema["maxLength"]
+    return isinstance(value, bool) or schema["minimum"] <= value <= schema["maximum"]
+
+
+def _mask_seconds(
+    engine: Engine, requests: Sequence[Request], answers: dict[str, Answer], vocab_size: int
+) -> float:
+    """The mean over rounds that would have accepted every draft."""
+    assert engine.grammars is not None, "it was asked for"
+    spent, rounds, k = 0.0, 0, engine.config.num_speculative_tokens
+    for request in requests[: 4 * len(SCHEMAS)]:
+        outputs, tokens = request.sampling.structured_outputs, answers[request.request_id].token_ids
+        assert outputs is not None, "every request has a schema"
+        matcher = engine.grammars.compile(outputs).start()
+        for start in range(0, len(tokens), k + 1):
+            masks = open_masks(vocab_size, k + 1)
+            began = time.perf_counter()
+            matcher.fill(masks, tokens[start : start + k])
+            spent, rounds = spent + time.perf_counter() - began, rounds + 1
+            for token in tokens[start : start + k + 1]:
+                matcher.commit(token)
+    return spent / rounds
+
+
+def _measure_neighbours(
+    engine: Engine, prompts: Sequence[list[int]], repetitions: int
+) -> list[Neighbours]:
+    """Each case once to compile, then all in turn."""
+    samples: dict[str, list[float]] = {eighth: [] for eighth in EIGHTH}
+    for repetition in range(repetitions + 1):
+        for eighth in EIGHTH:
+            seconds = _time_neighbours(engine, prompts, EIGHTH[eighth])
+            if repetition:
+                samples[eighth].append(seconds)
+    spreads = {eighth: Spread.of(seconds) for eighth, seconds in samples.items()}
+    first = spreads["no option"].median
+    return [Neighbours(name, spread, spread.median / first) for name, spread in spreads.items()]
+
+
+def _time_neighbours(engine: Engine, prompts: Sequence[list[int]], eighth: dict[str, Any]) -> float:
+    """Seconds from the first step until seven requests have their tokens; the same in each case."""
+    for index in range(BATCH):
+        options = eighth if index == BATCH - 1 else {}
+        sampling = SamplingParams(
+            seed=index, max_tokens=NEIGHBOUR_TOKENS, ignore_eos=True, **options
+        )
+        engine.add(Request(f"{index}", prompts[index % len(prompts)], sampling))
+    waiting = {f"{index}" for index in range(BATCH - 1)}
+    began = time.perf_counter()
+    while waiting:
+        waiting -= {output.request_id for output in engine.step() if output.finish_reason}
+    seconds = time.perf_counter() - began
+    engine.cancel(f"{BATCH - 1}")
+    while engine.has_work:
+        engine.step()
+    return seconds

@@ -1,0 +1,267 @@
+"""What HTTP costs: the server's throughput and first tokens beside the same engine's offline.
+
+Both engines compute on one core, HTTP and the client have another. The same prompts go to each in
+turn, by so many clients or at the same random moments, so that a machine that slows down slows
+both; offline runs twice, and what the two differ by is the noise.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from serve.bench.common.command import finish, given_pair
+from serve.bench.common.conditions import allowed_cores, conditions, pin
+from serve.bench.common.flags import add_json_flag, add_k_flag, add_prompts_flag, use_embedded_pair
+from serve.bench.common.held_out import HeldOutPrompt, held_out
+from serve.bench.common.spread import Spread
+from serve.bench.common.tables import print_conditions
+from serve.bench.load.engine_and_server import (
+    AGAIN,
+    ANSWER_TOKENS,
+    HTTP,
+    OFFLINE,
+    Cores,
+    Demand,
+    Runs,
+    Sides,
+)
+from serve.bench.load.http_client import Address
+from serve.bench.load.openai_server import Server
+from serve.bench.load.prompts import Prompt
+from serve.bench.load.server_process import serving, wait_ready
+from serve.demo.corpus import Conversation
+from serve.loading import LoadedPair, build_engine
+from serve.notices import Say
+
+FLOOR = 0.90
+"""What HTTP must reach of the offline throughput, noise aside."""
+MOST_TTFT_MS = 10.0
+"""What it may add to the median time to the first token."""
+BUSY = 0.7
+"""Requests that come at random moments: as many as make this share of the offline throughput."""
+ALONE_REQUESTS = 16
+SIDES = (OFFLINE, AGAIN, HTTP)
+HEADINGS = (*SIDES, "HTTP : offline", "noise", "TTFT offline, ms", "TTFT HTTP, ms", "overhead, ms")
+READY_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class HttpLoad:
+    """One demand. share: HTTP over offline, medians of tokens/s. noise: how far the medians of the
+    two identical sides lie apart. ttft_ms: medians; ttft_overhead_ms: HTTP less offline."""
+
+    demand: Demand
+    tokens_per_s: dict[str, Spread]
+    ttft_ms: dict[str, float]
+    share: float
+    noise: float
+    ttft_overhead_ms: float
+
+    @property
+    def judges_time(self) -> bool:
+        """Whether it shows what HTTP adds to the first token. Clients that ask again when they have
+        an answer do so between two rounds offline, and during one over HTTP: with several of them
+        the difference holds a round, which is not HTTP's doing."""
+        return self.demand.rate is not None or self.demand.clients == 1
+
+    @property
+    def holds(self) -> bool:
+        """Whether HTTP costs no more than it may."""
+        if self.judges_time:
+            return self.ttft_overhead_ms <= MOST_TTFT_MS
+        return self.share >= FLOOR - self.noise
+
+
+@dataclass(frozen=True)
+class HttpRecord:
+    """All loads, a client that is alone first. requests: of one run with c clients: the larger of
+    it and 6c; alone: ALONE_REQUESTS."""
+
+    num_speculative_tokens: int
+    answer_tokens: int
+    repetitions: int
+    requests: int
+    engine_core: int | None
+    client_core: int | None
+    loads: list[HttpLoad]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every load does."""
+        return all(load.holds for load in self.loads)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """k, loads and repetitions."""
+    use_embedded_pair(parser)
+    add_k_flag(parser, "drafts a round, 0..8")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--requests", type=int, default=64, metavar="N", help="of a run; 6 a client if more"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=[8, 32],
+        metavar="N",
+        help="clients; one alone comes first",
+    )
+    add_prompts_flag(parser, 8)
+    add_json_flag(parser)
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Compares a server with its engine offline; status 1 where HTTP costs more than it may."""
+    # Before JAX starts its threads, here and in the server: they compute on the engines' core.
+    allowed = allowed_cores()
+    found = conditions(pin(allowed[0] if allowed else None))
+    pair = given_pair(flags)
+    result = measure_http(
+        pair,
+        held_out(pair.tokenizer, flags.prompts),
+        Cores.of(allowed),
+        num_speculative_tokens=flags.k,
+        repetitions=flags.repetitions,
+        requests=flags.requests,
+        concurrencies=flags.concurrency,
+        say=Console(stderr=True).print,
+    )
+    print_conditions(console, found, flags.repetitions)
+    print_result(console, result)
+    return finish(flags, "http", found, result)
+
+
+def print_result(console: Console, record: HttpRecord) -> None:
+    """A line for each load, then the verdict."""
+    cores = f"engines on core {record.engine_core}, HTTP and client on {record.client_core}"
+    k = record.num_speculative_tokens
+    title = f"Tokens/s, greedy, k={k}, answers of {record.answer_tokens} tokens; {cores}"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("requests", *HEADINGS):
+        table.add_column(heading, justify="right")
+    for load in record.loads:
+        speeds = (f"{load.tokens_per_s[name].median:.0f}" for name in SIDES)
+        times = (f"{load.ttft_ms[name]:.1f}" for name in (OFFLINE, HTTP))
+        ratios = (f"{load.share:.3f}", f"{load.noise:.3f}")
+        overhead = f"{load.ttft_overhead_ms:+.1f}"
+        table.add_row(f"{load.demand}", *speeds, *ratios, *times, overhead)
+    console.print(table)
+    for load in record.loads:
+        promise = (
+            f"adds at most {MOST_TTFT_MS:g} ms to the median first token"
+            if load.judges_time
+            else f"reaches {FLOOR:g} of the offline throughput, noise aside"
+        )
+        verdict = "HOLDS" if load.holds else "DOES NOT HOLD"
+        console.print(f"{load.demand}: HTTP {promise}: {verdict}")
+
+
+def measure_http(
+    pair: LoadedPair,
+    prompts: Sequence[HeldOutPrompt],
+    cores: Cores,
+    *,
+    num_speculative_tokens: int,
+    repetitions: int,
+    requests: int,
+    concurrencies: Sequence[int],
+    say: Say,
+) -> HttpRecord:
+    """Builds an engine of the embedded pair here and starts a server with the same.
+
+    To be called on the engines' core: XLA's threads stay where they are made. Raises OSError when
+    the server does not start.
+    """
+    k, most = num_speculative_tokens, max(concurrencies)
+    longest = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
+    asked = [_texted(pair, prompt) for prompt in prompts]
+    say("compiling")
+    engine = build_engine(
+        # As the server: with k = 0 it loads no draft.
+        pair if k else replace(pair, draft=None),
+        num_speculative_tokens=k,
+        max_num_seqs=most,
+        max_model_len=longest,
+        enable_prefix_caching=False,
+    )
+    engine.warmup()
+    # Only now: it finds the programs that were just compiled.
+    say("starting the server")
+    with serving(server_flags(k, most, longest)) as (process, url):
+        asyncio.run(wait_ready(url, process, READY_TIMEOUT_S))
+        # Only the event loop's thread moves: the engine's and XLA's were started before.
+        Cores.move(cores.client, process.pid)
+        sides = Sides(engine, Server(Address.of(url), "eagle3-demo"), cores)
+        pairs = [(held.token_ids, text) for held, text in zip(prompts, asked, strict=True)]
+        loads = [_measure_load(sides, pairs, Demand(1), repetitions, ALONE_REQUESTS, say)]
+        for clients in concurrencies:
+            count = max(requests, 6 * clients)
+            loads.append(_measure_load(sides, pairs, Demand(clients), repetitions, count, say))
+            rate = BUSY * loads[-1].tokens_per_s[OFFLINE].median / ANSWER_TOKENS
+            demand = Demand(clients, rate)
+            loads.append(_measure_load(sides, pairs, demand, repetitions, count, say))
+    return HttpRecord(k, ANSWER_TOKENS, repetitions, requests, cores.engine, cores.client, loads)
+
+
+def server_flags(num_speculative_tokens: int, max_num_seqs: int, max_model_len: int) -> list[str]:
+    """The command line of a server whose engine is the offline one."""
+    speculation = json.dumps({"num_speculative_tokens": num_speculative_tokens})
+    sizes = ["--max-num-seqs", f"{max_num_seqs}", "--max-model-len", f"{max_model_len}"]
+    # The same prompts come again and again; every time they are to be run.
+    return ["--demo", "--speculative-config", speculation, *sizes, "--no-enable-prefix-caching"]
+
+
+def _texted(pair: LoadedPair, prompt: HeldOutPrompt) -> Prompt:
+    conversation: Conversation = prompt.conversation
+    tools = list(conversation.tools) or None
+    text = pair.tokenizer.apply_chat_template(conversation.prompt, tools=tools)
+    return Prompt(text, "", len(prompt.token_ids), ANSWER_TOKENS)
+
+
+def _measure_load(
+    sides: Sides,
+    pairs: Sequence[tuple[list[int], Prompt]],
+    demand: Demand,
+    repetitions: int,
+    requests: int,
+    say: Say,
+) -> HttpLoad:
+    """One run of either kind that does not count; then all in turn."""
+    run = list(itertools.islice(itertools.cycle(pairs), requests))
+    for name in (OFFLINE, HTTP):
+        sides.run(name, run[: 2 * demand.clients], demand)
+    found = {name: Runs() for name in (OFFLINE, HTTP, AGAIN)}
+    order = deque(found)
+    for _ in range(repetitions):
+        for name in order:
+            once = sides.run(name, run, demand)
+            found[name].tokens_per_s += once.tokens_per_s
+            found[name].ttfts += once.ttfts
+        order.rotate()
+    load = http_load(demand, found)
+    speeds = ", ".join(f"{name} {rate.median:.0f}" for name, rate in load.tokens_per_s.items())
+    say(f"{demand}: tokens/s {speeds}; HTTP adds {load.ttft_overhead_ms:.1f} ms to first tokens")
+    return load
+
+
+def http_load(demand: Demand, found: dict[str, Runs]) -> HttpLoad:
+    """The ratios and differences of medians."""
+    rates = {name: Spread.of(runs.tokens_per_s, rates=True) for name, runs in found.items()}
+    ttft_ms = {name: 1e3 * median(runs.ttfts) for name, runs in found.items()}
+    return HttpLoad(
+        demand,
+        rates,
+        ttft_ms,
+        share=rates[HTTP].median / rates[OFFLINE].median,
+        noise=abs(rates[OFFLINE].median / rates[AGAIN].median - 1),
+        ttft_overhead_ms=ttft_ms[HTTP] - ttft_ms[OFFLINE],
+    )

@@ -1,0 +1,225 @@
+"""Hours in minutes: random traffic against a real server process, then a count of what it lost.
+
+Clients stream or not, sample or not, hang up in the middle, and ask for things that are refused,
+while the page pool is small enough for preemptions. Afterwards no request may run or wait, no
+page may be in use, and resident memory may not have grown since the warm-up.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from serve.bench.common.command import finish
+from serve.bench.common.conditions import conditions
+from serve.bench.common.flags import add_json_flag, add_prompts_flag, use_embedded_pair
+from serve.bench.common.held_out import user_prompts
+from serve.bench.load.http_client import Address, Exchange, request
+from serve.bench.load.server_process import metric, serving, wait_ready
+from serve.notices import Say
+
+READY_TIMEOUT_S, REQUEST_TIMEOUT_S = 300.0, 120.0
+WARM_UP_SHARE = 0.3
+"""The first part of the run, in which allocators fill; memory is compared from its end on."""
+MEMORY_GROWTH = 0.05
+REFUSED = (
+    {"temperature": -1},
+    {"max_tokens": 10**6},
+    {"model": "no-such-model"},
+    {"logit_bias": {"1": 5}},
+)
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+
+
+@dataclass(frozen=True)
+class SoakRecord:
+    """What a soak saw: outcomes by kind, gauges after the last request, memory in MiB."""
+
+    seconds: float
+    concurrency: int
+    outcomes: dict[str, int]
+    gauges: dict[str, float]
+    preemptions: int
+    memory_mib: list[float]
+    memory_growth: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing leaked, nothing failed and every kind of traffic took place."""
+        kinds = ("finished", "hung up", "refused")
+        idle = not any(self.gauges.values())
+        flat = self.memory_growth <= MEMORY_GROWTH
+        return (
+            idle
+            and flat
+            and not self.outcomes.get("failed")
+            and all(self.outcomes.get(kind) for kind in kinds)
+        )
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """How long, how many clients and how few pages."""
+    use_embedded_pair(parser)
+    parser.add_argument("--seconds", type=float, default=600.0, help="length of the run")
+    parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
+    parser.add_argument("--pages", type=int, default=65, metavar="N", help="few, to preempt")
+    add_prompts_flag(parser, 20)
+    add_json_flag(parser)
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Loads a server for minutes; status 1 where it lost something."""
+    result = soak(
+        user_prompts(flags.prompts),
+        seconds=flags.seconds,
+        concurrency=flags.concurrency,
+        server_flags=["--demo", "--num-gpu-blocks-override", str(flags.pages)],
+        say=Console(stderr=True).print,
+    )
+    print_result(console, result)
+    return finish(flags, "soak", conditions(), result)
+
+
+def print_result(console: Console, result: SoakRecord) -> None:
+    """What the traffic was and what it left behind."""
+    outcomes = ", ".join(f"{count} {kind}" for kind, count in sorted(result.outcomes.items()))
+    console.print(f"{result.seconds:.0f} s, {result.concurrency} clients: {outcomes}")
+    left = ", ".join(f"{name} {value:g}" for name, value in result.gauges.items())
+    console.print(f"{result.preemptions} preemptions; afterwards {left}")
+    first, last = result.memory_mib[0], result.memory_mib[-1]
+    console.print(
+        f"memory {first:.0f} MiB at the start, {last:.0f} at the end, "
+        f"{100 * result.memory_growth:+.1f}% over the settled part"
+    )
+    console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")
+
+
+def soak(
+    prompts: list[str],
+    *,
+    seconds: float,
+    concurrency: int,
+    server_flags: list[str],
+    say: Say,
+    seed: int = 0,
+) -> SoakRecord:
+    """Starts a server, loads it for `seconds` and reads what is left. Raises OSError when the
+    server does not start."""
+    with serving(server_flags) as (process, url):
+        return asyncio.run(_soak(process, url, prompts, seconds, concurrency, say, seed))
+
+
+async def _soak(
+    process: subprocess.Popen[bytes],
+    url: str,
+    prompts: list[str],
+    seconds: float,
+    concurrency: int,
+    say: Say,
+    seed: int,
+) -> SoakRecord:
+    address, outcomes = Address.of(url), Counter[str]()
+    await wait_ready(url, process, READY_TIMEOUT_S)
+    start = time.monotonic()
+    deadline = start + seconds
+    workers = [
+        _worker(address, prompts, random.Random(seed + i), deadline, outcomes)
+        for i in range(concurrency)
+    ]
+    memory = asyncio.create_task(_watch_memory(process.pid, deadline, outcomes, say))
+    await asyncio.gather(*workers)
+    samples = await memory
+    await asyncio.sleep(2)
+    metrics = (await request(address, "GET", "/metrics")).text
+    settled = samples[int(len(samples) * WARM_UP_SHARE) :]
+    return SoakRecord(
+        time.monotonic() - start,
+        concurrency,
+        dict(outcomes),
+        {name: metric(metrics, f"vllm:{name}") for name in GAUGES},
+        int(metric(metrics, "vllm:num_preemptions_total")),
+        [round(sample, 1) for sample in samples],
+        max(settled[len(settled) // 2 :]) / max(settled[: len(settled) // 2 + 1]) - 1,
+    )
+
+
+async def _worker(
+    address: Address,
+    prompts: list[str],
+    rng: random.Random,
+    deadline: float,
+    outcomes: Counter[str],
+) -> None:
+    while time.monotonic() < deadline:
+        body = _random_body(prompts, rng)
+        patience = rng.randrange(1, 30) if rng.random() < 0.3 else None
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                outcome = await _ask(address, body, patience)
+        except (OSError, EOFError, ValueError):
+            outcome = "failed"
+        outcomes[outcome] += 1
+
+
+def _random_body(prompts: list[str], rng: random.Random) -> dict[str, Any]:
+    body = {
+        "messages": [{"role": "user", "content": rng.choice(prompts)}],
+        "max_tokens": rng.randrange(1, 200),
+        "temperature": rng.choice((0, 0.6, 1.0)),
+        "top_p": rng.choice((1.0, 0.9)),
+        "stream": rng.random() < 0.7,
+        "n": rng.choice((1, 1, 1, 2)),
+        "ignore_eos": rng.random() < 0.3,
+    }
+    return body | rng.choice(REFUSED) if rng.random() < 0.05 else body
+
+
+async def _ask(address: Address, body: dict[str, Any], patience: int | None) -> str:
+    """Sends one request; hangs up after `patience` lines (or tenths of a second, unstreamed)."""
+    timeout = None if body["stream"] or patience is None else patience / 10
+    try:
+        async with asyncio.timeout(timeout):
+            return await _read(address, body, patience)
+    except TimeoutError:
+        return "hung up"
+
+
+async def _read(address: Address, body: dict[str, Any], patience: int | None) -> str:
+    path, sent = "/v1/chat/completions", json.dumps(body).encode()
+    async with Exchange(address, "POST", path, sent) as response:
+        if 400 <= response.status < 500:
+            return "refused"
+        if response.status != 200:
+            return "failed"
+        lines = 0
+        async for _ in response.lines():
+            lines += 1
+            if body["stream"] and lines == patience:
+                return "hung up"
+    return "finished"
+
+
+async def _watch_memory(pid: int, deadline: float, outcomes: Counter[str], say: Say) -> list[float]:
+    samples = []
+    while time.monotonic() < deadline:
+        samples.append(_resident_mib(pid))
+        if len(samples) % 30 == 1:
+            say(f"{deadline - time.monotonic():4.0f} s left, {samples[-1]:.0f} MiB, {outcomes}")
+        await asyncio.sleep(1)
+    return samples
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found, "the kernel reports resident memory"
+    return int(found[1]) / 1024

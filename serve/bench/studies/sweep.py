@@ -1,0 +1,217 @@
+"""Load on any OpenAI server, or on servers of ours: speed over lengths and concurrency."""
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from serve.bench.common.conditions import conditions
+from serve.bench.common.flags import check_demo
+from serve.bench.load.lengths import SAMPLINGS, USUAL_RATIO
+from serve.bench.load.server_process import serving, wait_ready
+from serve.bench.load.workload import Workload
+from serve.bench.sweep.configurations import Configuration
+from serve.bench.sweep.measure import find_subject, measure, own_flags
+from serve.bench.sweep.plan import SweepPlan
+from serve.bench.sweep.progress import SweepProgress
+from serve.bench.sweep.rows import rows_of
+from serve.bench.sweep.tables import SPEED, SPOKEN, SYNTHETIC, place, speed_cells, spoken_cells
+from serve.interrupt import INTERRUPTED
+
+READY_TIMEOUT_S = 3600.0
+LENGTHS, DEMO_LENGTHS = ["1024/1024"], ["256/128"]
+"""ISL/OSL; the embedded pair has a context of 1024 tokens."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Servers, load and results."""
+    parser.set_defaults(check=check_demo)
+    _add_servers(parser.add_argument_group("servers"))
+    _add_load(parser.add_argument_group("load"))
+    _add_result(parser.add_argument_group("result"))
+
+
+def _add_servers(group: Any) -> None:
+    group.add_argument("model", metavar="MODEL", nargs="?", help="start servers of this target")
+    group.add_argument("--draft", metavar="DIR", help="its draft")
+    group.add_argument("--demo", action="store_true", help="the embedded pair: without MODEL, URL")
+    group.add_argument(
+        "--configurations",
+        nargs="+",
+        default=["plain", "k3"],
+        metavar="NAME",
+        help="plain, kN (N drafts a round), goldenN (synthetic acceptance at InferenceX's length)",
+    )
+    group.add_argument(
+        "--server-flags", nargs=argparse.REMAINDER, default=[], help="for the servers; comes last"
+    )
+    group.add_argument("--url", metavar="URL", help="a running OpenAI server instead")
+    group.add_argument("--label", default="server", metavar="NAME", help="what to call it")
+    group.add_argument("--served-model-name", metavar="NAME", help="default: its first")
+    group.add_argument("--tokenizer", metavar="DIR", help="the model's, where not found by itself")
+    group.add_argument("--endpoint", choices=("completions", "chat"), default="completions")
+
+
+def _add_load(group: Any) -> None:
+    group.add_argument("--lengths", nargs="+", metavar="ISL/OSL", help="1024/1024 (demo: 256/128)")
+    group.add_argument(
+        "--concurrency", type=int, nargs="+", default=[4, 8, 16, 32, 64], metavar="C"
+    )
+    group.add_argument(
+        "--sampling",
+        choices=SAMPLINGS,
+        default="inferencex",
+        help="whose random lengths and prompts",
+    )
+    group.add_argument(
+        "--range-ratio",
+        type=float,
+        metavar="R",
+        help="spread of lengths, as that client means it; 0.8, 0, 0",
+    )
+    group.add_argument("--sharegpt", metavar="FILE", help="SGLang's `random`: prompts to repeat")
+    group.add_argument(
+        "--chat-template",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="drafts are trained on chats",
+    )
+    group.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED")
+    group.add_argument("--prompts-per-client", type=int, default=10, metavar="N")
+    group.add_argument("--warmups-per-client", type=int, default=2, metavar="N")
+    group.add_argument(
+        "--request-rate",
+        type=float,
+        default=float("inf"),
+        metavar="R",
+        help="Poisson; inf: at once",
+    )
+
+
+def _add_result(group: Any) -> None:
+    group.add_argument("--output", default="sweep", metavar="DIR", help="a file for each run")
+    group.add_argument("--gpus", type=int, default=1, metavar="N", help="that share the model")
+    group.add_argument("--device", metavar="TEXT", help="what the server runs on, for the record")
+    group.add_argument(
+        "--percentiles", type=float, nargs="+", default=[50, 90, 99, 99.9], metavar="P"
+    )
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Returns 0, 1 when a request failed, 130 after Ctrl-C; results so far are in their files."""
+    plan = read_plan(flags)
+    into = Path(flags.output)
+    into.mkdir(parents=True, exist_ok=True)
+    runs = plan.runs * (1 if flags.url else len(flags.configurations))
+    with SweepProgress(Console(stderr=True), runs) as progress:
+        try:
+            results = _results(flags, plan, into, progress)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    print_result(console, results)
+    failed = sum(result["eagle3"]["failed"] for result in results)
+    if failed:
+        console.print(f"{failed} REQUESTS FAILED")
+    return 1 if failed else 0
+
+
+def print_result(console: Console, results: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each configuration, length and concurrency: medians over the seeds."""
+    rows = rows_of(results)
+    speed = _table("Tokens/s and GPU, and times: medians over seeds of each run's median", SPEED)
+    spoken = _table("What drafts gave, and what was said", SPOKEN)
+    for row in rows:
+        speed.add_row(*place(row), *speed_cells(row))
+        spoken.add_row(*place(row), *spoken_cells(row))
+    console.print(speed)
+    console.print(spoken)
+    if any(row.synthetic for row in rows):
+        console.print(SYNTHETIC)
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("configuration", no_wrap=True)
+    for heading in ("ISL/OSL", "C", *headings):
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def read_plan(flags: argparse.Namespace) -> SweepPlan:
+    """The plan that the flags describe; ValueError where they contradict each other."""
+    if flags.url and (flags.model or flags.draft or flags.demo):
+        raise ValueError("--url is a running server; leave MODEL, --draft and --demo out")
+    if not flags.url:
+        chosen = [Configuration.of(name) for name in flags.configurations]
+        if flags.model and not flags.draft and any(configuration.k for configuration in chosen):
+            raise ValueError("speculative configurations of MODEL need its draft: --draft DIR")
+    if flags.sharegpt and flags.sampling != "sglang":
+        raise ValueError("--sharegpt belongs to --sampling sglang")
+    if not flags.request_rate > 0:
+        raise ValueError(f"--request-rate must be positive; got {flags.request_rate}")
+    if min(flags.prompts_per_client, flags.gpus, *flags.concurrency) < 1:
+        raise ValueError("--prompts-per-client, --gpus and --concurrency must be at least 1")
+    ratio = USUAL_RATIO[flags.sampling] if flags.range_ratio is None else flags.range_ratio
+    lengths = flags.lengths or (LENGTHS if flags.model or flags.url else DEMO_LENGTHS)
+    own_device = "not said" if flags.url else conditions().cpu
+    plan = SweepPlan(
+        [
+            Workload(
+                *parse_lengths(text), flags.sampling, ratio, flags.chat_template, flags.sharegpt
+            )
+            for text in lengths
+        ],
+        flags.concurrency,
+        flags.seeds,
+        flags.prompts_per_client,
+        flags.warmups_per_client,
+        flags.request_rate,
+        flags.endpoint,
+        flags.percentiles,
+        flags.gpus,
+        flags.device or own_device,
+    )
+    assert plan.longest  # Refuses lengths and ratios that can't be, before a server starts.
+    return plan
+
+
+def parse_lengths(text: str) -> tuple[int, int]:
+    """Reads ISL/OSL; ValueError for anything else."""
+    isl, _, osl = text.partition("/")
+    if not (isl.isdigit() and osl.isdigit() and int(isl) and int(osl)):
+        raise ValueError(f"--lengths are ISL/OSL in tokens, such as 1024/1024; got {text!r}")
+    return int(isl), int(osl)
+
+
+def _results(
+    flags: argparse.Namespace, plan: SweepPlan, into: Path, progress: SweepProgress
+) -> list[dict[str, Any]]:
+    if flags.url:
+        return asyncio.run(_measure(flags, flags.label, flags.url, plan, into, progress))
+    results = []
+    for name in flags.configurations:
+        progress.starting(name)
+        configuration = Configuration.of(name)
+        own = own_flags(configuration, plan, flags.model, flags.draft, flags.server_flags)
+        with serving(own, into / f"{name}.server.log") as (process, url):
+            asyncio.run(wait_ready(url, process, READY_TIMEOUT_S))
+            results += asyncio.run(_measure(flags, name, url, plan, into, progress))
+    return results
+
+
+async def _measure(
+    flags: argparse.Namespace,
+    name: str,
+    url: str,
+    plan: SweepPlan,
+    into: Path,
+    progress: SweepProgress,
+) -> list[dict[str, Any]]:
+    subject = await find_subject(
+        name, url, flags.endpoint, flags.served_model_name, flags.tokenizer
+    )
+    return await measure(subject, plan, into, progress)

@@ -1,0 +1,121 @@
+"""One server over every length and concurrency, several seeds each: a file for each run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.tokenizer import Tokenizer, load_tokenizer
+from eagle3_jax.replace_file import replaced
+from serve.bench.common.conditions import Conditions, conditions
+from serve.bench.load.counters import between, fetch_counts
+from serve.bench.load.http_client import Address
+from serve.bench.load.openai_server import Server
+from serve.bench.load.prompts import make_prompts
+from serve.bench.load.server_facts import first_model, version
+from serve.bench.load.traffic import send, warm_up
+from serve.bench.load.workload import Endpoint
+from serve.bench.sweep.configurations import Configuration
+from serve.bench.sweep.plan import SLACK_TOKENS, SweepPlan
+from serve.bench.sweep.progress import SweepProgress
+from serve.bench.sweep.result import Point, point_of, result_json
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A server under test, by the name that results give its configuration."""
+
+    configuration: str
+    server: Server
+    tokenizer: Tokenizer
+    tokenizer_name: str
+    version: str
+
+
+def write_result(directory: Path, result: dict[str, Any]) -> Path:
+    """Writes a run's file, whole or not at all."""
+    path = directory / f"{point_of(result)}.json"
+    with replaced(path) as file:
+        file.write(json.dumps(result, indent=1, allow_nan=False).encode())
+    return path
+
+
+async def measure(
+    subject: Subject, plan: SweepPlan, into: Path, progress: SweepProgress
+) -> list[dict[str, Any]]:
+    """All runs of one server; each is in its file before the next one begins."""
+    results, found = [], conditions()
+    for workload in plan.workloads:
+        for concurrency in plan.concurrencies:
+            for seed in plan.seeds:
+                point = Point(
+                    subject.configuration,
+                    subject.server.model,
+                    subject.tokenizer_name,
+                    workload,
+                    concurrency,
+                    seed,
+                    plan.rate,
+                    plan.gpus,
+                    plan.device,
+                    subject.version,
+                )
+                results.append(await _run(subject, plan, point, found, progress))
+                write_result(into, results[-1])
+    return results
+
+
+async def _run(
+    subject: Subject, plan: SweepPlan, point: Point, found: Conditions, progress: SweepProgress
+) -> dict[str, Any]:
+    server, address, concurrency = subject.server, subject.server.address, point.concurrency
+    count = plan.prompts_per_client * concurrency
+    prompts = make_prompts(point.workload, subject.tokenizer, count, point.seed)
+    progress.begin(point, count)
+    warmups = plan.warmups_per_client * concurrency
+    await warm_up(server, prompts[0], warmups, concurrency)
+    before = await fetch_counts(address)
+    traffic = await send(
+        server,
+        prompts,
+        concurrency,
+        rate=plan.rate,
+        seed=point.seed,
+        on_outcome=progress.on_outcome,
+    )
+    counts = between(before, await fetch_counts(address))
+    encode = subject.tokenizer.encode
+    result = result_json(point, prompts, traffic, counts, encode, found, plan.percentiles)
+    progress.end(result)
+    return result
+
+
+async def find_subject(
+    name: str, url: str, endpoint: Endpoint, model: str | None, tokenizer: str | None
+) -> Subject:
+    """Asks a running server what it is. Raises OSError when it does not answer, ValueError when
+    its tokenizer can't be found here."""
+    address = Address.of(url)
+    card = await first_model(address)
+    directory = tokenizer or card.get("root") or card["id"]
+    if not Path(directory).is_dir():
+        raise ValueError(
+            f"random prompts need the model's tokenizer: --tokenizer DIR (the server names "
+            f"{directory!r}, which is no directory here)"
+        )
+    server = Server(address, model or card["id"], endpoint)
+    return Subject(name, server, load_tokenizer(directory), directory, await version(address))
+
+
+def own_flags(
+    configuration: Configuration,
+    plan: SweepPlan,
+    model: str | None,
+    draft: str | None,
+    rest: Sequence[str],
+) -> list[str]:
+    """The flags of a server that fits the plan; those in `rest` come last and win."""
+    most = max(plan.concurrencies)
+    sizes = ["--max-num-seqs", f"{most}", "--max-model-len", f"{plan.longest + SLACK_TOKENS}"]
+    return configuration.server_flags(model, draft, [*sizes, "--no-enable-prefix-caching", *rest])

@@ -1,0 +1,44 @@
+"""The validity that `eagle3-bench grammar` counts, and its verdict."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serve.bench.common.drive import Answer
+from serve.bench.studies.grammar import PERSON, SCHEMAS, StructuredRecord, fits, is_valid
+
+SOUND = StructuredRecord(3, 1.0, 5, 5, 5, 1.5, 1e-4, [])
+VALID = [
+    {"name": "Ada", "age": 3, "city": "Oslo"},
+    {"points": [{"x": 1, "y": -2}]},
+    {"sky": "rainy", "cold": False},
+    {"people": [], "tag": "a"},
+]
+
+
+def test_values_fit_their_schema_and_no_other() -> None:
+    for i, value in enumerate(VALID):
+        assert [fits(value, schema) for schema in SCHEMAS] == [i == j for j in range(4)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"age": 121}, {"age": True}, {"age": "3"}, {"name": ""}, {"name": "a" * 13}, {"x": 1}],
+)
+def test_what_does_not_fit_is_noticed(change: dict[str, Any]) -> None:
+    assert set(PERSON) == {"name", "age", "city"}
+    assert not fits(VALID[0] | change, SCHEMAS[0])
+
+
+def test_an_answer_is_valid_when_it_ended_by_itself() -> None:
+    text = '{"sky": "clear", "cold": true}'
+    assert is_valid(Answer([1], text, "stop"), 2)
+    assert not is_valid(Answer([1], text, "length"), 2)
+    assert not is_valid(Answer([1], text[:-1], "stop"), 2)
+    assert not is_valid(Answer([1], text, "stop"), 0)
+
+
+def test_one_wrong_answer_fails_the_run() -> None:
+    assert SOUND.holds
+    assert not replace(SOUND, valid=4).holds and not replace(SOUND, identical=4).holds
