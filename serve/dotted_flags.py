@@ -1,5 +1,6 @@
-"""`--speculative-config.model DIR` as vLLM takes it: a key of a JSON flag as a flag of its own."""
+"""Spellings that vLLM takes: `--max_model_len`, and `--speculative-config.model DIR`."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +8,26 @@ from typing import Any
 DOTTED = ("--speculative-config",)
 
 
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """`parser.parse_args` for command lines in these spellings too."""
+    try:
+        joined = join_dotted([_with_dashes(argument) for argument in argv])
+    except ValueError as error:
+        parser.error(str(error))
+    return parser.parse_args(joined)
+
+
+def _with_dashes(argument: str) -> str:
+    """`--max_model_len=9` as `--max-model-len=9`: both spellings are in use."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
 def join_dotted(argv: Sequence[str]) -> list[str]:
     """Gives each flag's keys back as one JSON object; ValueError for a key without a value, and
-    for keys beside the object itself."""
+    for keys next to the object itself."""
     kept: list[str] = []
     found: dict[str, dict[str, Any]] = {}
     words = iter(argv)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from serve.cache_flags import DTYPES, add_scale_flag
 from serve.chat_flags import add_chat_flags
-from serve.dotted_flags import join_dotted
+from serve.dotted_flags import parse_flags
+from serve.engine_flags import add_engine_flags
 from serve.hosts_flags import add_host_flags
 from serve.load_flags import add_load_flags
 from serve.memory_flags import add_memory_flags
@@ -20,7 +20,6 @@ from serve.options import (
 )
 from serve.other_engines import add_other_flags
 from serve.parallel_flags import add_parallel_flags
-from serve.speculation_flags import SPECULATIVE_KEYS
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -34,28 +33,16 @@ class OneLineParser(argparse.ArgumentParser):
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
     """Reads the command line into options and the names of flags, or of keys, without effect here.
 
-    Ends the process with status 2 and one line for what this release can't do.
+    Ends the process with status 2 and one line for what can't be served.
     """
     parser = _build_parser()
-    try:
-        dashed = join_dotted([_with_dashes(argument) for argument in argv])
-    except ValueError as error:
-        parser.error(str(error))
-    flags = parser.parse_args(dashed)
+    flags = parse_flags(parser, argv)
     try:
         options = check_options(flags)
     except ValueError as error:
         parser.error(str(error))
     keys = [f"--speculative-config {key}" for key in options.speculation.without_effect]
     return options, [*flags.without_effect, *keys]
-
-
-def _with_dashes(argument: str) -> str:
-    """`--max_model_len=9` as `--max-model-len=9`: both spellings are in use."""
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value
 
 
 def _build_parser() -> OneLineParser:
@@ -66,13 +53,12 @@ def _build_parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     _add_model_flags(parser.add_argument_group("model"))
-    _add_speculation_flags(parser.add_argument_group("speculation"))
+    add_engine_flags(parser)
+    add_memory_flags(parser)
     add_load_flags(parser)
     add_parallel_flags(parser)
     add_chat_flags(parser)
     add_host_flags(parser)
-    _add_engine_flags(parser.add_argument_group("engine"))
-    add_memory_flags(parser)
     _add_server_flags(parser.add_argument_group("server"))
     add_operation_flags(parser)
     add_other_flags(parser)
@@ -85,9 +71,6 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--demo", action="store_true", help="serve the embedded pair")
     group.add_argument(
         "--served-model-name", nargs="+", default=[], metavar="NAME", help="names for clients"
-    )
-    group.add_argument(
-        "--max-model-len", "--context-length", type=int, metavar="N", help="prompt + answer"
     )
     group.add_argument(
         "--generation-config",
@@ -105,72 +88,6 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_speculation_flags(group: argparse._ArgumentGroup) -> None:
-    keys = ", ".join(SPECULATIVE_KEYS)
-    group.add_argument("--speculative-config", metavar="JSON", help=f"keys: {keys}")
-    group.add_argument(
-        "--adaptive",
-        action="store_true",
-        help="choose k round by round, 0..num_speculative_tokens, by measured tokens a second",
-    )
-    group.add_argument("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
-    group.add_argument("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
-    group.add_argument("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
-    group.add_argument(
-        "--speculative-eagle-topk", type=int, metavar="N", help="children a node; 1 is a chain"
-    )
-    group.add_argument(
-        "--speculative-num-draft-tokens",
-        type=int,
-        metavar="N",
-        help="nodes of a tree to verify, the verified token among them; K+1 in a chain",
-    )
-
-
-def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
-    def count(*names: str, help: str) -> None:
-        group.add_argument(*names, type=int, metavar="N", help=help)
-
-    count("--max-num-seqs", "--max-running-requests", help="requests decoded together")
-    count("--block-size", "--page-size", help="tokens a cache page holds")
-    count("--num-gpu-blocks-override", help="cache pages")
-    group.add_argument(
-        "--kv-cache-dtype",
-        choices=DTYPES,
-        default="auto",
-        help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
-    )
-    add_scale_flag(group)
-    group.add_argument(
-        "--kernels",
-        choices=("auto", "pallas", "xla", "reference"),
-        default="auto",
-        help="how operations run; auto: pallas on GPUs, xla on CPU",
-    )
-    count("--max-num-batched-tokens", "--chunked-prefill-size", help="prompt tokens a chunk")
-    group.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="reuse the cache pages of prompts that began alike (the default)",
-    )
-    group.add_argument(
-        "--disable-radix-cache",
-        action="store_false",
-        dest="enable_prefix_caching",
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-    )
-    group.add_argument(
-        "--logprobs-mode",
-        choices=LOGPROBS_MODES,
-        default=LOGPROBS_MODES[0],
-        help="of the model's own logits, or after all options",
-    )
-    group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
-    count("--seed", "--random-seed", help="makes the seeds of unseeded requests repeatable")
-
-
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", default="127.0.0.1")
     group.add_argument("--port", type=int, default=8000, help="0 = any free port")
@@ -182,4 +99,17 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         choices=SPEC_METRICS_LEVELS,
         default="none",
         help="what responses say in metrics.speculative_decoding",
+    )
+    group.add_argument(
+        "--logprobs-mode",
+        choices=LOGPROBS_MODES,
+        default=LOGPROBS_MODES[0],
+        help="of the model's own logits, or after all options",
+    )
+    group.add_argument(
+        "--seed",
+        "--random-seed",
+        type=int,
+        metavar="N",
+        help="makes the seeds of unseeded requests repeatable",
     )

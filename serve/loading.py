@@ -1,8 +1,9 @@
-"""From directories to an engine: what eagle3-serve and eagle3-generate have in common."""
+"""Loads a pair from its directories and builds an engine over it."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,22 @@ from serve.parallel_flags import ONE_DEVICE, ParallelOptions
 from serve.pool_size import fitting_pages, share_bytes
 from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
 
+Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
+"""The configuration of an engine for a target whose weights are not read yet."""
+
 
 @dataclass(frozen=True)
 class LoadedPair:
     """A target with its tokenizer and defaults, and the draft that proposes for it, if any.
 
-    num_pages: of the KV cache, where its size was to follow from the devices' memory.
+    config: of the engine to build over it, where it was known when the pair was loaded.
     """
 
     target: Target
     draft: Eagle3Draft | None
     tokenizer: Tokenizer
     defaults: SamplingDefaults
-    num_pages: int | None = None
+    config: EngineConfig | None = None
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -62,17 +66,16 @@ def load_pair(
     options: LoadOptions = DEFAULTS,
     parallel: ParallelOptions = ONE_DEVICE,
     *,
-    sizes: Mapping[str, Any] | None = None,
+    configure: Configure | None = None,
     memory: MemoryShare | None = None,
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] | None = None,
 ) -> LoadedPair:
     """Loads a pair, each published or converted; what had to be assumed is said.
 
-    sizes: of the engine that will be built, as `build_engine` takes them, if they are known yet:
-    its KV cache must then fit beside the weights, and with `memory` fills that share of the
-    devices' memory. adapt_tokenizer: makes of the checkpoint's
-    tokenizer the pair's, or refuses it before a weight is read.
+    configure: the engine that will be built, if it is known yet: its KV cache must then fit next
+    to the weights, and with `memory` fills that share of the devices' memory. adapt_tokenizer:
+    makes of the checkpoint's tokenizer the pair's, or refuses it before a weight is read.
 
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
     no weight is read before both are known to fit.
@@ -98,25 +101,25 @@ def load_pair(
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
-    num_pages = None
-    if sizes is not None:
-        config = _engine_config(target.model.config, sizes)
-        drafting = proposing and proposing.model
-        num_aux = drafting.config.num_aux if drafting else 0
-
-        def shapes(config: EngineConfig) -> DecodeState:
-            return state_shapes(target.model, drafting, config, num_aux, mesh)
-
+    config = configure and configure(target.model.config, tokenizer)
+    if config:
+        shapes = partial(_state_shapes, target.model, proposing and proposing.model, mesh)
         usable = memory and share_bytes(memory, allocator_share, target.devices)
         if usable is not None:
-            num_pages = fitting_pages(config, shapes, sum(needed.values()), usable)
-            config = replace(config, num_pages=num_pages)
+            pages = fitting_pages(config, shapes, sum(needed.values()), usable)
+            config = replace(config, num_pages=pages)
         elif memory:
             say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
     check_device_memory(needed, target.devices)
     filled = target.fill(), proposing and proposing.fill()
-    return LoadedPair(*filled, tokenizer, defaults, num_pages)
+    return LoadedPair(*filled, tokenizer, defaults, config)
+
+
+def _state_shapes(
+    target: Target, draft: Eagle3Draft | None, mesh: Mesh | None, config: EngineConfig
+) -> DecodeState:
+    return state_shapes(target, draft, config, draft.config.num_aux if draft else 0, mesh)
 
 
 def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
@@ -154,18 +157,22 @@ def with_draft(
 
 def build_engine(
     pair: LoadedPair,
+    config: EngineConfig | None = None,
     *,
     clock: Callable[[], float] | None = None,
     peers: Peers | None = None,
-    **sizes: Any,
+    **fields: Any,
 ) -> Engine:
-    """An engine over the pair. `sizes` are EngineConfig fields, None for the default; the context
-    is at most the model's. clock: what an adaptive one measures its rounds with, in seconds.
-    peers: the other processes that hold parts of the pair. ValueError for sizes that can't work."""
+    """An engine over the pair: of a configuration, or of the fields of one as `fit_length` makes
+    it. clock: what an adaptive one measures its rounds with, in seconds. peers: the other processes
+    that hold parts of the pair. ValueError for sizes that can't work."""
+    if config is None:
+        length = fields.pop("max_model_len", None)
+        config = fit_length(EngineConfig(**fields), length, pair.target.config)
     return Engine(
         pair.target,
         pair.draft,
-        _engine_config(pair.target.config, sizes),
+        config,
         tokenizer=pair.tokenizer,
         eos_token_ids=pair.eos_token_ids,
         clock=clock,
@@ -173,10 +180,13 @@ def build_engine(
     )
 
 
-def _engine_config(target: TargetConfig, sizes: Mapping[str, Any]) -> EngineConfig:
+def fit_length(
+    config: EngineConfig, wanted: int | None, target: TargetConfig, needed: int = 0
+) -> EngineConfig:
+    """The configuration with a context that the target was trained for, in tokens: as wanted, else
+    its own or what is needed, as far as the target goes. ValueError where more is wanted."""
     trained = target.max_position_embeddings
-    given = {name: value for name, value in sizes.items() if value is not None}
-    length = given.setdefault("max_model_len", min(EngineConfig.max_model_len, trained))
+    length = min(max(config.max_model_len, needed), trained) if wanted is None else wanted
     if length > trained:
         raise ValueError(f"max_model_len is at most the model's {trained} tokens; got {length}")
-    return EngineConfig(**given)
+    return replace(config, max_model_len=length)

@@ -50,9 +50,10 @@ def read_memory_share(
     flags: argparse.Namespace, *, several_hosts: bool = False
 ) -> MemoryShare | None:
     """ValueError, naming the flag, for no share, and where something else sizes the cache."""
-    names = ("gpu_memory_utilization", "mem_fraction_static", "num_gpu_blocks_override")
+    names = ("gpu_memory_utilization", "mem_fraction_static", "num_pages")
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}
-    texts = [f"--{name.replace('_', '-')}" for name in given]
+    others = {"num_pages": "--num-gpu-blocks-override"}
+    texts = [others.get(name, f"--{name.replace('_', '-')}") for name in given]
     if len(given) > 1:
         raise ValueError(f"each of them sizes the KV cache, give one: {', '.join(texts)}")
     if not given or names[2] in given:

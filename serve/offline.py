@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
+from convert.tokenizer import Tokenizer
+from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
@@ -20,6 +23,7 @@ from serve.generate_flags import GenerateOptions
 from serve.loading import (
     LoadedPair,
     build_engine,
+    fit_length,
     keep_compiled_programs,
     load_pair,
 )
@@ -27,8 +31,6 @@ from serve.logprobs import TokenBytes, logprobs_by_id
 from serve.offline_progress import OfflineProgress
 from serve.reasoning import behind, end_of_open_reasoning
 from serve.stamp import synthetic_stamp
-
-MAX_BATCH = 8
 
 
 @dataclass
@@ -84,9 +86,8 @@ def run(options: GenerateOptions) -> int:
     try:
         SamplingParams(**options.sampling)
         form = StructuredOutputs(**options.form) if options.form else None
-        pair = _load(options)
-        prompts = [_encode(pair, prompt, options.raw) for prompt in options.prompts]
-        engine = _build_engine(pair, options, max(len(prompt) for prompt in prompts))
+        pair, prompts = _load(options)
+        engine = build_engine(pair, pair.config, clock=time.monotonic)
         defaults: dict[str, Any] = {"max_tokens": None, **pair.defaults.options}
         words = spell_bad_words(pair.tokenizer, options.bad_words)
         sampling = SamplingParams(**{**defaults, **options.sampling, "bad_words_ids": words})
@@ -108,41 +109,51 @@ def run(options: GenerateOptions) -> int:
     return 0
 
 
-def _load(options: GenerateOptions) -> LoadedPair:
+def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
+    """The pair, and the prompts as token ids."""
     if options.model is None:
         model, draft = demo_target_dir(), demo_draft_dir()
     else:
-        model, draft = Path(options.model), Path(options.draft) if options.draft else None
-    draft = draft if options.num_speculative_tokens else None
-    return load_pair(model, draft, options.load, options.parallel)
+        directory = options.speculation.draft
+        model, draft = Path(options.model), Path(directory) if directory else None
+    prompts: list[list[int]] = []
+
+    def configure(target: TargetConfig, tokenizer: Tokenizer) -> EngineConfig:
+        prompts.extend(_encode(tokenizer, prompt, options.raw) for prompt in options.prompts)
+        return _engine_config(options, target, max(map(len, prompts)))
+
+    pair = load_pair(
+        model,
+        draft if options.engine.num_speculative_tokens else None,
+        options.load,
+        options.parallel,
+        configure=configure,
+        memory=options.memory,
+    )
+    return pair, prompts
 
 
-def _encode(pair: LoadedPair, prompt: str, raw: bool) -> list[int]:
+def _encode(tokenizer: Tokenizer, prompt: str, raw: bool) -> list[int]:
     if raw:
-        return pair.tokenizer.encode(prompt, add_special=True)
-    return pair.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        return tokenizer.encode(prompt, add_special=True)
+    return tokenizer.encode_chat([{"role": "user", "content": prompt}])
 
 
 def _echo(pair: LoadedPair, prompt: list[int], wanted: bool) -> str:
     return pair.tokenizer.decode(prompt, skip_special=False) if wanted else ""
 
 
-def _build_engine(pair: LoadedPair, options: GenerateOptions, longest_prompt: int) -> Engine:
+def _engine_config(
+    options: GenerateOptions, target: TargetConfig, longest_prompt: int
+) -> EngineConfig:
     needed = longest_prompt + options.sampling.get("max_tokens", 0)
-    trained = pair.target.config.max_position_embeddings
-    default = min(max(EngineConfig.max_model_len, needed), trained)
-    batch = min(len(options.prompts), MAX_BATCH)
-    return build_engine(
-        pair,
-        num_speculative_tokens=options.num_speculative_tokens,
-        max_model_len=options.max_model_len or default,
-        # The exact mode's bits belong to a batch size, so that must not follow from the prompts.
-        max_num_seqs=MAX_BATCH if options.exact else batch,
-        batch_buckets=None if options.exact else (batch,),
-        exact=options.exact,
-        enable_structured_outputs=bool(options.form),
-        **options.acceptance,
-    )
+    config = replace(options.engine, enable_structured_outputs=bool(options.form))
+    config = fit_length(config, options.max_model_len, target, needed)
+    if config.exact:
+        # Its bits belong to a batch size, so that must not follow from the prompts.
+        return config
+    batch = min(len(options.prompts), config.max_num_seqs)
+    return replace(config, max_num_seqs=batch, batch_buckets=(batch,))
 
 
 def _generate(

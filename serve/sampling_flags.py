@@ -2,32 +2,11 @@
 
 import argparse
 import json
+from dataclasses import fields
 from typing import Any
 
+from eagle3_jax.sampling_params import SamplingParams
 from serve.options import LOGPROBS_MODES
-
-SAMPLING_FLAGS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "max_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "logit_bias",
-    "allowed_token_ids",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logprobs",
-    "prompt_logprobs",
-    "logprobs_mode",
-)
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +42,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 def read_sampling_flags(flags: argparse.Namespace) -> dict[str, Any]:
     """The SamplingParams fields that were given; bad words are still to be spelled."""
-    given = {name: getattr(flags, name) for name in SAMPLING_FLAGS}
+    given = {field.name: getattr(flags, field.name, None) for field in fields(SamplingParams)}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from serve.limited_templates import limited
 from serve.loading import (
     LoadedPair,
     build_engine,
+    fit_length,
     keep_compiled_programs,
     load_pair,
 )
@@ -104,7 +106,7 @@ def _alike(options: ServeOptions) -> tuple[Facts, int]:
     assert options.hosts, "only several processes are compared"
     model, draft, _ = _directories(options)
     parallel = options.parallel
-    settings = {**_sizes(options), "devices": parallel, "loading": options.load}
+    settings = {**asdict(options.engine), "devices": parallel, "loading": options.load}
     return facts(options.hosts, model, draft, settings), parallel.tensor_parallel_size
 
 
@@ -173,19 +175,17 @@ def _build(
     """Loads the pair and makes its engine, as every process of it does."""
     model, draft, name = _directories(options)
     say(f"loading {name}")
-    sizes = _sizes(options)
     pair = load_pair(
         model,
         draft,
         options.load,
         options.parallel,
-        sizes=sizes,
+        configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
         memory=options.memory,
         say=say,
         adapt_tokenizer=partial(set_up_chat, options.chat),
     )
-    sizes |= {"num_pages": pair.num_pages} if pair.num_pages else {}
-    return build_engine(pair, clock=time.monotonic, peers=peers, **sizes), pair
+    return build_engine(pair, pair.config, clock=time.monotonic, peers=peers), pair
 
 
 def _directories(options: ServeOptions) -> tuple[Path, Path | None, str]:
@@ -197,29 +197,7 @@ def _directories(options: ServeOptions) -> tuple[Path, Path | None, str]:
         name = options.model or ""
         model = Path(name)
         draft = Path(speculation.draft) if speculation.draft else None
-    return model, draft if speculation.num_speculative_tokens else None, name
-
-
-def _sizes(options: ServeOptions) -> dict[str, object]:
-    table = options.speculation.num_speculative_tokens_per_batch_size
-    return {
-        "num_speculative_tokens": options.speculation.num_speculative_tokens,
-        "max_model_len": options.max_model_len,
-        "max_num_seqs": options.max_num_seqs,
-        "page_size": options.page_size,
-        "num_pages": options.num_pages,
-        "prefill_chunk": options.prefill_chunk,
-        "exact": options.exact,
-        "adaptive": options.adaptive,
-        "kv_cache_dtype": options.kv_cache_dtype,
-        "kv_cache_scale": options.kv_cache_scale,
-        "kernels": options.kernels,
-        "num_speculative_tokens_per_batch_size": table,
-        "eagle_topk": options.speculation.eagle_topk,
-        "num_draft_tokens": options.speculation.num_draft_tokens,
-        "enable_prefix_caching": options.enable_prefix_caching,
-        **options.speculation.acceptance,
-    }
+    return model, draft if options.engine.num_speculative_tokens else None, name
 
 
 def _observers(

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from serve.flags import OneLineParser
 from serve.plan.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.gpus import GPUS
 from serve.plan.parallel import Parallelism
-from serve.speculation_flags import MAX_SPECULATIVE_TOKENS
 
 PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}

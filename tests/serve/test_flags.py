@@ -10,12 +10,12 @@ from serve.flags import parse_serve_flags
 from serve.memory_flags import MemoryShare
 from serve.options import ServeOptions
 from serve.other_engines import say_without_effect
-from serve.speculation_flags import Speculation
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
 HOSTS = ["--coordinator-address", "h:1", "--num-processes", "2", "--process-id", "0", "-tp", "8"]
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
+K0, K3 = EngineConfig(num_speculative_tokens=0), EngineConfig(num_speculative_tokens=3)
 TABLE = "num_speculative_tokens_per_batch_size"
 SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
 
@@ -35,7 +35,8 @@ def synthetic(**config: object) -> list[str]:
 def test_both_spellings_of_a_flag_are_one() -> None:
     dashes = parse("m", "--max-model-len", "99", "--max-num-seqs=4", "--block-size", "8")
     assert dashes == parse("m", "--max_model_len", "99", "--max_num_seqs=4", "--block_size", "8")
-    assert (dashes.max_model_len, dashes.max_num_seqs, dashes.page_size) == (99, 4, 8)
+    assert (dashes.engine.max_model_len, dashes.max_model_len) == (99, 99)
+    assert (dashes.engine.max_num_seqs, dashes.engine.page_size) == (4, 8)
 
 
 def test_values_keep_their_underscores() -> None:
@@ -47,44 +48,50 @@ def test_sglang_names_give_the_same_options() -> None:
     steps = ["--speculative-num-steps", "5", "--speculative-num-draft-tokens", "6"]
     topk = ["--speculative-eagle-topk", "1"]
     sglang = parse("--model-path", "m", *SGLANG, *steps, *topk, "--context-length", "99")
-    assert vllm == sglang
+    assert vllm.engine == replace(sglang.engine, num_draft_tokens=None)
+    assert vllm.speculation.draft == sglang.speculation.draft == "d"
+    assert (vllm.model, vllm.max_model_len) == (sglang.model, sglang.max_model_len)
 
 
 @pytest.mark.parametrize(
     "argv, expected",
     [
-        (["m"], Speculation(None, 0)),
-        (["--demo"], Speculation(None, 3)),
-        (["--demo", *spec(num_speculative_tokens=0)], Speculation(None, 0)),
-        (["m", *spec(model="d")], Speculation("d", 3)),
-        (
-            ["m", *spec(model="d", method="eagle3", draft_tensor_parallel_size=1)],
-            Speculation("d", 3, draft_tensor_parallel_size=1),
-        ),
-        (["m", *SGLANG], Speculation("d", 3)),
+        (["m"], (None, K0)),
+        (["--demo"], (None, K3)),
+        (["--demo", *spec(num_speculative_tokens=0)], (None, K0)),
+        (["m", *spec(model="d")], ("d", K3)),
+        (["m", *spec(model="d", method="eagle3", draft_tensor_parallel_size=1)], ("d", K3)),
+        (["m", *SGLANG], ("d", K3)),
         (
             ["m", *spec(model="d", num_speculative_tokens_per_batch_size=[[5, 8, 0], [1, 4, 3]])],
-            Speculation("d", 3, ((1, 4, 3), (5, 8, 0))),
+            ("d", replace(K3, num_speculative_tokens_per_batch_size=((5, 8, 0), (1, 4, 3)))),
         ),
-        (["m", *SGLANG, "--speculative-num-draft-tokens", "5"], Speculation("d", 4)),
-        (["m", *SGLANG, *TREE], Speculation("d", 3, eagle_topk=4, num_draft_tokens=12)),
-        (["m", "--exact", *spec(num_speculative_tokens=3)], Speculation(None, 3)),
+        (
+            ["m", *SGLANG, "--speculative-num-draft-tokens", "5"],
+            ("d", EngineConfig(num_speculative_tokens=4, num_draft_tokens=5)),
+        ),
+        (["m", *SGLANG, *TREE], ("d", replace(K3, eagle_topk=4, num_draft_tokens=12))),
+        (["m", "--exact", *spec(num_speculative_tokens=3)], (None, replace(K3, exact=True))),
     ],
 )
-def test_speculation(argv: list[str], expected: Speculation) -> None:
-    assert parse(*argv).speculation == expected
+def test_speculation(argv: list[str], expected: tuple[str | None, EngineConfig]) -> None:
+    options = parse(*argv)
+    assert (options.speculation.draft, options.engine) == expected
 
 
 def test_the_method_is_coupled_unless_the_configuration_says_otherwise() -> None:
-    assert parse("--demo").speculation.acceptance == {}
-    standard = parse("--demo", *spec(rejection_sample_method="standard")).speculation
-    assert standard.acceptance == {"rejection_sample_method": "standard"}
-    forced = parse("--demo", *synthetic(synthetic_acceptance_rates=[1, 0.5, 0])).speculation
-    assert EngineConfig(**forced.acceptance).method.synthetic_acceptance_length == 2.5
+    assert parse("--demo").engine.rejection_sample_method == "coupled"
+    standard = parse("--demo", *spec(rejection_sample_method="standard")).engine
+    assert standard.rejection_sample_method == "standard"
+    forced = parse("--demo", *synthetic(synthetic_acceptance_rates=[1, 0.5, 0])).engine
+    assert forced.method.synthetic_acceptance_length == 2.5
 
 
 def test_k_is_chosen_by_measurement_only_when_asked_for() -> None:
-    assert [parse("--demo", *flag).adaptive for flag in ([], ["--adaptive"])] == [False, True]
+    assert [parse("--demo", *flag).engine.adaptive for flag in ([], ["--adaptive"])] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("form", ["{} {}", "{}={}"])
@@ -149,7 +156,9 @@ def test_keys_of_the_draft_alone_change_nothing_and_say_so() -> None:
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3"])
 def test_the_drafts_cache_dtype_may_repeat_the_targets(dtype: str) -> None:
     target = ["--kv-cache-dtype", "fp8", "--kv-cache-scale", "1"]
-    assert parse("m", *spec(model="d", kv_cache_dtype=dtype), *target).kv_cache_dtype == "fp8"
+    assert (
+        parse("m", *spec(model="d", kv_cache_dtype=dtype), *target).engine.kv_cache_dtype == "fp8"
+    )
 
 
 def test_loopback_is_the_default() -> None:
@@ -171,7 +180,7 @@ def test_flags_without_effect_are_listed() -> None:
     ],
 )
 def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: bool) -> None:
-    assert parse("m", *argv).enable_prefix_caching is enabled
+    assert parse("m", *argv).engine.enable_prefix_caching is enabled
 
 
 @pytest.mark.parametrize(
@@ -187,7 +196,7 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", "--gpu-memory-utilization", "1.1"], "--gpu-memory-utilization must be in (0, 1]"),
         (["m", "--mem-fraction-static", "0"], "--mem-fraction-static must be in (0, 1]"),
         (
-            ["m", "--gpu-memory-utilization", ".9", "--num-gpu-blocks-override", "9"],
+            ["m", "--gpu-memory-utilization", ".9", "--num-gpu-blocks-override", "99"],
             "give one: --gpu-memory-utilization, --num-gpu-blocks-override",
         ),
         (["m", *HOSTS, "--mem-fraction-static", "0.8"], "several hosts must agree"),
@@ -202,7 +211,7 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", *spec(model="d", k=3)], "unknown keys ['k']"),
         (["m", *spec(model="d", kv_cache_dtype="fp8")], "--kv-cache-dtype, 'auto'; got 'fp8'"),
         (["m", *spec(num_speculative_tokens=3)], "needs a draft"),
-        (["m", *spec(model="d", num_speculative_tokens=9)], "0..8; got 9"),
+        (["m", *spec(model="d", num_speculative_tokens=9)], "0..8, got 9"),
         (["m", *spec(model="d", num_speculative_tokens=-1)], "got -1"),
         (["m", *spec(model="d", num_speculative_tokens=True)], "got True"),
         (["m", *spec(model="d", num_speculative_tokens=99)], "got 99"),
@@ -225,10 +234,13 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", *spec(model="d", draft_tensor_parallel_size=4)], "--tensor-parallel-size: 1; got 4"),
         (["m", "-tp", "8", *spec(model="d", draft_tensor_parallel_size=4)], "8; got 4"),
         (["--demo", *spec(model="d")], "--demo"),
-        (["m", *SGLANG, "--speculative-eagle-topk", "4"], "2..37 with eagle_topk 4"),
-        (["m", *SGLANG, *TREE, "--speculative-num-steps", "1"], "2..5 with eagle_topk 4 and 1"),
+        (["m", *SGLANG, "--speculative-eagle-topk", "4"], "2..37 with --speculative-eagle-topk 4"),
+        (
+            ["m", *SGLANG, *TREE, "--speculative-num-steps", "1"],
+            "2..5 with --speculative-eagle-topk 4 and 1",
+        ),
         (["m", *SGLANG, *TREE, "--exact"], "--exact works on chains"),
-        (["m", *SGLANG, *TREE, "--adaptive"], "--adaptive works on chains"),
+        (["m", *SGLANG, *TREE, "--adaptive"], "a choice of k (--adaptive or"),
         (["m", "--speculative-algorithm", "NGRAM"], "--speculative-algorithm"),
         (["m", "--speculative-draft-model-path", "d"], "--speculative-algorithm"),
         (
@@ -236,10 +248,10 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
             "must be 4",
         ),
         (["m", *SGLANG, *spec(model="d")], "--speculative-config"),
-        (["m", "--adaptive"], "--adaptive needs a draft"),
+        (["m", "--adaptive"], "at least 1 for --adaptive to choose"),
         (["--demo", "--adaptive", "--exact"], "--exact has one width"),
-        (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"so {TABLE}"),
-        (["--demo", "--adaptive", *spec(**{TABLE: [[1, 8, 1]]})], f"leave out {TABLE}"),
+        (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"leave {TABLE} out"),
+        (["--demo", "--adaptive", *spec(**{TABLE: [[1, 8, 1]]})], f"one of {TABLE} and --adaptive"),
         (["--demo", "--adaptive", *spec(**SYNTHETIC)], "which --adaptive would change"),
         (["--demo", *spec(**SYNTHETIC, **{TABLE: [[1, 8, 1]]})], f"which {TABLE} would change"),
         (["--demo", *spec(**{TABLE: [[2, 8, 1]]})], "begin at batch size 1"),

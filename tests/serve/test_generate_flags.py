@@ -64,7 +64,7 @@ def test_request_options_have_vllms_names() -> None:
     ],
 )
 def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
-    assert parse_generate_flags([*argv, "--prompt", "a"]).num_speculative_tokens == k
+    assert parse_generate_flags([*argv, "--prompt", "a"]).engine.num_speculative_tokens == k
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
     [
         (["m"], "--prompt"),
         (["--prompt", "a"], "--demo"),
-        (["m", "--prompt", "a", "--num-speculative-tokens", "99"], "0..8"),
+        (["m", "--prompt", "a", "--draft", "d", "--num-speculative-tokens", "99"], "0..8"),
         (["m", "--prompt", "a", "--num-speculative-tokens", "3"], "--draft"),
         (["--demo", "--draft", "d", "--prompt", "a"], "--draft"),
         (["--demo", "--prompt", "a", "--rejection-sample-method", "block"], "got 'block'"),

@@ -17,8 +17,12 @@ FP8 = ["--demo", "--kv-cache-dtype", "fp8", "--kv-cache-scale"]
 def test_a_written_file_is_what_the_flag_reads(tmp_path: Path) -> None:
     path = tmp_path / "factors.json"
     write_kv_scales(path, SCALES, {"prompts": 3})
-    assert parse_serve_flags([*FP8, f"{path}"])[0].kv_cache_scale == SCALES == read_kv_scales(path)
-    assert parse_serve_flags([*FP8, "0.5"])[0].kv_cache_scale == 0.5
+    assert (
+        parse_serve_flags([*FP8, f"{path}"])[0].engine.kv_cache_scale
+        == SCALES
+        == read_kv_scales(path)
+    )
+    assert parse_serve_flags([*FP8, "0.5"])[0].engine.kv_cache_scale == 0.5
 
 
 @pytest.mark.parametrize(
@@ -46,10 +50,10 @@ def test_other_files_are_refused_by_name(tmp_path: Path, content: Any, said: str
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--demo", "--kv-cache-dtype", "fp8"], "fp8 needs --kv-cache-scale: a FILE of factors"),
-        (["--demo", "--kv-cache-scale", "1"], "--kv-cache-scale needs --kv-cache-dtype fp8"),
-        ([*FP8, "-1"], "must be positive; got -1"),
-        ([*FP8, "nan"], "must be positive; got nan"),
+        (["--demo", "--kv-cache-dtype", "fp8"], "fp8 needs --kv-cache-scale: measured factors"),
+        (["--demo", "--kv-cache-scale", "1"], "--kv-cache-dtype must be fp8"),
+        ([*FP8, "-1"], "--kv-cache-scale must be positive, got -1"),
+        ([*FP8, "nan"], "must be positive, got nan"),
         ([*FP8, "nowhere.json"], "a number or a file that can be read; nowhere.json: No such file"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 from convert import read_parameter, safetensors_files
 from convert.outline import Outline
+from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.flags import parse_serve_flags
@@ -89,7 +90,7 @@ def test_a_pair_too_large_is_refused_before_its_target_is_read(
         load_pair(*pair)
     SmallDevice.limit *= 4
     with pytest.raises(ValueError, match=r"too small: .* GiB of KV cache and requests"):
-        load_pair(*pair, sizes={"max_num_seqs": 8, "page_size": None})
+        load_pair(*pair, configure=lambda *_: EngineConfig(max_num_seqs=8))
     assert reads == ["d2t"] * 2, "which tells whether the draft fits its target"
     assert load_pair(*pair).draft, "the weights alone fit"
 

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Collection
 
+from eagle3_jax.engine.config import EngineConfig
 from serve.load_flags import add_load_flags
-from serve.speculation_flags import check_num_speculative_tokens
 
 COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
 COUNTS += ("concurrency", "pages")
@@ -66,7 +66,7 @@ def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled"
 
 def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
     """As `check_flags`, for studies that measure nothing without drafts."""
-    if check_num_speculative_tokens(flags.k) == 0:
+    if EngineConfig(num_speculative_tokens=flags.k).num_speculative_tokens == 0:
         raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
     check_flags(flags, methods)
 

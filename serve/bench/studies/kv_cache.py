@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eagle3_jax.engine import KVScales, Request
+from eagle3_jax.engine import EngineConfig, KVScales, Request
 from eagle3_jax.engine.kv_peaks import HEADROOM
 from eagle3_jax.engine.logprobs import PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
@@ -28,7 +28,7 @@ from serve.bench.common.flags import (
 )
 from serve.bench.common.held_out import HeldOutPrompt, held_out
 from serve.bench.common.tables import titled
-from serve.cache_flags import add_scale_flag, parse_scale
+from serve.engine_flags import add_scale_flag, read_scale
 from serve.engine_messages import EngineLike
 from serve.kv_scale_file import write_kv_scales
 from serve.loading import LoadedPair, build_engine
@@ -85,7 +85,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Compares caches of several dtypes, or writes the factors of one."""
     given = flags.kv_cache_scale
-    scale = None if given is None else parse_scale(given)
+    scale = None if given is None else read_scale(given)
+    if scale is not None:
+        EngineConfig(kv_cache_dtype="fp8", kv_cache_scale=scale)  # Refuses it before it loads.
     found, pair = conditions(), given_pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts)
     if scale is None:

@@ -49,10 +49,10 @@ def test_every_server_has_a_command_line_that_the_server_takes() -> None:
     options = {
         name: parse_serve_flags(flags)[0] for name, flags in server_flags(3, most=16).items()
     }
-    assert [name for name, option in options.items() if option.adaptive] == [ADAPTIVE]
+    assert [name for name, option in options.items() if option.engine.adaptive] == [ADAPTIVE]
     assert options[FIXED] == options[AGAIN]
-    assert options[PLAIN].speculation.num_speculative_tokens_per_batch_size == ((1, 16, 0),)
-    ks = {name: option.speculation.num_speculative_tokens for name, option in options.items()}
+    assert options[PLAIN].engine.num_speculative_tokens_per_batch_size == ((1, 16, 0),)
+    ks = {name: option.engine.num_speculative_tokens for name, option in options.items()}
     assert ks == {ADAPTIVE: 3, FIXED: 3, AGAIN: 3, PLAIN: 3, ALONE: 0}
 
 

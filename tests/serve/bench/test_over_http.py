@@ -111,9 +111,9 @@ def test_alone_and_at_random_moments_it_may_add_ten_milliseconds(
 
 def test_the_server_is_a_command_line_that_it_takes() -> None:
     options = parse_serve_flags(server_flags(3, 32, 200))[0]
-    assert (options.demo, options.max_num_seqs, options.max_model_len) == (True, 32, 200)
-    assert options.speculation.num_speculative_tokens == 3
-    assert not options.enable_prefix_caching
+    assert (options.demo, options.engine.max_num_seqs, options.max_model_len) == (True, 32, 200)
+    assert options.engine.num_speculative_tokens == 3
+    assert not options.engine.enable_prefix_caching
 
 
 def test_cores_are_the_first_and_the_last() -> None:

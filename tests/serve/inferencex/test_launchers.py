@@ -60,9 +60,9 @@ def test_every_launcher_starts_a_server_as_the_job_says(job: Job, tmp_path: Path
     options, speculative = served(tmp_path), "_mtp" in job.launcher.name
     assert options.model == f"/hub/{job.variables['MODEL']}"
     assert options.served_model_name == (job.variables["MODEL"],)
-    assert (options.parallel.tensor_parallel_size, options.max_num_seqs) == (4, 4)
-    assert options.parallel.enable_expert_parallel and not options.enable_prefix_caching
-    assert options.speculation.num_speculative_tokens == (3 if speculative else 0)
+    assert (options.parallel.tensor_parallel_size, options.engine.max_num_seqs) == (4, 4)
+    assert options.parallel.enable_expert_parallel and not options.engine.enable_prefix_caching
+    assert options.engine.num_speculative_tokens == (3 if speculative else 0)
     asked = (tmp_path / "client").read_text().splitlines()
     assert ("--use-chat-template" in asked) == speculative
     assert asked[asked.index("--num-prompts") + 1] == "40"
@@ -79,8 +79,8 @@ def test_draft_k_and_synthetic_acceptance_come_from_the_environment(tmp_path: Pa
     assert launch(tmp_path, job.launcher, **job.variables, **more).returncode == 0
     options = served(tmp_path)
     assert options.speculation.draft == str(tmp_path)
-    assert options.speculation.num_speculative_tokens == 6
-    assert options.speculation.acceptance["synthetic_acceptance_length"] == 2.88
+    assert options.engine.num_speculative_tokens == 6
+    assert options.engine.synthetic_acceptance_length == 2.88
     assert not options.parallel.enable_expert_parallel
     assert json.loads((tmp_path / "server").read_text().splitlines()[-1])["method"] == "eagle3"
 

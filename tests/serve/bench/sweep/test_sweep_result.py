@@ -154,11 +154,11 @@ def test_configurations_are_command_lines_that_the_server_takes(name: str) -> No
     for model, draft in ((None, None), ("/target", "/draft")):
         flags = own_flags(chosen, PLAN, model, draft, ["--max-num-seqs", "9"])
         options = parse_serve_flags(flags)[0]
-        speculation = options.speculation
+        engine = options.engine
         assert (options.demo, options.model) == (model is None, model)
-        assert speculation.num_speculative_tokens == chosen.k
-        assert speculation.acceptance.get("synthetic_acceptance_length") == chosen.synthetic
-        assert not options.enable_prefix_caching and options.max_num_seqs == 9
+        assert engine.num_speculative_tokens == chosen.k
+        assert engine.synthetic_acceptance_length == chosen.synthetic
+        assert not engine.enable_prefix_caching and engine.max_num_seqs == 9
         assert options.max_model_len is not None and options.max_model_len > 96 + 32
 
 

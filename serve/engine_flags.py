@@ -1,0 +1,133 @@
+"""The engine's options as flags, for every command that builds an engine.
+
+A flag whose `dest` is a field of EngineConfig is an option of the engine; there is nothing else to
+write for a new one. What values may be, and which go together, EngineConfig says.
+"""
+
+import argparse
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv_scales import KVScales
+from serve.kv_scale_file import read_kv_scales
+from serve.speculation_flags import Speculation, add_speculation_flags
+
+KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
+KERNELS = ("auto", "pallas", "xla", "reference")
+HOW_TO_MEASURE = "eagle3-bench kv-cache --model MODEL --draft DRAFT --measure FILE"
+FLAGS = {
+    "adaptive": "--adaptive",
+    "eagle_topk": "--speculative-eagle-topk",
+    "exact mode": "--exact",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "kv_cache_scale": "--kv-cache-scale",
+    "max_model_len": "--max-model-len",
+    "max_num_seqs": "--max-num-seqs",
+    "num_draft_tokens": "--speculative-num-draft-tokens",
+    "num_pages": "--num-gpu-blocks-override",
+    "page_size": "--block-size",
+    "prefill_chunk": "--max-num-batched-tokens",
+}
+"""What EngineConfig's errors name, under the names that a command line has for it."""
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
+    """Adds the groups "speculation" and "engine"; keys: also what `add_speculation_flags` adds."""
+    add_speculation_flags(parser, keys=keys)
+    group = parser.add_argument_group("engine")
+
+    def count(*names: str, dest: str, help: str) -> None:
+        group.add_argument(*names, type=int, metavar="N", dest=dest, help=help)
+
+    count("--max-model-len", "--context-length", dest="max_model_len", help="prompt + answer")
+    count(
+        "--max-num-seqs",
+        "--max-running-requests",
+        dest="max_num_seqs",
+        help="requests decoded together",
+    )
+    count("--block-size", "--page-size", dest="page_size", help="tokens a cache page holds")
+    count("--num-gpu-blocks-override", dest="num_pages", help="cache pages")
+    count(
+        "--max-num-batched-tokens",
+        "--chunked-prefill-size",
+        dest="prefill_chunk",
+        help="prompt tokens a chunk",
+    )
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default="auto",
+        help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
+    )
+    add_scale_flag(group)
+    group.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default="auto",
+        help="how operations run; auto: pallas on GPUs, xla on CPU",
+    )
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="reuse the cache pages of prompts that began alike (the default)",
+    )
+    group.add_argument(
+        "--disable-radix-cache",
+        action="store_false",
+        dest="enable_prefix_caching",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+    group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
+
+
+def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> EngineConfig:
+    """The engine of these flags; sizes that are not given are EngineConfig's defaults.
+
+    Raises ValueError, naming the flag, for what can't work.
+    """
+    found = {field.name: getattr(flags, field.name, None) for field in fields(EngineConfig)}
+    found |= speculation.engine
+    found["kv_cache_dtype"] = flags.kv_cache_dtype.removesuffix("_e4m3")
+    if flags.kv_cache_scale is not None:
+        found["kv_cache_scale"] = read_scale(flags.kv_cache_scale)
+    given = {name: value for name, value in found.items() if value not in (None, "auto")}
+    try:
+        return EngineConfig(**given)
+    except ValueError as error:
+        raise ValueError(_under_flags_names(str(error))) from error
+
+
+def add_scale_flag(parser: Any) -> None:
+    """--kv-cache-scale, to a parser or a group of one."""
+    parser.add_argument(
+        "--kv-cache-scale",
+        metavar="FILE|X",
+        help=f"factors of an fp8 cache: FILE, one a pool ({HOW_TO_MEASURE}); or X for all pools",
+    )
+
+
+def read_scale(given: str) -> float | KVScales:
+    """A number or the factors of a file; ValueError for what is neither."""
+    try:
+        return float(given)
+    except ValueError:
+        pass
+    try:
+        return read_kv_scales(Path(given))
+    except OSError as error:
+        raise ValueError(
+            "--kv-cache-scale must be a number or a file that can be read; "
+            f"{given}: {error.strerror}"
+        ) from error
+
+
+def _under_flags_names(message: str) -> str:
+    """`page_size must be ...` as `--block-size must be ...`."""
+    names = "|".join(sorted(FLAGS, key=len, reverse=True))
+    return re.sub(rf"(?<![\w-])({names})(?!\w)", lambda found: FLAGS[found[1]], message)

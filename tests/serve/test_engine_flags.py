@@ -1,0 +1,150 @@
+"""One group of flags makes the engine's configuration for every command, without importing JAX."""
+
+import json
+import subprocess
+import sys
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+
+from eagle3_jax.engine import EngineConfig
+from serve.flags import parse_serve_flags
+from serve.generate_flags import parse_generate_flags
+
+SPECULATION = {
+    "model": "d",
+    "num_speculative_tokens": 2,
+    "num_speculative_tokens_per_batch_size": [[1, 4, 2], [5, 8, 0]],
+}
+EVERYTHING = ["m", "--speculative-config", json.dumps(SPECULATION), "--max-model-len", "256"]
+EVERYTHING += ["--max-num-seqs", "6", "--block-size", "8", "--num-gpu-blocks-override", "199"]
+EVERYTHING += ["--max-num-batched-tokens", "32", "--kv-cache-dtype", "fp8_e4m3"]
+EVERYTHING += ["--kv-cache-scale", "0.5", "--kernels", "xla", "--no-enable-prefix-caching"]
+TREE = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "4"]
+TREE += ["--speculative-num-draft-tokens", "12"]
+NO_FLAG = {"batch_buckets", "enable_structured_outputs"}
+"""Fields that commands set themselves."""
+
+
+def serve(*argv: str) -> EngineConfig:
+    return parse_serve_flags(argv)[0].engine
+
+
+def generate(*argv: str) -> EngineConfig:
+    return parse_generate_flags([*argv, "--prompt", "a"]).engine
+
+
+COMMANDS = pytest.mark.parametrize("parse", [serve, generate])
+
+
+@COMMANDS
+def test_every_option_of_the_engine_is_a_flag_of_every_command(parse: Any) -> None:
+    assert parse(*EVERYTHING) == EngineConfig(
+        num_speculative_tokens=2,
+        num_speculative_tokens_per_batch_size=((1, 4, 2), (5, 8, 0)),
+        max_model_len=256,
+        max_num_seqs=6,
+        page_size=8,
+        num_pages=199,
+        prefill_chunk=32,
+        kv_cache_dtype="fp8",
+        kv_cache_scale=0.5,
+        kernels="xla",
+        enable_prefix_caching=False,
+    )
+    assert parse("--demo", "--adaptive").adaptive and parse("--demo", "--exact").exact
+    tree = parse("--demo", *TREE)
+    assert (tree.eagle_topk, tree.num_draft_tokens, tree.num_speculative_tokens) == (4, 12, 3)
+    forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1, 0.5, 0]}
+    synthetic = parse("--demo", "--speculative-config", json.dumps(forced))
+    assert synthetic.synthetic_acceptance_rates == (1, 0.5, 0)
+
+
+@COMMANDS
+def test_without_flags_the_defaults_are_the_engines(parse: Any) -> None:
+    assert parse("--demo") == EngineConfig()
+
+
+@COMMANDS
+def test_no_field_of_the_configuration_is_without_a_flag(parse: Any) -> None:
+    """A new field fails here until a flag has its name as `dest`, or a key of the JSON has it."""
+    read: set[str] = set()
+    argvs = [EVERYTHING, ["--demo", "--adaptive", *TREE[:2]], ["--demo", "--exact"]]
+    argvs.append(["--demo", *TREE])
+    for argv in argvs:
+        try:
+            config = parse(*argv)
+        except SystemExit as error:
+            raise AssertionError(f"{argv} is refused") from error
+        read |= {f.name for f in fields(EngineConfig) if getattr(config, f.name) != f.default}
+    synthetic = {"rejection_sample_method", "synthetic_acceptance_length"}
+    synthetic |= {"synthetic_acceptance_rates"}
+    with_default = {f.name for f in fields(EngineConfig) if f.default is not MISSING}
+    assert with_default - read == NO_FLAG | synthetic
+
+
+def test_keys_of_the_json_are_flags_of_generate() -> None:
+    config = {"model": "d", "num_speculative_tokens": 5, "rejection_sample_method": "standard"}
+    flags = ["--draft", "d", "--num-speculative-tokens", "5"]
+    flags += ["--rejection-sample-method", "standard"]
+    said = generate("m", "--speculative-config", json.dumps(config))
+    assert generate("m", *flags) == said
+
+
+@pytest.mark.parametrize(
+    "more, naming",
+    [
+        (["--speculative-config", '{"model": "d"}'], "leave out --draft"),
+        (TREE, "SGLang's flags and --draft"),
+    ],
+)
+def test_speculation_is_said_in_one_way(
+    more: list[str], naming: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        generate("m", "--draft", "d", *more)
+    assert naming in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv, naming",
+    [
+        (["--block-size", "0"], "--block-size must be at least 1"),
+        (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens must be at least 1"),
+        (["--num-gpu-blocks-override", "1"], "--num-gpu-blocks-override must be at least"),
+        (["--max-model-len", "1"], "--max-model-len must be at least 2"),
+        (["--exact", "--adaptive"], "--exact has one width: leave --adaptive out"),
+    ],
+)
+@COMMANDS
+def test_the_engines_errors_name_flags(
+    parse: Any, argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse("--demo", *argv)
+    error = capsys.readouterr().err
+    assert left.value.code == 2 and naming in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "module, argv, status",
+    [
+        ("serve.cli", ["--help"], 0),
+        ("serve.cli", ["m", "--nonsense"], 2),
+        ("serve.cli", [*EVERYTHING, "--port", "-1"], 2),
+        ("serve.generate", ["--help"], 0),
+        ("serve.generate", ["m", "--prompt", "a", "--block-size", "0"], 2),
+    ],
+)
+def test_help_and_mistakes_do_not_wait_for_jax(module: str, argv: list[str], status: int) -> None:
+    code = (
+        f"import sys, {module} as command\n"
+        f"try: command.main({argv!r})\n"
+        "except SystemExit as left: status = left.code or 0\n"
+        "heavy = {'jax', 'jaxlib', 'numpy', 'torch', 'fastapi', 'pydantic'} & set(sys.modules)\n"
+        f"assert status == {status}, status\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
