@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import fastapi
@@ -14,7 +15,8 @@ from serve.logprobs import logprobs_by_id
 from serve.options import SpecMetricsLevel
 from serve.output_stream import OutputStream
 from serve.protocol import GenerationRequest
-from serve.responses import Choice, GenerationResponse
+from serve.request_record import Generated
+from serve.responses import Choice, GenerationResponse, SpecMetrics, usage
 from serve.service import Service, TokenizerLike
 from serve.spec_metrics import measure
 from serve.stamp import synthetic_stamp
@@ -46,6 +48,8 @@ class Form(Protocol):
 class UnderWay(Protocol):
     """An answer that is being made."""
 
+    @property
+    def choices(self) -> Choices: ...
     async def collect(self, stream: OutputStream) -> Response: ...
     def events(self, stream: OutputStream) -> AsyncIterator[bytes]: ...
 
@@ -79,8 +83,8 @@ class Answer:
             first = state.index not in begun
             begun.add(state.index)
             piece = self.form.piece(state, output, first, self._fields(state, output, first))
-            usage = {"usage": self.choices.usage} if self.body.continuous_usage else {}
-            yield event(self._body(self.form.chunk_object, [piece], first, **usage))
+            counts = {"usage": usage(self.choices.counts)} if self.body.continuous_usage else {}
+            yield event(self._body(self.form.chunk_object, [piece], first, **counts))
         if self.body.include_usage:
             yield event(self._body(self.form.chunk_object, [], False, **self._totals()))
         yield DONE
@@ -89,7 +93,7 @@ class Answer:
         """What is said of the answer as a whole: its usage, and its metrics if asked for."""
         rounds = [state.rounds for state in self.choices.states]
         metrics = measure(self.spec_metrics, self.num_spec_tokens, rounds)
-        return {"usage": self.choices.usage, **metrics}
+        return {"usage": usage(self.choices.counts), **metrics}
 
     def _body(self, kind: str, choices: list[Choice], first: bool, **totals: Any) -> str:
         fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
@@ -104,7 +108,8 @@ class Answer:
         """The fields that a choice, or one part of it, has in either endpoint."""
         fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
-            fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": state.spec}
+            spec = _spec_metrics(state)
+            fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": spec}
         if self.body.return_token_ids:
             fields["token_ids"] = list(part.token_ids)
         if self.body.token_origins:
@@ -150,9 +155,7 @@ async def answer(
         "model": body.model or service.model.names[0],
         **synthetic_stamp(service.engine.stats),
     }
-    choices = request.state.record.choices = Choices(
-        requests, num_prompts, prompt_only=body.prompt_only
-    )
+    choices = Choices(requests, num_prompts, prompt_only=body.prompt_only)
     under_way = Answer(
         body,
         choices,
@@ -174,6 +177,7 @@ async def respond(
     streamed: bool,
 ) -> Response:
     """The answer, streamed or whole; a client that hangs up gives its requests up."""
+    request.state.record.count = partial(_generated, under_way.choices)
     if streamed:
         return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
     try:
@@ -182,3 +186,26 @@ async def respond(
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         service.engine.cancel(stream)
+
+
+def _generated(choices: Choices) -> Generated:
+    """What the request's record says of its choices."""
+    counts = choices.counts
+    return Generated(
+        prompt_ids=choices.states[0].request.prompt_ids,
+        prompt_tokens=counts.prompt,
+        cached_tokens=counts.cached,
+        completion_tokens=counts.completion,
+        accepted_tokens=sum(state.acceptance.num_accepted_tokens for state in choices.states),
+        finish_reasons=[state.finish_reason or "abort" for state in choices.states],
+        first_output=choices.first_output,
+    )
+
+
+def _spec_metrics(state: ChoiceState) -> SpecMetrics:
+    counts = state.acceptance
+    return SpecMetrics(
+        rounds=len(state.rounds),
+        accepted=counts.num_accepted_tokens,
+        accept_length=counts.accept_length,
+    )

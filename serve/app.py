@@ -20,7 +20,7 @@ from serve.native import native_router
 from serve.operation_flags import Operations
 from serve.page import page_router
 from serve.profiling import profiling_router
-from serve.request_record import Observer, Recorded
+from serve.request_record import Recorded, RecordHandler
 from serve.responses import ModelCard, ModelList
 from serve.service import Service
 from serve.stamp import SyntheticHeader
@@ -32,11 +32,13 @@ STOP_TIMEOUT_S = 2.0
 
 
 def create_app(
-    service: Service, operations: Operations | None = None, observers: Sequence[Observer] = ()
+    service: Service,
+    operations: Operations | None = None,
+    record_handlers: Sequence[RecordHandler] = (),
 ) -> FastAPI:
     """The application; its lifespan starts the engine thread and stops it.
 
-    observers: are shown the record of every request.
+    record_handlers: are given the record of every request.
     """
     operations = operations or Operations()
 
@@ -63,7 +65,7 @@ def create_app(
         app.add_middleware(RequireKey, keys=operations.api_keys)
     app.add_middleware(Arriving, arrivals=service.arrivals)
     app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
-    app.add_middleware(Recorded, observers=observers)
+    app.add_middleware(Recorded, handlers=record_handlers)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
     app.include_router(native_router(service))

@@ -11,6 +11,7 @@ from eagle3_jax.engine import Request, RequestOutput
 from serve.answer import answer
 from serve.answer_form import answer_form
 from serve.answer_parser import AnswerParser
+from serve.chat_messages import delta, whole_message
 from serve.choices import ChoiceState
 from serve.completions import too_long
 from serve.errors import invalid_request, shortened
@@ -55,7 +56,7 @@ class ChatForm:
         """A finished choice."""
         parts = self._parser().take(state.token_ids, "".join(state.text), final=True)
         fields = self._ended(shared, bool(parts.calls))
-        return ChatChoice(**fields, logprobs=self._logprobs(state), message=parts.message())
+        return ChatChoice(**fields, logprobs=self._logprobs(state), message=whole_message(parts))
 
     def piece(
         self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
@@ -67,8 +68,8 @@ class ChatForm:
         final = output.finish_reason is not None
         parts = parser.take(output.token_ids, output.text, final=final)
         fields = self._ended(shared, parser.has_calls)
-        told = self._logprobs(output)
-        return ChatChunkChoice(**fields, logprobs=told, delta=parts.delta(first))
+        logprobs = self._logprobs(output)
+        return ChatChunkChoice(**fields, logprobs=logprobs, delta=delta(parts, first))
 
     def _parser(self) -> AnswerParser:
         offered = self._body.offered
@@ -76,7 +77,7 @@ class ChatForm:
             self._service.tokenizer,
             self._service.reading,
             inside_reasoning=self._inside_reasoning,
-            schemas={f.name: f.parameters or {} for f in offered} if offered else None,
+            schemas={tool.name: tool.parameters for tool in offered} if offered else None,
             one_call=self._body.parallel_tool_calls is False,
             tells_reasoning=self._body.include_reasoning is not False,
             skip_special=self._body.skips_special,

@@ -1,4 +1,4 @@
-"""Engine outputs as the choices of one HTTP request."""
+"""Engine outputs gathered as the choices of one client request."""
 
 import time
 from collections import Counter
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from eagle3_jax.engine import Acceptance, Request, RequestOutput, Round
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from serve.output_stream import OutputStream
-from serve.responses import PromptTokensDetails, SpecMetrics, Usage
 
 
 @dataclass
@@ -33,14 +32,9 @@ class ChoiceState:
         return self.request.sampling.seed
 
     @property
-    def spec(self) -> SpecMetrics:
-        """Rounds, accepted drafts and accept length (docs/metrics.md)."""
-        counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
-        return SpecMetrics(
-            rounds=len(self.rounds),
-            accepted=counts.num_accepted_tokens,
-            accept_length=counts.accept_length,
-        )
+    def acceptance(self) -> Acceptance:
+        """What speculation did for this choice (docs/metrics.md)."""
+        return Acceptance(Counter(self.rounds), num_speculative_tokens=0)
 
     def take(self, output: RequestOutput) -> None:
         """Adds an output."""
@@ -55,8 +49,17 @@ class ChoiceState:
         self.stop_reason = output.stop_reason
 
 
+@dataclass(frozen=True)
+class TokenCounts:
+    """A prompt counts once however many choices it has; cached tokens were not run again."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+
 class Choices:
-    """The choices of one HTTP request, filled from its output stream."""
+    """The choices of one client request, filled from its output stream."""
 
     def __init__(
         self, requests: Sequence[Request], num_prompts: int, *, prompt_only: bool = False
@@ -75,17 +78,13 @@ class Choices:
         return self.states[0].seed
 
     @property
-    def usage(self) -> Usage:
-        """The tokens so far; a prompt counts once however many choices it has: as its first."""
+    def counts(self) -> TokenCounts:
+        """The tokens so far."""
         firsts = self.states[:: self._siblings]
-        prompts = sum(len(state.request.prompt_ids) for state in firsts)
-        tokens = sum(len(state.token_ids) for state in self.states)
-        cached = sum(state.cached_tokens for state in firsts)
-        return Usage(
-            prompt_tokens=prompts,
-            completion_tokens=tokens,
-            total_tokens=prompts + tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        return TokenCounts(
+            prompt=sum(len(state.request.prompt_ids) for state in firsts),
+            cached=sum(state.cached_tokens for state in firsts),
+            completion=sum(len(state.token_ids) for state in self.states),
         )
 
     async def follow(

@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 from serve import kimi_k2, minimax_m2
 from serve.answer_reader import END_OF_THINK, THINK, AnswerReader
+from serve.chat_format.tool import ToolSpec
 from serve.kimi_grammar import kimi_calls
 from serve.marked_text import Mark
 from serve.minimax_grammar import minimax_calls
-from serve.reasoning import Encoder, id_of
-from serve.tools import Function
+from serve.reasoning import SpecialTokens, id_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Dialect:
     name: str
     reader: type[AnswerReader]
     call_marks: tuple[Mark, ...]
-    grammar: Callable[[Sequence[Function], bool], list[str]]
+    grammar: Callable[[Sequence[ToolSpec], bool], list[str]]
     always_reasons: bool
     arguments_as_objects: bool
 
@@ -78,7 +78,7 @@ PLAIN = ChatReading()
 
 
 def choose_reading(
-    tokenizer: Encoder,
+    tokenizer: SpecialTokens,
     reasoning_parser: str = "auto",
     tool_call_parser: str = "auto",
     auto_tool_choice: bool | None = None,

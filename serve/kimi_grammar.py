@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from eagle3_jax.structured_outputs import WHITESPACE
-from serve.tools import Function
+from serve.chat_format.tool import ToolSpec
 
 OPTIONS = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
 SECTION = "calls: <|tool_calls_section_begin|> {calls} <|tool_calls_section_end|>"
@@ -15,12 +15,12 @@ CALL = (
 INDEX = "INDEX: /[0-9]{1,3}/"
 
 
-def kimi_calls(functions: Sequence[Function], once: bool) -> list[str]:
+def kimi_calls(tools: Sequence[ToolSpec], once: bool) -> list[str]:
     """Rules of `calls`: one call or several of any of the functions, arguments by their schemas."""
-    any_call = "(" + " | ".join(f"call_{n}" for n in range(len(functions))) + ")"
+    any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
     rules = [SECTION.format(calls=any_call if once else f"{any_call}+"), INDEX]
-    for n, function in enumerate(functions):
-        schema = json.dumps({"type": "object"} | (function.parameters or {}) | OPTIONS)
-        header = json.dumps(f"functions.{function.name}:")
+    for n, tool in enumerate(tools):
+        schema = json.dumps({"type": "object", **tool.parameters, **OPTIONS})
+        header = json.dumps(f"functions.{tool.name}:")
         rules.append(CALL.format(n=n, header=header, schema=schema))
     return rules

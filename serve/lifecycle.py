@@ -14,8 +14,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from serve.accepting import accept
+from serve.arrivals import Arrivals
 from serve.connection import Waiting, timed_connection
-from serve.service import Service
+from serve.engine_thread import EngineThread
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -61,7 +62,8 @@ class GracefulServer(uvicorn.Server):
     def __init__(
         self,
         app: FastAPI,
-        service: Service,
+        engine: EngineThread,
+        arrivals: Arrivals,
         *,
         drain_timeout_s: float,
         client_timeout_s: float = 60.0,
@@ -78,7 +80,7 @@ class GracefulServer(uvicorn.Server):
             timeout_graceful_shutdown=CONNECTION_TIMEOUT_S,
         )
         super().__init__(config)
-        self._engine, self._arrivals = service.engine, service.arrivals
+        self._engine, self._arrivals = engine, arrivals
         self._drain_timeout_s = drain_timeout_s
         self._max_connections = max_connections
         self._accepting: list[asyncio.Task[None]] = []

@@ -5,22 +5,17 @@ JSON has no infinity: what is lower, or no number at all, is sent as -9999, as v
 
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel
 
 from eagle3_jax.engine import Logprob
 from eagle3_jax.engine.logprobs import LogprobsOfToken
 from eagle3_jax.sampling_limits import MAX_LOGPROBS
+from serve.marked_text import TokenBytes
 
 LEAST = -9999.0
 LogprobsById = dict[str, dict[str, float | int | str]]
-
-
-class TokenBytes(Protocol):
-    """What it takes to write a token (`convert.tokenizer.Tokenizer`)."""
-
-    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
 class CompletionLogprobs(BaseModel):

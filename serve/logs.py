@@ -2,14 +2,14 @@
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from serve.api_keys import is_open
 from serve.operation_flags import LogFormat
 from serve.repeats import OncePerSecond
-from serve.request_record import Observer, RequestRecord
-from serve.service import TokenizerLike
+from serve.request_record import RecordHandler, RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ def configure_logging(log_format: LogFormat) -> None:
     logging.getLogger("serve").setLevel(logging.INFO)
 
 
-def log_requests(tokenizer: TokenizerLike | None) -> Observer:
-    """What writes a line for a record, with its first prompt if there is a tokenizer to spell it.
+def log_requests(spell: Callable[[int], bytes] | None) -> RecordHandler:
+    """What writes a line for a record; spell: gives a token's bytes, None leaves prompts out.
 
     Probes and collectors are not worth a line, whether the server is ready or not.
     """
@@ -72,9 +72,10 @@ def log_requests(tokenizer: TokenizerLike | None) -> Observer:
         if is_open(record.path) and record.status in (200, 503):
             return
         fields = record.fields()
-        if tokenizer and record.choices:
-            prompt = record.choices.states[0].request.prompt_ids
-            fields["prompt"] = b"".join(map(tokenizer.token_bytes, prompt)).decode(errors="replace")
+        if spell and record.generated:
+            fields["prompt"] = b"".join(map(spell, record.generated.prompt_ids)).decode(
+                errors="replace"
+            )
         logger.info("request", extra={"fields": fields})
 
     return log

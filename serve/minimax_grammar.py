@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from serve.chat_format.tool import ToolSpec
 from serve.json_values import allowed_types
 from serve.kimi_grammar import OPTIONS
 from serve.minimax_m2 import END_OF_VALUE
-from serve.tools import Function
 
 SECTION = 'calls: /\\n{{0,3}}/ <minimax:tool_call> "\\n" {calls} </minimax:tool_call>'
 CALL = 'call_{n}: {head} {parameters} "</invoke>\\n"'
@@ -16,21 +16,21 @@ TEXT = f"text[suffix={json.dumps(END_OF_VALUE)}]: /(.|\\n)*/"
 ANY = 'any: "<parameter name=\\"" /[\\w.-]+/ "\\">" text "\\n"'
 
 
-def minimax_calls(functions: Sequence[Function], once: bool) -> list[str]:
+def minimax_calls(tools: Sequence[ToolSpec], once: bool) -> list[str]:
     """Rules of `calls`: one call or several of any of the functions.
 
     Parameters come in the order of the schema, each at most once; what is to be no string is JSON.
     """
-    any_call = "(" + " | ".join(f"call_{n}" for n in range(len(functions))) + ")"
+    any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
     rules = [SECTION.format(calls=any_call if once else f"{any_call}+"), TEXT, ANY]
-    for n, function in enumerate(functions):
-        rules += _call(n, function)
+    for n, tool in enumerate(tools):
+        rules += _call(n, tool)
     return rules
 
 
-def _call(n: int, function: Function) -> Iterator[str]:
-    schema = function.parameters or {}
-    head = json.dumps(f'<invoke name="{function.name}">\n')
+def _call(n: int, tool: ToolSpec) -> Iterator[str]:
+    schema = tool.parameters
+    head = json.dumps(f'<invoke name="{tool.name}">\n')
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         yield CALL.format(n=n, head=head, parameters="any*")

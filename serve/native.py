@@ -1,7 +1,6 @@
 """POST /generate: SGLang's native endpoint. Every event of a stream holds all there is so far."""
 
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any
 import fastapi
 from fastapi import APIRouter, Response
 
-from eagle3_jax.engine import Acceptance, Logprob, Request
+from eagle3_jax.engine import Logprob, Request
 from eagle3_jax.engine.logprobs import LogprobsOfToken
 from serve.answer import respond
 from serve.choices import Choices, ChoiceState
@@ -40,7 +39,7 @@ def native_router(service: Service) -> APIRouter:
         asked = [one for one, _ in planned]
         stream = await service.engine.submit(requests)
         stamp = synthetic_stamp(service.engine.stats)
-        choices = request.state.record.choices = Choices(requests, len(body.asked))
+        choices = Choices(requests, len(body.asked))
         answer = NativeAnswer(body, asked, choices, service.tokenizer, stamp)
         return await respond(service, request, answer, stream, streamed=bool(body.stream))
 
@@ -153,7 +152,7 @@ def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
 def speculation(state: ChoiceState) -> dict[str, Any]:
     """SGLang's figures of one answer, whose accept length counts the token of the prefill too;
     nothing where no drafts were verified."""
-    counts = Acceptance(Counter(state.rounds), num_speculative_tokens=0)
+    counts = state.acceptance
     if not counts.num_drafts:
         return {}
     return {

@@ -6,24 +6,23 @@ from typing import Protocol
 
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.answer_reader import END_OF_THINK, THINK
-from serve.marked_text import Mark
+from serve.marked_text import Mark, TokenBytes
 
 
-class Encoder(Protocol):
-    """Encodes special strings as their ids if told to, and tells what ids stand for."""
+class SpecialTokens(TokenBytes, Protocol):
+    """Encodes special strings as their ids if asked to, and spells ids."""
 
     def encode(self, text: str, add_special: bool = False) -> list[int]: ...
-    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
-def id_of(mark: Mark, tokenizer: Encoder) -> int | None:
+def id_of(mark: Mark, tokenizer: SpecialTokens) -> int | None:
     """The id of a mark; None where it is no token of its own."""
     ids = tokenizer.encode(mark.text, add_special=True)
     return ids[0] if len(ids) == 1 else None
 
 
 def end_of_open_reasoning(
-    prompt: Sequence[int], tokenizer: Encoder, *, always: bool = False
+    prompt: Sequence[int], tokenizer: SpecialTokens, *, always: bool = False
 ) -> int | None:
     """The id that ends the reasoning in which the prompt ends; None where it doesn't.
 

@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: for its line in the log, and its span in a trace."""
+"""The record of one HTTP request: for its line in the log, and its span in a trace."""
 
 import re
 import time
@@ -10,20 +10,36 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.choices import Choices
-
 REQUEST_ID = "x-request-id"
 FIT_FOR_LOGS = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
 
 LONGEST = 200
-"""Characters of a method or a path that are told."""
+"""Characters of a method or a path that are kept."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a request has generated, its prompts and choices together.
+
+    prompt_ids: the first prompt. finish_reasons: of each choice, "abort" where it was given up.
+    first_output: when it came, in seconds of the monotonic clock.
+    """
+
+    prompt_ids: Sequence[int]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    accepted_tokens: int
+    finish_reasons: list[str]
+    first_output: float | None
 
 
 @dataclass
 class RequestRecord:
     """A request from its head to the last byte of its answer; times are in seconds.
 
-    choices: what it generates, once that is known; status 499 if the client went away before.
+    count: reads what it has generated so far, once it generates; `generated` is what it says at the
+    end. status: 499 if the client went away before there was one.
     """
 
     request_id: str
@@ -31,22 +47,17 @@ class RequestRecord:
     path: str
     headers: Headers = field(repr=False)
     status: int = 499
-    choices: Choices | None = None
+    count: Callable[[], Generated] | None = field(default=None, repr=False)
+    generated: Generated | None = None
     began: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
     """The same on the wall's clock, in nanoseconds since 1970."""
     duration: float = 0.0
 
     @property
-    def finish_reasons(self) -> list[str]:
-        """How each choice ended; "abort" where it was given up."""
-        states = self.choices.states if self.choices else ()
-        return [state.finish_reason or "abort" for state in states]
-
-    @property
     def time_to_first_token(self) -> float | None:
         """From the request's head to the first output of any choice."""
-        first = self.choices.first_output if self.choices else None
+        first = self.generated and self.generated.first_output
         return None if first is None else first - self.began
 
     def fields(self) -> dict[str, Any]:
@@ -58,20 +69,21 @@ class RequestRecord:
             "status": self.status,
             "duration_s": round(self.duration, 6),
         }
-        if self.choices is None:
+        if (generated := self.generated) is None:
             return fields
-        usage, first = self.choices.usage, self.time_to_first_token
+        first = self.time_to_first_token
         return fields | {
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "accepted_tokens": sum(state.spec.accepted for state in self.choices.states),
-            "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)),
+            "prompt_tokens": generated.prompt_tokens,
+            "cached_tokens": generated.cached_tokens,
+            "completion_tokens": generated.completion_tokens,
+            "accepted_tokens": generated.accepted_tokens,
+            "finish_reason": ",".join(dict.fromkeys(generated.finish_reasons)),
             "ttft_s": None if first is None else round(first, 6),
         }
 
 
-Observer = Callable[[RequestRecord], None]
+RecordHandler = Callable[[RequestRecord], None]
+"""Is given every record when its request has ended."""
 
 
 def cut(text: str) -> str:
@@ -80,14 +92,14 @@ def cut(text: str) -> str:
 
 
 class Recorded:
-    """Makes the record of every request, gives it an id and shows it to the observers at its end.
+    """Makes the record of every request, gives it an id and hands it to the handlers at its end.
 
     The id is the client's X-Request-ID if that is fit for a log, else a new one; the answer has it.
     """
 
-    def __init__(self, app: ASGIApp, observers: Sequence[Observer]) -> None:
+    def __init__(self, app: ASGIApp, handlers: Sequence[RecordHandler]) -> None:
         self._app = app
-        self._observers = observers
+        self._handlers = handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
@@ -113,5 +125,6 @@ class Recorded:
             raise
         finally:
             record.duration = time.monotonic() - record.began
-            for observe in self._observers:
-                observe(record)
+            record.generated = record.count and record.count()
+            for handle in self._handlers:
+                handle(record)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, SerializeAsAny
 
+from serve.choices import TokenCounts
 from serve.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsById
 from serve.spec_metrics import ResponseMetrics
 from serve.token_origins import TokenOrigin
@@ -27,6 +28,16 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+
+
+def usage(counts: TokenCounts) -> Usage:
+    """The counts as clients read them."""
+    return Usage(
+        prompt_tokens=counts.prompt,
+        completion_tokens=counts.completion,
+        total_tokens=counts.prompt + counts.completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+    )
 
 
 class SpecMetrics(BaseModel):
@@ -74,7 +85,7 @@ class ToolCall(BaseModel):
     function: FunctionCall
 
 
-class Message(BaseModel):
+class AssistantMessage(BaseModel):
     """A chat answer, or one streamed piece of it (the role comes with the first)."""
 
     role: Literal["assistant"] | None = None
@@ -87,13 +98,13 @@ class Message(BaseModel):
 class ChatChoice(Choice):
     """A whole chat answer."""
 
-    message: Message
+    message: AssistantMessage
 
 
 class ChatChunkChoice(Choice):
     """A streamed piece of a chat answer."""
 
-    delta: Message
+    delta: AssistantMessage
 
 
 class GenerationResponse(BaseModel):

@@ -41,7 +41,7 @@ from serve.notices import Say
 from serve.operation_flags import Operations
 from serve.options import ServeOptions
 from serve.other_engines import say_without_effect
-from serve.request_record import Observer
+from serve.request_record import RecordHandler
 from serve.sampling_defaults import choose_defaults
 from serve.service import ModelInfo, Service
 from serve.startup import LoggedStartup, StartupReport
@@ -202,12 +202,13 @@ def _directories(options: ServeOptions) -> tuple[Path, Path | None, str]:
 
 def _observers(
     operations: Operations, service: Service
-) -> tuple[list[Observer], Callable[[], object]]:
+) -> tuple[list[RecordHandler], Callable[[], object]]:
     """What is shown every request, and what sends off that of it which waits to be sent."""
-    observers: list[Observer] = []
+    observers: list[RecordHandler] = []
     send: Callable[[], object] = list
     if operations.log_each_request:
-        observers.append(log_requests(service.tokenizer if operations.log_prompts else None))
+        spell = service.tokenizer.token_bytes if operations.log_prompts else None
+        observers.append(log_requests(spell))
     if operations.otlp_endpoint is not None:
         observer, send = trace_to(operations.otlp_endpoint, service.model.names[0])
         observers.append(observer)
@@ -224,7 +225,7 @@ def _seed_source(seed: int | None) -> Callable[[], int]:
 async def _serve(
     options: ServeOptions,
     service: Service,
-    observers: Sequence[Observer],
+    observers: Sequence[RecordHandler],
     address: socket.socket,
     report: Report,
     leader: Leader | None,
@@ -232,7 +233,8 @@ async def _serve(
 ) -> int:
     server = GracefulServer(
         create_app(service, options.operations, observers),
-        service,
+        service.engine,
+        service.arrivals,
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
         max_connections=max_connections,

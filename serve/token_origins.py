@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from serve.logprobs import TokenBytes
+from serve.marked_text import TokenBytes
 
 
 class TokenOrigin(BaseModel):

@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from serve.chat_format.tool import ToolSpec
 from serve.errors import invalid_option
 
 
@@ -62,12 +63,14 @@ class ToolFields(BaseModel):
         return [tool.model_dump(exclude_unset=True) for tool in tools]
 
     @property
-    def offered(self) -> list[Function]:
+    def offered(self) -> list[ToolSpec]:
         """The functions the model knows of."""
-        return [] if self.tool_choice == "none" else [tool.function for tool in self.tools or ()]
+        functions = [tool.function for tool in self.tools or ()]
+        functions = [] if self.tool_choice == "none" else functions
+        return [ToolSpec(function.name, function.parameters or {}) for function in functions]
 
     @property
-    def callable(self) -> list[Function]:
+    def callable(self) -> list[ToolSpec]:
         """Those of them it may call: all, or the one the request names."""
         if not isinstance(self.tool_choice, NamedChoice):
             return self.offered

@@ -6,7 +6,7 @@ Its packages are the extra `otel`, imported only when asked for.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from serve.request_record import Observer, RequestRecord
+from serve.request_record import Generated, RecordHandler, RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -15,7 +15,7 @@ OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completio
 NS = 1_000_000_000
 
 
-def trace_to(endpoint: str, model_name: str) -> tuple[Observer, Callable[[], object]]:
+def trace_to(endpoint: str, model_name: str) -> tuple[RecordHandler, Callable[[], object]]:
     """Spans go to the collector at `endpoint` (OTLP over HTTP), from a thread of their own, some
     seconds later; the second result sends those that wait."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,7 +25,7 @@ def trace_to(endpoint: str, model_name: str) -> tuple[Observer, Callable[[], obj
     return spans(processor, model_name), processor.force_flush
 
 
-def spans(processor: "SpanProcessor", model_name: str) -> Observer:
+def spans(processor: "SpanProcessor", model_name: str) -> RecordHandler:
     """What makes a record a span, and hands it to the SDK's span processor."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -37,9 +37,9 @@ def spans(processor: "SpanProcessor", model_name: str) -> Observer:
     tracer, parents = provider.get_tracer("eagle3-jax"), TraceContextTextMapPropagator()
 
     def trace(record: RequestRecord) -> None:
-        if record.choices is None:
+        if record.generated is None:
             return
-        attributes = _attributes(record, model_name)
+        attributes = _attributes(record, record.generated, model_name)
         span = tracer.start_span(
             f"{attributes['gen_ai.operation.name']} {model_name}",
             context=parents.extract(dict(record.headers)),
@@ -54,7 +54,7 @@ def spans(processor: "SpanProcessor", model_name: str) -> Observer:
     return trace
 
 
-def _attributes(record: RequestRecord, model_name: str) -> dict[str, Any]:
+def _attributes(record: RequestRecord, generated: Generated, model_name: str) -> dict[str, Any]:
     fields = record.fields()
     attributes = {
         "gen_ai.operation.name": OPERATIONS.get(record.path, "generate_content"),
@@ -64,7 +64,7 @@ def _attributes(record: RequestRecord, model_name: str) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": fields["prompt_tokens"],
         "gen_ai.usage.cache_read.input_tokens": fields["cached_tokens"],
         "gen_ai.usage.output_tokens": fields["completion_tokens"],
-        "gen_ai.response.finish_reasons": record.finish_reasons,
+        "gen_ai.response.finish_reasons": generated.finish_reasons,
         "gen_ai.latency.time_to_first_token": record.time_to_first_token,
         "eagle3.accepted_tokens": fields["accepted_tokens"],
         "http.request.method": fields["method"],

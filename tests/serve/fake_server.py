@@ -27,7 +27,7 @@ from serve.logs import configure_logging
 from serve.metrics import Metrics
 from serve.operation_flags import Operations
 from serve.options import SpecMetricsLevel
-from serve.request_record import Observer
+from serve.request_record import RecordHandler
 from serve.service import ModelInfo, Service, TokenizerLike
 
 
@@ -78,7 +78,7 @@ def served_by(
     operations: Operations | None = None,
     send_buffer: int | None = None,
     max_connections: int = 1000,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[RecordHandler] = (),
     **fields: Any,
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps;
@@ -89,7 +89,8 @@ def served_by(
     app = create_app(service, operations, observers)
     server = InThread(
         app,
-        service,
+        service.engine,
+        service.arrivals,
         drain_timeout_s=5.0,
         client_timeout_s=operations.client_timeout_s,
         max_connections=max_connections,
@@ -137,7 +138,8 @@ async def serve_until_signal(hang_at_step: int | None, drain_timeout_s: float) -
     app = create_app(service, Operations(watchdog_timeout_s=watchdog_timeout_s))
     server = GracefulServer(
         app,
-        service,
+        service.engine,
+        service.arrivals,
         drain_timeout_s=drain_timeout_s,
         max_connections=room_for_connections(),
     )

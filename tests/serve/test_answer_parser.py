@@ -16,6 +16,7 @@ from convert.tokenizer import Tokenizer
 from eagle3_jax.engine.text import TextStream
 from serve.answer_parser import AnswerParser
 from serve.answer_parts import AnswerParts
+from serve.chat_messages import whole_message
 from serve.dialects import ChatReading, choose_reading
 from serve.history import template_message
 from serve.reasoning import end_of_open_reasoning
@@ -242,7 +243,7 @@ def test_calls_read_from_an_answer_render_to_the_same_answer(
     last = max(i for i, token in enumerate(full) if token in tokenizer.eos_token_ids)
     told = full[len(prompt) : last]
     parts = parser(tokenizer, schemas=schemas).take(told, tokenizer.decode(told), final=True)
-    read = parts.message().model_dump(exclude_unset=True)
+    read = whole_message(parts).model_dump(exclude_unset=True)
     assert parts.reasoning == message["reasoning_content"]
     assert parts.content == message["content"]
     for written, call in zip(calls, read["tool_calls"], strict=True):

@@ -81,7 +81,7 @@ async def told_to_stop(
     ends: whether it gets on before the time is over."""
     service = build_service(FakeEngine(), **fields)
     app = create_app(service)
-    server = GracefulServer(app, service, drain_timeout_s=drain_timeout_s)
+    server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=drain_timeout_s)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fake") as http,

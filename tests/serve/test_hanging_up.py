@@ -61,7 +61,7 @@ async def drain(engine: FakeEngine, num_tokens: int, drain_timeout_s: float) -> 
     """Signals a server while it answers; what the client got, and what a late one is told."""
     service = build_service(engine)
     app = create_app(service)
-    server = GracefulServer(app, service, drain_timeout_s=drain_timeout_s)
+    server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=drain_timeout_s)
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),

@@ -12,12 +12,9 @@ from fake_server import Served
 from starlette.datastructures import Headers
 from test_hanging_up import wait_for
 
-from eagle3_jax.engine import Request
-from eagle3_jax.sampling_params import SamplingParams
-from serve.choices import Choices
 from serve.flags import parse_serve_flags
 from serve.logs import JsonFormatter, TextFormatter, log_requests
-from serve.request_record import RequestRecord
+from serve.request_record import Generated, RequestRecord
 
 SECRET = {"prompt": "secret", "max_tokens": 6, "seed": 0}
 Lines = Callable[[], list[dict]]
@@ -29,7 +26,9 @@ def logged(serve, caplog: pytest.LogCaptureFixture) -> Callable[..., tuple[Serve
 
     def start(tokenizer: CharTokenizer | None = None) -> tuple[Served, Lines]:
         caplog.set_level(logging.INFO, "serve")
-        server = serve(FakeEngine(step_s=0.01), observers=[log_requests(tokenizer)])
+        server = serve(
+            FakeEngine(step_s=0.01), observers=[log_requests(tokenizer and tokenizer.token_bytes)]
+        )
         written = JsonFormatter().format
         return server, lambda: [json.loads(written(r)) for r in caplog.records]
 
@@ -159,8 +158,8 @@ def test_spans_that_wait_are_sent_before_the_server_ends() -> None:
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         trace, send = trace_to(f"http://127.0.0.1:{collector.server_port}/v1/traces", "fake")
-        choices = Choices([Request("r", [97], SamplingParams())], 1)
-        trace(RequestRecord("abc-1", "POST", "/generate", Headers(), choices=choices))
+        generated = Generated([97], 1, 0, 0, 0, ["abort"], None)
+        trace(RequestRecord("abc-1", "POST", "/generate", Headers(), generated=generated))
         send()
         collector.shutdown()
     assert len(bodies) == 1 and b"abc-1" in bodies[0]

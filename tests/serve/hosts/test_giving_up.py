@@ -20,7 +20,7 @@ async def give_up_while_hanging(server_of: list[GracefulServer]) -> list[httpx.R
     engine = FakeEngine()
     service = build_service(engine)
     app = create_app(service)
-    server = GracefulServer(app, service, drain_timeout_s=5.0)
+    server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=5.0)
     server_of.append(server)
     transport = httpx.ASGITransport(app)
     async with (

@@ -1,0 +1,1 @@
+"""How models write reasoning and tool calls; knows nothing of HTTP and its bodies."""
