@@ -1,8 +1,9 @@
-"""The process in which grammars are tried: forked for each from one that has the vocabulary.
+"""The process that tries grammars: forked for each from one that has the vocabulary.
 
 What llguidance does with a grammar can take minutes, fill the memory or overflow the stack, and
 nothing can interrupt it. Here the kernel ends it. Run as a file, so that it imports next to
-nothing: `grammar_process.py`, with the server's socket as its standard input.
+nothing: `grammar_process.py FD`, with the vocabulary as its standard input and the server's socket
+as descriptor FD. Everything but the tokens' bytes is a line of JSON.
 """
 
 import ctypes
@@ -12,12 +13,11 @@ import random
 import resource
 import signal
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, BinaryIO
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -26,29 +26,7 @@ NICENESS = 10
 STACK_BYTES = 4 * 2**20
 """Half of what a server's thread has: what fits here fits there."""
 WALK = 16
-"""Tokens of a random answer that are tried too; half of them tell how a grammar grows."""
-LENGTH = struct.Struct("!Q")
-
-
-def send_frame(to: socket.socket, payload: bytes) -> None:
-    """Sends bytes behind their number."""
-    to.sendall(LENGTH.pack(len(payload)) + payload)
-
-
-def receive_frame(source: socket.socket) -> bytes:
-    """What `send_frame` sent. Raises EOFError when the other end has gone."""
-    (size,) = LENGTH.unpack(_receive(source, LENGTH.size))
-    return _receive(source, size)
-
-
-def _receive(source: socket.socket, size: int) -> bytes:
-    payload = bytearray()
-    while len(payload) < size:
-        part = source.recv(min(size - len(payload), 2**20))
-        if not part:
-            raise EOFError("the other end has gone")
-        payload += part
-    return bytes(payload)
+"""Tokens of a random answer that are tried too; from the second half, how a grammar grows."""
 
 
 class _Source:
@@ -64,9 +42,9 @@ class _Source:
         return [self._of_byte[byte] for byte in text[:1024] if byte in self._of_byte]
 
 
-def receive_tokenizer(control: socket.socket) -> LLTokenizer:
-    """The vocabulary that the server sends first."""
-    head, blob = json.loads(receive_frame(control)), receive_frame(control)
+def read_tokenizer(file: BinaryIO) -> LLTokenizer:
+    """The vocabulary: a line that describes it, then the tokens' bytes."""
+    head, blob = json.loads(file.readline()), file.read()
     ends = [0]
     for length in head["lengths"]:
         ends.append(ends[-1] + length)
@@ -141,11 +119,12 @@ def _confine(cpu_seconds: float, memory_bytes: int) -> None:
 
 
 def _answer(connection: socket.socket, tokenizer: LLTokenizer) -> None:
-    asked = json.loads(receive_frame(connection))
+    with connection.makefile("rb") as lines:
+        asked = json.loads(lines.readline())
     _confine(asked["cpu_seconds"], asked["memory_bytes"])
     # The matcher is freed before the answer goes out: that, too, can overflow the stack.
-    told = json.dumps(try_grammar(tokenizer, asked["grammar"], asked["limits"])).encode()
-    send_frame(connection, told)
+    answer = json.dumps(try_grammar(tokenizer, asked["grammar"], asked["limits"]))
+    connection.sendall(f"{answer}\n".encode())
 
 
 def _try_apart(connection: socket.socket, tokenizer: LLTokenizer) -> None:
@@ -156,12 +135,12 @@ def _try_apart(connection: socket.socket, tokenizer: LLTokenizer) -> None:
     thread.join()
 
 
-def serve(control: socket.socket) -> None:
+def serve(control: socket.socket, vocabulary: BinaryIO) -> None:
     """Forks for each connection that comes, until the server has gone."""
     os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the children.
-    tokenizer = receive_tokenizer(control)
+    tokenizer = read_tokenizer(vocabulary)
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -174,4 +153,4 @@ def serve(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=0))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.stdin.buffer)

@@ -1,4 +1,4 @@
-"""Grammars are tried in processes of their own before the server compiles them."""
+"""Tries grammars in processes with limits before the server compiles them."""
 
 import json
 import socket
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from eagle3_jax.engine.grammar import GRAMMAR_BYTES, Footprint, GrammarsBusyError, Vocabulary
 from serve import grammar_process
-from serve.grammar_process import receive_frame, send_frame
 
 CPU_SECONDS = 1.0
 WALL_SECONDS = 20.0
@@ -38,10 +37,10 @@ class GrammarTrials:
             "cpu_seconds": CPU_SECONDS,
             "memory_bytes": MEMORY_BYTES,
         }
-        told = self._ask(json.dumps(asked).encode())
-        if (error := told.get("error")) is not None:
+        answer = self._ask(f"{json.dumps(asked)}\n".encode())
+        if (error := answer.get("error")) is not None:
             raise ValueError(error)
-        footprint = Footprint(**told)
+        footprint = Footprint(**answer)
         if footprint.held_bytes > GRAMMAR_BYTES:
             raise ValueError(
                 f"too complex: compiled it holds {footprint.held_bytes >> 20} MiB, and may hold "
@@ -69,14 +68,16 @@ class GrammarTrials:
     def _ask(self, question: bytes) -> dict[str, int]:
         self.start()
         ours, theirs = socket.socketpair()
-        with ours, theirs:
+        with ours, theirs, ours.makefile("rb") as answers:
             ours.settimeout(WALL_SECONDS)
             try:
                 with self._lock:
                     socket.send_fds(self._control, [b"t"], [theirs.fileno()])
                 theirs.close()
-                send_frame(ours, question)
-                return json.loads(receive_frame(ours))
+                ours.sendall(question)
+                if (answer := answers.readline()).endswith(b"\n"):
+                    return json.loads(answer)
+                raise EOFError
             except TimeoutError as error:
                 raise GrammarsBusyError("the machine is too busy to compile grammars") from error
             except (EOFError, ConnectionError) as error:
@@ -89,8 +90,9 @@ def _start(vocabulary: Vocabulary) -> tuple[socket.socket, subprocess.Popen[byte
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", grammar_process.__file__],
-            stdin=theirs.fileno(),
+            [sys.executable, "-P", grammar_process.__file__, f"{theirs.fileno()}"],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -99,6 +101,7 @@ def _start(vocabulary: Vocabulary) -> tuple[socket.socket, subprocess.Popen[byte
         "special_ids": list(vocabulary.special_ids),
         "eos_ids": list(vocabulary.eos_ids),
     }
-    send_frame(ours, json.dumps(head).encode())
-    send_frame(ours, b"".join(vocabulary.tokens))
+    assert process.stdin
+    with process.stdin as vocabulary_file:
+        vocabulary_file.write(f"{json.dumps(head)}\n".encode() + b"".join(vocabulary.tokens))
     return ours, process
