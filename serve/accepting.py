@@ -1,4 +1,4 @@
-"""Accepting connections, never more than there are descriptors for.
+"""Accepts connections, never more than there are descriptors for.
 
 asyncio accepts whatever comes until descriptors run out, and then tries again without rest.
 """

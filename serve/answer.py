@@ -1,4 +1,4 @@
-"""From engine requests to an HTTP answer, whole or streamed; completions and chat share it."""
+"""Runs engine requests and writes their HTTP answer, whole or streamed."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -16,10 +16,10 @@ from serve.options import SpecMetricsLevel
 from serve.output_stream import OutputStream
 from serve.protocol import GenerationRequest
 from serve.request_record import Generated
-from serve.responses import Choice, GenerationResponse, SpecMetrics, usage
+from serve.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
 from serve.service import Service, TokenizerLike
 from serve.spec_metrics import measure
-from serve.stamp import synthetic_stamp
+from serve.stamp import synthetic_field
 from serve.streaming import DONE, ClientGone, EventStream, event, until_disconnect
 from serve.token_origins import TokenOrigin, TokenOrigins
 
@@ -34,13 +34,13 @@ class Form(Protocol):
     chunk_object: str
     prompt_in_choice: bool
 
-    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> Choice:
+    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> GenerationChoice:
         """A finished choice."""
         ...
 
     def piece(
         self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
-    ) -> Choice:
+    ) -> GenerationChoice:
         """One output of a choice."""
         ...
 
@@ -95,7 +95,7 @@ class Answer:
         metrics = measure(self.spec_metrics, self.num_spec_tokens, rounds)
         return {"usage": usage(self.choices.counts), **metrics}
 
-    def _body(self, kind: str, choices: list[Choice], first: bool, **totals: Any) -> str:
+    def _body(self, kind: str, choices: list[GenerationChoice], first: bool, **totals: Any) -> str:
         fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
         if first and not self.form.prompt_in_choice:
             fields |= self._prompt_fields(self.choices.states[0])
@@ -153,7 +153,7 @@ async def answer(
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
         "created": int(time.time()),
         "model": body.model or service.model.names[0],
-        **synthetic_stamp(service.engine.stats),
+        **synthetic_field(service.engine.stats),
     }
     choices = Choices(requests, num_prompts, prompt_only=body.prompt_only)
     under_way = Answer(

@@ -1,9 +1,9 @@
-"""The form of a chat answer: calls it must make, a form its content must have, or either."""
+"""The grammar that a chat answer must follow: of tool calls, of its content, or of either."""
 
 import json
 
 from eagle3_jax.structured_outputs import StructuredOutputs
-from serve.dialects import Dialect
+from serve.dialects import ChatFormat
 from serve.errors import invalid_request
 from serve.kimi_grammar import OPTIONS
 from serve.protocol import ChatCompletionRequest
@@ -11,10 +11,12 @@ from serve.protocol import ChatCompletionRequest
 JSON_OBJECT = {"type": "object"}
 
 
-def answer_form(body: ChatCompletionRequest, dialect: Dialect | None) -> StructuredOutputs | None:
+def answer_form(
+    body: ChatCompletionRequest, chat_format: ChatFormat | None
+) -> StructuredOutputs | None:
     """The form that a request asks for; None for free text. Raises 400 for what can't be had.
 
-    dialect: in which the model calls tools.
+    chat_format: in which the model calls tools.
     """
     form, functions = body.form, body.offered
     if not functions or (form is None and not body.must_call):
@@ -22,11 +24,11 @@ def answer_form(body: ChatCompletionRequest, dialect: Dialect | None) -> Structu
     if body.must_call and form is not None:
         message = "an answer that must call a tool can't have another form"
         raise invalid_request(message, param="tool_choice")
-    if dialect is None:
+    if chat_format is None:
         message = "the server knows no way in which this checkpoint calls tools"
         raise invalid_request(message, param="tools", code="unsupported_option")
     once = body.names_tool or body.parallel_tool_calls is False
-    rules = dialect.grammar(body.callable, once)
+    rules = chat_format.grammar(body.callable, once)
     start = ["start: calls"] if form is None else ["start: calls | content", _content(form)]
     try:
         return StructuredOutputs(grammar="\n".join([*start, *rules]))
@@ -43,7 +45,7 @@ def _content(form: StructuredOutputs) -> str:
     elif form.json is not None:
         schema = json.loads(str(form.json))
     else:
-        message = "beside tools the content's form can be JSON or a choice"
+        message = "with tools, the content's form can be JSON or a choice"
         raise invalid_request(message, param="structured_outputs", code="unsupported_option")
     if not isinstance(schema, dict):
         schema = {} if schema else {"enum": []}

@@ -1,4 +1,4 @@
-"""The parts of one chat answer as its outputs come."""
+"""Reads the parts of one chat answer from its outputs as they come."""
 
 from collections.abc import Callable, Sequence
 from uuid import uuid4

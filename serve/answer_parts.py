@@ -1,4 +1,4 @@
-"""What a chat answer consists of: reasoning, content and tool calls, whole or a piece of each."""
+"""The parts of a chat answer: reasoning, content and tool calls, whole or a piece of each."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, compared in constant time."""
+"""Authentication by API keys, compared in constant time."""
 
 import hmac
 from collections.abc import Collection

@@ -16,7 +16,7 @@ from serve.completions import completions_router
 from serve.errors import install_error_handlers
 from serve.exposition import CONTENT_TYPE, render
 from serve.model_info import model_info_router
-from serve.native import native_router
+from serve.native import generate_router
 from serve.operation_flags import Operations
 from serve.page import page_router
 from serve.profiling import profiling_router
@@ -26,7 +26,7 @@ from serve.service import Service
 from serve.stamp import SyntheticHeader
 from serve.tokenization import tokenization_router
 from serve.watchdog import watch
-from serve.whole_body import WholeBody
+from serve.whole_body import BodyLimit
 
 STOP_TIMEOUT_S = 2.0
 
@@ -60,7 +60,7 @@ def create_app(
     install_error_handlers(app)
     # The one added last is asked first.
     limits = {"max_bytes": operations.max_body_bytes, "timeout_s": operations.client_timeout_s}
-    app.add_middleware(WholeBody, **limits)
+    app.add_middleware(BodyLimit, **limits)
     if operations.api_keys:
         app.add_middleware(RequireKey, keys=operations.api_keys)
     app.add_middleware(Arriving, arrivals=service.arrivals)
@@ -68,7 +68,7 @@ def create_app(
     app.add_middleware(Recorded, handlers=record_handlers)
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
-    app.include_router(native_router(service))
+    app.include_router(generate_router(service))
     app.include_router(tokenization_router(service))
     app.include_router(model_info_router(service, app.version))
     app.include_router(cache_router(service))

@@ -1,7 +1,7 @@
-"""Requests are under way from the arrival of their head to the last byte of their answer.
+"""Counts requests from the arrival of their head to the last byte of their answer.
 
-So a server that is told to stop also waits for those the engine has not seen yet: whose body is on
-its way, whose prompt is being tokenised, whose grammar is being compiled.
+So a server that drains also waits for those the engine has not seen yet: whose body is on its way,
+whose prompt is being tokenised, whose grammar is being compiled.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Work in threads beside the event loop: whatever it raises, who waits for it is answered.
+"""Runs blocking work in threads of its own, off the event loop; errors reach whoever awaits it.
 
 asyncio's own threads leave a request waiting for ever when its work raises StopIteration, which no
 future can hold, and an exit waits for them. So all of serve/ comes through here.
@@ -83,6 +83,6 @@ def _settle(answer: asyncio.Future[Any], value: Any, error: Exception | None) ->
         answer.set_exception(error)
 
 
-_threads = Threads("beside", 4)
-beside = _threads.run
-"""Work of anybody in the threads that all share; none of it may take long."""
+_threads = Threads("shared", 4)
+in_thread = _threads.run
+"""Runs short work in the threads that all share."""

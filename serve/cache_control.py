@@ -1,4 +1,4 @@
-"""POST /flush_cache (SGLang) and /reset_prefix_cache (vLLM): the prefix cache, emptied."""
+"""HTTP endpoints that empty the prefix cache: /flush_cache (SGLang), /reset_prefix_cache (vLLM)."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""HTTP endpoint for chat completions: POST /v1/chat/completions."""
 
 from functools import partial
 from typing import Any, Protocol

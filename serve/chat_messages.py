@@ -1,4 +1,4 @@
-"""What an answer's parts are on the wire: OpenAI's messages, whole or streamed."""
+"""Turns the parts of an answer into OpenAI's messages, whole or streamed."""
 
 from typing import Any
 

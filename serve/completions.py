@@ -1,4 +1,4 @@
-"""POST /v1/completions."""
+"""HTTP endpoint for completions: POST /v1/completions."""
 
 from typing import Any
 
@@ -53,20 +53,20 @@ class CompletionForm:
     ) -> CompletionChoice:
         prompt = state.request.prompt_ids if self._body.echo and first else []
         echo = b"".join(map(self._tokenizer.token_bytes, prompt)).decode(errors="replace")
-        told = None
+        logprobs = None
         if self._body.logprobs is not None:
             offsets = TextOffsets(self._tokenizer, skip_special=False).take(prompt)
             skips = self._body.skips_special
             answer = TextOffsets(self._tokenizer, len(echo), skip_special=skips)
             offsets += self._offsets.setdefault(state.index, answer).take(part.token_ids)
-            told = completion_logprobs(
+            logprobs = completion_logprobs(
                 self._tokenizer,
                 [*prompt, *part.token_ids],
                 [*(part.prompt_logprobs if prompt else ()), *part.logprobs],
                 offsets,
                 self._body.logprobs,
             )
-        return CompletionChoice(**shared, logprobs=told, text=echo + text)
+        return CompletionChoice(**shared, logprobs=logprobs, text=echo + text)
 
 
 def completions_router(service: Service) -> APIRouter:
@@ -106,5 +106,5 @@ def prompt_ids(service: Service, prompt: str | list[int], contexts: int = 1) -> 
 
 
 def too_long(service: Service, error: TooManyTokens) -> ApiError:
-    """What a text is told that was not worth encoding to its end."""
+    """The error for a text whose encoding stopped at the most tokens it may have."""
     return context_exceeded(service.model.max_model_len, f"more than {error.most}")

@@ -110,7 +110,7 @@ class TimedConnection(H11Protocol):
             self._head_timer = self.loop.call_later(self.timeout_s, self.transport.abort)
 
     def _probe(self, delay_s: float) -> None:
-        """Finds out whether a client that sends no more has gone, which only sending tells: it
+        """Finds out whether a client that sends no more has gone, which shows only in sending: it
         gets an interim response that means nothing, each twice as late as the one before."""
         self._probe_timer = self.loop.call_later(delay_s, self._send_probe, delay_s)
 

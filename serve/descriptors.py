@@ -1,4 +1,4 @@
-"""Descriptors: every connection is one, and a process may have only so many."""
+"""Limits of file descriptors: every connection is one, and a process may have only so many."""
 
 import os
 import resource
@@ -16,7 +16,7 @@ def raise_limit() -> None:
 
 
 def room_for_connections() -> int:
-    """How many connections the process may have, beside what it has open and a quarter of all for
+    """How many connections the process may have besides what it has open, and a quarter of all for
     what it will open.
 
     Raises OSError where that is none.

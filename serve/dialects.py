@@ -1,4 +1,4 @@
-"""The ways in which models write reasoning and tool calls, and which of them a server reads."""
+"""The chat formats: how models write reasoning and tool calls, and which of them a server reads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from serve.reasoning import SpecialTokens, id_of
 
 
 @dataclass(frozen=True)
-class Dialect:
+class ChatFormat:
     """One model's way. Its call marks must be special tokens.
 
     always_reasons: an answer begins with reasoning unless the prompt ends with its end.
@@ -30,7 +30,7 @@ class Dialect:
     arguments_as_objects: bool
 
 
-KIMI_K2 = Dialect(
+KIMI_K2 = ChatFormat(
     "kimi_k2",
     kimi_k2.KimiReader,
     (
@@ -44,7 +44,7 @@ KIMI_K2 = Dialect(
     always_reasons=False,
     arguments_as_objects=False,
 )
-MINIMAX_M2 = Dialect(
+MINIMAX_M2 = ChatFormat(
     "minimax_m2",
     minimax_m2.MiniMaxReader,
     (minimax_m2.SECTION, minimax_m2.END_OF_SECTION),
@@ -52,18 +52,18 @@ MINIMAX_M2 = Dialect(
     always_reasons=True,
     arguments_as_objects=True,
 )
-DIALECTS = {dialect.name: dialect for dialect in (KIMI_K2, MINIMAX_M2)}
+CHAT_FORMATS = {known.name: known for known in (KIMI_K2, MINIMAX_M2)}
 
 
 @dataclass(frozen=True)
 class ChatReading:
-    """What is read from chat answers: by which dialect, if any, and the marks by their ids.
+    """What is read from chat answers: in which chat format, if any, and the marks by their ids.
 
     auto_tool_choice: whether a model may choose by itself to call a tool.
     """
 
-    reasoning: Dialect | None = None
-    tools: Dialect | None = None
+    reasoning: ChatFormat | None = None
+    tools: ChatFormat | None = None
     auto_tool_choice: bool = False
     marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -87,15 +87,15 @@ def choose_reading(
 
     Raises ValueError where the tokenizer lacks the marks of what was asked for.
     """
-    ids = {mark: id_of(mark, tokenizer) for d in DIALECTS.values() for mark in _marks(d)}
-    lacking = {d: [m.text for m in d.call_marks if ids[m] is None] for d in DIALECTS.values()}
-    likely = next((d for d in DIALECTS.values() if not lacking[d]), None)
-    tools = likely if tool_call_parser == "auto" else DIALECTS.get(tool_call_parser)
+    ids = {mark: id_of(mark, tokenizer) for d in CHAT_FORMATS.values() for mark in _marks(d)}
+    lacking = {d: [m.text for m in d.call_marks if ids[m] is None] for d in CHAT_FORMATS.values()}
+    likely = next((d for d in CHAT_FORMATS.values() if not lacking[d]), None)
+    tools = likely if tool_call_parser == "auto" else CHAT_FORMATS.get(tool_call_parser)
     if tools and lacking[tools]:
         missing = ", ".join(lacking[tools])
         raise ValueError(f"--tool-call-parser {tools.name}: the tokenizer has no {missing}")
     thinks = ids[THINK] is not None and ids[END_OF_THINK] is not None
-    reasoning = DIALECTS.get(reasoning_parser)
+    reasoning = CHAT_FORMATS.get(reasoning_parser)
     if reasoning and not thinks:
         raise ValueError(f"--reasoning-parser {reasoning.name}: the tokenizer has no <think> marks")
     if reasoning_parser == "auto" and thinks:
@@ -115,5 +115,5 @@ def choose_reading(
     return ChatReading(reasoning, tools, tools is not None and auto_tool_choice is not False, marks)
 
 
-def _marks(dialect: Dialect) -> tuple[Mark, ...]:
-    return (THINK, END_OF_THINK, *dialect.call_marks)
+def _marks(chat_format: ChatFormat) -> tuple[Mark, ...]:
+    return (THINK, END_OF_THINK, *chat_format.call_marks)

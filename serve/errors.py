@@ -1,4 +1,4 @@
-"""Errors as OpenAI clients read them: {"error": {message, type, param, code}}."""
+"""HTTP errors in OpenAI's form: {"error": {message, type, param, code}}."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def context_exceeded(context: int, has: str, *, param: str = "prompt") -> ApiErr
 
 
 def shortened(message: str) -> str:
-    """The message without most of the value that it may tell."""
+    """The message without most of a long value in it."""
     return message if len(message) <= MOST_CHARS else f"{message[:MOST_CHARS]}..."
 
 

@@ -1,4 +1,4 @@
-"""Prometheus text format with plain decimals.
+"""Renders metrics in Prometheus text format, with plain decimals.
 
 prometheus_client writes a counter of a million as `1e+06`, which collectors that read digits and
 dots take for 1; here integers stay integers and nothing has an exponent.

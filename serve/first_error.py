@@ -1,4 +1,4 @@
-"""Bodies of which only the first error is of interest."""
+"""Validates bodies only up to their first error, and bounds their lists."""
 
 from typing import Any
 

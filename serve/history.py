@@ -1,4 +1,4 @@
-"""Messages of a chat as its template reads them."""
+"""Turns the messages of a chat request into what its template reads."""
 
 import json
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ def template_messages(
     """The messages, as `template_message` has each; 400 for arguments that are too much JSON."""
     if arguments_as_objects:
         refuse_too_much([text.encode(errors="replace") for text in _arguments(messages)])
-    return [template_message(told, arguments_as_objects) for told in messages]
+    return [template_message(message, arguments_as_objects) for message in messages]
 
 
 def template_message(message: dict[str, Any], arguments_as_objects: bool) -> dict[str, Any]:
-    """A message with its reasoning under either name, and the arguments of its calls as told.
+    """A message with its reasoning under either name, and the arguments of its calls as asked for.
 
     Raises ValueError for arguments that should be read and are no JSON object.
     """
-    told = {name: message[name] for name in REASONING if message.get(name) is not None}
-    if told:
-        message = {**dict.fromkeys(REASONING, next(iter(told.values()))), **message, **told}
+    given = {name: message[name] for name in REASONING if message.get(name) is not None}
+    if given:
+        message = {**dict.fromkeys(REASONING, next(iter(given.values()))), **message, **given}
     calls = message.get("tool_calls")
     if not arguments_as_objects or not isinstance(calls, list):
         return message

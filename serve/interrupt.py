@@ -1,4 +1,4 @@
-"""Ctrl-C outside the server's own handling of signals."""
+"""Ctrl-C outside the server, which handles signals itself."""
 
 import os
 import signal

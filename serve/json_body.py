@@ -1,4 +1,4 @@
-"""Bodies of JSON: long ones are read and checked beside the event loop, one at a time.
+"""Reads JSON bodies within limits; long ones in a thread, one at a time.
 
 Reading JSON and checking it hold Python's lock from beginning to end, so that what they may take is
 bounded before: by the number of values, of which lists, objects and keys cost the most.

@@ -1,4 +1,4 @@
-"""Values written as plain text, read as JSON by the schema they are to meet."""
+"""Reads plain text as a JSON value of a type that a schema allows."""
 
 import json
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def json_text(text: str, types: frozenset[str]) -> str:
 
 
 def _own_types(schema: Mapping[str, Any]) -> set[str]:
-    """What a schema says itself; values it lists tell their types."""
+    """What a schema says itself; else the types of the values it lists."""
     if "type" in schema:
         return {kind for kind in _as_list(schema["type"]) if isinstance(kind, str)}
     values = [*_as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]

@@ -1,4 +1,4 @@
-"""Running the application until a signal, and leaving without losing an answer."""
+"""The HTTP server: runs the application until a signal, then drains."""
 
 import asyncio
 import ipaddress
@@ -22,7 +22,7 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECTION_TIMEOUT_S = 5
 LINGER_S = 1.0
-"""After the engine's death, for probes and clients to be told before the process ends."""
+"""After the engine's death, for probes and clients to see it before the process ends."""
 GIVE_UP_S = 8.0
 ABORT_S = 1.0
 """For answers that were aborted to reach their clients."""
@@ -56,7 +56,7 @@ class GracefulServer(uvicorn.Server):
     """On the first signal refuses new requests and drains; at the deadline aborts what is left.
 
     A second signal ends the process at once. uvicorn alone would stop listening first and then
-    die of the signal; here clients are told to come back, and the exit status is 0.
+    die of the signal; here clients are asked to come back, and the exit status is 0.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ def completion_logprobs(
     offsets: list[int],
     count: int,
 ) -> CompletionLogprobs:
-    """Of the tokens of a completion, the `count` best beside each."""
+    """Of the tokens of a completion, with the `count` best of each place."""
     chosen = [
         None if entry is None else finite(entry[token_id])
         for token_id, entry in zip(token_ids, entries, strict=False)
@@ -97,7 +97,7 @@ def chat_logprobs(
     entries: Sequence[LogprobsOfToken],
     count: int,
 ) -> ChatLogprobs:
-    """Of the tokens of a chat answer, the `count` best beside each."""
+    """Of the tokens of a chat answer, with the `count` best of each place."""
 
     def fields(token_id: int, logprob: Logprob) -> dict[str, Any]:
         name, data = token_text(tokenizer, token_id), list(tokenizer.token_bytes(token_id))

@@ -1,4 +1,4 @@
-"""The log: lines on standard error, as text or as JSON, and one of them for every request."""
+"""The log: lines on standard error as text or JSON, one for every request."""
 
 import json
 import logging

@@ -1,11 +1,11 @@
-"""Long texts are tokenised beside the event loop, so that nobody else waits for them."""
+"""Tokenises long texts in threads, so that the event loop serves others meanwhile."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import fastapi
 
-from serve.beside import Threads, beside
+from serve.beside import Threads, in_thread
 
 T = TypeVar("T")
 
@@ -20,4 +20,4 @@ async def tokenising(request: fastapi.Request, work: Callable[[], T]) -> T:
     """Does the work on the texts of this request; the tokenizers' own code leaves the lock free."""
     if len(await request.body()) < LONG_BYTES:
         return work()
-    return await beside(work)
+    return await in_thread(work)

@@ -1,4 +1,4 @@
-"""An answer's text cut where its marks are: special tokens, told by their ids.
+"""Cuts an answer's text at its marks: special tokens, recognised by their ids.
 
 Spelled in ordinary tokens, the same characters are text.
 """

@@ -1,4 +1,4 @@
-"""What the server observes of requests, under the names vLLM gave these metrics.
+"""Prometheus metrics of requests, under vLLM's names.
 
 The engine's own statistics join them at every scrape. An inter-token latency is the gap between
 two outputs of a request, each of which may carry several tokens; time per output token divides by

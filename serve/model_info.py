@@ -1,4 +1,4 @@
-"""What the server is, under SGLang's names, and how busy it is, under vLLM's."""
+"""HTTP endpoints that describe the server (SGLang's names) and its load (vLLM's)."""
 
 from typing import Any
 

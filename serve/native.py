@@ -1,4 +1,4 @@
-"""POST /generate: SGLang's native endpoint. Every event of a stream holds all there is so far."""
+"""HTTP endpoint for SGLang's POST /generate. Every event of a stream holds all there is so far."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -17,30 +17,30 @@ from serve.completions import prompt_ids
 from serve.json_body import JsonRoute
 from serve.logprobs import best, finite, token_text
 from serve.long_texts import tokenising
-from serve.native_protocol import Asked, NativeRequest
+from serve.native_protocol import Asked, GenerateRequest
 from serve.output_stream import OutputStream
 from serve.service import Service, TokenizerLike
-from serve.stamp import synthetic_stamp
+from serve.stamp import synthetic_field
 from serve.streaming import DONE, event
 
 DEFAULT_MAX_TOKENS = 128
 
 
-def native_router(service: Service) -> APIRouter:
+def generate_router(service: Service) -> APIRouter:
     """The endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.put("/generate", include_in_schema=False)
     @router.post("/generate")
-    async def generate(body: NativeRequest, request: fastapi.Request) -> Response:
+    async def generate(body: GenerateRequest, request: fastapi.Request) -> Response:
         service.engine.check_room(sum(one.sampling.num_choices for one in body.asked))
         planned = await tokenising(request, partial(_plan, service, body.asked))
         requests = await service.compile_grammars([one for _, one in planned])
         asked = [one for one, _ in planned]
         stream = await service.engine.submit(requests)
-        stamp = synthetic_stamp(service.engine.stats)
+        synthetic = synthetic_field(service.engine.stats)
         choices = Choices(requests, len(body.asked))
-        answer = NativeAnswer(body, asked, choices, service.tokenizer, stamp)
+        answer = GenerateAnswer(body, asked, choices, service.tokenizer, synthetic)
         return await respond(service, request, answer, stream, streamed=bool(body.stream))
 
     return router
@@ -57,14 +57,14 @@ def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request
 
 
 @dataclass(frozen=True)
-class NativeAnswer:
+class GenerateAnswer:
     """One request under way; `asked` has an entry for each of the engine's requests."""
 
-    body: NativeRequest
+    body: GenerateRequest
     asked: Sequence[Asked]
     choices: Choices
     tokenizer: TokenizerLike
-    stamp: dict[str, float]
+    synthetic: dict[str, float]
 
     async def collect(self, stream: OutputStream) -> Response:
         """An object, or a list of one for each choice of each prompt."""
@@ -86,7 +86,7 @@ class NativeAnswer:
             "text": "".join(state.text),
             "output_ids": state.token_ids,
             "meta_info": self._meta_info(state),
-            **self.stamp,
+            **self.synthetic,
         }
 
     def _meta_info(self, state: ChoiceState) -> dict[str, Any]:
@@ -103,16 +103,16 @@ class NativeAnswer:
         }
 
     def _logprobs(self, state: ChoiceState, asked: Asked) -> dict[str, Any]:
-        """Of each token [log-probability, id, text]; the first one told of a prompt has null."""
+        """Of each token [log-probability, id, text]; the first one of a prompt has null."""
         if asked.top is None:
             return {}
-        told = self._places("output", state.token_ids, state.logprobs, asked.top)
+        output = self._places("output", state.token_ids, state.logprobs, asked.top)
         start = (
             len(state.request.prompt_ids) if asked.logprob_start is None else asked.logprob_start
         )
         ids = state.request.prompt_ids[start:]
         entries: list[LogprobsOfToken | None] = list(state.prompt_logprobs[start:])
-        return told | self._places("input", ids, [None, *entries[1:]][: len(ids)], asked.top)
+        return output | self._places("input", ids, [None, *entries[1:]][: len(ids)], asked.top)
 
     def _places(
         self, name: str, ids: Sequence[int], entries: Sequence[LogprobsOfToken | None], top: int

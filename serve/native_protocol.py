@@ -1,4 +1,4 @@
-"""The body of POST /generate: SGLang's native request.
+"""The body of POST /generate: SGLang's request.
 
 Fields that no entry below names are ignored, but for those that would change the answer.
 """
@@ -39,7 +39,7 @@ Salt = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
-class NativeSampling(GenerationRequest):
+class GenerateSampling(GenerationRequest):
     """`sampling_params`: the options of completions, four of them under SGLang's names."""
 
     max_tokens: int | None = Field(None, alias="max_new_tokens")
@@ -62,10 +62,10 @@ class NativeSampling(GenerationRequest):
 
 class Asked(NamedTuple):
     """What is asked of one prompt. logprob_start: where those of the prompt begin, None for none of
-    it; top: how many of the best are told, None for no log-probabilities."""
+    it; top: how many of the best are given, None for no log-probabilities."""
 
     prompt: str | list[int]
-    sampling: NativeSampling
+    sampling: GenerateSampling
     rid: str | None
     top: int | None
     logprob_start: int | None
@@ -75,15 +75,15 @@ def _listed(value: Any) -> Any:
     return [{}] if value is None else value if isinstance(value, list) else [value]
 
 
-class NativeRequest(FirstErrorOnly):
+class GenerateRequest(FirstErrorOnly):
     """One prompt, or a batch of them; what is no list holds for all of a batch."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     text: str | list[str] | None = None
     input_ids: list[int] | list[list[int]] | None = None
-    sampling_params: Annotated[list[NativeSampling], BeforeValidator(_listed)] = Field(
-        default_factory=lambda: [NativeSampling.model_validate({})]
+    sampling_params: Annotated[list[GenerateSampling], BeforeValidator(_listed)] = Field(
+        default_factory=lambda: [GenerateSampling.model_validate({})]
     )
     rid: Name | list[Name] | None = None
     cache_salt: Salt | list[Salt] | None = None
@@ -147,7 +147,7 @@ class NativeRequest(FirstErrorOnly):
 
 def _asked(
     prompt: str | list[int],
-    sampling: NativeSampling,
+    sampling: GenerateSampling,
     rid: str | None,
     salt: str | None,
     wanted: bool | None,
@@ -156,8 +156,12 @@ def _asked(
 ) -> Asked:
     top = (top or 0) if wanted else None
     start = None if top is None or start is None or start < 0 else start
-    told = {"logprobs": top, "prompt_logprobs": None if start is None else top, "cache_salt": salt}
-    return Asked(prompt, sampling.model_copy(update=told), rid, top, start)
+    update = {
+        "logprobs": top,
+        "prompt_logprobs": None if start is None else top,
+        "cache_salt": salt,
+    }
+    return Asked(prompt, sampling.model_copy(update=update), rid, top, start)
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:

@@ -30,7 +30,7 @@ from serve.loading import (
 from serve.logprobs import TokenBytes, logprobs_by_id
 from serve.offline_progress import OfflineProgress
 from serve.reasoning import behind, end_of_open_reasoning
-from serve.stamp import synthetic_stamp
+from serve.stamp import synthetic_field
 
 
 @dataclass
@@ -99,7 +99,7 @@ def run(options: GenerateOptions) -> int:
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
-    if stamp := synthetic_stamp(engine.stats()):
+    if stamp := synthetic_field(engine.stats()):
         console.print("synthetic acceptance: answers are not the model's")
     with OfflineProgress(console, len(prompts)) as progress:
         engine.warmup(progress.on_compiled)

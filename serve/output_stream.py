@@ -1,4 +1,4 @@
-"""The way of tokens from the engine's thread to one HTTP request."""
+"""The stream of engine outputs that belong to one client request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""POST /start_profile and /stop_profile: a trace of the running server by JAX's profiler.
+"""HTTP endpoints for JAX's profiler: POST /start_profile and /stop_profile.
 
 Traces lie under --profile-dir, which only the command line sets: no request names a path.
 """
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
 
-from serve.beside import beside
+from serve.beside import in_thread
 from serve.errors import ApiError, invalid_request
 from serve.json_body import read_json
 
@@ -43,7 +43,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
         async with lock:
             if running:
                 raise ApiError(409, "a trace is under way", code="profile_running")
-            await beside(partial(profiler.start_trace, str(directory)))
+            await in_thread(partial(profiler.start_trace, str(directory)))
             running = True
         ignored = [name for name in IGNORED if fields.get(name) is not None]
         return {"success": True, "ignored": ignored}
@@ -55,7 +55,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
             if not running:
                 raise ApiError(409, "no trace is under way", code="no_profile")
             running = False
-            await beside(profiler.stop_trace)
+            await in_thread(profiler.stop_trace)
         return {"success": True}
 
     return router

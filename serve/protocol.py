@@ -1,4 +1,4 @@
-"""The bodies that clients send: OpenAI's fields, and vLLM's additions under vLLM's names.
+"""Request bodies: OpenAI's fields, and vLLM's additions under vLLM's names.
 
 Every option may be null, which means the server's default. Unknown fields are ignored.
 """
@@ -134,7 +134,7 @@ class GenerationRequest(StructuredFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many best tokens are told beside each one of the answer; None for no logprobs."""
+        """How many best tokens are given with each one of the answer; None for no logprobs."""
         raise NotImplementedError
 
     @property
@@ -181,7 +181,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """An echo tells the prompt's like the answer's."""
+        """An echo gives the prompt's like the answer's."""
         asked = self.prompt_logprobs, self.logprobs if self.echo else None
         return max((count for count in asked if count is not None), default=None)
 
@@ -242,7 +242,7 @@ class ChatCompletionRequest(GenerationRequest, ToolFields):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def template_options(self) -> dict[str, Any]:
-        """What the chat template is told besides the messages."""
+        """What the chat template gets besides the messages."""
         options = dict(self.chat_template_kwargs or {})
         return options | {"tools": self.shown_tools} if self.shown_tools else options
 

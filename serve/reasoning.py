@@ -32,8 +32,8 @@ def end_of_open_reasoning(
     begin, end = id_of(THINK, tokenizer), id_of(END_OF_THINK, tokenizer)
     if end is None:
         return None
-    told = (i for i in reversed(prompt) if not tokenizer.token_bytes(i).isspace())
-    last = next(told, None)
+    shown = (i for i in reversed(prompt) if not tokenizer.token_bytes(i).isspace())
+    last = next(shown, None)
     return end if last == begin or (always and last != end) else None
 
 

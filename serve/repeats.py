@@ -1,4 +1,4 @@
-"""A warning that repeats is written once a second, so that no client can fill a disk with it."""
+"""Limits the log to one of like warnings a second, so that no client can fill a disk with them."""
 
 import logging
 import time

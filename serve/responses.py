@@ -1,4 +1,4 @@
-"""The bodies that the server sends, in OpenAI's form.
+"""Response bodies, in OpenAI's form.
 
 `seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
 `prompt_logprobs` are extensions; the last five appear only when asked for, which is why bodies are
@@ -48,7 +48,7 @@ class SpecMetrics(BaseModel):
     accept_length: float | None
 
 
-class Choice(BaseModel):
+class GenerationChoice(BaseModel):
     """What completion and chat choices share."""
 
     index: int
@@ -63,7 +63,7 @@ class Choice(BaseModel):
     prompt_logprobs: list[LogprobsById | None] | None = None
 
 
-class CompletionChoice(Choice):
+class CompletionChoice(GenerationChoice):
     """A completion, whole or one streamed piece of it."""
 
     text: str
@@ -95,13 +95,13 @@ class AssistantMessage(BaseModel):
     tool_calls: list[ToolCall] | None = None
 
 
-class ChatChoice(Choice):
+class ChatChoice(GenerationChoice):
     """A whole chat answer."""
 
     message: AssistantMessage
 
 
-class ChatChunkChoice(Choice):
+class ChatChunkChoice(GenerationChoice):
     """A streamed piece of a chat answer."""
 
     delta: AssistantMessage
@@ -114,7 +114,7 @@ class GenerationResponse(BaseModel):
     object: str
     created: int
     model: str
-    choices: list[SerializeAsAny[Choice]]
+    choices: list[SerializeAsAny[GenerationChoice]]
     usage: Usage | None = None
     metrics: ResponseMetrics | None = None
     synthetic_acceptance_length: float | None = None

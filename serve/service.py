@@ -1,4 +1,4 @@
-"""What an HTTP request needs to become engine requests: model facts, defaults and checks."""
+"""What all endpoints share: the model, the engine, defaults, and checks of a request."""
 
 import time
 import uuid
@@ -57,7 +57,7 @@ class Service:
     """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
     much responses say about speculation; `grammars` compiles the engine's; `reading` is what is
-    told apart in chat answers, `template_kwargs` the template's variables unless a request sets
+    read from chat answers, `template_kwargs` the template's variables unless a request sets
     them; `arrivals` are the requests under way."""
 
     model: ModelInfo
@@ -101,9 +101,8 @@ class Service:
         return tuple(requests)
 
     async def compile_grammars(self, requests: Sequence[Request]) -> tuple[Request, ...]:
-        """The requests with the forms of their answers, compiled beside the event loop and the
-        engine, so that nobody else waits for it; raises 400 for one that can't be compiled or
-        satisfied."""
+        """The requests with the forms of their answers, compiled in threads; raises Refused for
+        one that can't be compiled or satisfied."""
         forms = dict.fromkeys(request.sampling.structured_outputs for request in requests)
         compiled = {form: await self._compiled(form) for form in forms}
         return tuple(

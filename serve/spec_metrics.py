@@ -1,4 +1,4 @@
-"""`metrics.speculative_decoding` of a response: vLLM's form, with figures of our own after its own.
+"""The response field `metrics.speculative_decoding`: vLLM's form, and figures of our own after it.
 
 The formulas are those of docs/metrics.md. A step is a round that verified draft tokens.
 """

@@ -1,4 +1,4 @@
-"""Whoever gets an answer made under synthetic acceptance is told so, whatever else it is.
+"""Marks every response made under synthetic acceptance.
 
 The same name everywhere: a header of every response, a field of every generated body and event, a
 metric. Without synthetic acceptance none of them is there.
@@ -13,7 +13,7 @@ from eagle3_jax.engine import EngineStats
 HEADER = b"x-synthetic-acceptance-length"
 
 
-def synthetic_stamp(stats: EngineStats) -> dict[str, float]:
+def synthetic_field(stats: EngineStats) -> dict[str, float]:
     """The field of a body; nothing where acceptance is real."""
     length = stats.synthetic_acceptance_length
     return {} if length is None else {"synthetic_acceptance_length": length}
@@ -33,9 +33,9 @@ class SyntheticHeader:
             await self._app(scope, receive, send)
             return
 
-        async def send_stamped(message: Message) -> None:
+        async def send_with_header(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (HEADER, b"%g" % length)]
             await send(message)
 
-        await self._app(scope, receive, send_stamped)
+        await self._app(scope, receive, send_with_header)

@@ -62,7 +62,7 @@ class EventStream(Response):
         try:
             await until_disconnect(receive, self._send(send))
         except (ClientGone, OSError):
-            pass  # Nobody is left to tell.
+            pass  # Nobody is left to answer.
         finally:
             self._on_end()
 

@@ -1,4 +1,4 @@
-"""What a body asks of the form of its answer, under OpenAI's, vLLM's and SGLang's names."""
+"""Request fields for structured output, under OpenAI's, vLLM's and SGLang's names."""
 
 from functools import cached_property
 from typing import Any, Self

@@ -1,4 +1,4 @@
-"""The field `token_origins` of choices: which tokens drafts gave, and which the target chose."""
+"""The response field `token_origins`: which tokens drafts gave, and which the target chose."""
 
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""POST /tokenize, POST /detokenize, GET /tokenizer_info: the tokenizer, for clients that have none.
+"""HTTP endpoints of the tokenizer: POST /tokenize, POST /detokenize, GET /tokenizer_info.
 
 The forms are vLLM's. A prompt becomes the ids that /v1/completions would run, messages those of
 /v1/chat/completions, so `add_special_tokens` decides nothing: special strings in a prompt are meant
@@ -44,7 +44,7 @@ class TokenizeRequest(FirstErrorOnly):
         return self
 
     def template_options(self) -> dict[str, Any]:
-        """What the chat template is told besides the messages."""
+        """What the chat template gets besides the messages."""
         options = {"add_generation_prompt": self.add_generation_prompt}
         tools = {"tools": self.tools} if self.tools else {}
         return options | (self.chat_template_kwargs or {}) | tools
@@ -106,7 +106,7 @@ def tokenization_router(service: Service) -> APIRouter:
 
 
 def _tokenize(service: Service, body: TokenizeRequest) -> Response:
-    """The answer's bytes, made where its tokens are, which may be beside the event loop."""
+    """The answer's bytes, made where its tokens are, which may be in a thread."""
     if body.prompt is None:
         ids = chat_prompt_ids(service, body, CONTEXTS)
     else:

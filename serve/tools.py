@@ -1,4 +1,4 @@
-"""The tools of a chat request: what the model may call, and what it must."""
+"""Request fields for tool calling: what the model may call, and what it must."""
 
 from typing import Any, Literal, Self
 

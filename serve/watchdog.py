@@ -1,4 +1,4 @@
-"""Declares an engine dead that hangs in a step: its process ends and the supervisor restarts it."""
+"""Declares an engine dead when a step hangs, so that a supervisor restarts the process."""
 
 import asyncio
 import logging

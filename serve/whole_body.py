@@ -1,4 +1,4 @@
-"""A request's body is read whole before anything looks at it: within a size, and within a time."""
+"""Limits a request's body in size and in time, before anything looks at it."""
 
 import asyncio
 from contextlib import suppress
@@ -13,7 +13,7 @@ LINGER_S = 2.0
 it reads would otherwise meet a connection that was reset, not its answer."""
 
 
-class WholeBody:
+class BodyLimit:
     """Answers 413 to bodies above `max_bytes` and 408 to those that take above `timeout_s`."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dialect_tokenizers import kimi
+from chat_tokenizers import kimi
 from fake_engine import FakeEngine
 
 from convert.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from itertools import count, repeat
 from typing import Any
 
 import pytest
-from dialect_tokenizers import kimi, minimax
+from chat_tokenizers import kimi, minimax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

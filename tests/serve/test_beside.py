@@ -11,7 +11,7 @@ import pytest
 from fake_engine import CharTokenizer, FakeEngine
 
 import serve as serve_package
-from serve.beside import Threads, beside
+from serve.beside import Threads, in_thread
 
 SERVE = Path(serve_package.__file__).parent
 AROUND = {"to_thread", "run_in_executor", "run_in_threadpool", "ThreadPoolExecutor", "run_sync"}
@@ -22,7 +22,7 @@ def raising(error: BaseException) -> None:
 
 
 async def within_a_second(work) -> None:
-    await asyncio.wait_for(beside(work), 1.0)
+    await asyncio.wait_for(in_thread(work), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_idle_thread_holds_nothing_of_what_it_did() -> None:
     async def leave() -> weakref.ref[Text]:
         text = Text("long")
         told = weakref.ref(text)
-        await beside(lambda text=text: len(text))
+        await in_thread(lambda text=text: len(text))
         return told
 
     told = asyncio.run(leave())

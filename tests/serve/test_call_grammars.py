@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dialect_tokenizers import kimi, minimax
+from chat_tokenizers import kimi, minimax
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from serve.answer_form import answer_form
 from serve.answer_parser import AnswerParser
-from serve.dialects import KIMI_K2, MINIMAX_M2, Dialect, choose_reading
+from serve.dialects import KIMI_K2, MINIMAX_M2, ChatFormat, choose_reading
 from serve.protocol import ChatCompletionRequest
 
 pytest.importorskip("llguidance")
@@ -54,13 +54,13 @@ FORMS = {
 }
 
 
-def allows(tokenizer: Any, dialect: Dialect, asked: dict[str, Any], text: str) -> bool:
+def allows(tokenizer: Any, chat_format: ChatFormat, asked: dict[str, Any], text: str) -> bool:
     """Whether the text, special strings in it being special, is an answer to the request."""
     from eagle3_jax.engine.llguidance_grammars import LLGuidanceGrammars
 
     messages = [{"role": "user", "content": "x"}]
     body = ChatCompletionRequest.model_validate({"messages": messages, "tools": TOOLS, **asked})
-    form = answer_form(body, dialect)
+    form = answer_form(body, chat_format)
     assert form is not None
     grammars = LLGuidanceGrammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
     matcher = grammars.compile(form).start()
@@ -75,12 +75,12 @@ def allows(tokenizer: Any, dialect: Dialect, asked: dict[str, Any], text: str) -
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_required_call_is_in_the_models_own_form_and_follows_its_schema(name: str) -> None:
-    make, dialect, call = CASES[name]
+    make, chat_format, call = CASES[name]
     required = {"tool_choice": "required"}
-    assert allows(make(), dialect, required, call)
-    assert not allows(make(), dialect, required, "text")
-    assert not allows(make(), dialect, required, call.replace("true", "1"))
-    assert not allows(make(), dialect, required, call.replace("weather", "climate"))
+    assert allows(make(), chat_format, required, call)
+    assert not allows(make(), chat_format, required, "text")
+    assert not allows(make(), chat_format, required, call.replace("true", "1"))
+    assert not allows(make(), chat_format, required, call.replace("weather", "climate"))
 
 
 JSON = st.recursive(
@@ -98,11 +98,11 @@ def test_whatever_a_schema_looks_like_it_is_refused_or_used(
     name: str, parameters: dict[str, Any]
 ) -> None:
     """Never an error of another kind, neither of the grammar nor of reading a call."""
-    make, dialect, call = CASES[name]
+    make, chat_format, call = CASES[name]
     tokenizer, tool = make(), {"name": "weather", "parameters": parameters}
     asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
     with suppress(ValueError):
-        allows(tokenizer, dialect, asked, "")
+        allows(tokenizer, chat_format, asked, "")
     token_ids = tokenizer.encode(call, add_special=True)
     parser = AnswerParser(
         tokenizer,
@@ -117,8 +117,8 @@ def test_whatever_a_schema_looks_like_it_is_refused_or_used(
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("form", FORMS)
 def test_beside_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> None:
-    make, dialect, call = CASES[name]
+    make, chat_format, call = CASES[name]
     asked, content = FORMS[form]
-    assert allows(make(), dialect, asked, call)
-    assert allows(make(), dialect, asked, content)
-    assert not allows(make(), dialect, asked, f"{content}x")
+    assert allows(make(), chat_format, asked, call)
+    assert allows(make(), chat_format, asked, content)
+    assert not allows(make(), chat_format, asked, f"{content}x")

@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 import pytest
-from dialect_tokenizers import kimi, minimax
+from chat_tokenizers import kimi, minimax
 from fake_engine import FakeEngine
 from fake_server import Served
 from scripted_engine import ScriptedEngine
@@ -45,8 +45,8 @@ Serve = Callable[..., Served]
 def say(serve: Serve) -> Callable[..., Served]:
     """Starts a server that answers with these texts, in which special strings are special."""
 
-    def start(*texts: str, dialect: str = "kimi_k2", **options: Any) -> Served:
-        tokenizer = TOKENIZERS[dialect]()
+    def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
+        tokenizer = TOKENIZERS[chat_format]()
         answers = [tokenizer.encode(text, add_special=True) for text in texts]
         engine = ScriptedEngine(tokenizer=tokenizer, answers=answers)
         return serve(engine, tokenizer=tokenizer, **options)
@@ -79,11 +79,11 @@ def streamed(server: Served, **given: Any) -> tuple[dict[str, Any], list[Any]]:
     return message, chunks
 
 
-@pytest.mark.parametrize("dialect", ANSWERS)
+@pytest.mark.parametrize("chat_format", ANSWERS)
 def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
-    say: Callable[..., Served], dialect: str
+    say: Callable[..., Served], chat_format: str
 ) -> None:
-    server = say(ANSWERS[dialect], dialect=dialect)
+    server = say(ANSWERS[chat_format], chat_format=chat_format)
     whole = ask(server, tools=TOOLS).choices[0]
     assert whole.finish_reason == "tool_calls"
     assert whole.message.reasoning == whole.message.reasoning_content == "I look it up."
@@ -94,7 +94,7 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
     assert (message["reasoning"], message["content"]) == ("I look it up.", "One moment.")
     assert [(name, json.loads(told)) for _, name, told in message["calls"]] == calls
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
-    if dialect == "kimi_k2":
+    if chat_format == "kimi_k2":
         ids = [call.id for call in whole.message.tool_calls]
         assert (
             ids
@@ -182,8 +182,8 @@ def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., S
 
 
 def test_one_call_at_a_time_if_the_client_says_so(say: Callable[..., Served]) -> None:
-    for dialect, answer in ANSWERS.items():
-        server = say(answer, dialect=dialect)
+    for chat_format, answer in ANSWERS.items():
+        server = say(answer, chat_format=chat_format)
         whole = ask(server, tools=TOOLS, parallel_tool_calls=False).choices[0]
         assert [call.function.name for call in whole.message.tool_calls] == ["weather"]
 

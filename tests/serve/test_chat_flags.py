@@ -4,13 +4,13 @@ from pathlib import Path
 
 import openai
 import pytest
-from dialect_tokenizers import kimi, minimax
+from chat_tokenizers import kimi, minimax
 from fake_server import served_by
 from scripted_engine import ScriptedEngine
 
 from serve.chat_flags import PARSERS, ChatOptions
 from serve.chat_setup import set_up_chat
-from serve.dialects import DIALECTS, KIMI_K2, MINIMAX_M2, choose_reading
+from serve.dialects import CHAT_FORMATS, KIMI_K2, MINIMAX_M2, choose_reading
 from serve.flags import parse_serve_flags
 
 TEMPLATE = """\
@@ -25,7 +25,7 @@ def chat(*argv: str) -> ChatOptions:
 
 
 def test_both_engines_names_of_a_parser_are_known() -> None:
-    assert chat() == ChatOptions() and PARSERS[2:] == tuple(DIALECTS)
+    assert chat() == ChatOptions() and PARSERS[2:] == tuple(CHAT_FORMATS)
     vllm = chat("--reasoning-parser", "minimax_m2", "--tool-call-parser", "kimi_k2")
     sglang = chat("--reasoning-parser", "minimax", "--tool-call-parser=kimi-k2")
     assert vllm == sglang == ChatOptions(reasoning_parser="minimax_m2", tool_call_parser="kimi_k2")
@@ -51,9 +51,9 @@ def test_flags_that_can_not_be_used_are_named(
 
 
 def test_auto_follows_the_tokenizers_marks() -> None:
-    for tokenizer, dialect in ((kimi(), KIMI_K2), (minimax(), MINIMAX_M2)):
+    for tokenizer, chat_format in ((kimi(), KIMI_K2), (minimax(), MINIMAX_M2)):
         reading = choose_reading(tokenizer)
-        assert reading.reasoning is reading.tools is dialect and reading.auto_tool_choice
+        assert reading.reasoning is reading.tools is chat_format and reading.auto_tool_choice
         off = choose_reading(tokenizer, "none", "none")
         assert off.reasoning is off.tools is None and not off.auto_tool_choice and not off.marks
         assert not choose_reading(tokenizer, auto_tool_choice=False).auto_tool_choice

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from dialect_tokenizers import kimi
+from chat_tokenizers import kimi
 from fake_engine import FakeEngine
 from fake_server import Served
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dialect_tokenizers
+import chat_tokenizers
 import pytest
 from fake_server import Served, served_by
 from flax import nnx
@@ -44,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def server(pair: tuple[Path, Path]) -> Iterator[Served]:
     """With MiniMax's marks and template, and the programs that eagle3-generate compiles."""
-    tokenizer = dialect_tokenizers.minimax()
+    tokenizer = chat_tokenizers.minimax()
     loaded = load_pair(*pair, adapt_tokenizer=lambda _: tokenizer)
     sizes = {"max_num_seqs": 1, "batch_buckets": (1,), "enable_structured_outputs": False}
     engine = build_engine(loaded, num_speculative_tokens=3, **sizes)
@@ -78,7 +78,7 @@ def test_a_chat_over_http_is_read_as_minimaxs_and_the_same_without_drafts(server
         server.http.post("/v1/chat/completions", json=body | more).json()
         for more in ({}, {"speculative": {"num_tokens": 0}})
     )
-    tokenizer = dialect_tokenizers.minimax()
+    tokenizer = chat_tokenizers.minimax()
     assert drafted["prompt_token_ids"] == tokenizer.encode_chat(messages)
     ours, theirs = drafted["choices"][0], plain["choices"][0]
     assert ours["token_ids"] == theirs["token_ids"] and len(ours["token_ids"]) == 24

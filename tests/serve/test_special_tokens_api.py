@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dialect_tokenizers import kimi
+from chat_tokenizers import kimi
 from fake_server import Served
 from scripted_engine import ScriptedEngine
 

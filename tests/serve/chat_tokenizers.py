@@ -1,4 +1,4 @@
-"""Tokenizers with the marks of both dialects: the demo's, and one in MiniMax's form."""
+"""Tokenizers with the marks of both chat formats: the demo's, and one in MiniMax's form."""
 
 from dataclasses import replace
 from functools import cache
