@@ -5,9 +5,9 @@ import re
 from fake_engine import FakeEngine
 from fake_server import build_service
 
+from docs.generator import ROOT
+from docs.generator.parsers import parser_of
 from serve.app import create_app
-from serve.reference import ROOT
-from serve.reference.parsers import parser_of
 
 TEXT = (ROOT / "docs/server.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"`([^`]+)`", TEXT)

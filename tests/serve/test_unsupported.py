@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fake_server import Served
 
+from docs.generator import ROOT
 from serve.native_protocol import NEUTRAL, NEUTRAL_SAMPLING
-from serve.reference import ROOT
 from serve.unsupported import CHAT, COMPLETION, INSTEAD
 
 BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {

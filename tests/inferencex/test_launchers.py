@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.inferencex.matrix import LAUNCHERS, Job, jobs, read_matrix
 from serve.flags import parse_serve_flags
-from serve.inferencex.matrix import LAUNCHERS, Job, jobs, read_matrix
 from serve.options import ServeOptions
 
 LIBRARY = """\

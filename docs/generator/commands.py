@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.reference.parsers import entry_points, parser_of
+from docs.generator.parsers import entry_points, parser_of
 
 HEAD = """# Commands
 
-Made by `python -m serve.reference` from the commands' own parsers; a test compares them.
+Made by `python -m docs.generator` from the commands' own parsers; a test compares them.
 """
 PARAGRAPH = "\n\n"
 NO_DEFAULT = (None, argparse.SUPPRESS, "", [], ())

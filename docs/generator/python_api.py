@@ -11,7 +11,7 @@ from textwrap import indent
 PACKAGES = ("eagle3_jax", "eagle3_jax.engine", "convert", "pallas_kernels")
 HEAD = """# Python
 
-Made by `python -m serve.reference` from the source; a test compares them. Shapes are written as
+Made by `python -m docs.generator` from the source; a test compares them. Shapes are written as
 jaxtyping reads them.
 """
 LINE = 100

@@ -1,10 +1,10 @@
-"""The generated pages of docs/reference, from a checkout: `python -m serve.reference`."""
+"""The generated pages of docs/reference, from a checkout: `python -m docs.generator`."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from serve.reference.commands import commands_page
-from serve.reference.python_api import python_page
+from docs.generator.commands import commands_page
+from docs.generator.python_api import python_page
 
 ROOT = Path(__file__).parents[2]
 PAGES: dict[str, Callable[[Path], str]] = {

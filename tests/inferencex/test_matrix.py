@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serve.inferencex.__main__ import main
-from serve.inferencex.matrix import MATRIX, Job, SearchPoint, jobs, read_matrix
+from docs.inferencex.__main__ import main
+from docs.inferencex.matrix import MATRIX, Job, SearchPoint, jobs, read_matrix
 
 LENGTHS = {("1024", "1024"), ("1024", "8192"), ("8192", "1024")}
 

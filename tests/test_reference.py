@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.generator import PAGES, ROOT
+from docs.generator.parsers import check_flags, entry_points
 from serve.flags import parse_serve_flags
-from serve.reference import PAGES, ROOT
-from serve.reference.parsers import check_flags, entry_points
 
 COMMANDS = entry_points(ROOT)
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -68,7 +68,7 @@ SHOWN = [
 def test_the_reference_is_up_to_date(name: str) -> None:
     held = (ROOT / name).read_text(encoding="utf-8")
     assert held == PAGES[name](ROOT), (
-        f"{name} is not what the code says: run python -m serve.reference"
+        f"{name} is not what the code says: run python -m docs.generator"
     )
 
 

@@ -1,6 +1,6 @@
 """Writes the pages anew."""
 
-from serve.reference import PAGES, ROOT
+from docs.generator import PAGES, ROOT
 
 for name, write in PAGES.items():
     path = ROOT / name

@@ -1,10 +1,10 @@
-"""python -m serve.inferencex [FILE]: checks a matrix and prints its jobs, one command a line."""
+"""python -m docs.inferencex [FILE]: checks a matrix and prints its jobs, one command a line."""
 
 import shlex
 import sys
 from pathlib import Path
 
-from serve.inferencex.matrix import MATRIX, Job, jobs, read_matrix
+from docs.inferencex.matrix import MATRIX, Job, jobs, read_matrix
 
 
 def main(argv: list[str]) -> int:
@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
             for job in jobs(key, entry):
                 print(_command(job))
     except (OSError, ValueError) as error:
-        print(f"serve.inferencex: error: {error}", file=sys.stderr)
+        print(f"docs.inferencex: error: {error}", file=sys.stderr)
         return 2
     return 0
 
