@@ -5,8 +5,11 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
+# Exact versions, but torch's: which build of it fits is the machine's affair.
+LOCKED ?= --constraint constraints.txt
+INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short clients lint clean
+.PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short clients lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -64,6 +67,11 @@ lint: .venv/installed-test
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# Writes down the versions that are installed; `make clean lock LOCKED=` takes the newest there are.
+lock: .venv/installed-test .venv-rocm/installed
+	{ $(BIN)/pip freeze --exclude-editable; $(ROCM)/pip freeze --exclude-editable; } \
+		| grep -v '^torch==' | LC_ALL=C sort --ignore-case --unique > constraints.txt
+
 clean:
 	rm -rf .venv .venv-rocm .venv-clients
 
@@ -71,25 +79,25 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml | .venv/bin/pip
-	$(BIN)/pip install --disable-pip-version-check --editable .
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
+	$(BIN)/$(INSTALL) .
 	touch $@
 
-.venv/installed-test: pyproject.toml | .venv/bin/pip
-	$(BIN)/pip install --disable-pip-version-check --editable '.[test]'
+.venv/installed-test: pyproject.toml constraints.txt | .venv/bin/pip
+	$(BIN)/$(INSTALL) '.[test]'
 	touch .venv/installed $@
 
 .venv/installed-page-check: .venv/installed-test
-	$(BIN)/pip install --disable-pip-version-check --editable '.[page-check]'
+	$(BIN)/$(INSTALL) '.[page-check]'
 	touch $@
 
 .venv/installed-fuzz: .venv/installed-test
-	$(BIN)/pip install --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/$(INSTALL) '.[fuzz]'
 	touch $@
 
-.venv-rocm/installed: pyproject.toml
+.venv-rocm/installed: pyproject.toml constraints.txt
 	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \
 		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
 	$(PYTHON) -m venv .venv-rocm
-	$(ROCM)/pip install --disable-pip-version-check --editable '.[rocm-check]'
+	$(ROCM)/$(INSTALL) '.[rocm-check]'
 	touch $@

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from convert.equivalence.torch_family import require_transformers
+
 RELATIVE_RMS = 1e-4
 """Largest acceptable difference: float32 sums of thousands of terms differ by 1e-6 of their size,
 a wrong scale, order or norm by far more."""
@@ -34,6 +36,7 @@ def compare_layers(
     A layer that is not compared passes its input on. Raises ImportError without torch, ValueError
     for a layer that the model has not, and whatever loading either side raises.
     """
+    require_transformers()
     from convert.equivalence.our_model import OurModel
     from convert.equivalence.torch_model import TorchModel
 

@@ -37,6 +37,17 @@ FAMILIES = {
 """By the `model_type` of a text model's config.json."""
 
 
+def require_transformers() -> None:
+    """Raises ImportError, naming the extra, where torch or transformers is not installed."""
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"{error}; transformers and torch come with pip install 'eagle3-jax[transformers]'"
+        ) from error
+
+
 def torch_family(model_type: object) -> TorchFamily:
     """Raises ValueError for a model that there is nothing to compare with."""
     if model_type not in FAMILIES:

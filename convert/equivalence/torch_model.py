@@ -13,10 +13,10 @@ from torch import nn
 
 from convert.equivalence.torch_family import torch_family
 from convert.quantize.decode import dequantize
+from convert.safetensors_files import DTYPES
+from convert.weights import PARTS
 
 PREFIXES = ("language_model.model.", "language_model.", "model.", "")
-PARTS = ("weight", "weight_packed", "weight_scale", "weight_scale_2", "weight_scale_inv")
-PARTS += ("weight_zero_point",)
 
 
 class PublishedTensors:
@@ -29,7 +29,7 @@ class PublishedTensors:
 
     def weight(self, module: str) -> torch.Tensor:
         """`module.weight` in float32, dequantised where the file has it quantised."""
-        named = {part: self._find(f"{module}.{part}") for part in PARTS}
+        named = {part: self._find(f"{module}.{part}") for part in PARTS if part != "weight_shape"}
         parts = {part: self._array(name) for part, name in named.items() if name is not None}
         if not parts:
             raise ValueError(f"the checkpoint has no {module}.weight")
@@ -46,14 +46,12 @@ class PublishedTensors:
         return next((p + name for p in PREFIXES if p + name in self._files), None)
 
     def _array(self, name: str) -> np.ndarray:
-        """torch's bfloat16 and float8 as ml_dtypes', which NumPy can hold."""
-        import ml_dtypes
-
+        """torch's bfloat16 and float8 in types that NumPy can hold."""
         tensor = self._files[name].get_tensor(name)
         raw = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8}.get(tensor.dtype)
         if raw is None:
             return tensor.numpy()
-        narrow = {torch.int16: ml_dtypes.bfloat16, torch.uint8: ml_dtypes.float8_e4m3fn}[raw]
+        narrow = DTYPES["BF16" if raw is torch.int16 else "F8_E4M3"]
         return tensor.view(raw).numpy().view(narrow)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from convert.equivalence.torch_family import require_transformers
 from convert.fill import shapes_of
 from convert.kimi_k25 import kimi_rules, kimi_to_hf
 from convert.safetensors_files import SINGLE_FILE
@@ -26,6 +27,7 @@ class TransformersPeer:
     torch."""
 
     def __init__(self, target: KimiTarget, *, compiled: bool = False) -> None:
+        require_transformers()
         import torch
         from transformers import DeepseekV3ForCausalLM
         from transformers.utils import logging

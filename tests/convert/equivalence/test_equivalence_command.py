@@ -1,5 +1,6 @@
 """python -m convert.equivalence: right conversions pass, a wrong layer is named."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,12 @@ def test_mistakes_cost_one_line(
     error = capsys.readouterr().err
     assert error.startswith("convert.equivalence: error: ")
     assert message in error
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_a_package_the_error_names_the_extra(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert main([str(KIMI)]) == 2
+    assert capsys.readouterr().err.strip().endswith("pip install 'eagle3-jax[transformers]'")

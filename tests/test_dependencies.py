@@ -1,0 +1,148 @@
+"""Everything imported is declared in pyproject.toml, and nothing is declared that isn't used."""
+
+import ast
+import functools
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+OPTIONAL = {
+    "llguidance": "grammar",
+    "optax": "train",
+    "opentelemetry": "otel",
+    "matplotlib": "plot",
+    "transformers": "transformers",
+    "torch": "transformers",
+    "safetensors": "transformers",
+}
+"""What a command imports only when it is asked for, and the extra that brings it."""
+DISTRIBUTIONS = {
+    "orbax": {"orbax-checkpoint"},
+    "yaml": {"pyyaml"},
+    "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
+}
+"""Those that are not named as what they are imported by."""
+PLUGINS = {"rocm", "cuda"}
+"""Extras that JAX finds by itself."""
+TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
+TOOLS |= {"pytest-timeout", "schemathesis", "playwright"}
+"""Of the extras for a checkout: run as commands, or imported by name where they are there."""
+
+
+def requirements(lines: Iterable[str]) -> set[str]:
+    """Names of distributions, those of our own extras among them."""
+    found: set[str] = set()
+    for line in lines:
+        match = re.match(r"([\w-]+)(?:\[([\w,-]+)\])?", line)
+        assert match, line
+        if match[1] != PROJECT["project"]["name"]:
+            found.add(match[1].lower().replace("_", "-"))
+            continue
+        for extra in match[2].split(","):
+            found |= requirements(EXTRAS[extra])
+    return found
+
+
+CORE = requirements(PROJECT["project"]["dependencies"])
+
+
+def distributions(package: str) -> set[str]:
+    return DISTRIBUTIONS.get(package, {package.replace("_", "-")})
+
+
+def modules_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """What import statements may mean: `a.b` and `a.b.c` for `from a.b import c`."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def at_start(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when a module is imported."""
+    for child in ast.iter_child_nodes(node):
+        typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if not typing_only and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from at_start(child)
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def packages(paths: Iterable[Path]) -> dict[str, str]:
+    """Each package of others that is imported anywhere -> one of the files that do."""
+    ours = {*WHEEL["packages"], *sys.stdlib_module_names}
+    found = {
+        module.partition(".")[0]: str(path.relative_to(ROOT))
+        for path in paths
+        for module in modules_of(ast.walk(parse(path)))
+    }
+    return {package: path for package, path in found.items() if package not in ours}
+
+
+def shipped() -> list[Path]:
+    return [path for package in WHEEL["packages"] for path in (ROOT / package).rglob("*.py")]
+
+
+def checkout_only() -> list[Path]:
+    return [path for folder in ("tests", "docs") for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_what_the_wheel_imports_is_declared() -> None:
+    missing = {
+        f"{package}, imported by {path}"
+        for package, path in packages(shipped()).items()
+        if not distributions(package)
+        <= (requirements(EXTRAS[OPTIONAL[package]]) if package in OPTIONAL else CORE)
+    }
+    assert not missing
+
+
+def test_what_the_wheel_requires_is_imported() -> None:
+    used = {name for package in packages(shipped()) for name in distributions(package)}
+    assert CORE <= used
+    optional = {name for extra in OPTIONAL.values() for name in requirements(EXTRAS[extra])}
+    assert optional <= used and not optional & CORE
+
+
+def test_extras_for_a_checkout_are_used() -> None:
+    in_table = {*PLUGINS, *OPTIONAL.values()}
+    used = {name for package in packages(checkout_only()) for name in distributions(package)}
+    required = {name for extra in EXTRAS.keys() - in_table for name in requirements(EXTRAS[extra])}
+    elsewhere = {name for extra in in_table for name in requirements(EXTRAS[extra])}
+    assert not required - used - elsewhere - TOOLS
+
+
+@pytest.mark.parametrize("command", sorted(PROJECT["project"]["scripts"]))
+def test_no_command_imports_an_extra_when_it_starts(command: str) -> None:
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in shipped()}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    todo, seen = [PROJECT["project"]["scripts"][command].partition(":")[0]], set()
+    while todo:
+        module = todo.pop()
+        assert module.partition(".")[0] not in OPTIONAL, f"{module} by {sorted(seen)}"
+        if module in files and module not in seen:
+            seen.add(module)
+            todo += [module.rpartition(".")[0], *modules_of(at_start(parse(files[module])))]
+    assert len(seen) > 1
+
+
+def test_what_ci_installs_is_pinned_but_for_the_build_of_torch() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.!+]+", line) for line in lines)
+    pinned = {re.sub(r"[_.]", "-", line.partition("==")[0].lower()) for line in lines}
+    installed = CORE | requirements(EXTRAS["test"]) | requirements(EXTRAS["rocm-check"])
+    assert installed - pinned == {"torch"}
