@@ -1,9 +1,25 @@
 """Published checkpoints to Flax modules and back; file formats live here and nowhere else."""
 
-from convert.load import load_draft as load_draft
-from convert.load import load_target as load_target
-from convert.save import save_hf as save_hf
-from convert.save_store import save_store as save_store
-from convert.tokenizer import Tokenizer as Tokenizer
-from convert.tokenizer import load_tokenizer as load_tokenizer
-from convert.tokenizer_json import write_tokenizer_json as write_tokenizer_json
+from typing import TYPE_CHECKING
+
+from eagle3_jax.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from convert.load import load_draft as load_draft
+    from convert.load import load_target as load_target
+    from convert.save import save_hf as save_hf
+    from convert.save_store import save_store as save_store
+    from convert.tokenizer import Tokenizer as Tokenizer
+    from convert.tokenizer import load_tokenizer as load_tokenizer
+    from convert.tokenizer_json import write_tokenizer_json as write_tokenizer_json
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "convert.load": ("load_draft", "load_target"),
+        "convert.save": ("save_hf",),
+        "convert.save_store": ("save_store",),
+        "convert.tokenizer": ("Tokenizer", "load_tokenizer"),
+        "convert.tokenizer_json": ("write_tokenizer_json",),
+    },
+)

@@ -1,4 +1,4 @@
-"""What quantised weights multiply with: the published scheme's activations, others, or none."""
+"""Choose the format of the activations that quantised weights are multiplied with."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Does it fit: what devices will hold against what they have, before anything is loaded."""
+"""Check before loading that devices have memory enough."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from eagle3_jax.config import DraftConfig
 
 _LAYER = "midlayer."
 _ATTENTION = _LAYER + "self_attn."
-_DIALECTS = {
+_SPELLINGS = {
     "layers.0.": _LAYER,
     "aux_norm_low.": "fc_norm.0.",
     "aux_norm_mid.": "fc_norm.1.",
@@ -41,11 +41,11 @@ def draft_rules(config: DraftConfig, *, own_lm_head: bool = True) -> list[Rule]:
 
 
 def canonical_draft_name(name: str) -> str:
-    """Maps the dialects `layers.0.` and a `model.` prefix to `midlayer.`, and legacy norm names."""
+    """Our name of a tensor: without `model.`, `midlayer.` for `layers.0.`, norms as released."""
     name = re.sub(r"^model\.", "", name)
-    for dialect, ours in _DIALECTS.items():
-        if name.startswith(dialect):
-            return ours + name.removeprefix(dialect)
+    for spelling, ours in _SPELLINGS.items():
+        if name.startswith(spelling):
+            return ours + name.removeprefix(spelling)
     return name
 
 

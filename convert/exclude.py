@@ -33,7 +33,7 @@ def check_pattern(pattern: str) -> None:
 
 def matches(pattern: str, module: str) -> bool:
     """Whether a pattern holds for a module's checkpoint name (without `.weight`)."""
-    names = {module, unprefixed(module), module.rpartition(".")[2]}
+    names = _names(module)
     if pattern.startswith(REGEX):
         return any(re.match(pattern.removeprefix(REGEX), name) for name in names)
     return any(fnmatch.fnmatchcase(name, pattern) for name in names)
@@ -59,7 +59,7 @@ def _sorted_out(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, .
 
 def _names(module: str) -> tuple[str, str, str]:
     """The names a pattern may mean."""
-    return module, _PREFIX.sub("", module, count=1), module.rpartition(".")[2]
+    return module, unprefixed(module), module.rpartition(".")[2]
 
 
 def as_regexes(pattern: str, modules: Collection[str]) -> list[str]:

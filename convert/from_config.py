@@ -13,7 +13,7 @@ from convert.eagle3 import draft_rules
 from convert.fill import shapes_of
 from convert.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
 from convert.planned import abstract_draft, abstract_target
-from convert.quantization_config import QuantizationConfig, Scheme, read_quantization_config
+from convert.quantization_config import QuantizationConfig, StoredScheme, read_quantization_config
 from convert.rules import Rule, split_row
 from convert.targets import target_files
 from eagle3_jax.config import DraftConfig, read_target_config
@@ -99,7 +99,7 @@ def _template(path: str) -> tuple[str, dict[str, str]]:
     return path, {}
 
 
-def _format(scheme: Scheme) -> QuantFormat:
+def _format(scheme: StoredScheme) -> QuantFormat:
     if not scheme.activations:
         return QuantFormat(scheme.weights)
     return QuantFormat(scheme.weights, _ACTIVATIONS[scheme.weights])

@@ -4,12 +4,13 @@ import re
 from typing import Any
 
 from convert.latent_attention import latent_attention_rules
-from convert.published_config import eos_to_hf, published_fields, rope_to_hf
-from convert.rules import TRANSPOSED, TRANSPOSED_FLOATS, Rule, norm_rule, projection_rule
+from convert.published_config import eos_to_hf, text_model_to_hf
+from convert.rules import TRANSPOSED_FLOATS, Rule, expert_rule, norm_rule, projection_rule
 from eagle3_jax.config import KimiConfig
 
 _LAYER = "layers.{layer}."
 _MLP = _LAYER + "mlp."
+_EXPERTS = _MLP + "experts."
 
 
 def kimi_rules(config: KimiConfig) -> list[Rule]:
@@ -33,18 +34,12 @@ def kimi_rules(config: KimiConfig) -> list[Rule]:
         *map(norm_rule, norms),
         *map(projection_rule, projections),
         *attention,
-        *map(_experts_rule, swiglu),
+        *(expert_rule(_EXPERTS + "{expert}." + name, _EXPERTS + name) for name in swiglu),
         Rule(_MLP + "gate.weight", (_MLP + "gate.kernel",), TRANSPOSED_FLOATS),
         Rule(bias, (bias,), saved="F32"),
         Rule("vision_tower.{rest}", why="the vision tower is not part of the text model"),
         Rule("mm_projector.{rest}", why="the vision projector is not part of the text model"),
     ]
-
-
-def _experts_rule(name: str) -> Rule:
-    """One expert's matrix is a row of the stack."""
-    published = _MLP + f"experts.{{expert}}.{name}.weight"
-    return Rule(published, (_MLP + f"experts.{name}[{{expert}}]",), TRANSPOSED)
 
 
 def canonical_kimi_name(name: str) -> str:
@@ -60,29 +55,21 @@ def published_kimi_name(name: str) -> str:
 
 def kimi_to_hf(config: KimiConfig, dtype: str) -> dict[str, Any]:
     """A Kimi-K2.5 config.json without its vision part; `dtype` is torch's name of it."""
-    shared = eos_to_hf(config)
-    text = {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "kimi_k2",
-        **published_fields(config),
+    own = {
         "num_key_value_heads": config.num_attention_heads,
         "attention_bias": False,
-        "hidden_act": "silu",
         "moe_layer_freq": 1,
         "n_group": 1,
         "topk_group": 1,
         "topk_method": "noaux_tc",
         "scoring_func": "sigmoid",
         "num_nextn_predict_layers": 0,
-        **rope_to_hf(config.rope),
-        **shared,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
     }
+    text = text_model_to_hf(config, "DeepseekV3ForCausalLM", "kimi_k2", dtype, **own)
     return {
         "architectures": ["KimiK25ForConditionalGeneration"],
         "model_type": "kimi_k25",
-        **shared,
+        **eos_to_hf(config),
         "tie_word_embeddings": False,
         "torch_dtype": dtype,
         "text_config": text,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from convert.published_config import eos_to_hf, published_fields, rope_to_hf
+from convert.published_config import text_model_to_hf
 from convert.rules import Rule, norm_rule, projection_rule
 from eagle3_jax.config import LlamaConfig
 
@@ -27,15 +27,5 @@ def llama_rules(config: LlamaConfig) -> list[Rule]:
 
 def llama_to_hf(config: LlamaConfig, dtype: str) -> dict[str, Any]:
     """A Llama config.json; `dtype` is torch's name of it."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **published_fields(config),
-        **rope_to_hf(config.rope),
-        **eos_to_hf(config),
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
-    }
+    biases = {"attention_bias": False, "mlp_bias": False}
+    return text_model_to_hf(config, "LlamaForCausalLM", "llama", dtype, **biases)

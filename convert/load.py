@@ -13,7 +13,7 @@ from convert.activations import Activations, check_activations
 from convert.eagle3 import canonical_draft_name
 from convert.fill import ParameterSource
 from convert.outline import Outline, outline
-from convert.pairing import HeadChoice, Pair, check_target_ids
+from convert.pairing import DraftForTarget, HeadChoice, check_target_ids
 from convert.planned import (
     abstract_draft,
     abstract_target,
@@ -23,7 +23,7 @@ from convert.planned import (
     target_config_of,
 )
 from convert.published import Published, open_published
-from convert.store import is_store
+from convert.store.reader import is_store
 from convert.stored import Stored, open_stored
 from convert.weights import Int4OrderChoice, assumed_orders
 from eagle3_jax.config import AuxIdConvention, DraftConfig
@@ -136,7 +136,7 @@ def outline_draft(
         ).with_rope(theta=rope_theta, yarn_factor=yarn_factor),
     )
     shapes = {canonical_draft_name(name): shape for name, shape in source.weight_shapes.items()}
-    pair = Pair(source.directory, shapes, config, target.config)
+    pair = DraftForTarget(source.directory, shapes, config, target.config)
     pair.check_dimensions()
     shared = pair.shared_modules(lm_head)
     draft = abstract_draft(config, run_dtype)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from convert.published_config import eos_to_hf, published_fields, rope_to_hf
-from convert.rules import TRANSPOSED, TRANSPOSED_FLOATS, Rule, norm_rule, projection_rule
+from convert.published_config import text_model_to_hf
+from convert.rules import TRANSPOSED_FLOATS, Rule, expert_rule, norm_rule, projection_rule
 from eagle3_jax.config import MiniMaxConfig
 
 _LAYER = "layers.{layer}."
@@ -25,33 +25,23 @@ def minimax_rules(config: MiniMaxConfig) -> list[Rule]:
         *map(norm_rule, norms),
         *(projection_rule(_ATTENTION + f"{name}_proj") for name in "qkvo"),
         projection_rule("lm_head"),
-        *(_expert_rule(block, published, ours) for published, ours in _EXPERTS.items()),
+        *(
+            expert_rule(block + f"experts.{{expert}}.{published}", _LAYER + f"mlp.experts.{ours}")
+            for published, ours in _EXPERTS.items()
+        ),
         Rule(block + "gate.weight", (_LAYER + "mlp.gate.kernel",), TRANSPOSED_FLOATS, saved="F32"),
         Rule(block + "e_score_correction_bias", (_LAYER + "mlp." + bias,), saved="F32"),
         *(Rule(f"layers.{layer}.{{rest}}", why=mtp, above=True) for layer in config.mtp_layers),
     ]
 
 
-def _expert_rule(block: str, published: str, ours: str) -> Rule:
-    """One expert's matrix is a row of the stack."""
-    name = block + f"experts.{{expert}}.{published}.weight"
-    return Rule(name, (_LAYER + f"mlp.experts.{ours}[{{expert}}]",), TRANSPOSED)
-
-
 def minimax_to_hf(config: MiniMaxConfig, dtype: str) -> dict[str, Any]:
     """A MiniMax-M2.5 config.json; `dtype` is torch's name of it."""
-    return {
-        "architectures": ["MiniMaxM2ForCausalLM"],
-        "model_type": "minimax_m2",
-        **published_fields(config),
-        **rope_to_hf(config.rope),
-        **eos_to_hf(config),
-        "hidden_act": "silu",
+    own = {
         "scoring_func": "sigmoid",
         "use_qk_norm": True,
         "qk_norm_type": "per_layer",
         "use_routing_bias": True,
         "shared_intermediate_size": 0,
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype,
     }
+    return text_model_to_hf(config, "MiniMaxM2ForCausalLM", "minimax_m2", dtype, **own)

@@ -1,4 +1,4 @@
-"""A model that is known to fit its checkpoint and its devices, before a weight is read."""
+"""Abstract models, checked against their checkpoint and their devices before a weight is read."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Does this draft belong to this target, and which of the target's modules does it use?"""
+"""Check that a draft belongs to a target, and find the target's modules that it uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ HeadChoice = Literal["auto", "own", "target"]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A draft's files and configuration beside its target's configuration.
+class DraftForTarget:
+    """A draft's files and configuration, and its target's configuration.
 
     shapes: canonical name of each of the draft's weights -> its shape, [out, in].
     """

@@ -1,4 +1,4 @@
-"""A checkpoint held against a model: which weights fill which parameter, from headers alone.
+"""Match a checkpoint's weights to a model's parameters, from headers alone.
 
 A plan exists only if every tensor matches exactly one rule and every parameter is filled exactly
 once; otherwise one error lists all that does not fit. Nothing is read before that.
@@ -35,7 +35,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What fills each parameter, and why each other weight is left out.
 
     sources: parameter -> its sources. rules: weight -> the rule it matched. dropped: weight -> why.
@@ -59,10 +59,10 @@ def make_plan(
     *,
     canonical: Callable[[str], str] = lambda name: name,
     misfits: Sequence[str] = (),
-) -> Plan:
+) -> LoadPlan:
     """Matches weights to parameter shapes.
 
-    `canonical` turns a dialect's name into the table's; `misfits` are those already found. Raises
+    `canonical` gives the table's name of a tensor's; `misfits` are those already found. Raises
     one ValueError with all: 0 or 2 rules, a parameter missing or filled twice, a wrong shape,
     dtype or form.
     """
@@ -90,7 +90,7 @@ def make_plan(
         found += _parameter_misfits(path, shape, sources.get(path, []))
     if found:
         raise ValueError(f"{checkpoint.directory} does not fit the model:{listed(found)}")
-    return Plan(dict(sources), matched, dropped)
+    return LoadPlan(dict(sources), matched, dropped)
 
 
 def _sources(weight: Weight, rule: Rule, values: Mapping[str, str]) -> Iterator[tuple[str, Source]]:

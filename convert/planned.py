@@ -1,4 +1,4 @@
-"""A published checkpoint as the parameters of a model: planned whole, read one by one."""
+"""The parameters of a model, read one by one from a published checkpoint by a plan."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from convert.box import Box, box_of, whole
 from convert.eagle3 import canonical_draft_name, draft_rules
 from convert.fill import shapes_of
-from convert.plan import Plan
+from convert.plan import LoadPlan
 from convert.published import Published
 from convert.quantization_config import activations_of
 from convert.read_parameter import file_dtype, read_floats, read_kept
@@ -31,11 +31,11 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 @dataclass(frozen=True)
-class PlannedParameters:
+class PublishedParameters:
     """The parameters of one model as a published checkpoint fills them."""
 
     published: Published
-    plan: Plan
+    plan: LoadPlan
     shapes: Mapping[str, tuple[int, ...]]
 
     @property
@@ -101,20 +101,22 @@ def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
     return nnx.eval_shape(lambda: Eagle3Draft(config, rngs=OneKey(), dtype=dtype))
 
 
-def plan_target(published: Published, model: Target) -> PlannedParameters:
+def plan_target(published: Published, model: Target) -> PublishedParameters:
     """Holds a checkpoint against a target; ValueError with everything that does not fit."""
     shapes, files = shapes_of(model), target_files(model.config)
     plan = published.plan(files.rules(model.config), shapes, files.canonical_name)
-    return PlannedParameters(published, plan, shapes)
+    return PublishedParameters(published, plan, shapes)
 
 
 def plan_draft(
     published: Published, model: Eagle3Draft, shared: Collection[str]
-) -> PlannedParameters:
+) -> PublishedParameters:
     """The same for a draft; `shared` are the submodules it takes from its target."""
     shapes = shapes_of(model, shared)
     rules = draft_rules(model.config, own_lm_head="lm_head" not in shared)
-    return PlannedParameters(published, published.plan(rules, shapes, canonical_draft_name), shapes)
+    return PublishedParameters(
+        published, published.plan(rules, shapes, canonical_draft_name), shapes
+    )
 
 
 def target_config_of(source: Published | Stored) -> TargetConfig:

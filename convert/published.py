@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convert.plan import Plan, make_plan
+from convert.plan import LoadPlan, make_plan
 from convert.problems import listed
 from convert.quantization_config import (
     QuantizationConfig,
@@ -41,7 +41,7 @@ class Published:
         rules: Sequence[Rule],
         parameters: Mapping[str, tuple[int, ...]],
         canonical: Callable[[str], str],
-    ) -> Plan:
+    ) -> LoadPlan:
         """Holds the weights against a model; ValueError with everything that does not fit."""
         plan = make_plan(
             self.checkpoint,

@@ -1,6 +1,6 @@
 """Our configurations as the published config.json, field names included.
 
-That of each target is beside its tensors (`convert.targets`).
+What a target has of its own stands in the module of its tensors (`convert.targets`).
 """
 
 from dataclasses import asdict
@@ -68,6 +68,23 @@ def _layer_outputs(aux_layer_ids: tuple[int, ...]) -> list[int]:
 def published_fields(config: TargetConfig | DraftConfig) -> dict[str, Any]:
     """Those that have the same name and form there."""
     return {name: value for name, value in asdict(config).items() if name not in _OURS_ALONE}
+
+
+def text_model_to_hf(
+    config: TargetConfig, architecture: str, model_type: str, dtype: str, **more: Any
+) -> dict[str, Any]:
+    """The config.json of a text model; `dtype` is torch's name of it, `more` the model's own."""
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        **published_fields(config),
+        **rope_to_hf(config.rope),
+        **eos_to_hf(config),
+        "hidden_act": "silu",
+        **more,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype,
+    }
 
 
 def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pallas_kernels.quantized import ActivationFormat, WeightFormat
 
 
 @dataclass(frozen=True)
-class Scheme:
+class StoredScheme:
     """How the matrices of one pattern are stored; activations False: the file says weight-only."""
 
     weights: WeightFormat
@@ -32,11 +32,11 @@ class QuantizationConfig:
     exclude: names and patterns that stay as they were. overrides: pattern -> another scheme.
     """
 
-    scheme: Scheme
+    scheme: StoredScheme
     exclude: tuple[str, ...]
-    overrides: tuple[tuple[str, Scheme], ...] = ()
+    overrides: tuple[tuple[str, StoredScheme], ...] = ()
 
-    def scheme_of(self, module: str) -> Scheme | None:
+    def scheme_of(self, module: str) -> StoredScheme | None:
         """The scheme of one linear layer, None when it is excluded."""
         if excluded(module, self.exclude):
             return None
@@ -109,13 +109,15 @@ def _compressed_tensors(given: Mapping[str, Any]) -> QuantizationConfig:
     wrong = {name: weights.get(name) for name in expected if weights.get(name) != expected[name]}
     if wrong:
         raise ValueError(f"compressed-tensors weights must have {expected}, got {brief(wrong)}")
-    return QuantizationConfig(Scheme("int4_group", False), _patterns(given, "ignore"))
+    return QuantizationConfig(StoredScheme("int4_group", False), _patterns(given, "ignore"))
 
 
 def _fp8(given: Mapping[str, Any]) -> QuantizationConfig:
     if (block := given.get("weight_block_size")) != [128, 128]:
         raise ValueError(f"fp8 must have weight_block_size [128, 128], got {brief(block)}")
-    return QuantizationConfig(Scheme("fp8_block", True), _patterns(given, "modules_to_not_convert"))
+    return QuantizationConfig(
+        StoredScheme("fp8_block", True), _patterns(given, "modules_to_not_convert")
+    )
 
 
 def _quark(given: Mapping[str, Any]) -> QuantizationConfig:
@@ -137,7 +139,7 @@ def _patterns(given: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _quark_scheme(spec: Mapping[str, Any]) -> Scheme:
+def _quark_scheme(spec: Mapping[str, Any]) -> StoredScheme:
     weight = spec["weight"]
     stages: Sequence[Mapping[str, Any]] = weight if isinstance(weight, list) else [weight]
     kinds = tuple((stage["dtype"], stage["qscheme"]) for stage in stages)
@@ -149,4 +151,4 @@ def _quark_scheme(spec: Mapping[str, Any]) -> Scheme:
     }
     if kinds not in known:
         raise ValueError(f"Quark's weights must be one of {list(known)}, got {brief(kinds)}")
-    return Scheme(known[kinds], spec.get("input_tensors") is not None)
+    return StoredScheme(known[kinds], spec.get("input_tensors") is not None)

@@ -118,6 +118,11 @@ def projection_rule(name: str) -> Rule:
     return Rule(f"{name}.weight", (f"{name}.kernel",), TRANSPOSED)
 
 
+def expert_rule(published: str, ours: str) -> Rule:
+    """One expert's matrix, which is a row of the stack; `published` has a place for `{expert}`."""
+    return Rule(f"{published}.weight", (f"{ours}[{{expert}}]",), TRANSPOSED)
+
+
 class RuleTable:
     """Rules by the shape of their names, so that 200,000 tensors find theirs at once.
 

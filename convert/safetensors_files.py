@@ -1,17 +1,19 @@
-"""Read a checkpoint directory of safetensors files: headers strictly, tensors lazily.
+"""Read checkpoints of safetensors files: headers strictly, tensors lazily; encode headers.
 
 Layout of a file (https://huggingface.co/docs/safetensors): u64 header length, JSON header, tensor
 bytes without gaps. Headers are read here rather than through a library so that every defect of a
 download has one clear message before a single weight is touched.
 """
 
+import json
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from convert.box import Box, whole
@@ -37,12 +39,12 @@ DTYPES: dict[str, np.dtype] = {
     "I64": np.dtype(np.int64),
     "U64": np.dtype(np.uint64),
     "F16": np.dtype(np.float16),
-    "BF16": np.dtype(jnp.bfloat16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
-    "F8_E4M3": np.dtype(jnp.float8_e4m3fn),
-    "F8_E5M2": np.dtype(jnp.float8_e5m2),
-    "F8_E8M0": np.dtype(jnp.float8_e8m0fnu),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 
 
@@ -59,7 +61,12 @@ class TensorInfo:
     @property
     def nbytes(self) -> int:
         """Size of the tensor's data in bytes."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return tensor_bytes(self.dtype, self.shape)
+
+
+def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
+    """Size of a tensor's data; dtype as safetensors names it."""
+    return math.prod(shape) * DTYPES[dtype].itemsize
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,23 @@ def read_json(path: Path) -> dict[str, Any]:
         return parse_object(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
+
+
+def encode_header(
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]],
+) -> tuple[bytes, dict[str, int]]:
+    """The first bytes of a file of tensors (name, dtype, shape), and at which byte of the file the
+    data of each begins; they are aligned if wider types come first."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    starts, end = {}, 0
+    for name, dtype, shape in tensors:
+        starts[name], end = end, end + tensor_bytes(dtype, shape)
+        offsets = [starts[name], end]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    first = struct.pack("<Q", len(encoded)) + encoded
+    return first, {name: len(first) + start for name, start in starts.items()}
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:

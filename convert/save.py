@@ -1,7 +1,6 @@
 """Write models in the published form: config.json and model.safetensors."""
 
 import json
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,9 +15,9 @@ from jax.typing import DTypeLike
 from convert.eagle3 import draft_rules
 from convert.fill import shapes_of
 from convert.published_config import draft_to_hf
-from convert.safetensors_files import DTYPES, SINGLE_FILE
+from convert.safetensors_files import DTYPES, SINGLE_FILE, encode_header
 from convert.saved_tensors import ReadArray, host_reader, saved_tensors
-from convert.store import Parameter
+from convert.store.parameter import Parameter
 from convert.targets import target_files
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -63,29 +62,13 @@ def published_config(model: Target | Eagle3Draft, dtype: np.dtype) -> dict[str, 
     return draft_to_hf(model.config, dtype.name)
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes one safetensors file of arrays in memory, those of one type by name."""
-    named = sorted(tensors.items())
-    write_tensors(path, [Parameter(n, t.shape, t.dtype, partial(np.asarray, t)) for n, t in named])
-
-
 def write_tensors(path: Path, tensors: Iterable[Parameter]) -> None:
     """Writes one safetensors file, widest types first so that every tensor is aligned; each tensor
     is read when its turn comes."""
     ordered = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for tensor in ordered:
-        start, end = end, end + tensor.nbytes
-        header[tensor.path] = {
-            "dtype": _DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)
+    header, _ = encode_header((t.path, _DTYPE_NAMES[t.dtype], t.shape) for t in ordered)
     chunks = (np.ascontiguousarray(tensor.read()).tobytes() for tensor in ordered)
-    _replace(path, chain([struct.pack("<Q", len(encoded)), encoded], chunks))
+    _replace(path, chain([header], chunks))
 
 
 def model_tensors(

@@ -13,8 +13,8 @@ from flax import nnx
 from convert.fill import named_variables, shapes_of
 from convert.save import model_tensors, published_config, shared_modules
 from convert.saved_tensors import host_reader
-from convert.store import Parameter
 from convert.store.manifest import Origin
+from convert.store.parameter import Parameter
 from convert.store.writer import write_store
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -40,15 +40,15 @@ def save_store(
         value = variable.get_value()
         dtype = np.dtype(value.dtype)
         parameters.append(Parameter(path, value.shape, dtype, partial(read, path)))
-    with tempfile.TemporaryDirectory() as beside:
+    with tempfile.TemporaryDirectory() as side_files:
         config = published_config(model, np.dtype(model.embed_tokens.embedding.get_value().dtype))
-        Path(beside, "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        Path(side_files, "config.json").write_text(json.dumps(config, indent=2) + "\n")
         origin = _origin(model, shared)
-        write_store(Path(directory), parameters, origin, side_files=Path(beside))
+        write_store(Path(directory), parameters, origin, side_files=Path(side_files))
 
 
 def _origin(model: Target | Eagle3Draft, shared: Collection[str]) -> Origin:
-    """No files: a model in memory, whose formats and tensors are told all the same."""
+    """No source files, but the formats and tensors of a model in memory."""
     formats: dict[str, QuantFormat] = {}
     shapes = shapes_of(model, shared)
     for parts, module in nnx.iter_modules(model):

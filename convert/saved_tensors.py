@@ -11,7 +11,7 @@ from flax import nnx
 from convert.fill import named_variables
 from convert.rules import Rule, split_row
 from convert.safetensors_files import DTYPES
-from convert.store import Parameter
+from convert.store.parameter import Parameter
 
 ReadArray = Callable[[str], np.ndarray]
 KEPT = 2

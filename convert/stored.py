@@ -10,13 +10,13 @@ import numpy as np
 from jax.sharding import Sharding
 
 from convert.safetensors_files import read_json
-from convert.store import Store, open_store
+from convert.store.reader import Store, open_store
 from pallas_kernels import QuantFormat
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A store beside its config.json, with what `convert.planned` gives of published files."""
+    """A store and its config.json, with the methods of `PublishedParameters`."""
 
     store: Store
     config: Mapping[str, Any]

@@ -7,7 +7,6 @@ from typing import Any
 from convert.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
 from convert.llama import llama_rules, llama_to_hf
 from convert.minimax_m2 import minimax_rules, minimax_to_hf
-from convert.model_prefix import with_model_prefix, without_model_prefix
 from convert.rules import Rule
 from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
 
@@ -16,7 +15,7 @@ from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConf
 class TargetFiles:
     """rules: between tensors and parameters, given the configuration.
 
-    canonical_name: of a tensor, in any dialect, as the rules have it; published_name: the inverse.
+    canonical_name: of a tensor, in any spelling, as the rules have it; published_name: the inverse.
     to_hf: the fields of config.json, given the configuration and torch's name of the dtype.
     """
 
@@ -26,12 +25,22 @@ class TargetFiles:
     to_hf: Callable[[Any, str], dict[str, Any]]
 
 
+def _without_model_prefix(name: str) -> str:
+    """As rules have it; the prefix may be absent."""
+    return name.removeprefix("model.")
+
+
+def _with_model_prefix(name: str) -> str:
+    """The released spelling of a canonical name."""
+    return name if name.startswith("lm_head.") else f"model.{name}"
+
+
 FILES: Mapping[type[TargetConfig], TargetFiles] = {
     KimiConfig: TargetFiles(kimi_rules, canonical_kimi_name, published_kimi_name, kimi_to_hf),
     MiniMaxConfig: TargetFiles(
-        minimax_rules, without_model_prefix, with_model_prefix, minimax_to_hf
+        minimax_rules, _without_model_prefix, _with_model_prefix, minimax_to_hf
     ),
-    LlamaConfig: TargetFiles(llama_rules, without_model_prefix, with_model_prefix, llama_to_hf),
+    LlamaConfig: TargetFiles(llama_rules, _without_model_prefix, _with_model_prefix, llama_to_hf),
 }
 
 

@@ -2,21 +2,9 @@
 
 from pathlib import Path
 
-from jinja2 import Template
-
-from convert.chat_template import compile_template
 from convert.safetensors_files import read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
-
-
-def load_template(directory: Path) -> Template | None:
-    """Compiles the template of `read_template`; None without one.
-
-    Raises ValueError when the template is not valid jinja.
-    """
-    source = read_template(directory)
-    return None if source is None else compile_template(source, str(directory))
 
 
 def read_template(directory: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""A process that renders one chat template, so that nobody else has to bear what it does.
+"""Render a chat template in a process of its own, with limits on memory and time.
 
 Lines of JSON come in and go out: first the template and its limits, then a chat each. Work that
 takes too long ends the process, in one call of C too; memory is bounded by the system.

@@ -79,7 +79,7 @@ def read_special_tokens(directory: Path, num_base: int) -> tuple[SpecialToken, .
 
 
 def model_vocab_size(directory: Path) -> int | None:
-    """`vocab_size` of the model beside the tokenizer, when there is one."""
+    """`vocab_size` of the model in the same directory, when there is one."""
     config = _optional_json(directory / "config.json")
     return (config.get("text_config") or config).get("vocab_size")
 

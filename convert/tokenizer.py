@@ -12,10 +12,10 @@ from typing import Any
 
 from jinja2 import Template
 
-from convert.chat_template import MARK, break_specials, render, sound
+from convert.chat_template import MARK, break_specials, compile_template, render, sound
 from convert.codecs import Codec, JsonCodec, TiktokenCodec
 from convert.special_texts import SpecialTexts
-from convert.template_files import load_template, read_template
+from convert.template_files import read_template
 from convert.tiktoken_file import (
     RANKS_FILE,
     SpecialToken,
@@ -151,14 +151,15 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     else:
         raise FileNotFoundError(f"{directory} holds neither {TOKENIZER_FILE} nor {RANKS_FILE}")
     by_text = {token.text: token.token_id for token in special}
+    template = read_template(directory)
     return Tokenizer(
         codec=codec,
         special_tokens=special,
         eos_token_ids=read_eos_token_ids(directory, by_text),
         vocab_size=max(codec.vocab_size, *(token.token_id + 1 for token in special), 0),
         named_tokens=read_named_tokens(directory),
-        template=load_template(directory),
-        template_text=read_template(directory),
+        template=None if template is None else compile_template(template, str(directory)),
+        template_text=template,
     )
 
 

@@ -1,7 +1,7 @@
 """The weights of a checkpoint, whatever form each is stored in.
 
 Rule tables speak of `X.weight`. Here the tensors that together make one such weight are found and
-their form is told from their names and dtypes, never from config.json.
+their form follows from their names and dtypes, never from config.json.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ from convert.safetensors_files import Checkpoint, TensorInfo
 
 Int4OrderChoice = Literal["auto", "linear", "awq"]
 
-_PARTS = (
+PARTS = (
     "weight",
     "weight_packed",
     "weight_scale",
@@ -98,16 +98,8 @@ def find_weights(
     """
     if int4_order not in ("auto", "linear", "awq"):
         raise ValueError(f"int4_order must be auto, linear or awq, got {int4_order!r}")
-    modules: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
     weights, misfits, shuffled = [], [], []
-    for info in tensors:
-        module, _, part = info.name.rpartition(".")
-        if module and part in _PARTS:
-            modules[module][part] = info
-        else:
-            weights.append(Weight(info.name, {part: info}))
-    for module, parts in modules.items():
-        name = f"{module}.weight"
+    for name, parts in parts_by_weight(tensors).items():
         if _is_plain(parts):
             weights.append(Weight(name, parts))
             continue
@@ -126,6 +118,20 @@ def find_weights(
     return weights, misfits
 
 
+def parts_by_weight(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
+    """All tensors that are no part of an `X.weight`, each alone, then those of each `X.weight`;
+    by the last part of their names."""
+    alone: dict[str, dict[str, TensorInfo]] = {}
+    weights: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
+    for info in tensors:
+        module, _, part = info.name.rpartition(".")
+        if module and part in PARTS:
+            weights[f"{module}.weight"][part] = info
+        else:
+            alone[info.name] = {part: info}
+    return {**alone, **weights}
+
+
 def assumed_orders(weights: Iterable[Weight], asked: Int4OrderChoice) -> list[str]:
     """What "auto" took Quark's INT4 to be, in words; both orders would load."""
     found = {weight.form for weight in weights if weight.form} if asked == "auto" else set()
@@ -133,8 +139,10 @@ def assumed_orders(weights: Iterable[Weight], asked: Int4OrderChoice) -> list[st
 
 
 def _is_plain(parts: Parts) -> bool:
-    """A lone `weight`, unless its dtype says that scales are missing."""
-    return set(parts) == {"weight"} and parts["weight"].dtype in _PLAIN_DTYPES
+    """A lone tensor, but for a `weight` whose dtype says that scales are missing."""
+    if parts.keys() & set(PARTS):
+        return set(parts) == {"weight"} and parts["weight"].dtype in _PLAIN_DTYPES
+    return True
 
 
 def _form_of(name: str, parts: Parts, int4_order: Int4OrderChoice) -> tuple[Form | None, list[str]]:

@@ -1,4 +1,4 @@
-"""Every quantised form we import, one record each; told apart by their tensors alone."""
+"""The forms of quantised weights that we read, recognised by their tensors alone."""
 
 from convert.forms.compressed_tensors import INT4_GROUP as INT4_GROUP
 from convert.forms.form import Form as Form

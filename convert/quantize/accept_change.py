@@ -1,4 +1,4 @@
-"""What quantising a draft costs: the accept lengths of two drafts on the same prompts."""
+"""Compare the accept lengths of two drafts on the same prompts."""
 
 import json
 from collections.abc import Sequence

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from convert.quantize.accept_change import accept_change
-from convert.quantize.compare import compare
 from convert.quantize.flags import PROG, parse_quantize_flags
 from convert.quantize.report import accept_text, comparison_json, comparison_text, plan_text
-from convert.quantize.run import Job, prepare, write
+from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 from convert.safetensors_files import open_checkpoint
 from convert.store.progress import ByteProgress
@@ -48,15 +46,15 @@ def _quantize(options: Namespace) -> None:
     )
     print(plan_text(job), flush=True)
     if not options.dry_run:
-        _write(job)
-
-
-def _write(job: Job) -> None:
-    with ByteProgress(Console(stderr=True), "quantising", job.plan.bytes_read) as progress:
-        write(job, progress.advance)
+        console, total = Console(stderr=True), job.plan.bytes_read
+        with ByteProgress(console, "quantising", total) as progress:
+            write(job, progress.advance)
 
 
 def _compare(options: Namespace) -> None:
+    from convert.quantize.accept_change import accept_change
+    from convert.quantize.compare import compare
+
     first, second = options.source, options.destination
     comparison = compare(open_checkpoint(first), open_checkpoint(second))
     change = None

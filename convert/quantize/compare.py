@@ -1,26 +1,17 @@
-"""How far the weights of two checkpoints lie apart, tensor by tensor; either may be quantised."""
+"""Compare the weights of two checkpoints, tensor by tensor; either may be quantised."""
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from convert.forms import Parts
 from convert.quantize.decode import dequantize
 from convert.quantize.fp8_block import BLOCK
 from convert.safetensors_files import Checkpoint, TensorInfo, read_rows
 from convert.slabs import row_slabs
+from convert.weights import parts_by_weight
 
-Parts = Mapping[str, TensorInfo]
-PARTS = (
-    "weight_packed",
-    "weight_scale",
-    "weight_scale_2",
-    "weight_scale_inv",
-    "weight_shape",
-    "weight_zero_point",
-)
 WHOLE = ("weight_shape", "weight_zero_point")
 VALUES_PER_ELEMENT = {"I32": 8, "U8": 2}
 
@@ -56,7 +47,7 @@ class Comparison:
 
 def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
     """Compares dequantised weights. Raises ValueError for shapes that differ."""
-    ours, theirs = logical_tensors(first), logical_tensors(second)
+    ours, theirs = (parts_by_weight(each.tensors.values()) for each in (first, second))
     squares, reference, errors = 0.0, 0.0, []
     for name in sorted(ours.keys() & theirs.keys()):
         error, difference_square, reference_square = _compare_one(name, ours[name], theirs[name])
@@ -70,15 +61,6 @@ def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
         sorted(ours.keys() - theirs.keys()),
         sorted(theirs.keys() - ours.keys()),
     )
-
-
-def logical_tensors(checkpoint: Checkpoint) -> dict[str, Parts]:
-    """Groups the tensors of one weight under `X.weight`; every other tensor is its own group."""
-    groups: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
-    for name, info in checkpoint.tensors.items():
-        module, _, part = name.rpartition(".")
-        groups[f"{module}.weight" if part in PARTS else name][part] = info
-    return dict(groups)
 
 
 def _compare_one(name: str, ours: Parts, theirs: Parts) -> tuple[TensorError, float, float]:

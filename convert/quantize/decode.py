@@ -15,7 +15,7 @@ _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, 
 def dequantize(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     """Tensors of one weight by their names' last component -> f32, [out, in] if quantised.
 
-    The form is told from names and dtypes; a lone tensor is only cast. Rows may be a slab of the
+    The form follows from names and dtypes; a lone tensor is only cast. Rows may be a slab of the
     whole that starts at a multiple of 128. Raises ValueError for a form unknown here.
     """
     names = frozenset(parts) - {"weight_shape", "weight_zero_point"}

@@ -2,7 +2,7 @@
 
 import functools
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 FP8_MAX = np.float32(448)
@@ -17,10 +17,14 @@ def to_e4m3(values: np.ndarray) -> np.ndarray:
     bits = values.view(np.uint32)
     upper = (bits >> np.uint32(16)).astype(np.uint16)
     upper |= (bits & np.uint32(0xFFFF)) != 0
-    return _table()[upper].view(jnp.float8_e4m3fn)
+    return _table()[upper].view(ml_dtypes.float8_e4m3fn)
 
 
 @functools.cache
 def _table() -> np.ndarray:
-    every = np.arange(1 << 16, dtype=np.uint16).view(jnp.bfloat16).astype(np.float32)
-    return np.clip(np.nan_to_num(every), -FP8_MAX, FP8_MAX).astype(jnp.float8_e4m3fn).view(np.uint8)
+    every = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    return (
+        np.clip(np.nan_to_num(every), -FP8_MAX, FP8_MAX)
+        .astype(ml_dtypes.float8_e4m3fn)
+        .view(np.uint8)
+    )

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from convert.one_line_parser import OneLineParser
 from convert.quantize.schemes import SCHEME_NAMES
 from convert.quantize.select import DRAFT_EXCLUDES, TARGET_EXCLUDES
-from convert.store.flags import OneLineParser
 
 PROG = "eagle3-quantize"
 

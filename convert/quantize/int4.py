@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from convert.nibbles import flip_offset_binary, pack_pairs, pairs_to_words
@@ -12,7 +12,7 @@ STEPS = np.float32(7.5)
 """Half the distance between the least and the largest of the sixteen values."""
 WORD = 8
 LEAST_CHANNEL_SCALE = np.finfo(np.float32).eps
-GROUP_SCALE_OF_ZEROS = jnp.finfo(jnp.bfloat16).eps
+GROUP_SCALE_OF_ZEROS = ml_dtypes.finfo(ml_dtypes.bfloat16).eps
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Int4Group:
         Unlike Quark's, the quotient is rounded to the weight's dtype before it becomes an integer.
         """
         groups = weight.astype(np.float32).reshape(len(weight), -1, self.group_size)
-        scale = (row_absmax(groups) / STEPS).astype(jnp.bfloat16)
+        scale = (row_absmax(groups) / STEPS).astype(ml_dtypes.bfloat16)
         scale[scale == 0] = GROUP_SCALE_OF_ZEROS
         quotient = (groups / scale.astype(np.float32)[..., None]).astype(weight.dtype)
         pairs = pack_pairs(_rounded(quotient.astype(np.float32)).reshape(weight.shape))

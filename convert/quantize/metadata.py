@@ -8,7 +8,7 @@ from typing import Any
 
 from convert.quantize.fp8_block import BLOCK, Fp8Block
 from convert.quantize.int4 import Int4Group
-from convert.quantize.scheme import Scheme
+from convert.quantize.scheme import Quantizer
 from convert.quantize.select import ExcludeStyle, Selection
 
 QUARK_VERSION = "0.13"
@@ -51,7 +51,9 @@ _QUARK_WEIGHTS_AND_INPUTS = {
 }
 
 
-def written_excludes(scheme: Scheme, selection: Selection, style: ExcludeStyle) -> tuple[str, ...]:
+def written_excludes(
+    scheme: Quantizer, selection: Selection, style: ExcludeStyle
+) -> tuple[str, ...]:
     """What names the kept modules; `fp8_block` knows no patterns, so names whatever the style."""
     if isinstance(scheme, Fp8Block):
         # Peers compare whole names here, and some put `model.` before a draft's.
@@ -61,7 +63,7 @@ def written_excludes(scheme: Scheme, selection: Selection, style: ExcludeStyle) 
 
 
 def with_quantization(
-    config: dict[str, Any], scheme: Scheme, excludes: Sequence[str]
+    config: dict[str, Any], scheme: Quantizer, excludes: Sequence[str]
 ) -> dict[str, Any]:
     """A config.json with the quantisation described. ValueError if it describes one already."""
     text = config.get("text_config")

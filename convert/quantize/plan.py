@@ -1,12 +1,11 @@
-"""What will be written, known from headers alone."""
+"""Lay out the files of a quantised checkpoint, from headers alone."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from convert.quantize.scheme import Part, Scheme
+from convert.quantize.scheme import Part, Quantizer
 from convert.quantize.select import Selection
-from convert.quantize.shard_file import part_bytes
 from convert.safetensors_files import Checkpoint, TensorInfo
 
 WEIGHT = "weight"
@@ -15,11 +14,11 @@ LISTED = 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class QuantizePlan:
     """The output's tensors, file by file; each tensor of the source stays in its file."""
 
     source: Checkpoint = field(repr=False)
-    scheme: Scheme
+    scheme: Quantizer
     selection: Selection
     files: dict[str, dict[str, Part]] = field(repr=False)
 
@@ -36,10 +35,10 @@ class Plan:
     @property
     def bytes_written(self) -> int:
         """Size of the output's tensors."""
-        return sum(part_bytes(part) for parts in self.files.values() for part in parts.values())
+        return sum(part.nbytes for parts in self.files.values() for part in parts.values())
 
 
-def make_plan(source: Checkpoint, scheme: Scheme, selection: Selection) -> Plan:
+def make_quantize_plan(source: Checkpoint, scheme: Quantizer, selection: Selection) -> QuantizePlan:
     """Lays out every file. Raises one ValueError listing the weights the scheme can't take."""
     chosen = {f"{module}.{WEIGHT}" for module in selection.quantized}
     files: defaultdict[str, dict[str, Part]] = defaultdict(dict)
@@ -55,10 +54,10 @@ def make_plan(source: Checkpoint, scheme: Scheme, selection: Selection) -> Plan:
         more = [f"and {len(misfits) - LISTED} more"] if len(misfits) > LISTED else []
         listed = "\n  ".join([*misfits[:LISTED], *more])
         raise ValueError(f"{scheme.name} can't hold these weights; exclude them:\n  {listed}")
-    return Plan(source, scheme, selection, dict(files))
+    return QuantizePlan(source, scheme, selection, dict(files))
 
 
-def parts_of(info: TensorInfo, scheme: Scheme | None) -> dict[str, Part]:
+def parts_of(info: TensorInfo, scheme: Quantizer | None) -> dict[str, Part]:
     """The tensors that one of the source becomes, by full name; without a scheme, itself."""
     if scheme is None:
         return {info.name: Part(info.dtype, info.shape)}

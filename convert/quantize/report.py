@@ -4,12 +4,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convert.exclude import REGEX
-from convert.quantize.accept_change import AcceptChange
-from convert.quantize.compare import Comparison
 from convert.quantize.run import Job
+
+if TYPE_CHECKING:
+    from convert.quantize.accept_change import AcceptChange
+    from convert.quantize.compare import Comparison
 
 
 def plan_text(job: Job) -> str:
@@ -37,7 +39,7 @@ def _mib(count: int) -> str:
     return f"{count / (1 << 20):,.2f} MiB"
 
 
-def comparison_text(comparison: Comparison, limit: int) -> str:
+def comparison_text(comparison: "Comparison", limit: int) -> str:
     """A table, worst weight first, then the totals."""
     width = max((len(error.name) for error in comparison.tensors[:limit]), default=0)
     lines = [f"{'relative':>10}  {'largest':>10}  {'tensor':<{width}}  A / B"]
@@ -58,7 +60,7 @@ def comparison_text(comparison: Comparison, limit: int) -> str:
     return "\n".join(lines)
 
 
-def accept_text(change: AcceptChange) -> str:
+def accept_text(change: "AcceptChange") -> str:
     """Both accept lengths and their difference."""
     return (
         f"accept length A {change.first:.3f}, B {change.second:.3f}, change "
@@ -68,7 +70,7 @@ def accept_text(change: AcceptChange) -> str:
     )
 
 
-def comparison_json(comparison: Comparison, change: AcceptChange | None) -> str:
+def comparison_json(comparison: "Comparison", change: "AcceptChange | None") -> str:
     """Everything on one line; null stands for an infinite error."""
     content: dict[str, Any] = _without_infinity(asdict(comparison))
     if change is not None:

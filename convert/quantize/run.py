@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from convert.quantize.metadata import with_quantization, written_excludes
-from convert.quantize.plan import Plan, make_plan
-from convert.quantize.scheme import Scheme
+from convert.quantize.plan import QuantizePlan, make_quantize_plan
+from convert.quantize.scheme import Quantizer
 from convert.quantize.select import ExcludeStyle, select
 from convert.quantize.stream import Advance, write_files
 from convert.safetensors_files import INDEX_FILE, open_checkpoint, read_json
@@ -26,7 +26,7 @@ WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack
 class Job:
     """One quantisation, checked and ready to be written."""
 
-    plan: Plan
+    plan: QuantizePlan
     config: dict[str, Any]
     excludes: tuple[str, ...]
     destination: Path
@@ -36,7 +36,7 @@ class Job:
 def prepare(
     source: Path,
     destination: Path,
-    scheme: Scheme,
+    scheme: Quantizer,
     *,
     exclude: Sequence[str] | None = None,
     exclude_style: ExcludeStyle = "regex",
@@ -50,7 +50,7 @@ def prepare(
     refuse_occupied(destination)
     checkpoint = open_checkpoint(source)
     selection = select(checkpoint, scheme.name, exclude, vision=vision)
-    plan = make_plan(checkpoint, scheme, selection)
+    plan = make_quantize_plan(checkpoint, scheme, selection)
     excludes = written_excludes(scheme, selection, exclude_style)
     try:
         config = with_quantization(read_json(source / CONFIG_FILE), scheme, excludes)
@@ -60,10 +60,11 @@ def prepare(
 
 
 def write(job: Job, advance: Advance = lambda _: None) -> None:
-    """Writes the directory under a temporary name beside it, then renames it.
+    """Writes the directory under a temporary name in the same folder, then renames it.
 
-    `advance` is told the source's bytes as they are dealt with. Whatever interrupts it, the
-    temporary directory is removed. Raises ValueError for weights that are not finite.
+    `advance` is called with the number of bytes of the source that have been read since the last
+    call. Whatever interrupts it, the temporary directory is removed. Raises ValueError for weights
+    that are not finite.
     """
     destination = job.destination.resolve()
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def _small_files(source: Path) -> Iterator[Path]:
             yield path
 
 
-def _index(plan: Plan) -> dict[str, Any]:
+def _index(plan: QuantizePlan) -> dict[str, Any]:
     weight_map = {name: file for file, parts in plan.files.items() for name in parts}
     metadata = {"total_size": plan.bytes_written}
     return {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}

@@ -1,9 +1,11 @@
-"""What a quantisation scheme is: the tensors that one weight becomes, and their values."""
+"""Interface of the quantisers: the tensors that one weight becomes, and their values."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
+from convert.safetensors_files import tensor_bytes
 
 
 @dataclass(frozen=True)
@@ -13,8 +15,13 @@ class Part:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Size of its data in bytes."""
+        return tensor_bytes(self.dtype, self.shape)
 
-class Scheme(Protocol):
+
+class Quantizer(Protocol):
     """A quantiser of weights [out, in].
 
     Rows are quantised independently in multiples of `row_block`, so a weight may be encoded a slab

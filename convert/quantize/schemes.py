@@ -4,17 +4,17 @@ from convert.quantize.fp8_block import Fp8Block
 from convert.quantize.int4 import Int4Channel, Int4Group
 from convert.quantize.mxfp4 import Mxfp4
 from convert.quantize.ptpc_fp8 import PtpcFp8
-from convert.quantize.scheme import Scheme
+from convert.quantize.scheme import Quantizer
 
 GROUP_SIZE = 32
 """The only one that published checkpoints of the family use, and the only one we load."""
-_SCHEMES: dict[str, Scheme] = {
+_SCHEMES: dict[str, Quantizer] = {
     scheme.name: scheme for scheme in (PtpcFp8(), Int4Channel(), Mxfp4(), Fp8Block())
 }
 SCHEME_NAMES = tuple(_SCHEMES)
 
 
-def scheme_of(name: str, group_size: int | None = None) -> Scheme:
+def scheme_of(name: str, group_size: int | None = None) -> Quantizer:
     """The scheme of a name; a group size turns `int4` into the compressed-tensors form."""
     if group_size is None:
         return _SCHEMES[name]

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from convert.quantize.plan import WEIGHT, Plan
-from convert.quantize.scheme import Scheme
+from convert.quantize.plan import WEIGHT, QuantizePlan
+from convert.quantize.scheme import Quantizer
 from convert.quantize.shard_file import ShardFile
 from convert.safetensors_files import TensorInfo, read_rows
 from convert.slabs import row_slabs
 
 Advance = Callable[[int], None]
-"""Told how many bytes of the source have just been dealt with."""
+"""Called with the number of bytes of the source that have been read since the last call."""
 SHAPE = "weight_shape"
 COPY_BYTES = 1 << 24
 
 
-def write_files(plan: Plan, directory: Path, advance: Advance) -> None:
+def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
     """Writes every safetensors file. Raises ValueError naming a weight that is not finite."""
     by_file: defaultdict[str, list[TensorInfo]] = defaultdict(list)
     for info in plan.source.tensors.values():
@@ -32,7 +32,9 @@ def write_files(plan: Plan, directory: Path, advance: Advance) -> None:
                     _copy(shard, info, advance)
 
 
-def _write_quantized(shard: ShardFile, info: TensorInfo, scheme: Scheme, advance: Advance) -> None:
+def _write_quantized(
+    shard: ShardFile, info: TensorInfo, scheme: Quantizer, advance: Advance
+) -> None:
     module = info.name.removesuffix(WEIGHT)
     if SHAPE in scheme.parts(info.shape):
         shard.append(module + SHAPE, np.array(info.shape, np.int32).tobytes())

@@ -7,14 +7,14 @@ first, so the bytes stay and the scale doubles. Only 0x80 differs: minus zero ag
 from collections.abc import Sequence
 from dataclasses import replace
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from convert.store.parameter import Parameter
 
 ARCHS = ("gfx950", "gfx942")
-E4M3FN = np.dtype(jnp.float8_e4m3fn)
-E4M3FNUZ = np.dtype(jnp.float8_e4m3fnuz)
+E4M3FN = np.dtype(ml_dtypes.float8_e4m3fn)
+E4M3FNUZ = np.dtype(ml_dtypes.float8_e4m3fnuz)
 _MINUS_ZERO = 0x80
 _NAN_BITS = 0x7F
 _BLOCK = 2**24

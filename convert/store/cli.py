@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import jax
 from rich.console import Console
 
+from convert.device_memory import GIB
 from convert.store.flags import MIB, parse_convert_flags
-from convert.store.progress import GIB, ByteProgress
+from convert.store.progress import ByteProgress
 
 if TYPE_CHECKING:
     from convert.store.manifest import Manifest
@@ -25,6 +25,8 @@ FILE_WIDTH = 140
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for a damaged store, 2 for flags and files of no use."""
     flags = parse_convert_flags(sys.argv[1:] if argv is None else argv)
+    import jax
+
     # Arrays only pass through: an accelerator, if there is one, stays free.
     jax.config.update("jax_platforms", "cpu")
     # Orbax logs a traceback of every error that it also raises.

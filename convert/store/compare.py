@@ -1,11 +1,11 @@
-"""Hold a store against the checkpoint it was made from, bit for bit."""
+"""Compare a store with the checkpoint it was made from, bit for bit."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
 from convert.store.arch import for_arch
-from convert.store.checksum import checksum
+from convert.store.array_bytes import checksum
 from convert.store.conversion import Conversion, open_conversion
 from convert.store.parameter import Parameter
 from convert.store.reader import Store

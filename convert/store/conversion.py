@@ -12,7 +12,7 @@ from convert.eagle3 import canonical_draft_name
 from convert.fill import named_variables
 from convert.pairing import check_target_ids
 from convert.planned import (
-    PlannedParameters,
+    PublishedParameters,
     abstract_draft,
     abstract_target,
     parse_config,
@@ -43,7 +43,7 @@ class Conversion:
     own. notes: what was assumed.
     """
 
-    planned: PlannedParameters
+    planned: PublishedParameters
     model: nnx.Module = field(repr=False)
     shared: Collection[str]
     origin: Origin
@@ -122,8 +122,8 @@ def open_conversion(
     return Conversion(planned, model, shared, origin, tuple(origin.options["assumed"]))
 
 
-def _plan(published: Published) -> tuple[PlannedParameters, nnx.Module, Collection[str]]:
-    """Plan, abstract model and shared submodules; its own dtype does not matter."""
+def _plan(published: Published) -> tuple[PublishedParameters, nnx.Module, Collection[str]]:
+    """LoadPlan, abstract model and shared submodules; its own dtype does not matter."""
     if not _is_draft(published):
         target = abstract_target(target_config_of(published), jnp.bfloat16)
         return plan_target(published, target), target, ()

@@ -9,11 +9,11 @@ from typing import IO
 from rich.console import Console
 from rich.table import Table
 
-GIB = 2**30
+from convert.device_memory import GIB
 
 
 @dataclass(frozen=True)
-class PlanLine:
+class TensorLine:
     """What becomes of one tensor of the source.
 
     name, format, nbytes: the tensor's. rule: the line of the table it matched. path, shape: the
@@ -62,7 +62,7 @@ class Summary:
     by_format: dict[str, Totals] = field(default_factory=dict)
     skipped: dict[str, Totals] = field(default_factory=dict)
 
-    def add(self, line: PlanLine, device_nbytes: int) -> None:
+    def add(self, line: TensorLine, device_nbytes: int) -> None:
         """Counts one line."""
         if line.skipped_reason is None:
             group = self.by_format.setdefault(line.format, Totals())
@@ -85,7 +85,7 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def print_plan(
-    lines: Iterable[PlanLine], mesh: Mapping[str, int], out: IO[str], *, as_json: bool = False
+    lines: Iterable[TensorLine], mesh: Mapping[str, int], out: IO[str], *, as_json: bool = False
 ) -> Summary:
     """Writes every line as it comes, as text or as one JSON object each; returns the totals."""
     summary = Summary()
@@ -101,7 +101,7 @@ def print_plan(
 def print_summary(console: Console, summary: Summary, mesh: Mapping[str, int]) -> None:
     """One table: formats, then what is skipped, then the sum."""
     devices = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
-    table = Table(title="Plan")
+    table = Table(title="LoadPlan")
     for heading in ("", "tensors", "bytes", "GiB", f"GiB a device ({devices})"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, totals in summary.by_format.items():
@@ -118,7 +118,7 @@ def _cells(totals: Totals) -> tuple[str, ...]:
     return f"{totals.tensors:,}", f"{totals.nbytes:,}", f"{gib:.2f}", f"{device_gib:.2f}"
 
 
-def _text(line: PlanLine, device_nbytes: int) -> str:
+def _text(line: TensorLine, device_nbytes: int) -> str:
     if line.skipped_reason is not None:
         return f"{line.name}  {line.nbytes} B  skipped: {line.skipped_reason}\n"
     return (
@@ -127,5 +127,5 @@ def _text(line: PlanLine, device_nbytes: int) -> str:
     )
 
 
-def _json(line: PlanLine, device_nbytes: int) -> str:
+def _json(line: TensorLine, device_nbytes: int) -> str:
     return json.dumps({**asdict(line), "device_nbytes": device_nbytes}) + "\n"

@@ -1,8 +1,10 @@
-"""The files of a store's items, by name and size; links are not followed."""
+"""Files of a store: their names and sizes, links refused; and writing that waits for the disk."""
 
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from eagle3_jax.replace_file import replaced
 
 
 def files_below(directory: Path) -> dict[str, int]:
@@ -25,6 +27,22 @@ def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[s
         elif found[name] != expected[name]:
             lines.append(f"{name}: {found[name]} bytes, not {expected[name]}")
     return lines
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Writes a file and waits for the disk; it appears complete or not at all."""
+    with replaced(path) as file:
+        file.write(content)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Waits until the directory's entries are on disk."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, int]]:

@@ -4,21 +4,13 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
 
+from convert.one_line_parser import OneLineParser
 from convert.store.arch import ARCHS
 from convert.store.dry_run import parse_mesh
 from convert.store.groups import ITEM_BYTES
 
 MIB = 2**20
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Reports a mistake in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def parse_convert_flags(argv: Sequence[str]) -> argparse.Namespace:

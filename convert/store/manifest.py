@@ -10,8 +10,8 @@ from pydantic import AfterValidator
 
 from convert.safetensors_files import read_json
 from convert.store.arch import ARCHS
-from convert.store.checksum import ALGORITHM
-from convert.store.durable import write_durably
+from convert.store.array_bytes import ALGORITHM
+from convert.store.files import write_durably
 from convert.store.records import (
     Checksum,
     EntryName,
@@ -69,7 +69,7 @@ class Contents:
     """What lies in a store besides its manifest.
 
     files: every file of the items, by its path in the store, with its size in bytes. side_files:
-    SHA-256 of the configuration and of what else lies beside the items.
+    SHA-256 of the configuration and of the other files outside of the items.
     """
 
     parameters: tuple[StoredParameter, ...] = field(repr=False)

@@ -5,21 +5,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from convert.store.conversion import Conversion
-from convert.store.dry_run import PlanLine
+from convert.store.dry_run import TensorLine
 from convert.weights import Weight
+from eagle3_jax.mesh import RULES
 
-MESH_AXES = {
-    "heads": "tensor",
-    "kv_heads": "tensor",
-    "mlp": "tensor",
-    "vocab": "tensor",
-    "expert": "expert",
-}
-"""Logical axis of a parameter -> axis of the mesh; along all others devices hold the whole."""
+MESH_AXES = {axis: axes[0] for axis, axes in RULES.items() if axes and axis != "expert_mlp"}
+"""Logical axis of a parameter -> axis of the mesh; along all others devices hold the
+whole. Experts are whole: a mesh for the plan spreads them."""
 NOT_STORED = "checked against the values, not stored"
 
 
-def plan_lines(conversion: Conversion) -> Iterator[PlanLine]:
+def plan_lines(conversion: Conversion) -> Iterator[TensorLine]:
     """Every tensor, weight by weight, with its rule and where it goes or why it does not."""
     plan, variables = conversion.planned.plan, conversion.variables
     filled: defaultdict[str, list[str]] = defaultdict(list)
@@ -29,7 +25,7 @@ def plan_lines(conversion: Conversion) -> Iterator[PlanLine]:
     for weight in conversion.planned.published.weights:
         for part, tensor in weight.parts.items():
             format = weight.form.weights if weight.form else tensor.dtype
-            line = PlanLine(tensor.name, plan.rules[weight.name].name, format, tensor.nbytes)
+            line = TensorLine(tensor.name, plan.rules[weight.name].name, format, tensor.nbytes)
             paths = _stored_as(weight, part, filled[weight.name], variables)
             if paths:
                 first = variables[paths[0]]

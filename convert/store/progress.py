@@ -14,7 +14,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-GIB = 2**30
+from convert.device_memory import GIB
 
 
 class ByteProgress:

@@ -1,4 +1,4 @@
-"""What a store was made from: the source's files, told apart without reading them whole."""
+"""What a store was made from: fingerprints of the source's files, which aren't read whole."""
 
 import hashlib
 import os
@@ -43,7 +43,7 @@ class SourceFile:
 def fingerprint(directory: Path) -> tuple[SourceFile, ...]:
     """Describes every file that a conversion depends on, reading 1 MiB of weights of each.
 
-    Weights that differ are told apart unless size, time of change and every sampled byte agree.
+    Other weights have another fingerprint unless size, time of change and all sampled bytes agree.
     """
     files = [*directory.glob("*.safetensors"), *(directory / name for name in HASHED_WHOLE)]
     return tuple(_describe(file) for file in sorted(files) if file.is_file())

@@ -1,4 +1,4 @@
-"""What a conversion finds that no sound checkpoint has: said, or refused."""
+"""Warn of, or refuse, weights that are not finite and tokenizers that are missing or damaged."""
 
 from pathlib import Path
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from convert.store.checksum import checksum
+from convert.store.array_bytes import checksum
 from convert.store.files import differences
 from convert.store.orbax_item import paths_of
 from convert.store.partial import ITEMS
@@ -69,7 +69,7 @@ def _wrong_items(store: Store) -> Iterator[str]:
     for item in sorted({path.name for path in folder.glob("*")} | set(listed)):
         try:
             found = paths_of(folder / item)
-        except Exception:  # What is missing or damaged is told by its files and parameters.
+        except Exception:  # Files and parameters say what is missing or damaged.
             continue
         if extra := found - listed.get(item, set()):
             yield f"{item}: holds {sorted(extra)}, which the manifest does not list"

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.store.checksum import checksum
-from convert.store.durable import sync_directory
-from convert.store.files import files_below
-from convert.store.finite import all_finite
+from convert.store.array_bytes import all_finite, checksum
+from convert.store.files import files_below, sync_directory
 from convert.store.groups import ITEM_BYTES, Item, group
 from convert.store.journal import JOURNAL_FILE, Journal
 from convert.store.manifest import Contents, Manifest, Origin, write_manifest
@@ -53,10 +51,11 @@ def write_store(
 
     `side_files` is the directory whose configuration and tokenizer are copied. `check` is called
     when every item is on disk: if it raises, the destination does not appear and the partial one
-    stays to be resumed. `on_resumed` is told how many bytes earlier runs have written, `on_bytes`
-    of every item that is on disk. Peak memory is the largest item, or READ_AHEAD_BYTES if that is
-    more, and a few hundred MiB. Raises ValueError for bad values, and then leaves nothing; for a
-    destination that exists; and for a partial one that was begun otherwise or is not ours.
+    stays to be resumed. `on_resumed` is called with the bytes that earlier runs have written,
+    `on_bytes` with those of each item that is on disk. Peak memory is the largest item, or
+    READ_AHEAD_BYTES if that is more, and a few hundred MiB. Raises ValueError for bad values, and
+    then leaves nothing; for a destination that exists; and for a partial one that was begun
+    otherwise or is not ours.
     """
     destination = destination.absolute()
     refuse_existing(destination)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors_writing import write_safetensors
 
 from convert.safetensors_files import open_checkpoint
-from convert.save import write_safetensors
 
 Tensors = dict[str, np.ndarray]
 Change = Callable[[Any], Any]

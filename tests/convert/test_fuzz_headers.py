@@ -20,11 +20,11 @@ from hostile import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 from oracle_files import ORACLES
+from safetensors_writing import write_safetensors
 
 from convert import load_draft
 from convert.published import open_published
 from convert.safetensors_files import DTYPES, INDEX_FILE, SINGLE_FILE, open_checkpoint
-from convert.save import write_safetensors
 from convert.store.conversion import open_conversion
 from eagle3_jax.models.target import Target
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors_writing import write_safetensors
 
 from convert.box import whole
-from convert.plan import Plan, make_plan
+from convert.plan import LoadPlan, make_plan
 from convert.read_parameter import read_floats
 from convert.rules import TRANSPOSED, Rule
 from convert.safetensors_files import Checkpoint, open_checkpoint
-from convert.save import write_safetensors
 from convert.saved_tensors import saved_tensors
 from convert.weights import find_weights
 
@@ -40,7 +40,7 @@ def checkpoint(directory: Path, content: dict[str, np.ndarray]) -> Checkpoint:
     return open_checkpoint(directory)
 
 
-def plan_of(source: Checkpoint, rules=RULES, parameters=PARAMETERS, **options) -> Plan:
+def plan_of(source: Checkpoint, rules=RULES, parameters=PARAMETERS, **options) -> LoadPlan:
     weights, misfits = find_weights(source.tensors.values())
     return make_plan(source, weights, rules, parameters, misfits=misfits, **options)
 

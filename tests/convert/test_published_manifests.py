@@ -9,10 +9,10 @@ from oracle_files import ORACLES
 from sparse_checkpoint import write_sparse
 
 from convert.kimi_k25 import canonical_kimi_name, published_kimi_name
-from convert.model_prefix import with_model_prefix, without_model_prefix
-from convert.planned import PlannedParameters
+from convert.planned import PublishedParameters
 from convert.store.conversion import Conversion, open_conversion
-from eagle3_jax.config import DraftConfig
+from convert.targets import FILES
+from eagle3_jax.config import DraftConfig, MiniMaxConfig
 
 LAYERS = 2
 """One dense and one expert layer; the other 59 repeat the second."""
@@ -40,7 +40,7 @@ def opened(name: str, directory: Path, layers: int | None = None) -> Conversion:
     return conversion
 
 
-def stored_as(planned: PlannedParameters) -> dict[str, str]:
+def stored_as(planned: PublishedParameters) -> dict[str, str]:
     return {path: form.weights for path, form in planned.plan.forms.items()}
 
 
@@ -73,8 +73,9 @@ def test_every_tensor_of_released_minimax_has_its_place(tmp_path: Path) -> None:
     assert not planned.plan.dropped
     assert len(planned.plan.sources["layers.1.mlp.experts.gate_proj"]) == 256
     assert planned.shapes["layers.1.self_attn.q_norm.weight"] == (6144,)
+    files = FILES[MiniMaxConfig]
     for weight in planned.published.weight_shapes:
-        assert with_model_prefix(without_model_prefix(weight)) == weight
+        assert files.published_name(files.canonical_name(weight)) == weight
     kept = stored_as(planned)
     assert set(kept.values()) == {"fp8_block"}
     floats = {path.rpartition(".")[0] for path in planned.shapes if path not in kept}

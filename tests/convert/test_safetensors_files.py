@@ -11,9 +11,9 @@ import pytest
 import safetensors.torch
 import torch
 from oracle_files import ORACLES
+from safetensors_writing import write_safetensors
 
 from convert.safetensors_files import INDEX_FILE, open_checkpoint
-from convert.save import write_safetensors
 
 ROW = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 

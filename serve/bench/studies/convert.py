@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from convert.store import Store, open_store
 from convert.store.groups import ITEM_BYTES
 from convert.store.journal import JOURNAL_FILE
 from convert.store.partial import partial_directory
+from convert.store.reader import Store, open_store
 from convert.store.verify import verify_store
 from serve.bench.common.command import finish
 from serve.bench.common.conditions import conditions

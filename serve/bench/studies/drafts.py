@@ -12,7 +12,7 @@ from rich.console import Console
 from convert.published import open_published
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
-from convert.store import is_store, open_store
+from convert.store.reader import is_store, open_store
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling_params import SamplingParams

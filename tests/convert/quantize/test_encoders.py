@@ -24,7 +24,7 @@ from convert.quantize.e4m3 import to_e4m3
 from convert.quantize.fp8_block import Fp8Block
 from convert.quantize.mxfp4 import Mxfp4, e2m1_codes
 from convert.quantize.ptpc_fp8 import PtpcFp8
-from convert.quantize.scheme import Scheme
+from convert.quantize.scheme import Quantizer
 from convert.quantize.schemes import SCHEME_NAMES, scheme_of
 from convert.safetensors_files import DTYPES as DTYPE_OF
 from convert.safetensors_files import read_json
@@ -120,7 +120,7 @@ def test_decoding_is_the_inverse_within_half_a_step(name: str, dtype: Any) -> No
 
 @all_schemes
 @all_dtypes
-def test_rows_may_be_encoded_a_slab_at_a_time(scheme: Scheme, dtype: Any) -> None:
+def test_rows_may_be_encoded_a_slab_at_a_time(scheme: Quantizer, dtype: Any) -> None:
     weight = weights(256, 128, dtype)
     whole = scheme.encode(weight)
     halves = [scheme.encode(half) for half in (weight[:128], weight[128:])]
@@ -130,7 +130,7 @@ def test_rows_may_be_encoded_a_slab_at_a_time(scheme: Scheme, dtype: Any) -> Non
 
 
 @all_schemes
-def test_parts_are_as_announced(scheme: Scheme) -> None:
+def test_parts_are_as_announced(scheme: Quantizer) -> None:
     parts = scheme.encode(weights(256, 384, np.float16))
     announced = scheme.parts((256, 384))
     assert set(announced) - {"weight_shape"} == set(parts)

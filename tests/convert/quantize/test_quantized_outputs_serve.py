@@ -15,9 +15,9 @@ from tolerances import FLOAT32_ATOL
 from convert import load_draft, load_target
 from convert.quantize import accept_change
 from convert.quantize.accept_change import accept_length, read_prompts
-from convert.quantize.compare import logical_tensors
 from convert.quantize.decode import dequantize
 from convert.safetensors_files import Checkpoint
+from convert.weights import parts_by_weight
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.generation import Generation, generate
 from eagle3_jax.models.target import Target
@@ -34,7 +34,7 @@ def dequantized_copy(source: Path, checkpoint: Checkpoint, into: Path) -> Path:
     def widen(_: Tensors) -> Tensors:
         return {
             name: dequantize({part: checkpoint.read(info.name) for part, info in parts.items()})
-            for name, parts in logical_tensors(checkpoint).items()
+            for name, parts in parts_by_weight(checkpoint.tensors.values()).items()
         }
 
     return copy_edited(source, into, tensors=widen)

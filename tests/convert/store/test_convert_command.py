@@ -13,9 +13,9 @@ import pytest
 from oracle_files import ORACLES
 from sparse_checkpoint import write_hole, write_sparse
 
-from convert.store import open_store
 from convert.store.cli import main
 from convert.store.conversion import open_conversion
+from convert.store.reader import open_store
 
 QUANTISED = (
     "kimi_bf16",
@@ -201,7 +201,8 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_a_run_to_resume(tmp_pa
 
 SLOW = """
 import sys, time
-from convert.store import cli, writer
+from convert.store import cli
+from convert.store import writer
 writer._read = lambda item: (print("reading", flush=True), time.sleep(60))
 sys.exit(cli.main(sys.argv[1:]))
 """

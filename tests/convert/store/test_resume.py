@@ -12,9 +12,10 @@ import pytest
 from killed_run import POINTS
 from small_stores import ITEM_BYTES, ORIGIN, arrays, parameters, source_directory
 
-from convert.store import Parameter, open_store
 from convert.store.journal import Journal
+from convert.store.parameter import Parameter
 from convert.store.partial import partial_directory
+from convert.store.reader import open_store
 from convert.store.verify import verify_store
 from convert.store.writer import write_store
 

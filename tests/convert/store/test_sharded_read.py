@@ -7,7 +7,7 @@ import tensorstore as ts
 from jax.sharding import NamedSharding, PartitionSpec
 from small_stores import ORIGIN, parameters, source_directory
 
-from convert.store import Store, open_store
+from convert.store.reader import Store, open_store
 from convert.store.writer import write_store
 from eagle3_jax.mesh import make_mesh
 

@@ -9,11 +9,11 @@ import orbax.checkpoint as ocp
 import pytest
 from small_stores import ITEM_BYTES, ORIGIN, arrays, parameters, source_directory
 
-from convert.store import Store, open_store
-from convert.store.checksum import checksum
+from convert.store.array_bytes import checksum
 from convert.store.groups import group
 from convert.store.manifest import Manifest, read_manifest
 from convert.store.parameter import Parameter
+from convert.store.reader import Store, open_store
 from convert.store.writer import write_store
 
 

@@ -13,8 +13,9 @@ from jax.typing import DTypeLike
 from oracle_files import ORACLES
 
 from convert import load_tokenizer
-from convert.store import cli, open_store
-from convert.store.finite import all_finite
+from convert.store import cli
+from convert.store.array_bytes import all_finite
+from convert.store.reader import open_store
 
 EXPERT = "language_model.model.layers.1.mlp.experts.{}.up_proj.weight"
 Spoil = Callable[[Tensors], None]

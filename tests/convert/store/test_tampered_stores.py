@@ -12,7 +12,8 @@ from hostile import nested, opens_or_says_why
 from small_stores import leave_unfinished, source_directory, write_small
 
 from convert.load import outline_draft
-from convert.store import cli, open_store
+from convert.store import cli
+from convert.store.reader import open_store
 from eagle3_jax.models.target import Target
 
 HOSTILE = (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from convert.safetensors_files import open_checkpoint
-from convert.store import open_store
 from convert.store.cli import main
+from convert.store.reader import open_store
 from serve.bench.common.synthetic_int4 import Sizes, write_synthetic
 from serve.bench.studies import convert
 from serve.bench.studies.convert import ConvertRecord, measure_conversion
