@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from convert.load import load_target as load_target
     from convert.save import save_hf as save_hf
     from convert.save_store import save_store as save_store
-    from convert.tokenizer import Tokenizer as Tokenizer
-    from convert.tokenizer import load_tokenizer as load_tokenizer
-    from convert.tokenizer_json import write_tokenizer_json as write_tokenizer_json
+    from convert.text.tokenizer import Tokenizer as Tokenizer
+    from convert.text.tokenizer import load_tokenizer as load_tokenizer
+    from convert.text.tokenizer_json import write_tokenizer_json as write_tokenizer_json
 
 __getattr__ = lazy_names(
     __name__,
@@ -19,7 +19,7 @@ __getattr__ = lazy_names(
         "convert.load": ("load_draft", "load_target"),
         "convert.save": ("save_hf",),
         "convert.save_store": ("save_store",),
-        "convert.tokenizer": ("Tokenizer", "load_tokenizer"),
-        "convert.tokenizer_json": ("write_tokenizer_json",),
+        "convert.text.tokenizer": ("Tokenizer", "load_tokenizer"),
+        "convert.text.tokenizer_json": ("write_tokenizer_json",),
     },
 )

@@ -1,7 +1,7 @@
 """A published pair as shapes, from its config.json alone: no tensor's header is read.
 
-What stays quantised is what config.json says of each linear layer. `convert.planned` asks the
-tensors instead, and holds config.json against them.
+What stays quantised is what config.json says of each linear layer. `convert.published.parameters`
+asks the tensors instead, and compares config.json with them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,13 +9,17 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
-from convert.eagle3 import draft_rules
 from convert.fill import shapes_of
-from convert.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
-from convert.planned import abstract_draft, abstract_target
-from convert.quantization_config import QuantizationConfig, StoredScheme, read_quantization_config
-from convert.rules import Rule, split_row
-from convert.targets import target_files
+from convert.models.eagle3 import draft_rules
+from convert.models.rules import Rule, split_row
+from convert.models.targets import target_files
+from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
+from convert.published.parameters import abstract_draft, abstract_target
+from convert.published.quantization_config import (
+    QuantizationConfig,
+    StoredScheme,
+    read_quantization_config,
+)
 from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft

@@ -10,11 +10,12 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from convert.activations import Activations, check_activations
-from convert.eagle3 import canonical_draft_name
 from convert.fill import ParameterSource
+from convert.models.eagle3 import canonical_draft_name
 from convert.outline import Outline, outline
 from convert.pairing import DraftForTarget, HeadChoice, check_target_ids
-from convert.planned import (
+from convert.published.directory import Published, open_published
+from convert.published.parameters import (
     abstract_draft,
     abstract_target,
     parse_config,
@@ -22,10 +23,9 @@ from convert.planned import (
     plan_target,
     target_config_of,
 )
-from convert.published import Published, open_published
+from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.reader import is_store
 from convert.stored import Stored, open_stored
-from convert.weights import Int4OrderChoice, assumed_orders
 from eagle3_jax.config import AuxIdConvention, DraftConfig
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft

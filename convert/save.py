@@ -12,13 +12,13 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from convert.eagle3 import draft_rules
+from convert.files.safetensors_files import DTYPES, SINGLE_FILE, encode_header
 from convert.fill import shapes_of
-from convert.published_config import draft_to_hf
-from convert.safetensors_files import DTYPES, SINGLE_FILE, encode_header
+from convert.models.config_json import draft_to_hf
+from convert.models.eagle3 import draft_rules
+from convert.models.targets import target_files
 from convert.saved_tensors import ReadArray, host_reader, saved_tensors
 from convert.store.parameter import Parameter
-from convert.targets import target_files
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

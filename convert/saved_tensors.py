@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from flax import nnx
 
+from convert.files.safetensors_files import DTYPES
 from convert.fill import named_variables
-from convert.rules import Rule, split_row
-from convert.safetensors_files import DTYPES
+from convert.models.rules import Rule, split_row
 from convert.store.parameter import Parameter
 
 ReadArray = Callable[[str], np.ndarray]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from convert.safetensors_files import read_json
+from convert.files.safetensors_files import read_json
 from convert.store.reader import Store, open_store
 from pallas_kernels import QuantFormat
 

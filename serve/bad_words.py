@@ -7,7 +7,7 @@ from eagle3_jax.sampling_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 
 class Encoder(Protocol):
-    """What spells a word (`convert.tokenizer.Tokenizer`)."""
+    """What spells a word (`convert.text.tokenizer.Tokenizer`)."""
 
     def encode(
         self, text: str, add_special: bool = False, most: int | None = None

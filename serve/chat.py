@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import fastapi
 from fastapi import APIRouter, Response
 
-from convert.tokenizer import TooManyTokens
+from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request, RequestOutput
 from serve.answer import answer
 from serve.answer_form import answer_form

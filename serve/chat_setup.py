@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from convert.chat_template import compile_template
-from convert.tokenizer import Tokenizer
+from convert.text.chat_template import compile_template
+from convert.text.tokenizer import Tokenizer
 from serve.chat_flags import ChatOptions
 from serve.dialects import ChatReading, choose_reading
 

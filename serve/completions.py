@@ -5,7 +5,7 @@ from typing import Any
 import fastapi
 from fastapi import APIRouter, Response
 
-from convert.tokenizer import TooManyTokens
+from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request, RequestOutput
 from serve.answer import answer
 from serve.choices import ChoiceState

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import convert
-from convert.template_process import decode_line, encode_line
-from convert.tokenizer import Tokenizer
+from convert.text.template_process import decode_line, encode_line
+from convert.text.tokenizer import Tokenizer
 
 SECONDS = 5.0
 CHARACTERS = 2**24
@@ -26,7 +26,7 @@ PROCESSES = 2
 START = """import sys, types
 convert = sys.modules["convert"] = types.ModuleType("convert")
 convert.__path__ = [sys.argv[1]]
-from convert.template_process import main
+from convert.text.template_process import main
 main()"""
 COMMAND = [sys.executable, "-I", "-c", START, str(Path(str(convert.__file__)).parent)]
 

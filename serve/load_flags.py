@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     # Only names of types: flags are read before anything imports JAX.
     from convert.activations import Activations
     from convert.pairing import HeadChoice
-    from convert.weights import Int4OrderChoice
+    from convert.published.weights import Int4OrderChoice
     from eagle3_jax.config import AuxIdConvention
 
 ACTIVATIONS: dict[str, "Activations"] = {

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from convert import load_draft
 from convert.device_memory import check_device_memory, device_bytes
 from convert.load import outline_draft, outline_target
-from convert.tokenizer import Tokenizer, load_tokenizer
+from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.initial_state import state_shapes

@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class TokenBytes(Protocol):
-    """What spells a token (`convert.tokenizer.Tokenizer`)."""
+    """What spells a token (`convert.text.tokenizer.Tokenizer`)."""
 
     def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 

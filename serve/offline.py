@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs

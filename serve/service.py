@@ -27,7 +27,7 @@ MAX_NAMED_TOKENS = 2**19
 
 
 class TokenizerLike(Protocol):
-    """What the server needs of a tokenizer (`convert.tokenizer.Tokenizer`)."""
+    """What the server needs of a tokenizer (`convert.text.tokenizer.Tokenizer`)."""
 
     @property
     def named_tokens(self) -> Mapping[str, str]: ...

@@ -12,9 +12,9 @@ from safetensors import safe_open
 from torch import nn
 
 from convert.equivalence.torch_family import torch_family
+from convert.files.safetensors_files import DTYPES
+from convert.published.weights import PARTS
 from convert.quantize.decode import dequantize
-from convert.safetensors_files import DTYPES
-from convert.weights import PARTS
 
 PREFIXES = ("language_model.model.", "language_model.", "model.", "")
 

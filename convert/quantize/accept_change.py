@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.load import load_draft, load_target
-from convert.tokenizer import load_tokenizer
+from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.generation import Generation, generate
 from eagle3_jax.sampling_params import SamplingParams
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from convert.conversion.progress import ByteProgress
+from convert.files.safetensors_files import open_checkpoint
 from convert.quantize.flags import PROG, parse_quantize_flags
 from convert.quantize.report import accept_text, comparison_json, comparison_text, plan_text
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
-from convert.safetensors_files import open_checkpoint
-from convert.store.progress import ByteProgress
 
 INTERRUPTED = 130
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from convert.forms import Parts
+from convert.files.safetensors_files import Checkpoint, TensorInfo, read_rows
+from convert.files.slabs import row_slabs
+from convert.published.forms import Parts
+from convert.published.weights import parts_by_weight
 from convert.quantize.decode import dequantize
-from convert.quantize.fp8_block import BLOCK
-from convert.safetensors_files import Checkpoint, TensorInfo, read_rows
-from convert.slabs import row_slabs
-from convert.weights import parts_by_weight
+from convert.quantize.schemes.fp8_block import BLOCK
 
 WHOLE = ("weight_shape", "weight_zero_point")
 VALUES_PER_ELEMENT = {"I32": 8, "U8": 2}

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convert.nibbles import flip_offset_binary, signed, unpack_pairs, words_to_pairs
-from convert.quantize.fp8_block import spread
-from convert.quantize.mxfp4 import BIAS
+from convert.published.nibbles import flip_offset_binary, signed, unpack_pairs, words_to_pairs
+from convert.quantize.schemes.fp8_block import spread
+from convert.quantize.schemes.mxfp4 import BIAS
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)

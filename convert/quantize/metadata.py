@@ -6,9 +6,9 @@ Quark's and compressed-tensors' are read by vLLM and SGLang, the FP8 blocks' by 
 from collections.abc import Sequence
 from typing import Any
 
-from convert.quantize.fp8_block import BLOCK, Fp8Block
-from convert.quantize.int4 import Int4Group
-from convert.quantize.scheme import Quantizer
+from convert.quantize.schemes.fp8_block import BLOCK, Fp8Block
+from convert.quantize.schemes.int4 import Int4Group
+from convert.quantize.schemes.quantizer import Quantizer
 from convert.quantize.select import ExcludeStyle, Selection
 
 QUARK_VERSION = "0.13"

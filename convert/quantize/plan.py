@@ -4,9 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from convert.quantize.scheme import Part, Quantizer
+from convert.files.safetensors_files import Checkpoint, TensorInfo
+from convert.quantize.schemes.quantizer import Part, Quantizer
 from convert.quantize.select import Selection
-from convert.safetensors_files import Checkpoint, TensorInfo
 
 WEIGHT = "weight"
 LISTED = 20

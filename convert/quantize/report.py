@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from convert.exclude import REGEX
+from convert.published.exclude import REGEX
 from convert.quantize.run import Job
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convert.files.safetensors_files import INDEX_FILE, open_checkpoint, read_json
 from convert.quantize.metadata import with_quantization, written_excludes
 from convert.quantize.plan import QuantizePlan, make_quantize_plan
-from convert.quantize.scheme import Quantizer
+from convert.quantize.schemes.quantizer import Quantizer
 from convert.quantize.select import ExcludeStyle, select
 from convert.quantize.stream import Advance, write_files
-from convert.safetensors_files import INDEX_FILE, open_checkpoint, read_json
 
 CONFIG_FILE = "config.json"
 LARGEST_COPY = 1 << 28
@@ -44,7 +44,7 @@ def prepare(
 ) -> Job:
     """Reads headers and config.json and decides everything; writes nothing.
 
-    exclude: patterns of modules to keep (None: the scheme's own); see `convert.exclude`.
+    exclude: patterns of modules to keep (None: the scheme's own); see `convert.published.exclude`.
     Raises FileNotFoundError, FileExistsError or ValueError for all that can be known by now.
     """
     refuse_occupied(destination)

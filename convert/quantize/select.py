@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from convert.exclude import as_regexes, check_pattern, excluded, matches, unprefixed
-from convert.safetensors_files import Checkpoint, TensorInfo
+from convert.files.safetensors_files import Checkpoint, TensorInfo
+from convert.published.exclude import as_regexes, check_pattern, excluded, matches, unprefixed
 
 ExcludeStyle = Literal["regex", "exact"]
 FLOATS = ("F64", "F32", "BF16", "F16")

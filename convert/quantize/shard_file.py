@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from convert.quantize.scheme import Part
-from convert.safetensors_files import DTYPES, encode_header
+from convert.files.safetensors_files import DTYPES, encode_header
+from convert.quantize.schemes.quantizer import Part
 
 
 class ShardFile:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from convert.files.safetensors_files import TensorInfo, read_rows
+from convert.files.slabs import row_slabs
 from convert.quantize.plan import WEIGHT, QuantizePlan
-from convert.quantize.scheme import Quantizer
+from convert.quantize.schemes.quantizer import Quantizer
 from convert.quantize.shard_file import ShardFile
-from convert.safetensors_files import TensorInfo, read_rows
-from convert.slabs import row_slabs
 
 Advance = Callable[[int], None]
 """Called with the number of bytes of the source that have been read since the last call."""

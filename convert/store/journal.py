@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Self
 
-from convert.json_object import parse_object
+from convert.files.json_object import parse_object
 from convert.store.records import FinishedItem, read_record
 
 JOURNAL_FILE = "journal.jsonl"

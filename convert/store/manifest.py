@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from convert.safetensors_files import read_json
+from convert.files.safetensors_files import read_json
 from convert.store.arch import ARCHS
 from convert.store.array_bytes import ALGORITHM
 from convert.store.files import write_durably

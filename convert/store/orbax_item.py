@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
-from convert.box import Box, box_of, box_shape, hull, whole, within
+from convert.files.box import Box, box_of, box_shape, hull, whole, within
 
 SMALLEST_CHUNK, LARGEST_CHUNK = 2**20, 16 * 2**20
 CHUNKS = 64

@@ -9,8 +9,13 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from convert.json_object import parse_object
-from convert.safetensors_files import DTYPES, LARGEST_DIMENSION, MAX_DIMENSIONS, MAX_NAME_LENGTH
+from convert.files.json_object import parse_object
+from convert.files.safetensors_files import (
+    DTYPES,
+    LARGEST_DIMENSION,
+    MAX_DIMENSIONS,
+    MAX_NAME_LENGTH,
+)
 from convert.store.arch import E4M3FNUZ
 from eagle3_jax.config.brief import brief
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from convert.safetensors_files import MAX_HEADER_BYTES
+from convert.files.safetensors_files import MAX_HEADER_BYTES
 
 HASHED_WHOLE = ("config.json", "model.safetensors.index.json")
 BLOCKS, BLOCK_BYTES = 256, 4096

@@ -1,6 +1,7 @@
 """Which configuration reads which architecture: the registry of targets begins here.
 
-`eagle3_jax.models.targets` has their modules, `convert.targets` the tensors of their checkpoints.
+`eagle3_jax.models.targets` has their modules, `convert.models.targets` the tensors of their
+checkpoints.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from convert import Tokenizer, write_tokenizer_json
-from convert.tiktoken_file import NUM_RESERVED
+from convert.text.tiktoken_file import NUM_RESERVED
 from eagle3_jax.config import KimiConfig, RopeConfig, YarnConfig
 from eagle3_jax.training.packing import Batch, pack
 from serve.demo.corpus import SHARES, Conversation, mixture

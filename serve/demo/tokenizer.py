@@ -9,7 +9,7 @@ from pathlib import Path
 
 import regex
 
-from convert.tiktoken_file import NUM_RESERVED, SPLIT_PATTERN
+from convert.text.tiktoken_file import NUM_RESERVED, SPLIT_PATTERN
 
 SPECIAL_OFFSETS = {
     "[BOS]": 0,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
+from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
-from convert.safetensors_files import read_json
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from convert.from_config import draft_from_config, target_from_config
-from convert.published_config import draft_to_hf
-from convert.targets import target_files
+from convert.models.config_json import draft_to_hf
+from convert.models.targets import target_files
 from eagle3_jax.config import DraftConfig, TargetConfig
 from serve.plan import kimi_k25, minimax_m25
 from serve.plan.attention_work import Rows

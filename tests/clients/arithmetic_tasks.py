@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from convert.tokenizer import load_tokenizer
+from convert.text.tokenizer import load_tokenizer
 from serve.demo import demo_target_dir
 from serve.demo.corpus import held_out_prompts
 

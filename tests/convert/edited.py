@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors_writing import write_safetensors
 
-from convert.safetensors_files import open_checkpoint
+from convert.files.safetensors_files import open_checkpoint
 
 Tensors = dict[str, np.ndarray]
 Change = Callable[[Any], Any]

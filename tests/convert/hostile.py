@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from oracle_files import ORACLES
 
-from convert.safetensors_files import INDEX_FILE, SINGLE_FILE, open_checkpoint
+from convert.files.safetensors_files import INDEX_FILE, SINGLE_FILE, open_checkpoint
 
 LONGEST_LINE = 1000
 GOLDEN = (

@@ -11,7 +11,7 @@ from oracle_files import ORACLES
 
 from convert import load_target
 from convert.quantize.decode import dequantize
-from convert.quantize.ptpc_fp8 import PtpcFp8
+from convert.quantize.schemes.ptpc_fp8 import PtpcFp8
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.moe import MoE

@@ -10,8 +10,8 @@ from flax import nnx
 from oracle_files import ORACLES
 from sparse_checkpoint import write_sparse
 
+from convert.conversion.conversion import open_conversion
 from convert.from_config import draft_from_config, target_from_config
-from convert.store.conversion import open_conversion
 from eagle3_jax.layers.quantized import QuantizedKernel
 from pallas_kernels import QuantFormat
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from oracle_files import ORACLES
 
 from convert import load_draft
-from convert.store.cli import main
-from convert.store.conversion import open_conversion
+from convert.conversion.cli import main
+from convert.conversion.conversion import open_conversion
 from eagle3_jax.models.target import Target
 
 HUGE = 2**31 - 1

@@ -9,7 +9,7 @@ from edited import copy_edited
 from oracle_files import DRAFTS, ORACLES
 
 from convert import load_draft, load_target, save_hf
-from convert.safetensors_files import Checkpoint, open_checkpoint
+from convert.files.safetensors_files import Checkpoint, open_checkpoint
 from eagle3_jax.models.target import Target
 
 

@@ -15,13 +15,15 @@ from like_whole import assert_like_whole
 from oracle_files import ORACLES
 from wide_pair import wide_target
 
-from convert import load_draft, load_target, read_parameter, safetensors_files, save_hf
-from convert.box import box_of
+from convert import load_draft, load_target, save_hf
+from convert.conversion.cli import main as convert_main
+from convert.files import safetensors_files
+from convert.files.box import box_of
+from convert.files.safetensors_files import read_box
 from convert.fill import named_variables
 from convert.load import outline_target
 from convert.outline import Outline
-from convert.safetensors_files import read_box
-from convert.store.cli import main as convert_main
+from convert.published import read_parameter
 from eagle3_jax.mesh import make_mesh
 
 FOUR, BY_EXPERT = make_mesh(4), make_mesh(2, enable_expert_parallel=True)

@@ -9,8 +9,8 @@ from flax import nnx
 from oracle_files import ORACLES
 
 from convert import load_draft, load_target
+from convert.conversion.cli import main
 from convert.fill import named_variables
-from convert.store.cli import main
 from eagle3_jax.models.target import Target
 
 TARGETS = (

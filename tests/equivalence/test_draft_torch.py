@@ -17,7 +17,7 @@ from tolerances import FLOAT32_ATOL
 from torch_draft import Weights, draft_pass, features
 
 from convert import load_draft
-from convert.safetensors_files import read_json
+from convert.files.safetensors_files import read_json
 from eagle3_jax.config import KimiConfig
 from eagle3_jax.full_pass import draft_forward
 from eagle3_jax.models.eagle3 import Eagle3Draft

@@ -4,9 +4,9 @@ from dataclasses import replace
 from functools import cache
 from itertools import count
 
-from convert.chat_template import compile_template
-from convert.tiktoken_file import SpecialToken
-from convert.tokenizer import Tokenizer, load_tokenizer
+from convert.text.chat_template import compile_template
+from convert.text.tiktoken_file import SpecialToken
+from convert.text.tokenizer import Tokenizer, load_tokenizer
 from serve.demo import demo_target_dir
 from serve.dialects import ChatReading, choose_reading
 

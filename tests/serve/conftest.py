@@ -12,7 +12,7 @@ from fake_engine import FakeEngine
 from fake_server import Served, served, served_by
 from oracle_files import ORACLES
 
-from convert.tiktoken_file import SpecialToken
+from convert.text.tiktoken_file import SpecialToken
 from serve.loading import LoadedPair, build_engine, load_pair
 
 MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")

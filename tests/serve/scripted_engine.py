@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from chat_tokenizers import kimi
 from fake_engine import FakeEngine
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import Logprob, Request, RequestOutput, Round
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 

@@ -12,7 +12,7 @@ from chat_tokenizers import kimi, minimax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine.text import TextStream
 from serve.answer_parser import AnswerParser
 from serve.answer_parts import AnswerParts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from oracle_files import ORACLES
 
-from convert.store.cli import main as convert_main
+from convert.conversion.cli import main as convert_main
 from serve.cli import main as serve_main
 from serve.generate import main as generate_main
 

@@ -11,9 +11,9 @@ from chat_tokenizers import kimi
 from fake_engine import FakeEngine
 from fake_server import Served
 
-from convert.chat_template import compile_template
-from convert.template_process import encode_line
-from convert.tokenizer import Tokenizer
+from convert.text.chat_template import compile_template
+from convert.text.template_process import encode_line
+from convert.text.tokenizer import Tokenizer
 from serve.limited_templates import COMMAND, limited
 
 CHAT = "/v1/chat/completions"

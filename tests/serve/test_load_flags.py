@@ -16,8 +16,8 @@ from flax import nnx
 from oracle_files import ORACLES
 
 from convert import load_draft, load_target
+from convert.conversion.cli import main as convert_main
 from convert.load import outline_draft, outline_target
-from convert.store.cli import main as convert_main
 from serve import loading
 from serve.bench.cli import parse_bench_flags
 from serve.bench.common.command import given_pair

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from convert import read_parameter, safetensors_files
+from convert.files import safetensors_files
 from convert.outline import Outline
+from convert.published import read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
 from serve.demo import demo_draft_dir, demo_target_dir

@@ -7,7 +7,7 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served, served_by
 
-from convert.tokenizer import load_tokenizer
+from convert.text.tokenizer import load_tokenizer
 from serve.demo import demo_target_dir
 
 HELLO = [{"role": "user", "content": "hello"}, {"role": "user", "content": "you"}]

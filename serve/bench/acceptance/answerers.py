@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.acceptance.tasks import ChatMessage, Task

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.common.drive import drive

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from serve.demo.corpus import CATEGORIES, Conversation, held_out_prompts
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from convert.equivalence.torch_family import require_transformers
+from convert.files.safetensors_files import SINGLE_FILE
 from convert.fill import shapes_of
-from convert.kimi_k25 import kimi_rules, kimi_to_hf
-from convert.safetensors_files import SINGLE_FILE
+from convert.models.kimi_k25 import kimi_rules, kimi_to_hf
 from convert.save import write_tensors
 from convert.saved_tensors import host_reader, saved_tensors
 from eagle3_jax.models.kimi import KimiTarget

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from convert.tokenizer import Tokenizer
+from convert.text.tokenizer import Tokenizer
 from serve.bench.load.lengths import Integers, draw_lengths, source
 from serve.bench.load.workload import Workload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from convert.tokenizer import load_tokenizer
+from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.tree_shape import tree_shape
 from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks

@@ -31,7 +31,11 @@ LOOK_EVERY_S = 0.02
 KILL_AT = (0.2, 0.5, 0.8)
 """Shares of the items that are on disk when a run is killed."""
 REQUIRED_RATIO = 0.5
-CONVERT = (sys.executable, "-c", "import sys; from convert.store.cli import main; sys.exit(main())")
+CONVERT = (
+    sys.executable,
+    "-c",
+    "import sys; from convert.conversion.cli import main; sys.exit(main())",
+)
 
 
 @dataclass(frozen=True)

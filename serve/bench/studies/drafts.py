@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from flax import nnx
 from rich.console import Console
 
-from convert.published import open_published
+from convert.published.directory import open_published
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 from convert.store.reader import is_store, open_store

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convert.tokenizer import Tokenizer, load_tokenizer
+from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.replace_file import replaced
 from serve.bench.common.conditions import Conditions, conditions
 from serve.bench.load.counters import between, fetch_counts

@@ -9,9 +9,9 @@ import transformers
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 
+from convert.conversion.cli import main as convert
 from convert.equivalence.__main__ import main
 from convert.equivalence.torch_family import FAMILIES, torch_family
-from convert.store.cli import main as convert
 from eagle3_jax.config.targets import READERS
 
 KIMI = ORACLES / "kimi_bf16"

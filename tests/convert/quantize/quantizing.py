@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from convert.files.safetensors_files import Checkpoint, open_checkpoint
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
-from convert.safetensors_files import Checkpoint, open_checkpoint
 
 
 def quantized(

@@ -9,12 +9,12 @@ from edited import Tensors, copy_edited
 from oracle_files import ORACLES, golden_arrays
 from quantizing import quantized
 
-from convert import slabs
+from convert.files import slabs
+from convert.files.safetensors_files import open_checkpoint
+from convert.published.weights import parts_by_weight
 from convert.quantize.compare import compare
 from convert.quantize.decode import dequantize
 from convert.quantize.report import comparison_json, comparison_text
-from convert.safetensors_files import open_checkpoint
-from convert.weights import parts_by_weight
 
 SOURCE = ORACLES / "quantizer/source"
 QUERY = "midlayer.self_attn.q_proj.weight"

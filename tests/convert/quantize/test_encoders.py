@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from oracle_files import ORACLES
 from quantizing import weights
 
-from convert.nibbles import (
+from convert.files.safetensors_files import DTYPES as DTYPE_OF
+from convert.files.safetensors_files import read_json
+from convert.published.nibbles import (
     flip_offset_binary,
     pack_pairs,
     pairs_to_words,
@@ -20,14 +22,12 @@ from convert.nibbles import (
     words_to_pairs,
 )
 from convert.quantize.decode import dequantize
-from convert.quantize.e4m3 import to_e4m3
-from convert.quantize.fp8_block import Fp8Block
-from convert.quantize.mxfp4 import Mxfp4, e2m1_codes
-from convert.quantize.ptpc_fp8 import PtpcFp8
-from convert.quantize.scheme import Quantizer
 from convert.quantize.schemes import SCHEME_NAMES, scheme_of
-from convert.safetensors_files import DTYPES as DTYPE_OF
-from convert.safetensors_files import read_json
+from convert.quantize.schemes.e4m3 import to_e4m3
+from convert.quantize.schemes.fp8_block import Fp8Block
+from convert.quantize.schemes.mxfp4 import Mxfp4, e2m1_codes
+from convert.quantize.schemes.ptpc_fp8 import PtpcFp8
+from convert.quantize.schemes.quantizer import Quantizer
 
 VECTORS = read_json(ORACLES / "published/test_vectors.json")
 SCHEMES = {name: scheme_of(name) for name in SCHEME_NAMES} | {"int4 grouped": scheme_of("int4", 32)}

@@ -12,11 +12,11 @@ from oracle_files import ORACLES
 from quantizing import contents, quantized, weights
 from safetensors_writing import write_safetensors
 
-from convert import slabs
+from convert.files import slabs
+from convert.files.safetensors_files import open_checkpoint, read_json
 from convert.quantize import stream
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
-from convert.safetensors_files import open_checkpoint, read_json
 
 DRAFT, KIMI = ORACLES / "quantizer/source", ORACLES / "kimi_bf16"
 QUERY = "midlayer.self_attn.q_proj.weight"

@@ -6,7 +6,7 @@ import pytest
 from oracle_files import ORACLES
 from quantizing import contents, quantized
 
-from convert.safetensors_files import open_checkpoint, read_json
+from convert.files.safetensors_files import open_checkpoint, read_json
 
 DRAFT, KIMI = ORACLES / "quantizer/source", ORACLES / "kimi_bf16"
 ONLY_ROUTED = [

@@ -13,11 +13,11 @@ from quantizing import quantized
 from tolerances import FLOAT32_ATOL
 
 from convert import load_draft, load_target
+from convert.files.safetensors_files import Checkpoint
+from convert.published.weights import parts_by_weight
 from convert.quantize import accept_change
 from convert.quantize.accept_change import accept_length, read_prompts
 from convert.quantize.decode import dequantize
-from convert.safetensors_files import Checkpoint
-from convert.weights import parts_by_weight
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.generation import Generation, generate
 from eagle3_jax.models.target import Target

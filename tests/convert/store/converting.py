@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from oracle_files import ORACLES
 
-from convert.store import cli, writer
+from convert.conversion import cli
+from convert.store import writer
 
 DRAFT = ORACLES / "draft_mha_bf16"
 Capture = pytest.CaptureFixture[str]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from converting import Capture, before_third_item, contents, copied, interrupted, refused
 
-from convert.store import cli
+from convert.conversion import cli
 from convert.store.source import BLOCK_BYTES, BLOCKS, fingerprint
 
 FILE = "model.safetensors"

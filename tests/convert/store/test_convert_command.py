@@ -13,8 +13,8 @@ import pytest
 from oracle_files import ORACLES
 from sparse_checkpoint import write_hole, write_sparse
 
-from convert.store.cli import main
-from convert.store.conversion import open_conversion
+from convert.conversion.cli import main
+from convert.conversion.conversion import open_conversion
 from convert.store.reader import open_store
 
 QUANTISED = (
@@ -183,7 +183,7 @@ def test_a_damaged_store_fails_verification_by_name(
 
 FULL = """
 import resource, sys
-from convert.store import cli
+from convert.conversion import cli
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -201,7 +201,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_a_run_to_resume(tmp_pa
 
 SLOW = """
 import sys, time
-from convert.store import cli
+from convert.conversion import cli
 from convert.store import writer
 writer._read = lambda item: (print("reading", flush=True), time.sleep(60))
 sys.exit(cli.main(sys.argv[1:]))

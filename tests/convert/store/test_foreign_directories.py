@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from converting import DRAFT, Capture, contents, copied, interrupted, refused
 
-from convert.store import cli
+from convert.conversion import cli
 
 KEPT = {"kept.txt": b"not ours", "items/kept/file": b"nor this"}
 

@@ -11,8 +11,8 @@ import pytest
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 
-from convert.safetensors_files import INDEX_FILE, SINGLE_FILE
-from convert.store.cli import main
+from convert.conversion.cli import main
+from convert.files.safetensors_files import INDEX_FILE, SINGLE_FILE
 
 EXPERT = "language_model.model.layers.1.mlp.experts.2.up_proj"
 Damage = Callable[[Path], None]

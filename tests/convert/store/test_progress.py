@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from convert.store import progress
-from convert.store.progress import GIB, ByteProgress
+from convert.conversion import progress
+from convert.conversion.progress import GIB, ByteProgress
 
 
 def test_a_hundred_steps_are_ten_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from oracle_files import ORACLES
 
 from convert import load_tokenizer
-from convert.store import cli
+from convert.conversion import cli
 from convert.store.array_bytes import all_finite
 from convert.store.reader import open_store
 

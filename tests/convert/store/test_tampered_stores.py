@@ -11,8 +11,8 @@ from converting import DRAFT, Capture, contents, copied, interrupted, refused
 from hostile import nested, opens_or_says_why
 from small_stores import leave_unfinished, source_directory, write_small
 
+from convert.conversion import cli
 from convert.load import outline_draft
-from convert.store import cli
 from convert.store.reader import open_store
 from eagle3_jax.models.target import Target
 

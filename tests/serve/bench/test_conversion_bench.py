@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.safetensors_files import open_checkpoint
-from convert.store.cli import main
+from convert.conversion.cli import main
+from convert.files.safetensors_files import open_checkpoint
 from convert.store.reader import open_store
 from serve.bench.common.synthetic_int4 import Sizes, write_synthetic
 from serve.bench.studies import convert

@@ -9,7 +9,7 @@ import pytest
 from oracle_files import ORACLES
 
 from convert import load_draft, load_target
-from convert.store.cli import main as convert_main
+from convert.conversion.cli import main as convert_main
 from eagle3_jax.models.target import Target
 from serve.bench import cli
 from serve.bench.cli import parse_bench_flags

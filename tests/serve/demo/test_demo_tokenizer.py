@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from convert import Tokenizer, load_tokenizer
-from convert.tiktoken_file import SPLIT_PATTERN, read_ranks
+from convert.text.tiktoken_file import SPLIT_PATTERN, read_ranks
 from serve.demo import recipe
 from serve.demo.corpus import CATEGORIES, held_out_prompts
 from serve.demo.tokenizer import special_tokens, train_ranks

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convert.tokenizer import Tokenizer, load_tokenizer
+from convert.text.tokenizer import Tokenizer, load_tokenizer
 from serve.bench.load.lengths import SAMPLINGS, Sampling, draw_lengths, length_range, source
 from serve.bench.load.prompts import make_prompts
 from serve.bench.load.workload import Workload

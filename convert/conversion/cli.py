@@ -1,0 +1,151 @@
+"""The command eagle3-convert."""
+
+import logging
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from convert.conversion.flags import MIB, parse_convert_flags
+from convert.conversion.progress import ByteProgress
+from convert.device_memory import GIB
+
+if TYPE_CHECKING:
+    from convert.store.manifest import Manifest
+
+INTERRUPTED = 130
+FILE_WIDTH = 140
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for a damaged store, 2 for flags and files of no use."""
+    flags = parse_convert_flags(sys.argv[1:] if argv is None else argv)
+    import jax
+
+    # Arrays only pass through: an accelerator, if there is one, stays free.
+    jax.config.update("jax_platforms", "cpu")
+    # Orbax logs a traceback of every error that it also raises.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    try:
+        if flags.verify:
+            return _verify(flags)
+        return _dry_run(flags) if flags.dry_run else _convert(flags)
+    except (OSError, ValueError) as error:
+        print(f"eagle3-convert: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _convert(flags: Namespace) -> int:
+    from convert.conversion.conversion import open_conversion
+    from convert.conversion.suspect import check_finite, check_tokenizer
+    from convert.store.arch import for_arch
+    from convert.store.partial import partial_directory, refuse_existing
+    from convert.store.writer import write_store
+
+    refuse_existing(flags.destination)
+    conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
+    _say(*conversion.notes, *check_tokenizer(conversion))
+    parameters = for_arch(tuple(conversion.parameters), flags.arch)
+    total = sum(parameter.nbytes for parameter in parameters)
+    partial = partial_directory(flags.destination)
+
+    def check(manifest: "Manifest") -> None:
+        conversion.require_unchanged()
+        _say(*check_finite(manifest, flags.allow_nonfinite, partial))
+
+    advice = f"repeat the command to resume, or delete {partial}"
+    with _progress("converting", total, advice) as progress:
+        manifest = write_store(
+            flags.destination,
+            parameters,
+            conversion.origin,
+            side_files=flags.source,
+            item_bytes=flags.item_mib * MIB,
+            check=check,
+            on_resumed=progress.resume,
+            on_bytes=progress.advance,
+        )
+    totals = manifest.totals
+    print(
+        f"{flags.destination}: {totals['parameters']} parameters, {totals['bytes'] / GIB:.2f} GiB"
+    )
+    return 0
+
+
+def _dry_run(flags: Namespace) -> int:
+    from convert.conversion.conversion import open_conversion
+    from convert.conversion.dry_run import print_plan, print_summary
+    from convert.conversion.plan_lines import plan_lines
+
+    conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
+    _say(*conversion.notes)
+    summary = print_plan(plan_lines(conversion), flags.mesh, sys.stdout, as_json=flags.json)
+    # One reader a stream: standard output stays pure JSON.
+    console = Console(stderr=flags.json, width=None if sys.stdout.isatty() else FILE_WIDTH)
+    print_summary(console, summary, flags.mesh)
+    return 0
+
+
+def _verify(flags: Namespace) -> int:
+    from convert.conversion.compare import differences_from
+    from convert.store.reader import open_store
+    from convert.store.verify import verify_store
+
+    source, directory = flags.source, flags.destination
+    store = open_store(directory, check_files=False)
+    total = store.manifest.totals["bytes"]
+    with _progress("verifying", total, "nothing was changed") as progress:
+        result = verify_store(directory, progress.advance)
+    if not result.sound:
+        first = (*result.damaged_files, *result.damage)[0]
+        _say(
+            f"error: {len(result.damage)} of {result.parameters} parameters and "
+            f"{len(result.damaged_files)} files of {directory} are damaged; the first is {first}"
+        )
+        return 1
+    if source:
+        with _progress("comparing", total, "nothing was changed") as progress:
+            different = list(differences_from(source, store, progress.advance))
+        if different:
+            _say(
+                f"error: {directory} is not what {source} gives: {len(different)} differences; the "
+                f"first is {different[0]}"
+            )
+            return 1
+    print(
+        f"{directory}: {result.parameters} parameters, {result.nbytes} bytes, all as the manifest "
+        f"says{f' and bit for bit as {source} gives them' if source else ''}"
+    )
+    return 0
+
+
+@contextmanager
+def _progress(what: str, total: int, advice: str) -> Iterator[ByteProgress]:
+    """Progress on standard error; Ctrl-C ends the process at once, with advice.
+
+    At once: what is on disk is resumed like after a kill, and threads deep in I/O can't be asked.
+    """
+    progress = ByteProgress(Console(stderr=True), what, total)
+
+    def leave(*_: object) -> None:
+        progress.stop()
+        _say(f"interrupted; {advice}")
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        with progress:
+            yield progress
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(f"eagle3-convert: {line}", file=sys.stderr)

@@ -1,0 +1,154 @@
+"""A published checkpoint as the input of a conversion, read no further than its headers."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from convert.files.safetensors_files import DTYPES
+from convert.fill import named_variables
+from convert.models.eagle3 import canonical_draft_name
+from convert.pairing import check_target_ids
+from convert.published.directory import Published, open_published
+from convert.published.parameters import (
+    PublishedParameters,
+    abstract_draft,
+    abstract_target,
+    parse_config,
+    plan_draft,
+    plan_target,
+    target_config_of,
+)
+from convert.published.read_parameter import file_dtype
+from convert.published.weights import Int4OrderChoice, assumed_orders
+from convert.store.manifest import Origin
+from convert.store.parameter import Parameter
+from convert.store.source import fingerprint
+from eagle3_jax.config import DraftConfig
+from eagle3_jax.config.draft_dialects import draft_kind, flat_draft_config
+from eagle3_jax.layers.quantized import SCALE_DTYPES, VALUE_DTYPES, quantize_structure
+
+ANY_TARGET_LAYERS = 10_000
+"""How many aux layers a draft reads shapes it; which ones they are, its target decides."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a source becomes.
+
+    model: abstract, quantised kernels in their places. shared: submodules a draft has not of its
+    own. notes: what was assumed.
+    """
+
+    planned: PublishedParameters
+    model: nnx.Module = field(repr=False)
+    shared: Collection[str]
+    origin: Origin
+    notes: tuple[str, ...]
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it is a draft's, not a target's."""
+        return _is_draft(self.planned.published)
+
+    @property
+    def variables(self) -> dict[str, nnx.Variable]:
+        """The model's own variables by path, with shapes in place of arrays."""
+        return named_variables(self.model, self.shared)
+
+    @property
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter, in the model's order and the file's precision."""
+        for path, variable in self.variables.items():
+            abstract = variable.get_value()
+            dtype = self._dtype(path, np.dtype(abstract.dtype))
+            read = self._reader(path, dtype)
+            yield Parameter(path, abstract.shape, dtype, read, self._tensors(path))
+
+    def require_unchanged(self) -> None:
+        """Raises ValueError if the source's files are no longer those that were opened."""
+        directory = self.planned.published.directory
+        before, now = set(self.origin.source), set(fingerprint(directory))
+        if changed := sorted(file.name for file in before ^ now):
+            raise ValueError(
+                f"{directory} changed while it was converted ({changed[0]}): the parameters may be "
+                "of two checkpoints; delete what was made of it and convert again"
+            )
+
+    def _tensors(self, path: str) -> tuple[str, ...]:
+        """The tensors that a parameter is read from, in the order of its rows if it is stacked."""
+        sources = self.planned.plan.sources
+        found = sources[path] if path in sources else sources[path.rpartition(".")[0]]
+        return tuple(s.weight.tensor.name for s in sorted(found, key=lambda s: s.row or 0))
+
+    def _reader(self, path: str, dtype: np.dtype) -> Callable[[], np.ndarray]:
+        return lambda: self.planned.read(path, dtype)
+
+    def _dtype(self, path: str, abstract: np.dtype) -> np.dtype:
+        kernel, _, which = path.rpartition(".")
+        if form := self.planned.plan.forms.get(kernel):
+            if which == "values":
+                return np.dtype(VALUE_DTYPES[form.weights])
+            if form.weights == "int4_group":
+                parts = self.planned.plan.sources[kernel][0].weight.parts
+                return DTYPES[parts["weight_scale"].dtype]
+            return np.dtype(SCALE_DTYPES.get(form.weights, jnp.float32))
+        if not jnp.issubdtype(abstract, jnp.floating):
+            return abstract
+        return file_dtype(self.planned.plan.sources[path])
+
+
+def open_conversion(
+    source: str | Path, *, int4_order: Int4OrderChoice = "auto", arch: str = "gfx950"
+) -> Conversion:
+    """Plans the conversion of a published target or draft.
+
+    Raises FileNotFoundError for missing files, and one ValueError with all that does not fit.
+    """
+    published = open_published(source, int4_order=int4_order)
+    planned, model, shared = _plan(published)
+    formats = planned.formats
+    quantize_structure(model, formats)
+    origin = Origin(
+        source=fingerprint(Path(source)),
+        arch=arch,
+        options={"int4_order": int4_order, "assumed": _assumed(published, int4_order)},
+        formats={path: asdict(format) for path, format in formats.items()},
+        tensors={weight.name: weight.shape for weight in published.weights},
+    )
+    return Conversion(planned, model, shared, origin, tuple(origin.options["assumed"]))
+
+
+def _plan(published: Published) -> tuple[PublishedParameters, nnx.Module, Collection[str]]:
+    """LoadPlan, abstract model and shared submodules; its own dtype does not matter."""
+    if not _is_draft(published):
+        target = abstract_target(target_config_of(published), jnp.bfloat16)
+        return plan_target(published, target), target, ()
+    config = parse_config(
+        published,
+        lambda fields: DraftConfig.from_hf(fields, num_target_layers=ANY_TARGET_LAYERS),
+    )
+    names = {canonical_draft_name(weight.name) for weight in published.weights}
+    shared = [n for n in ("embed_tokens", "lm_head") if f"{n}.weight" not in names]
+    draft = abstract_draft(config, jnp.bfloat16)
+    planned = plan_draft(published, draft, shared)
+    if (offsets := planned.read_target_offsets()) is not None:
+        check_target_ids(published.directory, config, offsets)
+    return planned, draft, shared
+
+
+def _is_draft(published: Published) -> bool:
+    try:
+        draft_kind(flat_draft_config(published.config))
+    except ValueError:
+        return False
+    return True
+
+
+def _assumed(published: Published, asked: Int4OrderChoice) -> list[str]:
+    """What no file states, in words."""
+    orders = assumed_orders(published.weights, asked)
+    return [f"assuming {order}; --int4-order says otherwise" for order in orders]

@@ -1,0 +1,38 @@
+"""Warn of, or refuse, weights that are not finite and tokenizers that are missing or damaged."""
+
+from pathlib import Path
+
+from convert.conversion.conversion import Conversion
+from convert.store.manifest import Manifest
+from convert.text.tokenizer import load_tokenizer
+
+NAMED = 3
+"""How many tensors an error names."""
+
+
+def check_finite(manifest: Manifest, allowed: bool, partial: Path) -> list[str]:
+    """What to say of weights that are NaN or infinite; ValueError unless they are allowed."""
+    names = [name for parameter in manifest.parameters for name in parameter.nonfinite]
+    if not names:
+        return []
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    found = f"{len(names)} tensors hold NaN or infinities: {', '.join(names[:NAMED])}{more}"
+    if allowed:
+        return [f"warning: {found}"]
+    raise ValueError(
+        f"{found}; repeat the command with --allow-nonfinite to keep them, or delete {partial}"
+    )
+
+
+def check_tokenizer(conversion: Conversion) -> list[str]:
+    """What to say of a target's tokenizer; ValueError for one that is empty or damaged."""
+    directory = conversion.planned.published.directory
+    if conversion.is_draft:
+        return []
+    try:
+        load_tokenizer(directory)
+    except FileNotFoundError:
+        return [f"note: {directory} has no tokenizer; eagle3-serve and eagle3-generate need one"]
+    except ValueError as error:
+        raise ValueError(f"{error}; replace it, or remove it to convert without one") from error
+    return []

@@ -1,0 +1,1 @@
+"""Files as they lie on disk: JSON objects, safetensors, and boxes of their tensors."""

@@ -1,0 +1,56 @@
+"""The published tensors of latent attention, which the target and some drafts have."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convert.files.box import Box, scaled
+from convert.models.rules import Rule, WhenQuantized, norm_rule, projection_rule
+
+
+@dataclass(frozen=True)
+class LatentHeads:
+    """`kv_b_proj`: per head, nope rows of W_UK then v rows of W_UV, over the latent.
+
+    Absorption multiplies along its outputs, where a quantised matrix has its scales: floats only.
+    """
+
+    nope: int
+    value: int
+    quantized: WhenQuantized = "dequantize"
+    row_axis: None = None
+
+    def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
+        """[heads * (nope + v), latent] -> ([heads, latent, nope], [heads, latent, v])."""
+        rows = self.nope + self.value
+        by_head = tensor.reshape(-1, rows, tensor.shape[-1]).swapaxes(1, 2)
+        return by_head[..., : self.nope], by_head[..., self.nope :]
+
+    def save(self, *parts: np.ndarray) -> np.ndarray:
+        """The inverse of `load`."""
+        by_head = np.concatenate(parts, axis=-1).swapaxes(1, 2)
+        return by_head.reshape(-1, by_head.shape[-1])
+
+    def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        (heads, latent, nope), (_, _, value) = parts
+        return (heads * (nope + value), latent)
+
+    def tensor_box(self, box: Box) -> Box:
+        """Of whole rows: keys and values of a head lie together."""
+        heads, latent, _ = box
+        return (scaled(heads, self.nope + self.value), latent)
+
+
+def latent_attention_rules(
+    prefix: str, nope: int, value: int, *, low_rank_queries: bool
+) -> list[Rule]:
+    """The table of the module at `prefix`, such as `layers.{layer}.self_attn.`."""
+    queries = ("q_a_proj", "q_b_proj") if low_rank_queries else ("q_proj",)
+    norms = ("q_a_layernorm", "kv_a_layernorm") if low_rank_queries else ("kv_a_layernorm",)
+    halves = tuple(prefix + f"kv_b_proj.{half}_kernel" for half in ("key", "value"))
+    return [
+        *(projection_rule(prefix + name) for name in (*queries, "kv_a_proj_with_mqa", "o_proj")),
+        *(norm_rule(prefix + name) for name in norms),
+        Rule(prefix + "kv_b_proj.weight", halves, LatentHeads(nope, value)),
+        Rule(prefix + "rotary_emb.inv_freq", why="computed from the configuration"),
+    ]

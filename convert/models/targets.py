@@ -1,0 +1,49 @@
+"""How the checkpoints of each target name their tensors and write their config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from convert.models.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
+from convert.models.llama import llama_rules, llama_to_hf
+from convert.models.minimax_m2 import minimax_rules, minimax_to_hf
+from convert.models.rules import Rule
+from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
+
+
+@dataclass(frozen=True)
+class TargetFiles:
+    """rules: between tensors and parameters, given the configuration.
+
+    canonical_name: of a tensor, in any spelling, as the rules have it; published_name: the inverse.
+    to_hf: the fields of config.json, given the configuration and torch's name of the dtype.
+    """
+
+    rules: Callable[[Any], list[Rule]]
+    canonical_name: Callable[[str], str]
+    published_name: Callable[[str], str]
+    to_hf: Callable[[Any, str], dict[str, Any]]
+
+
+def _without_model_prefix(name: str) -> str:
+    """As rules have it; the prefix may be absent."""
+    return name.removeprefix("model.")
+
+
+def _with_model_prefix(name: str) -> str:
+    """The released spelling of a canonical name."""
+    return name if name.startswith("lm_head.") else f"model.{name}"
+
+
+FILES: Mapping[type[TargetConfig], TargetFiles] = {
+    KimiConfig: TargetFiles(kimi_rules, canonical_kimi_name, published_kimi_name, kimi_to_hf),
+    MiniMaxConfig: TargetFiles(
+        minimax_rules, _without_model_prefix, _with_model_prefix, minimax_to_hf
+    ),
+    LlamaConfig: TargetFiles(llama_rules, _without_model_prefix, _with_model_prefix, llama_to_hf),
+}
+
+
+def target_files(config: TargetConfig) -> TargetFiles:
+    """Those of this configuration's architecture."""
+    return FILES[type(config)]

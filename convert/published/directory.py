@@ -1,0 +1,75 @@
+"""A published checkpoint directory: its configuration, and its weights from headers alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.files.problems import listed
+from convert.files.safetensors_files import Checkpoint, open_checkpoint, read_json
+from convert.models.rules import Rule
+from convert.published.plan import LoadPlan, make_plan
+from convert.published.quantization_config import (
+    QuantizationConfig,
+    contradictions,
+    read_quantization_config,
+)
+from convert.published.weights import Int4OrderChoice, Weight, find_weights
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a directory holds, unread.
+
+    misfits: tensors of no known form, reported with all others by `plan`.
+    """
+
+    directory: Path
+    config: Mapping[str, Any]
+    checkpoint: Checkpoint
+    weights: list[Weight]
+    misfits: list[str]
+    quantization: QuantizationConfig | None
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Names and shapes of all weights, [out, in]."""
+        return {weight.name: weight.shape for weight in self.weights}
+
+    def plan(
+        self,
+        rules: Sequence[Rule],
+        parameters: Mapping[str, tuple[int, ...]],
+        canonical: Callable[[str], str],
+    ) -> LoadPlan:
+        """Holds the weights against a model; ValueError with everything that does not fit."""
+        plan = make_plan(
+            self.checkpoint,
+            self.weights,
+            rules,
+            parameters,
+            canonical=canonical,
+            misfits=self.misfits,
+        )
+        wrong = list(contradictions(self.quantization, self.weights, plan.rules))
+        if wrong:
+            raise ValueError(f"{self.directory}: config.json and tensors disagree:{listed(wrong)}")
+        return plan
+
+
+def open_published(directory: str | Path, *, int4_order: Int4OrderChoice = "auto") -> Published:
+    """Reads config.json and every header.
+
+    Raises FileNotFoundError for missing files and ValueError for damaged ones.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"checkpoint directory {directory} does not exist")
+    config = read_json(directory / "config.json")
+    try:
+        quantization = read_quantization_config(config)
+    except ValueError as error:
+        raise ValueError(f"{directory / 'config.json'}: {error}") from error
+    checkpoint = open_checkpoint(directory)
+    weights, misfits = find_weights(checkpoint.tensors.values(), int4_order)
+    return Published(directory, config, checkpoint, weights, misfits, quantization)

@@ -1,0 +1,144 @@
+"""The parameters of a model, read one by one from a published checkpoint by a plan."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Sharding
+from jax.typing import DTypeLike
+
+from convert.files.box import Box, box_of, whole
+from convert.fill import shapes_of
+from convert.models.eagle3 import canonical_draft_name, draft_rules
+from convert.models.targets import target_files
+from convert.published.directory import Published
+from convert.published.plan import LoadPlan
+from convert.published.quantization_config import activations_of
+from convert.published.read_parameter import file_dtype, read_floats, read_kept
+from convert.stored import Stored
+from eagle3_jax.config import DraftConfig, TargetConfig, read_target_config
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.models.targets import make_target
+from pallas_kernels import QuantFormat
+
+Config = TypeVar("Config")
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class PublishedParameters:
+    """The parameters of one model as a published checkpoint fills them."""
+
+    published: Published
+    plan: LoadPlan
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def formats(self) -> dict[str, QuantFormat]:
+        """The parameters that stay quantised, and what their authors multiply them with."""
+        quantization = self.published.quantization
+        return {
+            path: form.format(activations_of(quantization, self.plan.sources[path][0].weight))
+            for path, form in self.plan.forms.items()
+        }
+
+    def check(self, paths: Collection[str], skip: Collection[str]) -> None:
+        """Nothing is left to check: the plan holds, and the parameters are its own."""
+
+    def read(self, path: str, dtype: np.dtype | None = None, box: Box | None = None) -> np.ndarray:
+        """One parameter, or what lies in a box of it: `path`, or `path.values` and `path.scale`
+        where it stays quantised.
+
+        dtype: what floats are cast to; None keeps the file's.
+        """
+        kernel, _, which = path.rpartition(".")
+        if kernel in self.plan.forms:
+            return read_kept(self.published.checkpoint, self.plan.sources[kernel], which, box)
+        sources = self.plan.sources[path]
+        chosen = file_dtype(sources) if dtype is None else dtype
+        box = whole(self.shapes[path]) if box is None else box
+        return read_floats(self.published.checkpoint, sources, box, chosen)
+
+    def load(
+        self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
+    ) -> jax.Array:
+        """One parameter on its devices: each has what was read for it alone."""
+        if sharding is None:
+            return jax.device_put(self.read(path, dtype))
+        return jax.make_array_from_callback(
+            shape, sharding, lambda index: self.read(path, dtype, box_of(index, shape))
+        )
+
+    def read_target_offsets(self) -> np.ndarray | None:
+        """The draft's d2t whether the model uses it or not; None without one."""
+        names = {canonical_draft_name(name): name for name in self.published.checkpoint.tensors}
+        return self.published.checkpoint.read(names["d2t"]) if "d2t" in names else None
+
+
+class OneKey(nnx.Rngs):
+    """Random numbers for models that are never drawn; counting keys takes 14 s for 61 layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def params(self) -> jax.Array:  # type: ignore[override]
+        """The same key every time."""
+        return jax.random.key(0)
+
+
+def abstract_target(config: TargetConfig, dtype: DTypeLike) -> Target:
+    """The model with shapes in place of arrays."""
+    return nnx.eval_shape(lambda: make_target(config, rngs=OneKey(), dtype=dtype))
+
+
+def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
+    """The draft with shapes in place of arrays."""
+    return nnx.eval_shape(lambda: Eagle3Draft(config, rngs=OneKey(), dtype=dtype))
+
+
+def plan_target(published: Published, model: Target) -> PublishedParameters:
+    """Holds a checkpoint against a target; ValueError with everything that does not fit."""
+    shapes, files = shapes_of(model), target_files(model.config)
+    plan = published.plan(files.rules(model.config), shapes, files.canonical_name)
+    return PublishedParameters(published, plan, shapes)
+
+
+def plan_draft(
+    published: Published, model: Eagle3Draft, shared: Collection[str]
+) -> PublishedParameters:
+    """The same for a draft; `shared` are the submodules it takes from its target."""
+    shapes = shapes_of(model, shared)
+    rules = draft_rules(model.config, own_lm_head="lm_head" not in shared)
+    return PublishedParameters(
+        published, published.plan(rules, shapes, canonical_draft_name), shapes
+    )
+
+
+def target_config_of(source: Published | Stored) -> TargetConfig:
+    """The target's configuration; ValueError also for layers that no tensor belongs to.
+
+    Without that check a damaged number would build layers for hours.
+    """
+    config = parse_config(source, read_target_config)
+    found = {layer[1] for name in source.weight_shapes if (layer := _LAYER.search(name))}
+    if config.num_hidden_layers > len(found):
+        raise ValueError(
+            f"{source.directory / 'config.json'}: num_hidden_layers is "
+            f"{config.num_hidden_layers}, but the tensors are of {len(found)} layers"
+        )
+    return config
+
+
+def parse_config(
+    source: Published | Stored, parse: Callable[[Mapping[str, Any]], Config]
+) -> Config:
+    """Reads our configuration; errors name the file."""
+    try:
+        return parse(source.config)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{source.directory / 'config.json'}: {error}") from error

@@ -1,0 +1,154 @@
+"""What config.json says of quantisation, held against what the tensors are.
+
+The tensors decide how a weight is read; a configuration that says otherwise means that one of the
+two is damaged or mistaken, which is an error and not a choice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from convert.models.rules import Rule
+from convert.published.exclude import check_pattern, excluded
+from convert.published.weights import Weight
+from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import read_mapping
+from pallas_kernels.quantized import ActivationFormat, WeightFormat
+
+
+@dataclass(frozen=True)
+class StoredScheme:
+    """How the matrices of one pattern are stored; activations False: the file says weight-only."""
+
+    weights: WeightFormat
+    activations: bool
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """The part of config.json that we read, whichever tool wrote it.
+
+    exclude: names and patterns that stay as they were. overrides: pattern -> another scheme.
+    """
+
+    scheme: StoredScheme
+    exclude: tuple[str, ...]
+    overrides: tuple[tuple[str, StoredScheme], ...] = ()
+
+    def scheme_of(self, module: str) -> StoredScheme | None:
+        """The scheme of one linear layer, None when it is excluded."""
+        if excluded(module, self.exclude):
+            return None
+        named = (scheme for pattern, scheme in self.overrides if fnmatchcase(module, pattern))
+        return next(named, self.scheme)
+
+
+def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | None:
+    """Reads `quantization_config`, wherever it is nested; None when there is none.
+
+    Raises ValueError for a tool, a format or a scheme that no published checkpoint uses.
+    """
+    text = read_mapping(config, "text_config")
+    given = read_mapping(config, "quantization_config") or read_mapping(text, "quantization_config")
+    if not given:
+        return None
+    readers: dict[str, Callable[[Mapping[str, Any]], QuantizationConfig]] = {
+        "compressed-tensors": _compressed_tensors,
+        "quark": _quark,
+        "fp8": _fp8,
+    }
+    method = given.get("quant_method")
+    if not isinstance(method, str) or method not in readers:
+        raise ValueError(f"quant_method must be one of {tuple(readers)}, got {brief(method)}")
+    try:
+        return readers[method](given)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"quantization_config of {method} is damaged: {brief(error)}") from error
+
+
+def contradictions(
+    config: QuantizationConfig | None, weights: Iterable[Weight], rules: Mapping[str, Rule]
+) -> Iterator[str]:
+    """Every linear layer whose tensors are not what the configuration says."""
+    if config is None:
+        return
+    for weight in weights:
+        rule = rules.get(weight.name)
+        if rule is None or not rule.paths or rule.layout.quantized == "refuse":
+            continue
+        scheme = config.scheme_of(weight.name.removesuffix(".weight"))
+        stored = weight.form.weights if weight.form else None
+        expected = scheme.weights if scheme else None
+        if expected != stored:
+            says = expected or "no quantisation"
+            yield f"{weight.name}: config.json says {says}, its tensors are {_described(weight)}"
+
+
+def _described(weight: Weight) -> str:
+    return weight.form.weights if weight.form else weight.tensor.dtype
+
+
+def activations_of(config: QuantizationConfig | None, weight: Weight) -> ActivationFormat:
+    """What the published scheme multiplies this weight with."""
+    assert weight.form is not None, "plain weights take activations as they are"
+    scheme = config.scheme_of(weight.name.removesuffix(".weight")) if config else None
+    weight_only = scheme is not None and not scheme.activations
+    return "none" if weight_only else weight.form.published_activations
+
+
+def _compressed_tensors(given: Mapping[str, Any]) -> QuantizationConfig:
+    groups = list(given["config_groups"].values())
+    if given.get("format") != "pack-quantized" or len(groups) != 1:
+        raise ValueError(
+            "compressed-tensors must have format 'pack-quantized' and one group, got "
+            f"{brief(given.get('format'))} and {len(groups)}"
+        )
+    weights = groups[0]["weights"]
+    expected = {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}
+    wrong = {name: weights.get(name) for name in expected if weights.get(name) != expected[name]}
+    if wrong:
+        raise ValueError(f"compressed-tensors weights must have {expected}, got {brief(wrong)}")
+    return QuantizationConfig(StoredScheme("int4_group", False), _patterns(given, "ignore"))
+
+
+def _fp8(given: Mapping[str, Any]) -> QuantizationConfig:
+    if (block := given.get("weight_block_size")) != [128, 128]:
+        raise ValueError(f"fp8 must have weight_block_size [128, 128], got {brief(block)}")
+    return QuantizationConfig(
+        StoredScheme("fp8_block", True), _patterns(given, "modules_to_not_convert")
+    )
+
+
+def _quark(given: Mapping[str, Any]) -> QuantizationConfig:
+    overrides = given.get("layer_quant_config") or {}
+    return QuantizationConfig(
+        _quark_scheme(given["global_quant_config"]),
+        _patterns(given, "exclude"),
+        tuple((pattern, _quark_scheme(spec)) for pattern, spec in overrides.items()),
+    )
+
+
+def _patterns(given: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of exclude patterns, empty where it is absent or null."""
+    patterns = given.get(name) or []
+    if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
+        raise ValueError(f"{name} must be a list of patterns, got {brief(patterns)}")
+    for pattern in patterns:
+        check_pattern(pattern)
+    return tuple(patterns)
+
+
+def _quark_scheme(spec: Mapping[str, Any]) -> StoredScheme:
+    weight = spec["weight"]
+    stages: Sequence[Mapping[str, Any]] = weight if isinstance(weight, list) else [weight]
+    kinds = tuple((stage["dtype"], stage["qscheme"]) for stage in stages)
+    known: dict[tuple[tuple[str, str], ...], WeightFormat] = {
+        (("fp8_e4m3", "per_channel"),): "fp8_channel",
+        (("int4", "per_channel"),): "int4_channel",
+        (("fp4", "per_group"),): "mxfp4",
+        (("fp8_e4m3", "per_tensor"), ("int4", "per_channel")): "int4_channel",
+    }
+    if kinds not in known:
+        raise ValueError(f"Quark's weights must be one of {list(known)}, got {brief(kinds)}")
+    return StoredScheme(known[kinds], spec.get("input_tensors") is not None)

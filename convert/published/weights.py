@@ -1,0 +1,173 @@
+"""The weights of a checkpoint, whatever form each is stored in.
+
+Rule tables speak of `X.weight`. Here the tensors that together make one such weight are found and
+their form follows from their names and dtypes, never from config.json.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from convert.files.box import Box
+from convert.files.safetensors_files import Checkpoint, TensorInfo
+from convert.published.forms import (
+    FP8_BLOCK,
+    FP8_CHANNEL,
+    INT4_AWQ,
+    INT4_GROUP,
+    INT4_LINEAR,
+    MXFP4,
+    W4A8,
+    Form,
+    Parts,
+)
+
+Int4OrderChoice = Literal["auto", "linear", "awq"]
+
+PARTS = (
+    "weight",
+    "weight_packed",
+    "weight_scale",
+    "weight_scale_2",
+    "weight_scale_inv",
+    "weight_shape",
+    "weight_zero_point",
+)
+_PLAIN_DTYPES = ("F32", "BF16", "F16")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One logical tensor: a plain one (form None, one part) or a quantised matrix.
+
+    name: the tensor's, or `X.weight` for all parts of X. parts: last part of the name -> tensor.
+    """
+
+    name: str
+    parts: Parts
+    form: Form | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor, or [out, in] of the quantised matrix."""
+        return self.form.shape(self.parts) if self.form else self.tensor.shape
+
+    @property
+    def tensor(self) -> TensorInfo:
+        """The tensor of a plain weight, the values of a quantised one."""
+        return self.parts[self.form.main] if self.form else next(iter(self.parts.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all parts together, in the file."""
+        return sum(part.nbytes for part in self.parts.values())
+
+
+@dataclass(frozen=True)
+class PartReader:
+    """Reads the parts of one weight, of some a box only; what forms are given."""
+
+    checkpoint: Checkpoint
+    weight: Weight
+    boxes: Mapping[str, Box]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in] of the whole matrix."""
+        return self.weight.shape
+
+    def __call__(self, part: str) -> np.ndarray:
+        return self.checkpoint.read(self.weight.parts[part].name, self.boxes.get(part))
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.weight.parts
+
+
+def find_weights(
+    tensors: Iterable[TensorInfo], int4_order: Int4OrderChoice = "auto"
+) -> tuple[list[Weight], list[str]]:
+    """Groups tensors into weights; returns them with what does not fit any form.
+
+    int4_order: nibble order of Quark's INT4 per channel, which no file states. "auto" is AWQ's
+    order where zero points lie beside the weights, as only exports from memory write them, and
+    linear otherwise; "linear" where zero points lie is a misfit. Raises ValueError for another
+    word.
+    """
+    if int4_order not in ("auto", "linear", "awq"):
+        raise ValueError(f"int4_order must be auto, linear or awq, got {int4_order!r}")
+    weights, misfits, shuffled = [], [], []
+    for name, parts in parts_by_weight(tensors).items():
+        if _is_plain(parts):
+            weights.append(Weight(name, parts))
+            continue
+        form, problems = _form_of(name, parts, int4_order)
+        misfits += problems
+        if form is INT4_LINEAR and "weight_zero_point" in parts:
+            shuffled.append(name)
+        if form is not None and not problems:
+            weights.append(Weight(name, parts, form))
+    if shuffled:
+        misfits.append(
+            f"{shuffled[0]}: zero points lie beside it and {len(shuffled) - 1} others, as only "
+            "exports from memory write them, in AWQ's order; int4_order linear contradicts them, "
+            "leave it at auto"
+        )
+    return weights, misfits
+
+
+def parts_by_weight(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
+    """All tensors that are no part of an `X.weight`, each alone, then those of each `X.weight`;
+    by the last part of their names."""
+    alone: dict[str, dict[str, TensorInfo]] = {}
+    weights: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
+    for info in tensors:
+        module, _, part = info.name.rpartition(".")
+        if module and part in PARTS:
+            weights[f"{module}.weight"][part] = info
+        else:
+            alone[info.name] = {part: info}
+    return {**alone, **weights}
+
+
+def assumed_orders(weights: Iterable[Weight], asked: Int4OrderChoice) -> list[str]:
+    """What "auto" took Quark's INT4 to be, in words; both orders would load."""
+    found = {weight.form for weight in weights if weight.form} if asked == "auto" else set()
+    return [form.label for form in (INT4_LINEAR, INT4_AWQ) if form in found]
+
+
+def _is_plain(parts: Parts) -> bool:
+    """A lone tensor, but for a `weight` whose dtype says that scales are missing."""
+    if parts.keys() & set(PARTS):
+        return set(parts) == {"weight"} and parts["weight"].dtype in _PLAIN_DTYPES
+    return True
+
+
+def _form_of(name: str, parts: Parts, int4_order: Int4OrderChoice) -> tuple[Form | None, list[str]]:
+    """The form these tensors have, and what is wrong with them."""
+    candidates = [form for form in _forms(parts, int4_order) if form.claims(parts)]
+    if not candidates:
+        listed = ", ".join(f"{part} ({info.dtype})" for part, info in parts.items())
+        return None, [f"{name}: no known form of weights has the tensors {listed}"]
+    form = next((f for f in candidates if not f.lacks(parts) and not f.surplus(parts)), None)
+    if form is not None:
+        return form, form.misfits(parts)
+    return None, list(_nearest(name, parts, candidates))
+
+
+def _forms(parts: Parts, int4_order: Int4OrderChoice) -> Iterator[Form]:
+    exported_from_memory = int4_order == "auto" and "weight_zero_point" in parts
+    yield from (INT4_GROUP, MXFP4, W4A8, FP8_CHANNEL, FP8_BLOCK)
+    yield INT4_AWQ if exported_from_memory or int4_order == "awq" else INT4_LINEAR
+
+
+def _nearest(name: str, parts: Parts, candidates: list[Form]) -> Iterator[str]:
+    """What the candidate with the fewest differences has more or less than these tensors."""
+    form = min(candidates, key=lambda f: len(f.lacks(parts)) + len(f.surplus(parts)))
+    module = name.removesuffix("weight")
+    for part in form.lacks(parts):
+        yield f"{module}{part}: missing; {form.label} needs it beside {form.main}"
+    for part in form.surplus(parts):
+        yield f"{parts[part].name}: {form.label} has no such tensor"

@@ -1,0 +1,59 @@
+"""MXFP4: E2M1 values, 32 inputs to a power of two chosen by Quark's "even" rule."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convert.published.nibbles import pack_pairs
+from convert.quantize.schemes.quantizer import Part, require_multiple, row_absmax
+
+GROUP = 32
+LARGEST_EXPONENT = 2
+"""Of E2M1, whose largest value is 6."""
+QUARTER = 0x200000
+"""Added to float32 bits: a mantissa of 1.75 or more carries into the exponent."""
+BIAS = 127
+
+
+@dataclass(frozen=True)
+class Mxfp4:
+    """`weight` U8 [out, in / 2], low nibble first, and `weight_scale` U8 (E8M0) [out, in / 32]."""
+
+    name: str = "mxfp4"
+    row_block: int = 1
+
+    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+        """Groups may not be ragged."""
+        require_multiple(shape, GROUP, f"{GROUP} inputs share a scale")
+        return {
+            "weight": Part("U8", (shape[0], shape[1] // 2)),
+            "weight_scale": Part("U8", (shape[0], shape[1] // GROUP)),
+        }
+
+    def encode(self, weight: np.ndarray) -> dict[str, np.ndarray]:
+        """Quantises rows; a group of zeros gets the least scale."""
+        groups = weight.astype(np.float32).reshape(len(weight), -1, GROUP)
+        scale = shared_exponents(row_absmax(groups))
+        inverse = np.ldexp(np.float32(1), BIAS - scale.astype(np.int32))
+        codes = e2m1_codes(groups * inverse[..., None])
+        return {"weight": pack_pairs(codes.reshape(weight.shape)), "weight_scale": scale}
+
+
+def shared_exponents(absmax: np.ndarray) -> np.ndarray:
+    """f32[...] -> E8M0 bytes: the exponent of the largest magnitude, rounded, less that of 6."""
+    rounded = absmax.view(np.uint32) + np.uint32(QUARTER)
+    biased = (rounded >> np.uint32(23)).astype(np.int32) - LARGEST_EXPONENT
+    return np.clip(biased, 0, 2 * BIAS).astype(np.uint8)
+
+
+def e2m1_codes(values: np.ndarray) -> np.ndarray:
+    """Rounds f32 to nibbles, ties to even, saturating at 6; no negative zero."""
+    size = np.abs(values)
+    code = (size > 0.25).astype(np.uint8)
+    code += size >= 0.75
+    code += size > 1.25
+    code += size >= 1.75
+    code += size > 2.5
+    code += size >= 3.5
+    code += size > 5
+    return code | ((values < 0) & (code > 0)).astype(np.uint8) << 3

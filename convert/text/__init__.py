@@ -1,0 +1,1 @@
+"""Tokenizers and chat templates of published checkpoints, read as data."""

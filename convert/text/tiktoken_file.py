@@ -1,0 +1,107 @@
+"""Kimi's tokenizer files as data: ranks, special tokens and the published split pattern.
+
+`tiktoken.model` holds one base64 token and its rank a line; `tokenizer_config.json` names special
+tokens by id; ids it leaves unnamed, up to 256 after the ranks, are `<|reserved_token_{id}|>`.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.files.safetensors_files import read_json
+
+RANKS_FILE = "tiktoken.model"
+CONFIG_FILE = "tokenizer_config.json"
+NUM_RESERVED = 256
+
+_WORD_START = r"[^\r\n\p{L}\p{N}]?"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_ENGLISH_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+SPLIT_PATTERN = "|".join(
+    (
+        r"[\p{Han}]+",
+        _WORD_START + _UPPER + "*" + _LOWER + "+" + _ENGLISH_SUFFIX,
+        _WORD_START + _UPPER + "+" + _LOWER + "*" + _ENGLISH_SUFFIX,
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+"""Kimi's pre-tokenizer in Rust regex syntax, where `&&` intersects character classes."""
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """A token outside the ranks; `hidden` ones are left out of decoded text."""
+
+    token_id: int
+    text: str
+    hidden: bool = True
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """Reads tiktoken's ranks; ValueError names the line that is not `base64 rank`, and says so when
+    there is none."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {number}: expected 'base64 rank', got {line!r}"
+            ) from error
+    if not ranks:
+        raise ValueError(f"{path} holds no token")
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise ValueError(f"{path}: ranks must be 0..{len(ranks) - 1}, each once")
+    return ranks
+
+
+def read_special_tokens(directory: Path, num_base: int) -> tuple[SpecialToken, ...]:
+    """The named special tokens and the reserved fillers within the model's vocabulary, by id."""
+    decoder = _optional_json(directory / CONFIG_FILE).get("added_tokens_decoder", {})
+    named = {
+        int(i): SpecialToken(int(i), entry["content"], entry.get("special", True))
+        for i, entry in decoder.items()
+    }
+    limit = num_base + NUM_RESERVED
+    limit = min(limit, model_vocab_size(directory) or limit)
+    fillers = {i: SpecialToken(i, f"<|reserved_token_{i}|>") for i in range(num_base, limit)}
+    return tuple(token for _, token in sorted({**fillers, **named}.items()))
+
+
+def model_vocab_size(directory: Path) -> int | None:
+    """`vocab_size` of the model in the same directory, when there is one."""
+    config = _optional_json(directory / "config.json")
+    return (config.get("text_config") or config).get("vocab_size")
+
+
+def read_eos_token_ids(directory: Path, special: Mapping[str, int]) -> tuple[int, ...]:
+    """Ids that end a turn: those of generation_config.json, the eos token and `<|im_end|>`."""
+    generation = _optional_json(directory / "generation_config.json").get("eos_token_id", [])
+    ids = set(generation if isinstance(generation, list) else [generation])
+    texts = (read_named_tokens(directory).get("eos_token", ""), "<|im_end|>")
+    return tuple(sorted(ids | {special[text] for text in texts if text in special}))
+
+
+def read_named_tokens(directory: Path) -> dict[str, str]:
+    """bos_token, eos_token and the like, which templates may name; plain or `content` objects."""
+    config = _optional_json(directory / CONFIG_FILE)
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name.endswith("_token")
+    }
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

@@ -1,0 +1,184 @@
+"""Tokenizers of published checkpoints, read as data: no remote code, no download.
+
+A directory with tokenizer.json runs through `tokenizers`, one with tiktoken.model through
+`tiktoken`; both behave the same. Special tokens are recognised only where the caller says so.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template
+
+from convert.text.chat_template import MARK, break_specials, compile_template, render, sound
+from convert.text.codecs import Codec, JsonCodec, TiktokenCodec
+from convert.text.special_texts import SpecialTexts
+from convert.text.template_files import read_template
+from convert.text.tiktoken_file import (
+    RANKS_FILE,
+    SpecialToken,
+    read_eos_token_ids,
+    read_named_tokens,
+    read_special_tokens,
+)
+from convert.text.tokenizer_json import TOKENIZER_FILE
+
+MAX_CHUNK_CHARS = 400_000
+MAX_RUN_CHARS = 25_000
+
+
+class TooManyTokens(ValueError):
+    """A text is longer than `most` tokens."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the text has more than {most} tokens")
+        self.most = most
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to token ids and back, and chat messages to prompts."""
+
+    codec: Codec = field(repr=False)
+    special_tokens: tuple[SpecialToken, ...] = field(repr=False)
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    named_tokens: dict[str, str]
+    template: Template | None = field(repr=False)
+    template_text: str | None = field(default=None, repr=False)
+    render_apart: Callable[[Sequence[Any], dict[str, Any]], str] | None = field(
+        default=None, repr=False
+    )
+    """Breaks the special texts in messages and options and renders them, somewhere else."""
+
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        """Encodes text; with `add_special`, special strings in it become their ids.
+
+        Raises TooManyTokens above `most` of them, from the text's length alone where that tells.
+        """
+        return self._encode_marked(sound(text), add_special, most)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Decodes ids; incomplete UTF-8 becomes U+FFFD, ids beyond the vocabulary vanish."""
+        return b"".join(self.token_bytes(i, skip_special) for i in ids).decode(errors="replace")
+
+    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes:
+        """The bytes of one token; none beyond the vocabulary and for a skipped special token."""
+        token = self._special_by_id.get(token_id)
+        if token is None:
+            return self.codec.token_bytes(token_id)
+        return b"" if skip_special and token.hidden else token.text.encode()
+
+    def apply_chat_template(
+        self, messages: Sequence[Any], add_generation_prompt: bool = True, **kwargs: Any
+    ) -> str:
+        """Renders the checkpoint's template; ValueError when it has none or it refuses."""
+        if self.template is None:
+            raise ValueError("this checkpoint has no chat template; send a plain prompt instead")
+        values = {"tools": None, **self.named_tokens, **kwargs}
+        return render(
+            self.template, messages, add_generation_prompt=add_generation_prompt, **values
+        )
+
+    def encode_chat(
+        self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
+    ) -> list[int]:
+        """Renders and encodes: the template's special strings become ids, the messages' do not.
+
+        Messages and options are JSON values; options are those of `apply_chat_template`, `most`
+        and the error those of `encode`.
+        """
+        if self.render_apart is not None:
+            return self._encode_marked(self.render_apart(messages, kwargs), True, most)
+        broken, options = break_specials([messages, kwargs], self._special_texts)
+        return self._encode_marked(self.apply_chat_template(broken, **options), True, most)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self.token_bytes(token_id)) for token_id in range(self.vocab_size))
+
+    def _encode_marked(self, text: str, add_special: bool, most: int | None) -> list[int]:
+        """Encodes text without the marks in it."""
+        size = len(text.replace(MARK, "").encode(errors="replace"))
+        if most is not None and size > most * self.longest_token:
+            raise TooManyTokens(most)
+        ids: list[int] = []
+        for piece in self._pieces(text) if add_special else self._plain(text):
+            ids += piece
+            if most is not None and len(ids) > most:
+                raise TooManyTokens(most)
+        return ids
+
+    def _pieces(self, text: str) -> Iterator[Sequence[int]]:
+        """The ids of special texts and of what lies between them."""
+        for piece in self._special_texts.split(text):
+            token_id = self._special_by_text.get(piece)
+            if token_id is None:
+                yield from self._plain(piece)
+            else:
+                yield (token_id,)
+
+    def _plain(self, text: str) -> Iterator[Sequence[int]]:
+        return map(self.codec.encode, split_long_text(sound(text.replace(MARK, ""))))
+
+    @cached_property
+    def _special_by_id(self) -> dict[int, SpecialToken]:
+        return {token.token_id: token for token in self.special_tokens}
+
+    @cached_property
+    def _special_by_text(self) -> dict[str, int]:
+        return {token.text: token.token_id for token in self.special_tokens}
+
+    @cached_property
+    def _special_texts(self) -> SpecialTexts:
+        return SpecialTexts(list(self._special_by_text))
+
+
+def load_tokenizer(directory: str | Path) -> Tokenizer:
+    """Loads a checkpoint's tokenizer and chat template.
+
+    Raises FileNotFoundError without tokenizer.json and tiktoken.model, ValueError if damaged.
+    """
+    directory = Path(directory)
+    if (directory / TOKENIZER_FILE).is_file():
+        codec, special = JsonCodec.open(directory / TOKENIZER_FILE)
+    elif (directory / RANKS_FILE).is_file():
+        codec = TiktokenCodec.open(directory / RANKS_FILE)
+        special = read_special_tokens(directory, codec.vocab_size)
+    else:
+        raise FileNotFoundError(f"{directory} holds neither {TOKENIZER_FILE} nor {RANKS_FILE}")
+    by_text = {token.text: token.token_id for token in special}
+    template = read_template(directory)
+    return Tokenizer(
+        codec=codec,
+        special_tokens=special,
+        eos_token_ids=read_eos_token_ids(directory, by_text),
+        vocab_size=max(codec.vocab_size, *(token.token_id + 1 for token in special), 0),
+        named_tokens=read_named_tokens(directory),
+        template=None if template is None else compile_template(template, str(directory)),
+        template_text=template,
+    )
+
+
+def split_long_text(text: str) -> Iterator[str]:
+    """Cuts text where Kimi's own tokenizer does, so that ids agree and time stays linear.
+
+    Every 400,000 characters, and inside them after 25,000 that are all space or all not.
+    """
+    for start in range(0, len(text), MAX_CHUNK_CHARS):
+        yield from _split_runs(text[start : start + MAX_CHUNK_CHARS])
+
+
+def _split_runs(text: str) -> Iterator[str]:
+    start, run, run_is_space = 0, 0, False
+    for position, char in enumerate(text):
+        if char.isspace() != run_is_space:
+            run, run_is_space = 0, char.isspace()
+        elif run == MAX_RUN_CHARS:
+            yield text[start:position]
+            start, run = position, 0
+        run += 1
+    yield text[start:]

@@ -1,0 +1,233 @@
+"""No header and no index makes the importer fail otherwise than by its own clear errors."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile import (
+    GOLDEN,
+    JSON_VALUES,
+    fuzz,
+    golden_config,
+    golden_entries,
+    header_of,
+    opens_or_says_why,
+    write_checkpoint,
+)
+from hypothesis import example, given
+from hypothesis import strategies as st
+from oracle_files import ORACLES
+from safetensors_writing import write_safetensors
+
+from convert import load_draft
+from convert.conversion.conversion import open_conversion
+from convert.files.safetensors_files import DTYPES, INDEX_FILE, SINGLE_FILE, open_checkpoint
+from convert.published.directory import open_published
+from eagle3_jax.models.target import Target
+
+WIDTHS = {name: dtype.itemsize for name, dtype in DTYPES.items()}
+SMALL = "draft_mla_bf16"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile") / "checkpoint"
+
+
+def sound(name: str) -> tuple[dict[str, Any], int, bytes]:
+    header = header_of(golden_entries(name), WIDTHS)
+    size = max(entry["data_offsets"][1] for entry in header.values())
+    return header, size, json.dumps(golden_config(name)).encode()
+
+
+@given(
+    edits=st.lists(
+        st.tuples(
+            st.sampled_from(["flip", "cut", "insert", "length"]),
+            st.integers(0, 2**20),
+            st.binary(min_size=1, max_size=6)
+            | st.sampled_from([b"\xff\xfe", b"\xef\xbb\xbf", b"[" * 9000, b'{"a":' * 3000]),
+            st.sampled_from([0, 1, 7, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1])
+            | st.integers(0, 10_000),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+@fuzz(200)
+def test_bytes_of_a_header(directory: Path, edits: list[tuple[str, int, bytes, int]]) -> None:
+    header, size, config = sound(SMALL)
+    raw = json.dumps(header).encode()
+    content, prefix = bytearray(raw), len(raw)
+    for kind, where, piece, length in edits:
+        at = where % (len(content) + 1)
+        if kind == "flip":
+            content[at : at + len(piece)] = piece
+        elif kind == "cut":
+            del content[at:]
+        elif kind == "insert":
+            content[at:at] = piece
+        prefix = length if kind == "length" else len(content)
+    write_checkpoint(directory, bytes(content), size, config)
+    with (directory / SINGLE_FILE).open("r+b") as file:
+        file.write(struct.pack("<Q", prefix))
+    opens_or_says_why(directory, open_published)
+
+
+ENTRY_EDITS = st.tuples(
+    st.sampled_from(["dtype", "shape", "data_offsets", "entry", "add", "swap", "name"]),
+    st.integers(0, 2**20),
+    st.just("delete") | JSON_VALUES,
+)
+
+
+@given(edits=st.lists(ENTRY_EDITS, min_size=1, max_size=3))
+@fuzz(250)
+def test_values_in_a_header(directory: Path, edits: list[tuple[str, int, Any]]) -> None:
+    header, size, config = sound(SMALL)
+    for field, which, value in edits:
+        names = sorted(header) or ["x"]
+        name, other = names[which % len(names)], names[(which // 7) % len(names)]
+        entry = header.get(name)
+        if field == "swap":
+            header[name], header[other] = header.get(other), entry
+        elif field == "name":
+            header[str(value)] = header.pop(name, None)
+        elif field in ("add", "entry"):
+            header["added" if field == "add" else name] = value
+        elif isinstance(entry, dict):
+            entry[field] = value
+            if value == "delete":
+                del entry[field]
+    write_checkpoint(directory, json.dumps(header).encode(), size, config)
+    opens_or_says_why(directory, open_published)
+
+
+@given(
+    offsets=st.lists(
+        st.tuples(st.integers(0, 20), st.integers(-9, 9), st.integers(-9, 9)),
+        min_size=1,
+        max_size=3,
+    )
+)
+@fuzz(60)
+def test_offsets_that_overlap_or_leave_gaps(
+    directory: Path, offsets: list[tuple[int, int, int]]
+) -> None:
+    header, size, config = sound(SMALL)
+    for which, start, end in offsets:
+        found = list(header.values())[which % len(header)]["data_offsets"]
+        found[:] = [found[0] + start, found[1] + end]
+    write_checkpoint(directory, json.dumps(header).encode(), size, config)
+    moved = header != sound(SMALL)[0]
+    assert moved == bool(opens_or_says_why(directory, open_published))
+
+
+TENSOR_EDITS = st.tuples(
+    st.sampled_from(["dtype", "shape", "remove", "add", "rename", "part"]),
+    st.integers(0, 2**20),
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(st.sampled_from([0, 1, 2, 3, 4, 8, 16, 31, 32, 64, 128, 576]), max_size=4)
+    | st.sampled_from([[1] * 40, [1] * 100, [0, 2**62], [0, 2**63], [0, 2**70], [128], [128, 1]]),
+    st.sampled_from(
+        [
+            *("weight", "weight_packed", "weight_scale", "weight_scale_2", "weight_scale_inv"),
+            *("weight_shape", "weight_zero_point", "bias", "d2t", "t2d", "", ".", "..weight"),
+            *("layers.0.x", "layers.99999999999999999999.mlp.up_proj.weight", "model.d2t"),
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_tensors_of_another_dtype_shape_or_name(name: str, directory: Path, target: Target) -> None:
+    """Sound files, so that what they hold is looked at."""
+    config = json.dumps(golden_config(name)).encode()
+
+    @given(edits=st.lists(TENSOR_EDITS, min_size=1, max_size=2))
+    @example(edits=[("add", 0, "I64", [1] * 100, "d2t")])
+    @example(edits=[("add", 0, "I64", [0, 2**70], "d2t")])
+    @fuzz(20 if name.startswith("draft") else 10)
+    def run(edits: list[tuple[str, int, str, list[int], str]]) -> None:
+        entries = golden_entries(name)
+        for kind, which, dtype, shape, part in edits:
+            chosen = list(entries)[which % len(entries)]
+            module = chosen.rpartition(".")[0]
+            old = entries[chosen]
+            if kind in ("remove", "rename"):
+                del entries[chosen]
+            if kind == "dtype":
+                entries[chosen] = (dtype, old[1])
+            elif kind == "shape":
+                entries[chosen] = (old[0], shape)
+            elif kind == "add":
+                entries[part] = (dtype, shape)
+            elif kind == "rename":
+                entries[f"{module}.{part}"] = old
+            elif kind == "part":
+                entries[f"{module}.{part}"] = (dtype, shape)
+        header = header_of(entries, WIDTHS)
+        size = max(entry["data_offsets"][1] for entry in header.values())
+        write_checkpoint(directory, json.dumps(header).encode(), size, config)
+        if opens_or_says_why(directory, open_conversion) == "" and name.startswith("draft"):
+            opens_or_says_why(directory, lambda path: load_draft(path, target))
+
+    run()
+
+
+SHARDS = st.sampled_from(
+    [
+        *("one.safetensors", "two.safetensors", "three.safetensors", "../one.safetensors", "/"),
+        *("/etc/passwd", "", ".", "..", "a/../one.safetensors", "one.safetensors/", "\x00"),
+        *("\ud800", "x" * 300, "x" * 100_000, "config.json", "folder", INDEX_FILE),
+    ]
+)
+NAMES = st.sampled_from(["one", "two", "absent", "", "\ud800", "a\nb", "x" * 100_000])
+
+
+@given(
+    index=st.builds(
+        lambda weight_map, rest: {**rest, "weight_map": weight_map},
+        st.dictionaries(NAMES, SHARDS | JSON_VALUES, max_size=4)
+        | JSON_VALUES
+        | st.just({f"absent.{i}": "one.safetensors" for i in range(5000)})
+        | st.just({f"absent.{i}": f"{i}.safetensors" for i in range(5000)}),
+        st.dictionaries(st.text(max_size=4), JSON_VALUES, max_size=2),
+    )
+    | JSON_VALUES
+)
+@fuzz(100)
+def test_an_index(tmp_path_factory: pytest.TempPathFactory, index: Any) -> None:
+    directory = tmp_path_factory.getbasetemp() / "indexed"
+    if not directory.exists():
+        (directory / "folder").mkdir(parents=True)
+        (directory / "config.json").write_text("{}")
+        for name in ("one", "two"):
+            write_safetensors(directory / f"{name}.safetensors", {name: np.zeros(2, np.float32)})
+    (directory / INDEX_FILE).write_text(json.dumps(index))
+    opens_or_says_why(directory, open_published)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"\xff", b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"null", b"[]", b"NaN"),
+        *(b"[" * 100_000, b'{"a":' * 100_000, b'{"weight_map":' + b"[" * 900 + b"]" * 900 + b"}"),
+        *(b'{"a": ' + b"9" * 5000 + b"}", b'{"weight_map": {"a": NaN}}'),
+        *(b'{"weight_map": {}, "weight_map": []}', b'{"weight_map": {"one": "\\ud800"}}'),
+    ],
+)
+def test_hostile_json(tmp_path: Path, raw: bytes) -> None:
+    for file in (ORACLES / SMALL).iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / INDEX_FILE).write_bytes(raw)
+    assert opens_or_says_why(tmp_path, open_checkpoint)
+    (tmp_path / INDEX_FILE).unlink()
+    (tmp_path / "config.json").write_bytes(raw)
+    assert opens_or_says_why(tmp_path, open_conversion)
+    write_checkpoint(tmp_path, raw, 0, b"{}")
+    if raw != b"":
+        assert opens_or_says_why(tmp_path, open_conversion)
