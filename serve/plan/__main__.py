@@ -13,7 +13,7 @@ from rich.table import Table
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS
 from serve.plan.compiled_round import RoundShape
-from serve.plan.kimi_k25 import Scheme
+from serve.plan.kimi_k25 import WeightScheme
 from serve.plan.layer_launches import BATCHES, GOAL, RoundReport, report_round
 
 FILE_WIDTH = 150
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shapes = [
         RoundShape(arch, scheme, moe_layers=3, batch=batch)
         for arch in flags.arch or ARCHS
-        for scheme in flags.scheme or get_args(Scheme)
+        for scheme in flags.scheme or get_args(WeightScheme)
         for batch in flags.batch or BATCHES
     ]
     results = list(run_each(report_round, shapes, processes=flags.jobs, limit_s=flags.limit))
@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m serve.plan", description=__doc__)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
-    parser.add_argument("--scheme", choices=get_args(Scheme), action="append", help="default: all")
+    parser.add_argument(
+        "--scheme", choices=get_args(WeightScheme), action="append", help="default: all"
+    )
     parser.add_argument("--batch", type=int, choices=BATCHES, action="append", help="default: both")
     parser.add_argument("--list", action="store_true", help="every launch of one MoE layer")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")

@@ -9,7 +9,7 @@ from serve.plan.products import Device, Product
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """A batch of sequences, q_len rows of each, over so many tokens of context.
 
     kv_itemsize: bytes of a number in the KV pools.
@@ -34,7 +34,7 @@ class Latents:
     row: int
     values: int
 
-    def work(self, part: str, rows: Rows, times: int) -> Kernel:
+    def work(self, part: str, rows: StepRows, times: int) -> Kernel:
         """Every row reads its sequence's cache once; absorbed queries are as wide as the row."""
         nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
         flop = 2 * rows.count * self.heads * rows.context * (self.row + self.values)
@@ -49,7 +49,7 @@ class Heads:
     head_dim: int
     row: int
 
-    def work(self, part: str, rows: Rows, times: int) -> Kernel:
+    def work(self, part: str, rows: StepRows, times: int) -> Kernel:
         """Every row reads its sequence's keys and values once."""
         nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
         flop = 2 * rows.count * self.heads * rows.context * 2 * self.head_dim

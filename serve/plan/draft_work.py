@@ -7,7 +7,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from serve.plan.attention_work import (
     Heads,
     Latents,
-    Rows,
+    StepRows,
     attention_core,
     attention_products,
 )
@@ -51,7 +51,7 @@ def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
     )
 
 
-def draft_work(shape: DraftShape, drafts: int, rows: Rows) -> Iterator[Work]:
+def draft_work(shape: DraftShape, drafts: int, rows: StepRows) -> Iterator[Work]:
     """A first pass over all rows verified last (rows.q_len of each sequence), then single steps.
 
     The head runs on one row of each sequence in every pass. Without drafts there is still the
@@ -66,7 +66,7 @@ def draft_work(shape: DraftShape, drafts: int, rows: Rows) -> Iterator[Work]:
         yield AllReduce(CHOICE_BYTES * rows.batch, shape.devices, drafts)
 
 
-def _pass(shape: DraftShape, rows: Rows, times: int) -> Iterator[Work]:
+def _pass(shape: DraftShape, rows: StepRows, times: int) -> Iterator[Work]:
     for product in shape.layer:
         yield product_work("layer", product, rows.count, times)
     yield shape.attention.work("attention", rows, times)

@@ -17,7 +17,7 @@ from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
 from pallas_kernels import QuantFormat
 
-Scheme = Literal["mxfp4", "ptpc", "int4"]
+WeightScheme = Literal["mxfp4", "ptpc", "int4"]
 """amd/Kimi-K2.5-MXFP4; FP8 by token and channel; moonshotai/Kimi-K2.5 as published."""
 
 TARGET = KimiConfig(
@@ -62,7 +62,7 @@ _MLP = ("gate_proj", "up_proj", "down_proj")
 _ATTENTION = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj")
 
 
-def abstract_target(layers: int, scheme: Scheme) -> Target:
+def abstract_target(layers: int, scheme: WeightScheme) -> Target:
     """The first `layers` layers: one dense, the others with experts."""
     config = replace(TARGET, num_hidden_layers=layers)
     model = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16))
@@ -85,7 +85,7 @@ def abstract_draft(aux_layer_ids: tuple[int, ...]) -> Eagle3Draft:
     return model
 
 
-def _layer_formats(layer: str, dense: bool, scheme: Scheme) -> list[tuple[str, QuantFormat]]:
+def _layer_formats(layer: str, dense: bool, scheme: WeightScheme) -> list[tuple[str, QuantFormat]]:
     routed = [] if dense else [f"{layer}.mlp.experts.{name}" for name in _MLP]
     mlp = f"{layer}.mlp" if dense else f"{layer}.mlp.shared_experts"
     plain = [f"{mlp}.{name}.kernel" for name in _MLP]

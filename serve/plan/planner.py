@@ -13,7 +13,7 @@ from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.plan.attention_work import Rows
+from serve.plan.attention_work import StepRows
 from serve.plan.draft_work import draft_shape
 from serve.plan.gpus import GPUS
 from serve.plan.kernels import BOUNDS
@@ -46,7 +46,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CapacityPlan:
     """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
     limits, datasheet first."""
 
@@ -76,7 +76,7 @@ def read_pair(options: PlanOptions) -> AbstractPair:
     return AbstractPair(target, draft)
 
 
-def make_plan(options: PlanOptions, pair: AbstractPair) -> Plan:
+def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
     """Raises ValueError for lengths that cannot be, where the devices do not divide the pair and
     where it does not fit."""
     _check_length(options, pair.target.config.max_position_embeddings)
@@ -86,7 +86,7 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> Plan:
     if lacking_bytes(memory, length, dtype):
         what = too_big(memory, options.parallel.devices, length, dtype)
         raise ValueError(f"{what}; {_remedy(options, fits)}")
-    return Plan(
+    return CapacityPlan(
         options,
         memory,
         fits,
@@ -154,7 +154,7 @@ def _loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
     shapes = Shapes(target_shape(pair.target, parallel), draft, GPUS[options.gpu])
     for bound in BOUNDS:
         for batch in options.concurrency:
-            rows = Rows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
+            rows = StepRows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
             yield shapes.load(rows, bound, options.accept_lengths)
 
 

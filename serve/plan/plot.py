@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from serve.plan.kernels import BOUNDS
-from serve.plan.planner import Plan
+from serve.plan.planner import CapacityPlan
 from serve.plan.published_rows import Compared
 
 SUFFIXES = (".png", ".svg")
@@ -23,7 +23,7 @@ def check_plot(path: Path) -> None:
         raise ImportError("--plot needs matplotlib: pip install 'eagle3-jax[plot]'") from error
 
 
-def write_plot(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
+def write_plot(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
     """Rates, and beside them what drafts are worth where there is a draft."""
     from matplotlib.figure import Figure
 
@@ -41,7 +41,7 @@ def write_plot(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
     picture.savefig(path, dpi=120)
 
 
-def _draw_rates(axes: Any, plan: Plan, compared: Sequence[Compared]) -> None:
+def _draw_rates(axes: Any, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
     from matplotlib.ticker import LogLocator
 
     for bound in BOUNDS:
@@ -71,7 +71,7 @@ def _draw_rates(axes: Any, plan: Plan, compared: Sequence[Compared]) -> None:
     axes.legend(fontsize="small")
 
 
-def _draw_speedups(axes: Any, plan: Plan) -> None:
+def _draw_speedups(axes: Any, plan: CapacityPlan) -> None:
     loads = [load for load in plan.loads if load.bound == "tuned"]
     for number, load in enumerate(loads):
         colour = str(0.75 * (1 - (number + 1) / len(loads)))
@@ -86,7 +86,7 @@ def _draw_speedups(axes: Any, plan: Plan) -> None:
     axes.legend(fontsize="small")
 
 
-def _of_setup(plan: Plan, compared: Sequence[Compared]) -> list[Compared]:
+def _of_setup(plan: CapacityPlan, compared: Sequence[Compared]) -> list[Compared]:
     """Published figures of as many GPUs of this kind at this context."""
     options = plan.options
     wanted = options.gpu, options.parallel.devices, options.context

@@ -10,7 +10,7 @@ from convert.models.config_json import draft_to_hf
 from convert.models.targets import target_files
 from eagle3_jax.config import DraftConfig, TargetConfig
 from serve.plan import kimi_k25, minimax_m25
-from serve.plan.attention_work import Rows
+from serve.plan.attention_work import StepRows
 from serve.plan.draft_work import draft_shape
 from serve.plan.gpus import MI325X, MI355X, Gpu
 from serve.plan.kernels import BOUNDS, Bound
@@ -93,7 +93,7 @@ def compare_published(architecture: type[TargetConfig] = TargetConfig) -> list[C
 def _compare(setup: Setup) -> list[Compared]:
     shapes, found = setup.shapes(), []
     for figure in setup.figures:
-        rows = Rows(figure.concurrency, 1, setup.context, 2)
+        rows = StepRows(figure.concurrency, 1, setup.context, 2)
         limit_ms: dict[Bound, float] = {}
         for bound in BOUNDS:
             load, k = shapes.load(rows, bound), figure.num_speculative_tokens

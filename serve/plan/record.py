@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from serve.plan.memory import ITEMSIZE, Memory
-from serve.plan.planner import Plan
+from serve.plan.planner import CapacityPlan
 from serve.plan.published_rows import Compared
 from serve.plan.rounds import Load, Round
 
 
-def write_plan(path: Path, plan: Plan, compared: Sequence[Compared]) -> None:
+def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
     """Everything the tables say, and every k."""
     fields = {
         "options": asdict(plan.options),

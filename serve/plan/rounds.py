@@ -7,7 +7,7 @@ from serve.plan.acceptance import ACCEPT_LENGTHS
 from serve.plan.draft_work import DraftShape, draft_work
 from serve.plan.gpus import Gpu
 from serve.plan.kernels import Bound, seconds
-from serve.plan.target_work import Rows, TargetShape, distinct_experts, target_work
+from serve.plan.target_work import StepRows, TargetShape, distinct_experts, target_work
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Shapes:
     draft: DraftShape | None
     gpu: Gpu
 
-    def load(self, rows: Rows, bound: Bound, lengths: Sequence[float] = ACCEPT_LENGTHS) -> Load:
+    def load(self, rows: StepRows, bound: Bound, lengths: Sequence[float] = ACCEPT_LENGTHS) -> Load:
         """Costs of a batch. rows: of a plain step; lengths: accept length of k = 0, 1, …"""
         shape = self.target
         return Load(
@@ -89,9 +89,9 @@ class Shapes:
             tuple(self._round(rows, bound, *pair) for pair in enumerate(lengths) if self.draft),
         )
 
-    def _round(self, rows: Rows, bound: Bound, drafts: int, accept_length: float) -> Round:
+    def _round(self, rows: StepRows, bound: Bound, drafts: int, accept_length: float) -> Round:
         assert self.draft is not None, "rounds need a draft"
-        wide = Rows(rows.batch, drafts + 1, rows.context, rows.kv_itemsize)
+        wide = StepRows(rows.batch, drafts + 1, rows.context, rows.kv_itemsize)
         return Round(
             drafts,
             accept_length,

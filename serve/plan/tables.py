@@ -10,7 +10,7 @@ from serve.plan.kernels import BOUNDS, Bound
 from serve.plan.limits import Limit
 from serve.plan.memory import ITEMSIZE, Memory
 from serve.plan.options import PlanOptions
-from serve.plan.planner import Plan
+from serve.plan.planner import CapacityPlan
 from serve.plan.published_rows import Compared
 from serve.plan.rounds import Load
 
@@ -20,7 +20,7 @@ _TITLES: dict[Bound, str] = {
 }
 
 
-def print_plan(console: Console, plan: Plan, compared: Sequence[Compared]) -> None:
+def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
     """Memory, limits of 32 bits, both limits of speed, published figures."""
     console.print(_memory_table(plan.memory, plan.options))
     console.print(_fits_table(plan))
@@ -86,7 +86,7 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
     return table
 
 
-def _fits_table(plan: Plan) -> Table:
+def _fits_table(plan: CapacityPlan) -> Table:
     options = plan.options
     length, dtype = options.max_model_len, options.kv_cache_dtype
     table = _table(f"Least GPUs for {length:,} tokens")
@@ -111,7 +111,7 @@ def _limits_table(limits: Iterable[Limit]) -> Table:
     return table
 
 
-def _loads_table(plan: Plan, bound: Bound) -> Table:
+def _loads_table(plan: CapacityPlan, bound: Bound) -> Table:
     options = plan.options
     table = _table(_TITLES[bound])
     k = options.num_speculative_tokens

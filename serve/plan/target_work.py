@@ -11,7 +11,7 @@ from eagle3_jax.models.target import DecoderLayer, Target
 from serve.plan.attention_work import (
     Heads,
     Latents,
-    Rows,
+    StepRows,
     attention_core,
     attention_products,
 )
@@ -74,7 +74,7 @@ def _layer_shape(device: Device, layer: DecoderLayer) -> LayerShape:
     return LayerShape(attention, dense, device.block(mlp.experts))
 
 
-def target_work(shape: TargetShape, rows: Rows) -> Iterator[Work]:
+def target_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
     """All launches of a step, and its sums over devices."""
     layers = sum(times for _, times in shape.layers)
     for layer, times in shape.layers:

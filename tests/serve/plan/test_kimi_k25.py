@@ -13,7 +13,7 @@ from oracle_files import ORACLES
 from eagle3_jax.config import DraftConfig, KimiConfig
 from eagle3_jax.engine.programs import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
-from serve.plan.kimi_k25 import DRAFT, TARGET, Scheme, abstract_draft, abstract_target
+from serve.plan.kimi_k25 import DRAFT, TARGET, WeightScheme, abstract_draft, abstract_target
 
 
 def published(name: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def formats(model: Any) -> Counter[str]:
         ("ptpc", {"fp8_channel": 27}),
     ],
 )
-def test_layers_are_kept_in_the_scheme_s_formats(scheme: Scheme, wanted: dict[str, int]):
+def test_layers_are_kept_in_the_scheme_s_formats(scheme: WeightScheme, wanted: dict[str, int]):
     """A dense layer and two with experts; PTPC has four attention matrices in each besides."""
     assert formats(abstract_target(3, scheme)) == wanted
 
@@ -67,4 +67,4 @@ def test_a_layer_of_mxfp4_has_the_bytes_that_are_published():
 
 def test_the_draft_keeps_fc_head_and_embedding_as_they_are():
     assert formats(abstract_draft((1, 2, 3))) == {"fp8_channel": 7}
-    assert set(get_args(Scheme)) == {"mxfp4", "ptpc", "int4"}
+    assert set(get_args(WeightScheme)) == {"mxfp4", "ptpc", "int4"}

@@ -23,7 +23,7 @@ from serve.plan.parallel import Parallelism
 from serve.plan.published_rows import compare_published
 from serve.plan.rounds import Load, Shapes
 from serve.plan.target_work import (
-    Rows,
+    StepRows,
     distinct_experts,
     read_share,
     target_shape,
@@ -66,12 +66,12 @@ def shapes(
 def load(batch: int, bound: Bound = "tuned", context: float = 1536, drafted: str = FP8) -> Load:
     """On four MI355X, the draft on one."""
     pair = shapes(Parallelism(4, 1), drafted=drafted)
-    return pair.load(Rows(batch, 1, context, 2), bound)
+    return pair.load(StepRows(batch, 1, context, 2), bound)
 
 
 @pytest.mark.parametrize(("batch", "q_len"), STEP_MS)
 def test_steps_cost_what_was_computed_apart(batch: int, q_len: int) -> None:
-    work = list(target_work(shapes(Parallelism(4, 1)).target, Rows(batch, q_len, 1536, 2)))
+    work = list(target_work(shapes(Parallelism(4, 1)).target, StepRows(batch, q_len, 1536, 2)))
     found = [1e3 * seconds(work, MI355X, bound) for bound in BOUNDS]
     assert found == pytest.approx(STEP_MS[batch, q_len], rel=0.005)
 
@@ -95,7 +95,7 @@ def test_rounds_follow_the_curves_that_the_controller_is_tested_on(bound: Bound)
 def test_a_step_has_the_launches_that_were_counted_apart() -> None:
     """And a sum over devices for the embedding, which that count leaves out."""
     counted: dict[str, int] = {}
-    for one in target_work(shapes(Parallelism(4, 1)).target, Rows(4, 1, 1536, 2)):
+    for one in target_work(shapes(Parallelism(4, 1)).target, StepRows(4, 1, 1536, 2)):
         kind = one.kind if isinstance(one, Kernel) else "all-reduce"
         counted[kind] = counted.get(kind, 0) + one.times
     expected = {"gemm": 427, "experts": 60, "attention": 61, "small": 366, "all-reduce": 123}
@@ -119,7 +119,7 @@ def test_a_long_context_costs_what_was_computed_apart(
 def test_a_small_mi325x_step_costs_what_was_computed_apart() -> None:
     eight = shapes(Parallelism(8, 8), "MI325X", W4A8, MHA)
     for batch, expected in ((2, (1.46, 9.21)), (40, (12.02, 27.50))):
-        rows = Rows(batch, 1, 10496, 2)
+        rows = StepRows(batch, 1, 10496, 2)
         found = [1e3 * eight.load(rows, bound).plain_s for bound in BOUNDS]
         assert found == pytest.approx(expected, rel=0.01)
 
@@ -192,7 +192,7 @@ def test_longer_contexts_and_larger_batches_cost_more_and_smaller_numbers_less()
     ):
         assert costs == sorted(costs) and len(set(costs)) == len(costs)
     pair = shapes(Parallelism(4, 4))
-    halves = [pair.load(Rows(64, 1, 131072, size), "datasheet").plain_s for size in (1, 2)]
+    halves = [pair.load(StepRows(64, 1, 131072, size), "datasheet").plain_s for size in (1, 2)]
     assert halves[0] < halves[1]
 
 
@@ -201,7 +201,7 @@ def test_the_datasheet_is_a_bound_of_tuned_kernels_and_devices_share_their_work(
     plain = {}
     for devices in (1, 2, 4, 8):
         pair = shapes(Parallelism(devices, devices), gpu, drafted=MLA)
-        limits = [pair.load(Rows(32, 1, 4096, 2), bound) for bound in BOUNDS]
+        limits = [pair.load(StepRows(32, 1, 4096, 2), bound) for bound in BOUNDS]
         assert limits[0].plain_s < limits[1].plain_s
         assert limits[0].rounds[3].draft_s < limits[1].rounds[3].draft_s
         plain[devices] = limits[0].plain_s
@@ -210,7 +210,7 @@ def test_the_datasheet_is_a_bound_of_tuned_kernels_and_devices_share_their_work(
 
 def test_a_gpu_of_the_same_kind_with_slower_memory_is_slower() -> None:
     pairs = [shapes(Parallelism(8, 8), gpu) for gpu in ("MI325X", "MI300X")]
-    times = [pair.load(Rows(4, 1, 1536, 2), "datasheet").plain_s for pair in pairs]
+    times = [pair.load(StepRows(4, 1, 1536, 2), "datasheet").plain_s for pair in pairs]
     assert times[1] / times[0] == pytest.approx(6.0 / 5.3, rel=0.02)
 
 
