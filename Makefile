@@ -48,7 +48,7 @@ rocm-check: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
 	$(ROCM)/python -m pallas_kernels.aot
 	$(ROCM)/python -m serve.plan --list
-	$(ROCM)/python -m serve.plan.full_size_pairs tests/oracles/published
+	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
 
 # The decode steps of 4 and 8 devices, and the round of Kimi-K2.5 MXFP4 on 4.
 rocm-check-short: .venv-rocm/installed

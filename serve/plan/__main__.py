@@ -12,9 +12,9 @@ from rich.table import Table
 
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS
-from serve.plan.compiled_round import RoundShape
-from serve.plan.kimi_k25 import WeightScheme
-from serve.plan.layer_launches import BATCHES, GOAL, RoundReport, report_round
+from serve.plan.compile.compiled_round import RoundShape
+from serve.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
+from serve.plan.data.kimi_k25 import WeightScheme
 
 FILE_WIDTH = 150
 GIB, MIB = 1 << 30, 1 << 20

@@ -41,7 +41,7 @@ def _constants(console: Console) -> None:
 
 def _compile(console: Console, options: PlanOptions) -> int:
     from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
-    from serve.plan.full_size_table import compile_full_size, print_full_size
+    from serve.plan.compile.full_size_table import compile_full_size, print_full_size
     from serve.plan.planner import make_plan, read_pair
 
     if not rocm_is_installed():
@@ -52,9 +52,9 @@ def _compile(console: Console, options: PlanOptions) -> int:
 
 
 def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path | None) -> None:
+    from serve.plan.model.published_rows import compare_published
     from serve.plan.planner import make_plan, read_pair
     from serve.plan.plot import check_plot, write_plot
-    from serve.plan.published_rows import compare_published
     from serve.plan.record import write_plan
     from serve.plan.tables import print_plan
 

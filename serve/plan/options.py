@@ -7,9 +7,9 @@ from pathlib import Path
 
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from serve.flags import OneLineParser
-from serve.plan.acceptance import ACCEPT_LENGTHS, accept_lengths
-from serve.plan.gpus import GPUS
-from serve.plan.parallel import Parallelism
+from serve.plan.data.gpus import GPUS
+from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
+from serve.plan.model.parallel import Parallelism
 
 PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}

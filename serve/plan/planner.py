@@ -13,17 +13,17 @@ from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.plan.attention_work import StepRows
-from serve.plan.draft_work import draft_shape
-from serve.plan.gpus import GPUS
-from serve.plan.kernels import BOUNDS
-from serve.plan.limits import Limit, limits
-from serve.plan.memory import ITEMSIZE, Memory, lacking_bytes, plan_memory, too_big
+from serve.plan.data.gpus import GPUS
+from serve.plan.model.attention_work import StepRows
+from serve.plan.model.draft_work import draft_shape
+from serve.plan.model.kernels import BOUNDS
+from serve.plan.model.limits import Limit, limits
+from serve.plan.model.memory import ITEMSIZE, Memory, lacking_bytes, plan_memory, too_big
+from serve.plan.model.parallel import MOST_DEVICES, Parallelism
+from serve.plan.model.rounds import Load, Shapes
+from serve.plan.model.split import check_divides, indivisible
+from serve.plan.model.target_work import target_shape
 from serve.plan.options import PlanOptions
-from serve.plan.parallel import MOST_DEVICES, Parallelism
-from serve.plan.rounds import Load, Shapes
-from serve.plan.split import check_divides, indivisible
-from serve.plan.target_work import target_shape
 
 Model = TypeVar("Model", Target, Eagle3Draft)
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from serve.plan.kernels import BOUNDS
+from serve.plan.model.kernels import BOUNDS
+from serve.plan.model.published_rows import Compared
 from serve.plan.planner import CapacityPlan
-from serve.plan.published_rows import Compared
 
 SUFFIXES = (".png", ".svg")
 _COLOURS = {"datasheet": "#0072b2", "tuned": "#d55e00"}

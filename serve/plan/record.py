@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from serve.plan.memory import ITEMSIZE, Memory
+from serve.plan.model.memory import ITEMSIZE, Memory
+from serve.plan.model.published_rows import Compared
+from serve.plan.model.rounds import Load, Round
 from serve.plan.planner import CapacityPlan
-from serve.plan.published_rows import Compared
-from serve.plan.rounds import Load, Round
 
 
 def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:

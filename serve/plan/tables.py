@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from serve.plan.gpus import GIB, GPUS, SOURCES
-from serve.plan.kernels import BOUNDS, Bound
-from serve.plan.limits import Limit
-from serve.plan.memory import ITEMSIZE, Memory
+from serve.plan.data.gpus import GIB, GPUS, SOURCES
+from serve.plan.model.kernels import BOUNDS, Bound
+from serve.plan.model.limits import Limit
+from serve.plan.model.memory import ITEMSIZE, Memory
+from serve.plan.model.published_rows import Compared
+from serve.plan.model.rounds import Load
 from serve.plan.options import PlanOptions
 from serve.plan.planner import CapacityPlan
-from serve.plan.published_rows import Compared
-from serve.plan.rounds import Load
 
 _TITLES: dict[Bound, str] = {
     "datasheet": "Datasheet limit: bytes and FLOP at datasheet rates, launches free",

@@ -16,11 +16,15 @@ from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.collectives import Collective
 from pallas_kernels.aot.workers import Failure
 from pallas_kernels.dispatch import choose
-from serve.plan.compiled_round import CompiledRound
-from serve.plan.full_size import FullSizeReport, refusals
-from serve.plan.full_size_pairs import full_size_options
-from serve.plan.full_size_problems import collective_problems, full_size_problems, launch_problems
-from serve.plan.full_size_table import print_full_size
+from serve.plan.compile.compiled_round import CompiledRound
+from serve.plan.compile.full_size import FullSizeReport, refusals
+from serve.plan.compile.full_size_pairs import full_size_options
+from serve.plan.compile.full_size_problems import (
+    collective_problems,
+    full_size_problems,
+    launch_problems,
+)
+from serve.plan.compile.full_size_table import print_full_size
 from serve.plan.planner import AbstractPair
 
 OPTIONS = next(full_size_options(PUBLISHED))

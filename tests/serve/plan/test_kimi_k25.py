@@ -13,7 +13,7 @@ from oracle_files import ORACLES
 from eagle3_jax.config import DraftConfig, KimiConfig
 from eagle3_jax.engine.programs import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
-from serve.plan.kimi_k25 import DRAFT, TARGET, WeightScheme, abstract_draft, abstract_target
+from serve.plan.data.kimi_k25 import DRAFT, TARGET, WeightScheme, abstract_draft, abstract_target
 
 
 def published(name: str) -> dict[str, Any]:

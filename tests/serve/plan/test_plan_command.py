@@ -10,7 +10,7 @@ from published_pairs import PUBLISHED
 
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.plan.cli import main
-from serve.plan.gpus import GPUS, SOURCES
+from serve.plan.data.gpus import GPUS, SOURCES
 
 TINY = ["--model", str(demo_target_dir()), "--draft", str(demo_draft_dir())]
 TINY += ["--isl", "256", "--osl", "256"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flax import nnx
 
 from convert.fill import named_variables
-from serve.plan.split import WHOLE, Parts, device_shape
+from serve.plan.model.split import WHOLE, Parts, device_shape
 
 
 @dataclass(frozen=True)

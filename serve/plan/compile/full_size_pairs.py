@@ -1,4 +1,4 @@
-"""python -m serve.plan.full_size_pairs FOLDER: the published pairs at full size, k = 3 and 6.
+"""python -m serve.plan.compile.full_size_pairs FOLDER: published pairs at full size, k = 3 and 6.
 
 FOLDER has their config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and
 binutils, no GPU. Exit status 1 where a program does not compile, or not as it must.
@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from serve.plan.cli import FILE_WIDTH
-from serve.plan.full_size_table import LIMIT_S, compile_full_size, print_full_size
+from serve.plan.compile.full_size_table import LIMIT_S, compile_full_size, print_full_size
 from serve.plan.options import PlanOptions, build_parser, read_options
 
 PAIRS = (
@@ -32,7 +32,7 @@ COUNTS = (3, 6)
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m serve.plan.full_size_pairs", description=__doc__
+        prog="python -m serve.plan.compile.full_size_pairs", description=__doc__
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")

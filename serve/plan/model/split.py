@@ -9,7 +9,7 @@ from flax import nnx
 from eagle3_jax.mesh import EXPERT, RULES, TENSOR, UNIT_NAMES, mesh_axes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.plan.parallel import MOST_DEVICES, Parallelism
+from serve.plan.model.parallel import MOST_DEVICES, Parallelism
 
 Parts = Mapping[str, int]
 """Mesh axis -> devices along it."""

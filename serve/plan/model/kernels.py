@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from serve.plan.gpus import Gpu, KernelKind
+from serve.plan.data.gpus import Gpu, KernelKind
 
 Bound = Literal["datasheet", "tuned"]
 """datasheet: bytes and FLOP at the rates of the datasheet, launches free. tuned: the best kernels

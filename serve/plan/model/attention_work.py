@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
-from serve.plan.kernels import Kernel
-from serve.plan.products import Device, Product
+from serve.plan.model.kernels import Kernel
+from serve.plan.model.products import Device, Product
 
 
 @dataclass(frozen=True)

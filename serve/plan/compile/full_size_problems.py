@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
-from serve.plan.compiled_round import CompiledRound
-from serve.plan.layer_launches import GOAL
+from serve.plan.compile.compiled_round import CompiledRound
+from serve.plan.compile.layer_launches import GOAL
 from serve.plan.options import PlanOptions
 from serve.plan.planner import AbstractPair
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from serve.plan.memory import ITEMSIZE, Memory
+from serve.plan.model.memory import ITEMSIZE, Memory
 
 INT32 = 1 << 31
 WIDE = "64-bit offsets in kernels beyond"

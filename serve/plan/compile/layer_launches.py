@@ -12,7 +12,7 @@ from pallas_kernels.aot.expectations import (
     temporary_problems,
 )
 from pallas_kernels.aot.launches import Launch, count, launches
-from serve.plan.compiled_round import RoundShape, compile_few_layers
+from serve.plan.compile.compiled_round import RoundShape, compile_few_layers
 
 GOAL = 16
 """Launches of one MoE layer, collectives not counted; a naive program has about 24."""

@@ -8,17 +8,17 @@ from statistics import NormalDist
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer, Target
-from serve.plan.attention_work import (
+from serve.plan.model.attention_work import (
     Heads,
     Latents,
     StepRows,
     attention_core,
     attention_products,
 )
-from serve.plan.kernels import AllReduce, Kernel, Work
-from serve.plan.parallel import Parallelism
-from serve.plan.products import Device, Product
-from serve.plan.split import target_parts
+from serve.plan.model.kernels import AllReduce, Kernel, Work
+from serve.plan.model.parallel import Parallelism
+from serve.plan.model.products import Device, Product
+from serve.plan.model.split import target_parts
 
 ACTIVATION_BYTES, FLOAT32_BYTES = 2, 4
 SMALL_KERNELS = 6

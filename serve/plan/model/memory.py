@@ -9,10 +9,10 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.plan.gpus import GIB, Gpu
-from serve.plan.parallel import Parallelism
-from serve.plan.split import draft_parts, target_parts
-from serve.plan.weights import ModelBytes, model_bytes
+from serve.plan.data.gpus import GIB, Gpu
+from serve.plan.model.parallel import Parallelism
+from serve.plan.model.split import draft_parts, target_parts
+from serve.plan.model.weights import ModelBytes, model_bytes
 
 ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 """Bytes of one number in a KV pool."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serve.plan.acceptance import ACCEPT_LENGTHS
-from serve.plan.draft_work import DraftShape, draft_work
-from serve.plan.gpus import Gpu
-from serve.plan.kernels import Bound, seconds
-from serve.plan.target_work import StepRows, TargetShape, distinct_experts, target_work
+from serve.plan.data.gpus import Gpu
+from serve.plan.model.acceptance import ACCEPT_LENGTHS
+from serve.plan.model.draft_work import DraftShape, draft_work
+from serve.plan.model.kernels import Bound, seconds
+from serve.plan.model.target_work import StepRows, TargetShape, distinct_experts, target_work
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.compile import devices
 from pallas_kernels.aot.launches import count, launches
-from serve.plan.compiled_round import CompiledRound, compile_round
-from serve.plan.full_size_problems import full_size_problems, launch_problems
-from serve.plan.gpus import GPUS
-from serve.plan.layer_launches import launches_of_layers
-from serve.plan.memory import Memory
+from serve.plan.compile.compiled_round import CompiledRound, compile_round
+from serve.plan.compile.full_size_problems import full_size_problems, launch_problems
+from serve.plan.compile.layer_launches import launches_of_layers
+from serve.plan.data.gpus import GPUS
+from serve.plan.model.memory import Memory
 from serve.plan.options import PlanOptions
 from serve.plan.planner import AbstractPair, make_plan, read_pair
 

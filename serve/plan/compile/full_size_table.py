@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pallas_kernels.aot.workers import Failure, run_each
-from serve.plan.full_size import FullSizeReport, report_full_size
+from serve.plan.compile.full_size import FullSizeReport, report_full_size
 from serve.plan.options import PlanOptions
 
 GIB, MIB = 1 << 30, 1 << 20

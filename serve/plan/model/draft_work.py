@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from serve.plan.attention_work import (
+from serve.plan.model.attention_work import (
     Heads,
     Latents,
     StepRows,
     attention_core,
     attention_products,
 )
-from serve.plan.kernels import AllReduce, Kernel, Work
-from serve.plan.parallel import Parallelism
-from serve.plan.products import Device, Product
-from serve.plan.split import draft_parts
-from serve.plan.target_work import ACTIVATION_BYTES, product_work
+from serve.plan.model.kernels import AllReduce, Kernel, Work
+from serve.plan.model.parallel import Parallelism
+from serve.plan.model.products import Device, Product
+from serve.plan.model.split import draft_parts
+from serve.plan.model.target_work import ACTIVATION_BYTES, product_work
 
 SMALL_KERNELS = 5
 """Of one pass: norms, rotation, cache. A guess."""

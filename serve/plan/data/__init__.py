@@ -1,0 +1,1 @@
+"""Constants of the planner: GPUs, and pairs at their published widths."""
