@@ -8,25 +8,25 @@ from importlib.metadata import version
 import jax.profiler
 from fastapi import FastAPI, Response
 
-from serve.api_keys import RequireKey
-from serve.arrivals import Arriving
-from serve.cache_control import cache_router
-from serve.chat import chat_router
-from serve.completions import completions_router
-from serve.errors import install_error_handlers
-from serve.exposition import CONTENT_TYPE, render
-from serve.model_info import model_info_router
-from serve.native import generate_router
+from serve.asgi.arrivals import Arriving
+from serve.asgi.auth import RequireKey
+from serve.asgi.body_limit import BodyLimit
+from serve.asgi.errors import install_error_handlers
+from serve.asgi.synthetic_header import SyntheticHeader
+from serve.engine.watchdog import watch
+from serve.openai.chat import chat_router
+from serve.openai.completions import completions_router
+from serve.openai.responses import ModelCard, ModelList
+from serve.openai.service import Service
+from serve.openai.tokenization import tokenization_router
 from serve.operation_flags import Operations
 from serve.page import page_router
-from serve.profiling import profiling_router
-from serve.request_record import Recorded, RecordHandler
-from serve.responses import ModelCard, ModelList
-from serve.service import Service
-from serve.stamp import SyntheticHeader
-from serve.tokenization import tokenization_router
-from serve.watchdog import watch
-from serve.whole_body import BodyLimit
+from serve.sglang.cache_control import cache_router
+from serve.sglang.generate import generate_router
+from serve.sglang.model_info import model_info_router
+from serve.sglang.profiling import profiling_router
+from serve.telemetry.exposition import CONTENT_TYPE, render
+from serve.telemetry.record import Recorded, RecordHandler
 
 STOP_TIMEOUT_S = 2.0
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from convert.text.chat_template import compile_template
 from convert.text.tokenizer import Tokenizer
 from serve.chat_flags import ChatOptions
-from serve.dialects import ChatReading, choose_reading
+from serve.chat_format.format import ChatReading, choose_reading
 
 
 def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:

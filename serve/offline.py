@@ -17,7 +17,9 @@ from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, Request
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.asgi.synthetic_header import synthetic_field
 from serve.bad_words import spell_bad_words
+from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate_flags import GenerateOptions
 from serve.loading import (
@@ -27,10 +29,8 @@ from serve.loading import (
     keep_compiled_programs,
     load_pair,
 )
-from serve.logprobs import TokenBytes, logprobs_by_id
 from serve.offline_progress import OfflineProgress
-from serve.reasoning import behind, end_of_open_reasoning
-from serve.stamp import synthetic_field
+from serve.openai.logprobs import TokenBytes, logprobs_by_id
 
 
 @dataclass

@@ -19,15 +19,15 @@ from rich.console import Console
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.plan import Peers
 from serve.app import create_app
+from serve.asgi.descriptors import raise_limit, room_for_connections
+from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end
+from serve.chat_format.limited_templates import limited
 from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.descriptors import raise_limit, room_for_connections
-from serve.engine_thread import EngineThread
-from serve.grammar_pool import GrammarPool
+from serve.engine.grammar_pool import GrammarPool
+from serve.engine.thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
-from serve.lifecycle import GracefulServer, bind, do_within, exposure, run_to_end
-from serve.limited_templates import limited
 from serve.loading import (
     LoadedPair,
     build_engine,
@@ -35,17 +35,17 @@ from serve.loading import (
     keep_compiled_programs,
     load_pair,
 )
-from serve.logs import configure_logging, log_requests
-from serve.metrics import Metrics
 from serve.notices import Say
+from serve.openai.service import ModelInfo, Service
 from serve.operation_flags import Operations
 from serve.options import ServeOptions
 from serve.other_engines import say_without_effect
-from serve.request_record import RecordHandler
 from serve.sampling_defaults import choose_defaults
-from serve.service import ModelInfo, Service
 from serve.startup import LoggedStartup, StartupReport
-from serve.tracing import trace_to
+from serve.telemetry.logs import configure_logging, log_requests
+from serve.telemetry.metrics import Metrics
+from serve.telemetry.record import RecordHandler
+from serve.telemetry.tracing import trace_to
 
 Report = StartupReport | LoggedStartup
 DEMO_NAME = "eagle3-demo"
@@ -146,7 +146,7 @@ def _grammars(engine: Engine) -> GrammarPool | None:
     """The engine's grammars, each tried in a process of its own before it is compiled here."""
     if engine.grammars is None:
         return None
-    from serve.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
+    from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
 
     trials = GrammarTrials(engine.grammars.prepare())
     trials.start()

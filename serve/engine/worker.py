@@ -12,7 +12,7 @@ from typing import Protocol
 from eagle3_jax.engine import RequestOutput
 from eagle3_jax.engine.executor import Progress
 from serve.engine.errors import Refused
-from serve.engine_messages import Add, Cancel, EngineLike, Reset, Stop, settle
+from serve.engine.messages import Add, Cancel, EngineLike, Reset, Stop, settle
 
 logger = logging.getLogger(__name__)
 Post = Callable[..., object]

@@ -7,8 +7,8 @@ from itertools import count
 from convert.text.chat_template import compile_template
 from convert.text.tiktoken_file import SpecialToken
 from convert.text.tokenizer import Tokenizer, load_tokenizer
+from serve.chat_format.format import ChatReading, choose_reading
 from serve.demo import demo_target_dir
-from serve.dialects import ChatReading, choose_reading
 
 MINIMAX_MARKS = ("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>")
 MINIMAX_ENDS = ("]~!b[", "]~b]", "[e~[")

@@ -16,19 +16,19 @@ from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
 from eagle3_jax.engine.grammar import Grammars
 from serve.app import create_app
-from serve.descriptors import raise_limit, room_for_connections
-from serve.dialects import choose_reading
-from serve.engine_messages import EngineLike
-from serve.engine_thread import EngineThread
-from serve.grammar_pool import GrammarPool
+from serve.asgi.descriptors import raise_limit, room_for_connections
+from serve.asgi.graceful import GracefulServer, bind, run_to_end
+from serve.chat_format.format import choose_reading
+from serve.engine.grammar_pool import GrammarPool
+from serve.engine.messages import EngineLike
+from serve.engine.thread import EngineThread
 from serve.hosts import leave
-from serve.lifecycle import GracefulServer, bind, run_to_end
-from serve.logs import configure_logging
-from serve.metrics import Metrics
+from serve.openai.service import ModelInfo, Service, TokenizerLike
 from serve.operation_flags import Operations
 from serve.options import SpecMetricsLevel
-from serve.request_record import RecordHandler
-from serve.service import ModelInfo, Service, TokenizerLike
+from serve.telemetry.logs import configure_logging
+from serve.telemetry.metrics import Metrics
+from serve.telemetry.record import RecordHandler
 
 
 @dataclass(frozen=True)

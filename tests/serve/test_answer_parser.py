@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine.text import TextStream
-from serve.answer_parser import AnswerParser
-from serve.answer_parts import AnswerParts
-from serve.chat_messages import whole_message
-from serve.dialects import ChatReading, choose_reading
-from serve.history import template_message
-from serve.reasoning import end_of_open_reasoning
+from serve.chat_format.format import ChatReading, choose_reading
+from serve.chat_format.parser import AnswerParser
+from serve.chat_format.parts import AnswerParts
+from serve.chat_format.reasoning import end_of_open_reasoning
+from serve.openai.history import template_message
+from serve.openai.messages import whole_message
 
 TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
 SCHEMAS = {

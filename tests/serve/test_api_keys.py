@@ -8,9 +8,9 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
 
-from serve.api_keys import ApiKeys
+from serve.asgi.auth import ApiKeys
+from serve.asgi.graceful import bind, exposure
 from serve.flags import parse_serve_flags
-from serve.lifecycle import bind, exposure
 from serve.operation_flags import Operations
 
 KEYS = ("first-key", "second-key", "third-key")

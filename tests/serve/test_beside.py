@@ -11,7 +11,7 @@ import pytest
 from fake_engine import CharTokenizer, FakeEngine
 
 import serve as serve_package
-from serve.beside import Threads, in_thread
+from serve.engine.threads import Threads, in_thread
 
 SERVE = Path(serve_package.__file__).parent
 AROUND = {"to_thread", "run_in_executor", "run_in_threadpool", "ThreadPoolExecutor", "run_sync"}

@@ -10,10 +10,10 @@ from chat_tokenizers import kimi, minimax
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from serve.answer_form import answer_form
-from serve.answer_parser import AnswerParser
-from serve.dialects import KIMI_K2, MINIMAX_M2, ChatFormat, choose_reading
-from serve.protocol import ChatCompletionRequest
+from serve.chat_format.format import KIMI_K2, MINIMAX_M2, ChatFormat, choose_reading
+from serve.chat_format.parser import AnswerParser
+from serve.openai.answer_form import answer_form
+from serve.openai.protocol import ChatCompletionRequest
 
 pytest.importorskip("llguidance")
 

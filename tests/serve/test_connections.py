@@ -16,9 +16,9 @@ from fake_server import Served
 from test_hanging_up import wait_for
 from test_limits import POST, connection, read_to_end
 
-from serve.descriptors import MOST, raise_limit, room_for_connections
-from serve.logs import JsonFormatter, log_requests
-from serve.repeats import OncePerSecond
+from serve.asgi.descriptors import MOST, raise_limit, room_for_connections
+from serve.telemetry.logs import JsonFormatter, log_requests
+from serve.telemetry.repeats import OncePerSecond
 
 BODY = {"prompt": "abc", "seed": 0, "max_tokens": 6}
 MALFORMED = {

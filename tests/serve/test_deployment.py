@@ -9,8 +9,8 @@ import pytest
 import yaml
 from fake_server import Served
 
+from serve.asgi.graceful import CONNECTION_TIMEOUT_S
 from serve.flags import parse_serve_flags
-from serve.lifecycle import CONNECTION_TIMEOUT_S
 from serve.options import ServeOptions
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"

@@ -14,10 +14,10 @@ from tiny import VOCAB
 
 from eagle3_jax.engine.grammar import Grammars, load_grammars
 from eagle3_jax.structured_outputs import StructuredOutputs
-from serve import grammar_pool, grammar_trials
+from serve.engine import grammar_pool, grammar_trials
 
 pytest.importorskip("llguidance")
-from serve.grammar_trials import GrammarTrials
+from serve.engine.grammar_trials import GrammarTrials
 
 PATH = "/v1/completions"
 WORDS = " & ".join(f"/.*w{n}.*/" for n in range(500))

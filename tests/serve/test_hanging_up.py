@@ -11,9 +11,9 @@ from fake_server import Served, build_service
 
 from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app
+from serve.asgi.graceful import GracefulServer
 from serve.engine.errors import EngineDead
-from serve.lifecycle import GracefulServer
-from serve.output_stream import OutputStream
+from serve.engine.stream import OutputStream
 
 LONG = {"prompt": "abc", "max_tokens": 200}
 

@@ -10,8 +10,8 @@ from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
 from hostile_bodies import CHAT, COMPLETIONS, HEALTH_S, TOKEN_S, Others, post
 
-from serve import json_body
-from serve.json_body import MAX_PARTS, MAX_VALUES
+from serve.asgi import json_body
+from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
 SHORT += ("logit_bias of one hash", "detokenize")

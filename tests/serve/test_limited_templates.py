@@ -14,7 +14,7 @@ from fake_server import Served
 from convert.text.chat_template import compile_template
 from convert.text.template_process import encode_line
 from convert.text.tokenizer import Tokenizer
-from serve.limited_templates import COMMAND, limited
+from serve.chat_format.limited_templates import COMMAND, limited
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "<|im_end|>"}]

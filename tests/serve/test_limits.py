@@ -13,8 +13,8 @@ from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
 from pydantic import ValidationError
 
+from serve.openai.protocol import ChatCompletionRequest, CompletionRequest
 from serve.operation_flags import Operations
-from serve.protocol import ChatCompletionRequest, CompletionRequest
 
 COMPLETIONS = "/v1/completions"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: fake\r\nContent-Type: application/json\r\n"

@@ -14,7 +14,7 @@ import eagle3_jax
 from eagle3_jax.engine import Logprob
 from serve.generate import main as generate_main
 from serve.loading import LoadedPair
-from serve.logprobs import LEAST, TextOffsets, finite, token_text
+from serve.openai.logprobs import LEAST, TextOffsets, finite, token_text
 
 PROMPT = list(range(40, 60))
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "seed": 5, "max_tokens": 12}

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from test_hanging_up import wait_for
 
 from serve.flags import parse_serve_flags
-from serve.logs import JsonFormatter, TextFormatter, log_requests
-from serve.request_record import Generated, RequestRecord
+from serve.telemetry.logs import JsonFormatter, TextFormatter, log_requests
+from serve.telemetry.record import Generated, RequestRecord
 
 SECRET = {"prompt": "secret", "max_tokens": 6, "seed": 0}
 Lines = Callable[[], list[dict]]
@@ -117,7 +117,7 @@ def test_a_request_is_a_span_with_the_names_for_generative_ai_under_its_callers(
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from serve.tracing import spans
+    from serve.telemetry.tracing import spans
 
     exporter = InMemorySpanExporter()
     seen: list[RequestRecord] = []
@@ -145,7 +145,7 @@ def test_a_request_is_a_span_with_the_names_for_generative_ai_under_its_callers(
 
 def test_spans_that_wait_are_sent_before_the_server_ends() -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from serve.tracing import trace_to
+    from serve.telemetry.tracing import trace_to
 
     bodies: list[bytes] = []
 

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_jax.engine import Request, RequestOutput, Round
 from eagle3_jax.sampling_params import SamplingParams
-from serve.exposition import render
-from serve.metrics import Metrics
+from serve.telemetry.exposition import render
+from serve.telemetry.metrics import Metrics
 
 PROMPT = {"prompt": "abcd", "max_tokens": 6}
 

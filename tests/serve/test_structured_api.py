@@ -9,7 +9,7 @@ from fake_server import Served, served_by
 
 from eagle3_jax.engine import Request
 from eagle3_jax.structured_outputs import StructuredOutputs
-from serve.dialects import KIMI_K2
+from serve.chat_format.format import KIMI_K2
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

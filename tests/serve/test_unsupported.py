@@ -7,8 +7,8 @@ import pytest
 from fake_server import Served
 
 from docs.generator import ROOT
-from serve.native_protocol import NEUTRAL, NEUTRAL_SAMPLING
-from serve.unsupported import CHAT, COMPLETION, INSTEAD
+from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD
+from serve.sglang.protocol import NEUTRAL, NEUTRAL_SAMPLING
 
 BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {
     "completions": ("/v1/completions", {"prompt": "abc", "max_tokens": 1}, COMPLETION),

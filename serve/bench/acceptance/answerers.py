@@ -14,7 +14,7 @@ from serve.bench.common.accept_length import OVERALL, AcceptCounts, AcceptRow, d
 from serve.bench.common.drive import drive
 from serve.bench.load.counters import Counts, between, fetch_counts
 from serve.bench.load.http_client import Address, request
-from serve.engine_messages import EngineLike
+from serve.engine.messages import EngineLike
 
 CHAT = "/v1/chat/completions"
 SYNTHETIC = "x-synthetic-acceptance-length"

@@ -10,7 +10,7 @@ from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
-from serve.engine_messages import EngineLike
+from serve.engine.messages import EngineLike
 from serve.loading import LoadedPair, build_engine
 
 OVERALL = "overall"

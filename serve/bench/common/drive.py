@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from eagle3_jax.engine import Request
-from serve.engine_messages import EngineLike
+from serve.engine.messages import EngineLike
 
 
 @dataclass

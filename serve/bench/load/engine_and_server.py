@@ -12,7 +12,7 @@ from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.load.openai_server import Server
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import arrival_times, send
-from serve.engine_messages import EngineLike
+from serve.engine.messages import EngineLike
 
 ANSWER_TOKENS = 96
 OFFLINE, AGAIN, HTTP = "offline", "offline again", "HTTP"

@@ -28,8 +28,8 @@ from serve.bench.common.flags import (
 )
 from serve.bench.common.held_out import HeldOutPrompt, held_out
 from serve.bench.common.tables import titled
+from serve.engine.messages import EngineLike
 from serve.engine_flags import add_scale_flag, read_scale
-from serve.engine_messages import EngineLike
 from serve.kv_scale_file import write_kv_scales
 from serve.loading import LoadedPair, build_engine
 from serve.notices import Say, say_on_stderr

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from serve.asgi.graceful import CONNECTION_TIMEOUT_S
 from serve.flags import parse_serve_flags
 from serve.hosts_flags import HostOptions
-from serve.lifecycle import CONNECTION_TIMEOUT_S
 from serve.options import ServeOptions
 
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"

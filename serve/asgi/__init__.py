@@ -1,0 +1,1 @@
+"""HTTP below the endpoints: connections, bodies, errors, middleware and shutdown."""

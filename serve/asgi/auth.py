@@ -1,0 +1,65 @@
+"""Authentication by API keys, compared in constant time."""
+
+import hmac
+from collections.abc import Collection
+from hashlib import sha256
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve.asgi.errors import ApiError, as_response
+
+OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
+OPEN_PATHS |= {"/openapi.json", "/"}
+OPEN_FOLDER = "/page/"
+"""Probes, collectors, the description of the API and the page; everything else is the model's."""
+
+
+class ApiKeys:
+    """The keys that are accepted; only their digests are kept."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    def accepts(self, authorization: str) -> bool:
+        """Whether the header's value is `Bearer KEY` with one of the keys.
+
+        Digests of one length are compared, all of them, so that the time says nothing about them.
+        """
+        scheme, _, key = authorization.partition(" ")
+        given, found = _digest(key.strip()), False
+        for digest in self._digests:
+            found |= hmac.compare_digest(given, digest)
+        return found and scheme.lower() == "bearer"
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()
+
+
+class RequireKey:
+    """Answers 401 to requests without a key, but for the open paths."""
+
+    def __init__(self, app: ASGIApp, keys: Collection[str]) -> None:
+        self._app = app
+        self._keys = ApiKeys(keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request (ASGI)."""
+        if scope["type"] == "http" and not is_open(scope["path"]):
+            authorization = Headers(scope=scope).get("authorization", "")
+            if not self._keys.accepts(authorization):
+                await as_response(_unauthorized(authorization))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+
+
+def _unauthorized(authorization: str) -> ApiError:
+    message = "the API key is wrong" if authorization else "an API key is needed"
+    message += ": send the header `Authorization: Bearer KEY`"
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)

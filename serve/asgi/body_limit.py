@@ -1,0 +1,109 @@
+"""Limits a request's body in size and in time, before anything looks at it."""
+
+import asyncio
+from contextlib import suppress
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.asgi.errors import ApiError, as_response
+
+LINGER_S = 2.0
+"""How long the rest of a refused body is read and thrown away: a client that sends all of it before
+it reads would otherwise meet a connection that was reset, not its answer."""
+
+
+class BodyLimit:
+    """Answers 413 to bodies above `max_bytes` and 408 to those that take above `timeout_s`."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request (ASGI)."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                body = await self._read(Headers(scope=scope), receive)
+        except TimeoutError:
+            await answer_early(_too_slow(self._timeout_s), scope, receive, send)
+        except _TooLarge as found:
+            error = self._too_large()
+            await answer_early(error, scope, receive, send, ended=found.ended)
+        else:
+            if body is not None:
+                await self._app(scope, _Replay(body, receive), send)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The body; None when the client went away before its end."""
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_bytes:
+            raise _TooLarge(ended=False)
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > self._max_bytes:
+                raise _TooLarge(ended=not message.get("more_body", False))
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    def _too_large(self) -> ApiError:
+        message = f"the body is larger than {self._max_bytes} bytes (--max-body-size)"
+        return _closing(413, message, "body_too_large")
+
+
+class _TooLarge(Exception):
+    """ended: whether the client has sent all of it."""
+
+    def __init__(self, *, ended: bool) -> None:
+        super().__init__()
+        self.ended = ended
+
+
+class _Replay:
+    """Gives the body once, then what the connection says: that the client went away."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._message: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        message, self._message = self._message, None
+        return message or await self._receive()
+
+
+async def answer_early(
+    error: ApiError, scope: Scope, receive: Receive, send: Send, *, ended: bool = False
+) -> None:
+    """Answers before the body has come. The server hangs up when an answer ends, so this one ends
+    after what is still sent."""
+
+    async def send_unended(message: Message) -> None:
+        unended = {"more_body": True} if message["type"] == "http.response.body" else {}
+        await send({**message, **unended})
+
+    await as_response(error)(scope, receive, send_unended)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while not ended:
+                ended = not (await receive()).get("more_body", False)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _too_slow(timeout_s: float) -> ApiError:
+    message = f"the body did not arrive within {timeout_s:g} seconds (--client-timeout)"
+    return _closing(408, message, "body_too_slow")
+
+
+def _closing(status: int, message: str, code: str) -> ApiError:
+    """The rest of the body is not worth waiting for, so the connection can't be used again."""
+    return ApiError(status, message, code=code, headers={"Connection": "close"})

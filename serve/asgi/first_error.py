@@ -1,0 +1,58 @@
+"""Validates bodies only up to their first error, and bounds their lists."""
+
+from typing import Any
+
+from pydantic import BaseModel, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema
+
+from eagle3_jax.sampling_limits import MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
+from serve.asgi.errors import invalid_option
+
+MOST_ENTRIES = {
+    "messages": 2**14,
+    "tools": 2**10,
+    "stop": 64,
+    "stop_token_ids": MAX_REQUEST_STOP_IDS,
+    "bad_words": MAX_BAD_WORDS,
+    "text": 2**14,
+    "sampling_params": 2**14,
+}
+"""Of fields whose entries cost more than those of others."""
+
+
+def _give_up_early(schema: Any) -> None:
+    """Marks every list within the schema."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for name, part in schema.items():
+            if name != "metadata":
+                _give_up_early(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _give_up_early(part)
+
+
+class FirstErrorOnly(BaseModel):
+    """A model whose lists are given up at their first wrong item, and whose fields have at most
+    MOST_ENTRIES before anything looks at one.
+
+    pydantic collects an error for each: a body of a million wrong items would take the server's
+    time and memory for errors that nobody reads.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_too_many(cls, body: Any) -> Any:
+        for name, most in MOST_ENTRIES.items() if isinstance(body, dict) else ():
+            given = body.get(name)
+            if isinstance(given, list | dict) and len(given) > most:
+                message = f"{name} may have at most {most} entries; got {len(given)}"
+                raise invalid_option(name, message)
+        return body
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _give_up_early(schema)
+        return schema

@@ -1,0 +1,124 @@
+"""Reads JSON bodies within limits; long ones in a thread, one at a time.
+
+Reading JSON and checking it hold Python's lock from beginning to end, so that what they may take is
+bounded before: by the number of values, of which lists, objects and keys cost the most.
+"""
+
+import json
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+
+from serve.asgi.errors import ApiError, invalid_request
+from serve.asgi.long_texts import LONG_BYTES
+from serve.engine.threads import Threads
+
+MAX_VALUES = 2**21
+MAX_PARTS = 2**17
+"""Lists, objects and keys of objects."""
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+TEXTS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,1000}+', re.DOTALL)
+"""As many as one call may look at, with what stands before each."""
+
+_threads = Threads("bodies", 1)
+
+
+async def read_json(body: bytes, check: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The value that the body is, as `check` returns it. Raises 400 for what is not JSON, or has
+    more than MAX_VALUES values or MAX_PARTS lists, objects and keys; and what `check` raises."""
+    work = partial(_read, body, check)
+    return work() if len(body) < LONG_BYTES else await _threads.run(work)
+
+
+class JsonRoute(APIRoute):
+    """A route whose body is read and checked so."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that reads first; what is checked already the framework takes as it is."""
+        handle = super().get_route_handler()
+        model = self.body_field and self.body_field.field_info.annotation
+        if model is None:
+            return handle
+        check = partial(_checked, TypeAdapter(model))
+
+        async def read_first(request: Request) -> Response:
+            reads = _JsonRequest(request.scope, request.receive)
+            if "json" in request.headers.get("content-type", "") and (body := await reads.body()):
+                reads.value = await read_json(body, check)
+            return await handle(reads)
+
+        return read_first
+
+
+class _JsonRequest(Request):
+    """A request whose body has been read."""
+
+    value: Any = None
+
+    async def json(self) -> Any:
+        return self.value
+
+
+def _checked(adapter: TypeAdapter[Any], value: Any) -> Any:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[:1]
+        raise RequestValidationError(first) from None
+
+
+def _read(body: bytes, check: Callable[[Any], Any]) -> Any:
+    refuse_too_much([body])
+    try:
+        value = json.loads(body)
+    except json.JSONDecodeError as error:
+        raise _not_json(error.msg) from error
+    except ValueError as error:
+        raise _not_json(str(error)) from error
+    except RecursionError as error:
+        raise _not_json("it is nested too deeply") from error
+    return check(value)
+
+
+def refuse_too_much(texts: Sequence[bytes]) -> None:
+    """Raises 400 where JSON texts have more together than a body may have."""
+    for count in (_marks, _marks_outside_texts):  # The second takes longer, and counts less.
+        marks = [(0, 0), *map(count, texts)]
+        if not _exceeds(*(sum(numbers) for numbers in zip(*marks, strict=True))):
+            return
+    message = f"the body has more than {MAX_VALUES} values, or {MAX_PARTS} lists, objects and keys"
+    raise invalid_request(f"{message}: send it in parts", code="too_many_values")
+
+
+def _marks_outside_texts(body: bytes) -> tuple[int, int]:
+    """The marks of values and parts, counted until they are too many; texts are values too."""
+    texts = commas = parts = end = 0
+    while some := TEXTS.match(body, end):
+        bare, count = TEXT.subn(b"", some[0])
+        more = _marks(bare)
+        texts, commas, parts, end = texts + count, commas + more[0], parts + more[1], some.end()
+        if _exceeds(max(commas, texts - parts), parts):
+            break
+    more = _marks(body, end)
+    return max(commas, texts - parts) + more[0], parts + more[1]
+
+
+def _marks(body: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
+    """Commas, of which there are as many as values, and what begins a list, an object or a value
+    behind its key."""
+    parts = sum(body.count(mark, start, end) for mark in (b"[", b"{", b":"))
+    return body.count(b",", start, end), parts
+
+
+def _exceeds(commas: int, parts: int) -> bool:
+    return commas >= MAX_VALUES or parts > MAX_PARTS
+
+
+def _not_json(reason: str) -> ApiError:
+    return invalid_request(f"the body is not valid JSON: {reason}", code="invalid_json")

@@ -1,0 +1,119 @@
+"""The chat formats: how models write reasoning and tool calls, and which of them a server reads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from serve.chat_format import kimi_k2, minimax_m2
+from serve.chat_format.kimi_grammar import kimi_calls
+from serve.chat_format.marked_text import Mark
+from serve.chat_format.minimax_grammar import minimax_calls
+from serve.chat_format.reader import END_OF_THINK, THINK, AnswerReader
+from serve.chat_format.reasoning import SpecialTokens, id_of
+from serve.chat_format.tool import ToolSpec
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """One model's way. Its call marks must be special tokens.
+
+    always_reasons: an answer begins with reasoning unless the prompt ends with its end.
+    arguments_as_objects: how its template reads the arguments of calls in the history; as the
+    JSON text the model wrote otherwise.
+    """
+
+    name: str
+    reader: type[AnswerReader]
+    call_marks: tuple[Mark, ...]
+    grammar: Callable[[Sequence[ToolSpec], bool], list[str]]
+    always_reasons: bool
+    arguments_as_objects: bool
+
+
+KIMI_K2 = ChatFormat(
+    "kimi_k2",
+    kimi_k2.KimiReader,
+    (
+        kimi_k2.SECTION,
+        kimi_k2.END_OF_SECTION,
+        kimi_k2.CALL,
+        kimi_k2.ARGUMENTS,
+        kimi_k2.END_OF_CALL,
+    ),
+    kimi_calls,
+    always_reasons=False,
+    arguments_as_objects=False,
+)
+MINIMAX_M2 = ChatFormat(
+    "minimax_m2",
+    minimax_m2.MiniMaxReader,
+    (minimax_m2.SECTION, minimax_m2.END_OF_SECTION),
+    minimax_calls,
+    always_reasons=True,
+    arguments_as_objects=True,
+)
+CHAT_FORMATS = {known.name: known for known in (KIMI_K2, MINIMAX_M2)}
+
+
+@dataclass(frozen=True)
+class ChatReading:
+    """What is read from chat answers: in which chat format, if any, and the marks by their ids.
+
+    auto_tool_choice: whether a model may choose by itself to call a tool.
+    """
+
+    reasoning: ChatFormat | None = None
+    tools: ChatFormat | None = None
+    auto_tool_choice: bool = False
+    marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def reader(self) -> type[AnswerReader]:
+        """Reads answers; without marks any will do."""
+        return (self.tools or self.reasoning or KIMI_K2).reader
+
+
+PLAIN = ChatReading()
+"""Everything is content."""
+
+
+def choose_reading(
+    tokenizer: SpecialTokens,
+    reasoning_parser: str = "auto",
+    tool_call_parser: str = "auto",
+    auto_tool_choice: bool | None = None,
+) -> ChatReading:
+    """The reading that flags ask for; `auto` and None follow the tokenizer's special tokens.
+
+    Raises ValueError where the tokenizer lacks the marks of what was asked for.
+    """
+    ids = {mark: id_of(mark, tokenizer) for d in CHAT_FORMATS.values() for mark in _marks(d)}
+    lacking = {d: [m.text for m in d.call_marks if ids[m] is None] for d in CHAT_FORMATS.values()}
+    likely = next((d for d in CHAT_FORMATS.values() if not lacking[d]), None)
+    tools = likely if tool_call_parser == "auto" else CHAT_FORMATS.get(tool_call_parser)
+    if tools and lacking[tools]:
+        missing = ", ".join(lacking[tools])
+        raise ValueError(f"--tool-call-parser {tools.name}: the tokenizer has no {missing}")
+    thinks = ids[THINK] is not None and ids[END_OF_THINK] is not None
+    reasoning = CHAT_FORMATS.get(reasoning_parser)
+    if reasoning and not thinks:
+        raise ValueError(f"--reasoning-parser {reasoning.name}: the tokenizer has no <think> marks")
+    if reasoning_parser == "auto" and thinks:
+        reasoning = tools or likely or KIMI_K2
+    if reasoning and tools and reasoning is not tools:
+        raise ValueError(
+            f"--reasoning-parser {reasoning.name} and --tool-call-parser {tools.name}: no model "
+            "writes both; give one of them, or none for what is to stay text"
+        )
+    if auto_tool_choice and tools is None:
+        raise ValueError("--enable-auto-tool-choice needs --tool-call-parser")
+    used = [
+        *((THINK, END_OF_THINK) if reasoning else ()),
+        *((tools or reasoning or KIMI_K2).call_marks if tools or reasoning else ()),
+    ]
+    marks = {token_id: mark for mark in used if (token_id := ids[mark]) is not None}
+    return ChatReading(reasoning, tools, tools is not None and auto_tool_choice is not False, marks)
+
+
+def _marks(chat_format: ChatFormat) -> tuple[Mark, ...]:
+    return (THINK, END_OF_THINK, *chat_format.call_marks)

@@ -1,0 +1,55 @@
+"""Kimi's answers: `<think>`reasoning`</think>`, content, and a section of calls.
+
+Every call names its function and gives the arguments as JSON; all marks are special tokens.
+"""
+
+import re
+
+from serve.chat_format.marked_text import Mark, Piece
+from serve.chat_format.reader import AnswerReader
+
+SECTION = Mark("<|tool_calls_section_begin|>")
+END_OF_SECTION = Mark("<|tool_calls_section_end|>")
+CALL = Mark("<|tool_call_begin|>")
+ARGUMENTS = Mark("<|tool_call_argument_begin|>")
+END_OF_CALL = Mark("<|tool_call_end|>")
+HEADER = re.compile(r"\s*(?:functions\.)?([\w.-]+)(?::\d+)?\s*")
+
+
+class KimiReader(AnswerReader):
+    """A call's id is its header as it stands, `functions.NAME:INDEX`; so are its arguments."""
+
+    section = SECTION
+
+    def _in_section(self, piece: Piece) -> None:
+        if piece == CALL:
+            self._give_back(self._held)
+            self._begin(self._in_header)
+        elif piece == END_OF_SECTION:
+            self._leave_section()
+        else:
+            self._held += str(piece)
+
+    def _in_header(self, piece: Piece) -> None:
+        if not isinstance(piece, Mark):
+            self._held += piece
+        elif piece == ARGUMENTS and (named := HEADER.fullmatch(self._held)):
+            self._begin_call(named[1], self._held)
+            self._begin(self._in_arguments)
+        else:
+            self._give_back(f"{CALL}{self._held}")
+            self._begin(self._in_section)
+            self._in_section(piece)
+
+    def _in_arguments(self, piece: Piece) -> None:
+        if piece in (END_OF_CALL, CALL, END_OF_SECTION):
+            self._begin(self._behind_calls if self._one_call else self._in_section)
+            if piece != END_OF_CALL:
+                self._read(piece)
+        else:
+            self._add_arguments(str(piece))
+
+    def _end(self) -> None:
+        if self._read == self._in_header:
+            self._held = f"{CALL}{self._held}"
+        super()._end()

@@ -1,0 +1,106 @@
+"""Engine outputs gathered as the choices of one client request."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from eagle3_jax.engine import Acceptance, Request, RequestOutput, Round
+from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
+from serve.engine.stream import OutputStream
+
+
+@dataclass
+class ChoiceState:
+    """What one choice has put out so far."""
+
+    index: int
+    request: Request
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOfToken] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs = ()
+    rounds: list[Round] = field(default_factory=list)
+    cached_tokens: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that gives this choice again."""
+        return self.request.sampling.seed
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """What speculation did for this choice (docs/metrics.md)."""
+        return Acceptance(Counter(self.rounds), num_speculative_tokens=0)
+
+    def take(self, output: RequestOutput) -> None:
+        """Adds an output."""
+        self.text.append(output.text)
+        self.token_ids.extend(output.token_ids)
+        self.origins.extend(output.origins)
+        self.logprobs.extend(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs
+        self.rounds.extend(output.rounds)
+        self.cached_tokens = output.cached_tokens
+        self.finish_reason = output.finish_reason
+        self.stop_reason = output.stop_reason
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """A prompt counts once however many choices it has; cached tokens were not run again."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+
+class Choices:
+    """The choices of one client request, filled from its output stream."""
+
+    def __init__(
+        self, requests: Sequence[Request], num_prompts: int, *, prompt_only: bool = False
+    ) -> None:
+        """prompt_only: what is generated, if only because something must be, is left out."""
+        self.states = [ChoiceState(index, request) for index, request in enumerate(requests)]
+        self._by_id = {state.request.request_id: state for state in self.states}
+        self._prompt_only = prompt_only
+        self._siblings = len(requests) // num_prompts
+        self.first_output: float | None = None
+        """When the first output came, in seconds of the monotonic clock."""
+
+    @property
+    def seed(self) -> int | None:
+        """The first choice's seed: with one prompt, sibling i has seed + i."""
+        return self.states[0].seed
+
+    @property
+    def counts(self) -> TokenCounts:
+        """The tokens so far."""
+        firsts = self.states[:: self._siblings]
+        return TokenCounts(
+            prompt=sum(len(state.request.prompt_ids) for state in firsts),
+            cached=sum(state.cached_tokens for state in firsts),
+            completion=sum(len(state.token_ids) for state in self.states),
+        )
+
+    async def follow(
+        self, stream: OutputStream
+    ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
+        """Every output with the choice it belongs to, which already holds it."""
+        async for output in stream:
+            if self.first_output is None:
+                self.first_output = time.monotonic()
+            output = _without_answer(output) if self._prompt_only else output
+            state = self._by_id[output.request_id]
+            state.take(output)
+            yield state, output
+
+
+def _without_answer(output: RequestOutput) -> RequestOutput:
+    reason = output.finish_reason and "length"
+    bare = replace(output, token_ids=(), text="", rounds=(), logprobs=(), origins=())
+    return replace(bare, finish_reason=reason, stop_reason=None)

@@ -1,0 +1,53 @@
+"""Compiles the grammars of answers in threads of their own."""
+
+import asyncio
+from functools import partial
+
+from eagle3_jax.engine.grammar import CompiledGrammar, Grammars, GrammarsBusyError
+from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.engine.errors import Refused, Unavailable
+from serve.engine.threads import Threads
+
+AT_ONCE = 8
+"""Each for a bounded time, and the kernel shares the processors out: small ones are through in
+milliseconds whatever the others are."""
+MOST_WAITING = 64
+
+
+class GrammarPool:
+    """Threads of its own: grammars keep nobody waiting but, where many are slow, each other."""
+
+    def __init__(self, grammars: Grammars) -> None:
+        self._grammars = grammars
+        self._threads = Threads("grammar", AT_ONCE)
+        self._under_way: dict[StructuredOutputs, asyncio.Task[CompiledGrammar]] = {}
+
+    async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
+        """The form, compiled once however many ask for it. Raises Refused for one that
+        can't be compiled or satisfied, or takes too much; Unavailable while too many wait."""
+        known = self._grammars.known(form)
+        if known is not None:
+            return known
+        task = self._under_way.get(form)
+        if task is None:
+            if len(self._under_way) >= MOST_WAITING:
+                message = f"{MOST_WAITING} grammars are being compiled or wait for it"
+                raise Unavailable(message, retry_after_s=2)
+            task = asyncio.create_task(self._compile(form))
+            self._under_way[form] = task
+            task.add_done_callback(partial(self._settled, form))
+        # Whoever hangs up leaves it to others who wait.
+        return await asyncio.shield(task)
+
+    def _settled(self, form: StructuredOutputs, task: asyncio.Task[CompiledGrammar]) -> None:
+        del self._under_way[form]
+        if not task.cancelled():
+            task.exception()  # Seen, also where everybody has hung up.
+
+    async def _compile(self, form: StructuredOutputs) -> CompiledGrammar:
+        try:
+            return await self._threads.run(partial(self._grammars.compile, form))
+        except ValueError as error:
+            raise Refused(str(error), "structured_outputs") from error
+        except GrammarsBusyError as error:
+            raise Unavailable(str(error), retry_after_s=2) from error

@@ -1,0 +1,249 @@
+"""The engine as the event loop sees it: requests in, streams of outputs out.
+
+The engine is not thread-safe and its steps block, so one thread owns it (`worker.py`): requests and
+cancellations go in through a queue, outputs come back as calls on the event loop. Everything here
+is for the event loop.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from eagle3_jax.engine import (
+    BARS_EVERY_TOKEN,
+    GRAMMAR_FAILED,
+    EngineStats,
+    Request,
+    RequestOutput,
+)
+from eagle3_jax.engine.executor import Progress
+from serve.engine.errors import (
+    EngineDead,
+    EngineError,
+    GenerationFailed,
+    QueueFull,
+    Refused,
+    ShuttingDown,
+    Unavailable,
+)
+from serve.engine.messages import Add, Cancel, EngineLike, EngineObserver, Reset, Stop, settle
+from serve.engine.stream import OutputStream
+from serve.engine.worker import EngineWorker
+
+STOP_POLL_S = 0.01
+
+
+class EngineThread:
+    """Runs an engine until it is stopped or dies, and hands its outputs to the event loop."""
+
+    def __init__(
+        self,
+        engine: EngineLike,
+        observer: EngineObserver,
+        *,
+        max_queued: int = 4096,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        explain: Callable[[Exception], Exception] | None = None,
+    ) -> None:
+        """max_queued: sequences that may run and wait at a time. explain: what is behind an error
+        of the engine; called on the thread, may wait."""
+        self.state: Literal["starting", "ready", "draining", "ending", "dead"] = "starting"
+        self.ready = asyncio.Event()
+        self.dead = asyncio.Event()
+        self._worker = EngineWorker(engine, progress, clock, explain)
+        self._max_queued = max_queued
+        self._observer = observer
+        self._clock = clock
+        self._streams: dict[str, OutputStream] = {}
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self) -> None:
+        """Starts warming up; `ready` is set when requests are served, `dead` if they can't be."""
+        self._loop = asyncio.get_running_loop()
+        self._worker.start(self._loop.call_soon_threadsafe, self)
+
+    async def submit(self, requests: Sequence[Request]) -> OutputStream:
+        """Adds all requests or none; raises Refused with the engine's reason."""
+        self.check_room(len(requests))
+        stream = OutputStream([request.request_id for request in requests])
+        now = self._clock()
+        for request in requests:
+            self._streams[request.request_id] = stream
+            self._observer.on_submit(request, now)
+        self._idle.clear()
+        accepted = self._answer()
+        self._worker.inbox.put(Add(tuple(requests), accepted))
+        try:
+            await accepted
+        except asyncio.CancelledError:
+            self.cancel(stream)
+            raise
+        except EngineError:
+            self._forget(stream)
+            raise
+        return stream
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's statistics as of its latest step."""
+        return self._worker.stats
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._worker.alive
+
+    def check_admitting(self) -> None:
+        """Raises the EngineError that says why no request that arrives now is taken, if so."""
+        if self.state == "draining":
+            raise ShuttingDown
+        self._check_running()
+
+    def _check_running(self) -> None:
+        """The same for requests that have arrived before."""
+        if self.state == "starting":
+            raise Unavailable("the server is still starting", retry_after_s=5)
+        if self.state == "ending":
+            raise ShuttingDown
+        if self.state == "dead":
+            raise Unavailable("the engine has stopped; the server must be restarted")
+
+    def check_room(self, count: int) -> None:
+        """Raises EngineError when `count` more sequences of a request that has arrived are not
+        taken now, or never will be."""
+        self._check_running()
+        if count > self._max_queued:
+            raise Refused(
+                f"the request asks for {count} sequences; this server takes {self._max_queued} "
+                "at a time (--max-num-queued-reqs)"
+            )
+        if len(self._streams) + count > self._max_queued:
+            raise QueueFull(self._max_queued)
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the step under way has taken so far; 0 between steps."""
+        return self._worker.step_seconds
+
+    def stack(self) -> str:
+        """Where the thread is, for the log."""
+        return self._worker.stack()
+
+    def fail(self, reason: str) -> None:
+        """Declares the engine dead: every request under way fails, no other is taken."""
+        if self.state == "dead":
+            return
+        self.state = "dead"
+        failure = EngineDead(reason)
+        for answer in self._unanswered:
+            settle(answer, failure)
+        for stream in set(self._streams.values()):
+            stream.fail(failure)
+        for request_id in self._streams:
+            self._observer.on_aborted(request_id)
+        self._streams.clear()
+        self.dead.set()
+        self._note_idle()
+
+    def cancel(self, stream: OutputStream) -> None:
+        """Gives up what `stream` still waits for; without effect once it has finished."""
+        waiting = tuple(id for id in stream.unfinished if self._streams.pop(id, None))
+        if waiting:
+            self._worker.inbox.put(Cancel(waiting))
+            for request_id in waiting:
+                self._observer.on_aborted(request_id)
+        self._note_idle()
+
+    async def reset_prefix_cache(self) -> bool:
+        """Empties the prefix cache; False, and nothing happens, while the engine has requests."""
+        self.check_admitting()
+        done = self._answer()
+        self._worker.inbox.put(Reset(done))
+        return await done
+
+    def stop_admitting(self) -> None:
+        """Is no longer healthy. Whoever calls refuses requests that arrive from now on; those that
+        have arrived go on."""
+        if self.state in ("starting", "ready"):
+            self.state = "ending" if self.state == "starting" else "draining"
+
+    async def idle(self) -> None:
+        """Returns when no request is under way."""
+        await self._idle.wait()
+
+    def abort_all(self) -> None:
+        """Finishes every sequence with reason "abort", and takes no other."""
+        if self.state != "dead":
+            self.state = "ending"
+        for stream in set(self._streams.values()):
+            ids = tuple(stream.unfinished)
+            self.cancel(stream)
+            for request_id in ids:
+                stream.push(_aborted(request_id))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ends the thread, or leaves it when it is still busy after `timeout_s` (see `alive`)."""
+        self._worker.inbox.put(Stop())
+        deadline = time.monotonic() + timeout_s
+        while self.alive and time.monotonic() < deadline:
+            await asyncio.sleep(STOP_POLL_S)
+
+    def on_ready(self) -> None:
+        """The worker has warmed up."""
+        if self.state == "starting":
+            self.state = "ready"
+        if self.state != "dead":
+            self.ready.set()
+
+    def on_step(
+        self, started: Sequence[str], began: float, outputs: Sequence[RequestOutput], now: float
+    ) -> None:
+        """The worker has run one step, from `began` to `now` on its clock."""
+        self._observer.on_started([id for id in started if id in self._streams], began)
+        known = [output for output in outputs if output.request_id in self._streams]
+        self._observer.on_outputs(known, now)
+        for output in known:
+            stream = self._streams[output.request_id]
+            if output.finish_reason is not None:
+                del self._streams[output.request_id]
+            if output.finish_reason == "error":
+                reason = f"{output.stop_reason}"
+                by_request = reason.startswith((BARS_EVERY_TOKEN, GRAMMAR_FAILED))
+                stream.fail(GenerationFailed(reason, by_request=by_request))
+            else:
+                stream.push(output)
+        self._note_idle()
+
+    def _answer(self) -> asyncio.Future[Any]:
+        """What the thread will settle, or the engine's death."""
+        answer = self._loop.create_future()
+        self._unanswered.add(answer)
+        answer.add_done_callback(self._unanswered.discard)
+        return answer
+
+    def _forget(self, stream: OutputStream) -> None:
+        for request_id in stream.unfinished:
+            if self._streams.pop(request_id, None):
+                self._observer.on_refused(request_id)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._streams:
+            self._idle.set()
+
+
+def _aborted(request_id: str) -> RequestOutput:
+    return RequestOutput(
+        request_id=request_id,
+        token_ids=(),
+        text="",
+        finish_reason="abort",
+        stop_reason=None,
+        rounds=(),
+        prompt_tokens=0,
+        seed=0,
+    )

@@ -1,0 +1,211 @@
+"""Runs engine requests and writes their HTTP answer, whole or streamed."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import fastapi
+from fastapi import Response
+
+from eagle3_jax.engine import Request, RequestOutput
+from serve.asgi.sse import DONE, ClientGone, EventStream, event, until_disconnect
+from serve.asgi.synthetic_header import synthetic_field
+from serve.engine.choices import Choices, ChoiceState
+from serve.engine.stream import OutputStream
+from serve.openai.logprobs import logprobs_by_id
+from serve.openai.protocol import GenerationRequest
+from serve.openai.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
+from serve.openai.service import Service, TokenizerLike
+from serve.openai.spec_metrics import measure
+from serve.openai.token_origins import TokenOrigin, TokenOrigins
+from serve.options import SpecMetricsLevel
+from serve.telemetry.record import Generated
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+class Form(Protocol):
+    """How an endpoint writes its bodies."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+    prompt_in_choice: bool
+
+    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> GenerationChoice:
+        """A finished choice."""
+        ...
+
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> GenerationChoice:
+        """One output of a choice."""
+        ...
+
+
+class UnderWay(Protocol):
+    """An answer that is being made."""
+
+    @property
+    def choices(self) -> Choices: ...
+    async def collect(self, stream: OutputStream) -> Response: ...
+    def events(self, stream: OutputStream) -> AsyncIterator[bytes]: ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP request under way. What was asked for of a prompt comes with the first piece."""
+
+    body: GenerationRequest
+    choices: Choices
+    form: Form
+    tokenizer: TokenizerLike
+    envelope: dict[str, Any]
+    spec_metrics: SpecMetricsLevel = "none"
+    num_spec_tokens: int = 0
+    _origins: dict[int, TokenOrigins] = field(default_factory=dict)
+
+    async def collect(self, stream: OutputStream) -> Response:
+        """The whole answer as one body."""
+        async for _ in self.choices.follow(stream):
+            pass
+        states = self.choices.states
+        choices = [self.form.whole(state, self._fields(state, state, True)) for state in states]
+        body = self._body(self.form.whole_object, choices, True, **self._totals())
+        return Response(body, media_type="application/json")
+
+    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The answer as events: pieces as they come, the usage if asked for, then the end."""
+        begun: set[int] = set()
+        async for state, output in self.choices.follow(stream):
+            first = state.index not in begun
+            begun.add(state.index)
+            piece = self.form.piece(state, output, first, self._fields(state, output, first))
+            counts = {"usage": usage(self.choices.counts)} if self.body.continuous_usage else {}
+            yield event(self._body(self.form.chunk_object, [piece], first, **counts))
+        if self.body.include_usage:
+            yield event(self._body(self.form.chunk_object, [], False, **self._totals()))
+        yield DONE
+
+    def _totals(self) -> dict[str, Any]:
+        """What is said of the answer as a whole: its usage, and its metrics if asked for."""
+        rounds = [state.rounds for state in self.choices.states]
+        metrics = measure(self.spec_metrics, self.num_spec_tokens, rounds)
+        return {"usage": usage(self.choices.counts), **metrics}
+
+    def _body(self, kind: str, choices: list[GenerationChoice], first: bool, **totals: Any) -> str:
+        fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
+        if first and not self.form.prompt_in_choice:
+            fields |= self._prompt_fields(self.choices.states[0])
+        response = GenerationResponse(**fields, seed=self.choices.seed)
+        return response.model_dump_json(exclude_unset=True)
+
+    def _fields(
+        self, state: ChoiceState, part: ChoiceState | RequestOutput, first: bool
+    ) -> dict[str, Any]:
+        """The fields that a choice, or one part of it, has in either endpoint."""
+        fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
+        if part.finish_reason is not None:
+            spec = _spec_metrics(state)
+            fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": spec}
+        if self.body.return_token_ids:
+            fields["token_ids"] = list(part.token_ids)
+        if self.body.token_origins:
+            fields["token_origins"] = self._token_origins(state, part)
+        if first and self.form.prompt_in_choice:
+            fields |= self._prompt_fields(state)
+        return fields
+
+    def _token_origins(
+        self, state: ChoiceState, part: ChoiceState | RequestOutput
+    ) -> list[TokenOrigin]:
+        fresh = TokenOrigins(self.tokenizer, skip_special=self.body.skips_special)
+        origins = self._origins.setdefault(state.index, fresh)
+        by_id = part.finish_reason == "stop" and not isinstance(part.stop_reason, str)
+        silent = by_id and not self.body.include_stop_str_in_output
+        last = part.finish_reason is not None
+        return origins.take(part.token_ids, part.origins, last=last, silent=silent)
+
+    def _prompt_fields(self, state: ChoiceState) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if self.body.return_token_ids:
+            fields["prompt_token_ids"] = state.request.prompt_ids
+        if (count := self.body.prompt_logprobs) is not None:
+            entries = logprobs_by_id(self.tokenizer, state.prompt_logprobs, count)
+            fields["prompt_logprobs"] = entries
+        return fields
+
+
+async def answer(
+    service: Service,
+    request: fastapi.Request,
+    body: GenerationRequest,
+    form: Form,
+    requests: Sequence[Request],
+    num_prompts: int,
+) -> Response:
+    """Runs the requests, as many for each prompt."""
+    requests = await service.compile_grammars(requests)
+    stream = await service.engine.submit(requests)
+    envelope = {
+        "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
+        "created": int(time.time()),
+        "model": body.model or service.model.names[0],
+        **synthetic_field(service.engine.stats),
+    }
+    choices = Choices(requests, num_prompts, prompt_only=body.prompt_only)
+    under_way = Answer(
+        body,
+        choices,
+        form,
+        service.tokenizer,
+        envelope,
+        service.spec_metrics,
+        service.engine.stats.num_speculative_tokens,
+    )
+    return await respond(service, request, under_way, stream, streamed=bool(body.stream))
+
+
+async def respond(
+    service: Service,
+    request: fastapi.Request,
+    under_way: UnderWay,
+    stream: OutputStream,
+    *,
+    streamed: bool,
+) -> Response:
+    """The answer, streamed or whole; a client that hangs up gives its requests up."""
+    request.state.record.count = partial(_generated, under_way.choices)
+    if streamed:
+        return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
+    try:
+        return await until_disconnect(request.receive, under_way.collect(stream))
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        service.engine.cancel(stream)
+
+
+def _generated(choices: Choices) -> Generated:
+    """What the request's record says of its choices."""
+    counts = choices.counts
+    return Generated(
+        prompt_ids=choices.states[0].request.prompt_ids,
+        prompt_tokens=counts.prompt,
+        cached_tokens=counts.cached,
+        completion_tokens=counts.completion,
+        accepted_tokens=sum(state.acceptance.num_accepted_tokens for state in choices.states),
+        finish_reasons=[state.finish_reason or "abort" for state in choices.states],
+        first_output=choices.first_output,
+    )
+
+
+def _spec_metrics(state: ChoiceState) -> SpecMetrics:
+    counts = state.acceptance
+    return SpecMetrics(
+        rounds=len(state.rounds),
+        accepted=counts.num_accepted_tokens,
+        accept_length=counts.accept_length,
+    )

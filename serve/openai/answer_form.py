@@ -1,0 +1,52 @@
+"""The grammar that a chat answer must follow: of tool calls, of its content, or of either."""
+
+import json
+
+from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.asgi.errors import invalid_request
+from serve.chat_format.format import ChatFormat
+from serve.chat_format.kimi_grammar import OPTIONS
+from serve.openai.protocol import ChatCompletionRequest
+
+JSON_OBJECT = {"type": "object"}
+
+
+def answer_form(
+    body: ChatCompletionRequest, chat_format: ChatFormat | None
+) -> StructuredOutputs | None:
+    """The form that a request asks for; None for free text. Raises 400 for what can't be had.
+
+    chat_format: in which the model calls tools.
+    """
+    form, functions = body.form, body.offered
+    if not functions or (form is None and not body.must_call):
+        return form
+    if body.must_call and form is not None:
+        message = "an answer that must call a tool can't have another form"
+        raise invalid_request(message, param="tool_choice")
+    if chat_format is None:
+        message = "the server knows no way in which this checkpoint calls tools"
+        raise invalid_request(message, param="tools", code="unsupported_option")
+    once = body.names_tool or body.parallel_tool_calls is False
+    rules = chat_format.grammar(body.callable, once)
+    start = ["start: calls"] if form is None else ["start: calls | content", _content(form)]
+    try:
+        return StructuredOutputs(grammar="\n".join([*start, *rules]))
+    except ValueError as error:
+        raise invalid_request(f"tools: {error}", param="tools") from error
+
+
+def _content(form: StructuredOutputs) -> str:
+    """The rule of a content that is no call."""
+    if form.choice is not None:
+        return "content: " + " | ".join(json.dumps(text) for text in form.choice)
+    if form.json_object:
+        schema = JSON_OBJECT
+    elif form.json is not None:
+        schema = json.loads(str(form.json))
+    else:
+        message = "with tools, the content's form can be JSON or a choice"
+        raise invalid_request(message, param="structured_outputs", code="unsupported_option")
+    if not isinstance(schema, dict):
+        schema = {} if schema else {"enum": []}
+    return f"content: %json {json.dumps(schema | OPTIONS)}"

@@ -1,0 +1,154 @@
+"""HTTP endpoint for chat completions: POST /v1/chat/completions."""
+
+from functools import partial
+from typing import Any, Protocol
+
+import fastapi
+from fastapi import APIRouter, Response
+
+from convert.text.tokenizer import TooManyTokens
+from eagle3_jax.engine import Request, RequestOutput
+from serve.asgi.errors import invalid_request, shortened
+from serve.asgi.json_body import JsonRoute
+from serve.asgi.long_texts import templating
+from serve.chat_format.parser import AnswerParser
+from serve.chat_format.reasoning import behind, end_of_open_reasoning
+from serve.engine.choices import ChoiceState
+from serve.openai.answer import answer
+from serve.openai.answer_form import answer_form
+from serve.openai.completions import too_long
+from serve.openai.history import template_messages
+from serve.openai.logprobs import ChatLogprobs, chat_logprobs
+from serve.openai.messages import delta, whole_message
+from serve.openai.protocol import ChatCompletionRequest
+from serve.openai.responses import ChatChoice, ChatChunkChoice
+from serve.openai.service import Service
+
+
+class TemplateInput(Protocol):
+    """What a prompt is made of."""
+
+    def template_messages(self) -> list[dict[str, Any]]: ...
+    def template_options(self) -> dict[str, Any]: ...
+
+
+class ChatForm:
+    """Chat answers. The role comes with the first content, so that no chunk precedes a token.
+
+    As OpenAI has it, an answer with calls ends with "tool_calls", but with "stop" where the request
+    named the function. Every token has its log-probabilities, those of reasoning and calls too.
+    """
+
+    id_prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    prompt_in_choice = False
+
+    def __init__(
+        self, service: Service, body: ChatCompletionRequest, end_of_reasoning: int | None
+    ) -> None:
+        self._service = service
+        self._body = body
+        self._inside_reasoning = end_of_reasoning is not None
+        self._parsers: dict[int, AnswerParser] = {}
+
+    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> ChatChoice:
+        """A finished choice."""
+        parts = self._parser().take(state.token_ids, "".join(state.text), final=True)
+        fields = self._ended(shared, bool(parts.calls))
+        return ChatChoice(**fields, logprobs=self._logprobs(state), message=whole_message(parts))
+
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> ChatChunkChoice:
+        """One output of a choice."""
+        if first:
+            self._parsers[state.index] = self._parser()
+        parser = self._parsers[state.index]
+        final = output.finish_reason is not None
+        parts = parser.take(output.token_ids, output.text, final=final)
+        fields = self._ended(shared, parser.has_calls)
+        logprobs = self._logprobs(output)
+        return ChatChunkChoice(**fields, logprobs=logprobs, delta=delta(parts, first))
+
+    def _parser(self) -> AnswerParser:
+        offered = self._body.offered
+        return AnswerParser(
+            self._service.tokenizer,
+            self._service.reading,
+            inside_reasoning=self._inside_reasoning,
+            schemas={tool.name: tool.parameters for tool in offered} if offered else None,
+            one_call=self._body.parallel_tool_calls is False,
+            tells_reasoning=self._body.include_reasoning is not False,
+            skip_special=self._body.skips_special,
+        )
+
+    def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:
+        if shared["finish_reason"] != "stop" or self._body.names_tool or not has_calls:
+            return shared
+        return shared | {"finish_reason": "tool_calls"}
+
+    def _logprobs(self, part: ChoiceState | RequestOutput) -> ChatLogprobs | None:
+        """The log-probabilities of a choice, or of one part of it, if they were asked for."""
+        count = self._body.num_logprobs
+        if count is None:
+            return None
+        return chat_logprobs(self._service.tokenizer, part.token_ids, part.logprobs, count)
+
+
+def chat_router(service: Service) -> APIRouter:
+    """The endpoint over `service`."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.post("/v1/chat/completions")
+    async def create_chat_completion(
+        body: ChatCompletionRequest, request: fastapi.Request
+    ) -> Response:
+        service.check_model(body.model)
+        service.engine.check_room(body.num_choices)
+        _check_choice(service, body)
+        requests, end_of_reasoning = await templating(partial(_plan, service, body))
+        form = ChatForm(service, body, end_of_reasoning)
+        return await answer(service, request, body, form, requests, 1)
+
+    return router
+
+
+def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
+    """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
+    does."""
+    prompt = prompt_ids(service, body)
+    reasoning = service.reading.reasoning
+    end_of_reasoning = end_of_open_reasoning(
+        prompt, service.tokenizer, always=reasoning is not None and reasoning.always_reasons
+    )
+    outputs = behind(answer_form(body, service.reading.tools), end_of_reasoning)
+    return service.plan(body, [prompt], None, outputs), end_of_reasoning
+
+
+def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
+    """Raises 400 where the model may choose to call a tool, but nobody would read the call."""
+    if body.offered and not body.must_call and not service.reading.auto_tool_choice:
+        message = (
+            'tools: "auto" tool choice requires --enable-auto-tool-choice and a '
+            "--tool-call-parser that reads this checkpoint's calls; here tool_choice can be "
+            '"none", "required" or a function\'s name'
+        )
+        raise invalid_request(message, param="tool_choice", code="unsupported_option")
+
+
+def prompt_ids(service: Service, body: TemplateInput, contexts: int = 1) -> list[int]:
+    """The prompt that the template makes of a body; raises 400 where it can't, and for a prompt
+    that is above so many contexts."""
+    tools = service.reading.tools
+    as_objects = tools is None or tools.arguments_as_objects
+    try:
+        messages = template_messages(body.template_messages(), as_objects)
+        options = {**service.template_kwargs, **body.template_options()}
+        most = contexts * service.model.max_model_len
+        return service.tokenizer.encode_chat(messages, most, **options)
+    except TooManyTokens as error:
+        raise too_long(service, error) from error
+    # A TypeError comes from template options that are no options, such as `messages`.
+    except (ValueError, TypeError, RecursionError) as error:
+        raise invalid_request(shortened(str(error)), param="messages") from error

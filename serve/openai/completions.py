@@ -1,0 +1,110 @@
+"""HTTP endpoint for completions: POST /v1/completions."""
+
+from typing import Any
+
+import fastapi
+from fastapi import APIRouter, Response
+
+from convert.text.tokenizer import TooManyTokens
+from eagle3_jax.engine import Request, RequestOutput
+from serve.asgi.errors import ApiError, context_exceeded, invalid_request
+from serve.asgi.json_body import JsonRoute
+from serve.asgi.long_texts import tokenising
+from serve.engine.choices import ChoiceState
+from serve.openai.answer import answer
+from serve.openai.logprobs import TextOffsets, completion_logprobs
+from serve.openai.protocol import CompletionRequest
+from serve.openai.responses import CompletionChoice
+from serve.openai.service import Service, TokenizerLike
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionForm:
+    """Text completions: chunks have the form of whole answers. An echo comes with the first."""
+
+    id_prefix = "cmpl"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+    prompt_in_choice = True
+
+    def __init__(self, body: CompletionRequest, tokenizer: TokenizerLike) -> None:
+        self._body = body
+        self._tokenizer = tokenizer
+        self._offsets: dict[int, TextOffsets] = {}
+
+    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> CompletionChoice:
+        """A finished choice."""
+        return self._choice(state, state, "".join(state.text), True, shared)
+
+    def piece(
+        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    ) -> CompletionChoice:
+        """One output of a choice."""
+        return self._choice(state, output, output.text, first, shared)
+
+    def _choice(
+        self,
+        state: ChoiceState,
+        part: ChoiceState | RequestOutput,
+        text: str,
+        first: bool,
+        shared: dict[str, Any],
+    ) -> CompletionChoice:
+        prompt = state.request.prompt_ids if self._body.echo and first else []
+        echo = b"".join(map(self._tokenizer.token_bytes, prompt)).decode(errors="replace")
+        logprobs = None
+        if self._body.logprobs is not None:
+            offsets = TextOffsets(self._tokenizer, skip_special=False).take(prompt)
+            skips = self._body.skips_special
+            answer = TextOffsets(self._tokenizer, len(echo), skip_special=skips)
+            offsets += self._offsets.setdefault(state.index, answer).take(part.token_ids)
+            logprobs = completion_logprobs(
+                self._tokenizer,
+                [*prompt, *part.token_ids],
+                [*(part.prompt_logprobs if prompt else ()), *part.logprobs],
+                offsets,
+                self._body.logprobs,
+            )
+        return CompletionChoice(**shared, logprobs=logprobs, text=echo + text)
+
+
+def completions_router(service: Service) -> APIRouter:
+    """The endpoint over `service`."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.post("/v1/completions")
+    async def create_completion(body: CompletionRequest, request: fastapi.Request) -> Response:
+        service.check_model(body.model)
+        given = body.prompts()
+        service.engine.check_room(len(given) * body.num_choices)
+        if not given:
+            raise invalid_request("there is no prompt", param="prompt")
+
+        def plan() -> tuple[Request, ...]:
+            prompts = [prompt_ids(service, prompt) for prompt in given]
+            return service.plan(body, prompts, DEFAULT_MAX_TOKENS, body.form)
+
+        requests = await tokenising(request, plan)
+        form = CompletionForm(body, service.tokenizer)
+        return await answer(service, request, body, form, requests, len(given))
+
+    return router
+
+
+def prompt_ids(service: Service, prompt: str | list[int], contexts: int = 1) -> list[int]:
+    """The ids of a prompt; raises 400 for text that has none, or that is above so many contexts."""
+    if not isinstance(prompt, str):
+        return prompt
+    try:
+        # Special tokens in a raw prompt are meant: its sender has applied a template.
+        return service.tokenizer.encode(prompt, True, contexts * service.model.max_model_len)
+    except TooManyTokens as error:
+        raise too_long(service, error) from error
+    except ValueError as error:
+        raise invalid_request(f"the prompt can't be encoded: {error}", param="prompt") from error
+
+
+def too_long(service: Service, error: TooManyTokens) -> ApiError:
+    """The error for a text whose encoding stopped at the most tokens it may have."""
+    return context_exceeded(service.model.max_model_len, f"more than {error.most}")

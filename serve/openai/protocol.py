@@ -1,0 +1,263 @@
+"""Request bodies: OpenAI's fields, and vLLM's additions under vLLM's names.
+
+Every option may be null, which means the server's default. Unknown fields are ignored.
+"""
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from eagle3_jax.sampling_limits import MAX_LOGPROBS
+from serve.asgi.errors import invalid_option
+from serve.openai.structured import StructuredFields
+from serve.openai.tools import ToolFields
+from serve.openai.unsupported import CHAT, COMPLETION, refuse_unsupported
+
+MAX_CHOICES = 128
+MAX_STOP_CHARS = 4096
+"""Of all stop strings together: the end of every answer is held against each of them."""
+MAX_NAME_CHARS = 1024
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""Bounded before it is a key: numbers far beyond can be made to have all the same hash."""
+SAMPLING_OPTIONS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "logit_bias",
+    "allowed_token_ids",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs_mode",
+)
+
+
+class StreamOptions(BaseModel):
+    """What a streamed response reports besides its text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SpeculativeOptions(BaseModel):
+    """What a request says about speculation: at most so many drafts a round, 0 for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_tokens: int | None = Field(None, ge=0)
+
+
+class GenerationRequest(StructuredFields):
+    """What completions and chat share."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    best_of: int | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    logit_bias: dict[TokenId, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    speculative: SpeculativeOptions | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs_mode: str | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_NAME_CHARS)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    token_origins: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if self.best_of is not None and self.best_of != self.num_choices:
+            raise invalid_option("best_of", "best_of must equal n: choices are not ranked")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        if sum(map(len, stop)) > MAX_STOP_CHARS:
+            message = f"stop may have at most {MAX_STOP_CHARS} characters, all strings together"
+            raise invalid_option("stop", message)
+        if self.stream_options is not None and not self.stream:
+            raise invalid_option("stream_options", "stream_options needs stream = true")
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        """Choices per prompt."""
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a last chunk without choices carries the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk carries the usage so far."""
+        options = self.stream_options
+        return bool(options and options.include_usage and options.continuous_usage_stats)
+
+    @property
+    def skips_special(self) -> bool:
+        """Whether special tokens are left out of the answer's text."""
+        return self.skip_special_tokens is not False
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether nothing is wanted but the prompt back."""
+        return False
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to generate at most, as the client asked."""
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many best tokens are given with each one of the answer; None for no logprobs."""
+        raise NotImplementedError
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """The same of the prompt."""
+        return self.prompt_logprobs
+
+    def sampling_options(self) -> dict[str, Any]:
+        """The sampling options this request sets, by their SamplingParams names."""
+        given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        given["logprobs"], given["prompt_logprobs"] = self.num_logprobs, self.num_prompt_logprobs
+        given["num_speculative_tokens"] = self.speculative and self.speculative.num_tokens
+        lists = {name: tuple(v) for name, v in given.items() if isinstance(v, list)}
+        return {name: v for name, v in (given | lists).items() if v is not None}
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = None
+
+    @property
+    def prompt_only(self) -> bool:
+        """An echo of nothing more, for its log-probabilities."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to generate at most: an engine's request generates one, wanted or not."""
+        return 1 if self.prompt_only else self.max_tokens
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        refuse_unsupported(body, COMPLETION)
+        return body
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As many as the field says."""
+        return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """An echo gives the prompt's like the answer's."""
+        asked = self.prompt_logprobs, self.logprobs if self.echo else None
+        return max((count for count in asked if count is not None), default=None)
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts one by one: a list of ids is one prompt, other lists hold one each."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        given: Any = self.prompt
+        return [given] if given and isinstance(given[0], int) else given
+
+
+class ChatMessage(BaseModel):
+    """One message; fields that only the chat template knows pass through to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _join_text_parts(cls, content: Any) -> Any:
+        if not isinstance(content, list):
+            return content
+        return "".join(_part_text(part) for part in content)
+
+
+class ChatCompletionRequest(GenerationRequest, ToolFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        refuse_unsupported(body, CHAT)
+        return body
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid_option("top_logprobs", "top_logprobs needs logprobs = true")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As many as `top_logprobs` says, once `logprobs` is true."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to generate at most; the newer name wins over the older."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template gets besides the messages."""
+        options = dict(self.chat_template_kwargs or {})
+        return options | {"tools": self.shown_tools} if self.shown_tools else options
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as the chat template reads them."""
+        return [message.model_dump(exclude_unset=True) for message in self.messages]
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type") != "text":
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        message = f"this server is text only: content parts of type {kind!r}"
+        raise invalid_option("messages", message)
+    if not isinstance(part.get("text"), str):
+        raise invalid_option("messages", "a text part needs a string in its field `text`")
+    return part["text"]

@@ -1,0 +1,141 @@
+"""Response bodies, in OpenAI's form.
+
+`seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
+`prompt_logprobs` are extensions; the last five appear only when asked for, which is why bodies are
+written with `exclude_unset`.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, SerializeAsAny
+
+from serve.engine.choices import TokenCounts
+from serve.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsById
+from serve.openai.spec_metrics import ResponseMetrics
+from serve.openai.token_origins import TokenOrigin
+
+
+class PromptTokensDetails(BaseModel):
+    """How the prompts' tokens came about; cached ones were not run again."""
+
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Token counts of one HTTP request: every prompt once, every choice's tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage(counts: TokenCounts) -> Usage:
+    """The counts as clients read them."""
+    return Usage(
+        prompt_tokens=counts.prompt,
+        completion_tokens=counts.completion,
+        total_tokens=counts.prompt + counts.completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+    )
+
+
+class SpecMetrics(BaseModel):
+    """What speculation did for one choice; rounds are counted before trimming."""
+
+    rounds: int
+    accepted: int
+    accept_length: float | None
+
+
+class GenerationChoice(BaseModel):
+    """What completion and chat choices share."""
+
+    index: int
+    logprobs: CompletionLogprobs | ChatLogprobs | None = None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    seed: int | None = None
+    spec: SpecMetrics | None = None
+    token_ids: list[int] | None = None
+    token_origins: list[TokenOrigin] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[LogprobsById | None] | None = None
+
+
+class CompletionChoice(GenerationChoice):
+    """A completion, whole or one streamed piece of it."""
+
+    text: str
+
+
+class FunctionCall(BaseModel):
+    """What is called, and its arguments as JSON text."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """One call of a tool, or what a streamed piece adds to it: only the first says what it is."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCall
+
+
+class AssistantMessage(BaseModel):
+    """A chat answer, or one streamed piece of it (the role comes with the first)."""
+
+    role: Literal["assistant"] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ChatChoice(GenerationChoice):
+    """A whole chat answer."""
+
+    message: AssistantMessage
+
+
+class ChatChunkChoice(GenerationChoice):
+    """A streamed piece of a chat answer."""
+
+    delta: AssistantMessage
+
+
+class GenerationResponse(BaseModel):
+    """Every generated body, whole or a chunk, around its choices."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[SerializeAsAny[GenerationChoice]]
+    usage: Usage | None = None
+    metrics: ResponseMetrics | None = None
+    synthetic_acceptance_length: float | None = None
+    seed: int | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[LogprobsById | None] | None = None
+
+
+class ModelCard(BaseModel):
+    """One entry of GET /v1/models."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "eagle3-jax"
+    root: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]

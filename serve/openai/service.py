@@ -1,0 +1,165 @@
+"""What all endpoints share: the model, the engine, defaults, and checks of a request."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from eagle3_jax.engine import Request
+from eagle3_jax.engine.grammar import NO_GRAMMARS, CompiledGrammar
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.structured_outputs import StructuredOutputs
+from serve.asgi.arrivals import Arrivals
+from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
+from serve.bad_words import spell_bad_words
+from serve.chat_format.format import PLAIN, ChatReading
+from serve.engine.grammar_pool import GrammarPool
+from serve.engine.thread import EngineThread
+from serve.openai.protocol import GenerationRequest
+from serve.options import SpecMetricsLevel
+from serve.telemetry.metrics import Metrics
+
+NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
+MAX_NAMED_TOKENS = 2**19
+"""Each is looked at for every choice, by the engine's thread too."""
+
+
+class TokenizerLike(Protocol):
+    """What the server needs of a tokenizer (`convert.text.tokenizer.Tokenizer`)."""
+
+    @property
+    def named_tokens(self) -> Mapping[str, str]: ...
+    @property
+    def template_text(self) -> str | None: ...
+    def encode(
+        self, text: str, add_special: bool = False, most: int | None = None
+    ) -> list[int]: ...
+    def encode_chat(
+        self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
+    ) -> list[int]: ...
+    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The served model as clients see it."""
+
+    names: tuple[str, ...]
+    root: str
+    max_model_len: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+@dataclass(frozen=True)
+class Service:
+    """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
+    default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
+    much responses say about speculation; `grammars` compiles the engine's; `reading` is what is
+    read from chat answers, `template_kwargs` the template's variables unless a request sets
+    them; `arrivals` are the requests under way."""
+
+    model: ModelInfo
+    tokenizer: TokenizerLike
+    engine: EngineThread
+    metrics: Metrics
+    default_sampling: Mapping[str, Any]
+    draw_seed: Callable[[], int]
+    spec_metrics: SpecMetricsLevel = "none"
+    grammars: GrammarPool | None = None
+    reading: ChatReading = PLAIN
+    template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises 404 for a model that is not served here; no name means the one that is."""
+        if name is not None and name not in self.model.names:
+            served = ", ".join(self.model.names)
+            message = f"the model {name[:200]!r} does not exist; this server has {served}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def plan(
+        self,
+        body: GenerationRequest,
+        prompts: Sequence[list[int]],
+        default_max_tokens: int | None,
+        outputs: StructuredOutputs | None = None,
+    ) -> tuple[Request, ...]:
+        """One engine request per choice, prompt by prompt; raises 400 for what can't run."""
+        run = uuid.uuid4().hex
+        requests: list[Request] = []
+        options = self._options(body, len(prompts))
+        for prompt in prompts:
+            room = self._check_prompt(prompt, body.token_limit)
+            sampling = _limited(options, body.token_limit, default_max_tokens, room)
+            seed = self.draw_seed() if body.seed is None else body.seed
+            for sibling in range(body.num_choices):
+                params = _checked(**sampling, seed=seed + sibling, structured_outputs=outputs)
+                name, salt = f"{run}-{len(requests)}", body.cache_salt or ""
+                requests.append(Request(name, prompt, params, salt))
+        return tuple(requests)
+
+    async def compile_grammars(self, requests: Sequence[Request]) -> tuple[Request, ...]:
+        """The requests with the forms of their answers, compiled in threads; raises Refused for
+        one that can't be compiled or satisfied."""
+        forms = dict.fromkeys(request.sampling.structured_outputs for request in requests)
+        compiled = {form: await self._compiled(form) for form in forms}
+        return tuple(
+            replace(request, grammar=compiled[request.sampling.structured_outputs])
+            for request in requests
+        )
+
+    async def _compiled(self, form: StructuredOutputs | None) -> CompiledGrammar | None:
+        if form is None:
+            return None
+        if self.grammars is None:
+            param = "structured_outputs"
+            raise invalid_request(NO_GRAMMARS, param=param, code="unsupported_option")
+        return await self.grammars.compile(form)
+
+    def _options(self, body: GenerationRequest, num_prompts: int) -> dict[str, Any]:
+        """The sampling options of every choice; raises 400 where they name too many tokens."""
+        options = {**self.default_sampling, **body.sampling_options()}
+        options["bad_words_ids"] = self._bad_words_ids(body.bad_words or ())
+        named = sum(len(options.get(name) or ()) for name in NAMING_OPTIONS)
+        if named * num_prompts * body.num_choices > MAX_NAMED_TOKENS:
+            message = (
+                f"{', '.join(NAMING_OPTIONS)} may have {MAX_NAMED_TOKENS} entries, those of all "
+                f"choices together; got {named} for each of {num_prompts * body.num_choices}"
+            )
+            raise invalid_request(message, param="logit_bias")
+        return options
+
+    def _bad_words_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        try:
+            return spell_bad_words(self.tokenizer, words)
+        except ValueError as error:
+            raise invalid_request(str(error), param="bad_words") from error
+
+    def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:
+        """Tokens that fit behind the prompt."""
+        if not prompt:
+            raise invalid_request("the prompt has no tokens", param="prompt")
+        room = self.model.max_model_len - len(prompt)
+        if room < max(1, max_tokens or 1):
+            asked = f" and max_tokens is {max_tokens}" if max_tokens else ""
+            param = "max_tokens" if room >= 1 else "prompt"
+            context = self.model.max_model_len
+            raise context_exceeded(context, f"{len(prompt)}{asked}", param=param)
+        return room
+
+
+def _limited(
+    options: dict[str, Any], asked: int | None, default: int | None, room: int
+) -> dict[str, Any]:
+    """The options with `max_tokens`: as asked, or what is the default here and fits."""
+    usual = options.get("max_tokens") or default or room
+    return {**options, "max_tokens": min(usual, room) if asked is None else asked}
+
+
+def _checked(**options: Any) -> SamplingParams:
+    try:
+        return SamplingParams(**options)
+    except ValueError as error:
+        raise invalid_request(shortened(str(error))) from error

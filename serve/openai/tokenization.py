@@ -1,0 +1,127 @@
+"""HTTP endpoints of the tokenizer: POST /tokenize, POST /detokenize, GET /tokenizer_info.
+
+The forms are vLLM's. A prompt becomes the ids that /v1/completions would run, messages those of
+/v1/chat/completions, so `add_special_tokens` decides nothing: special strings in a prompt are meant
+and nothing is put in front.
+"""
+
+from functools import partial
+from typing import Any, Self
+
+import fastapi
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, model_validator
+
+from serve.asgi.errors import invalid_option, invalid_request
+from serve.asgi.first_error import FirstErrorOnly
+from serve.asgi.json_body import JsonRoute
+from serve.asgi.long_texts import templating, tokenising
+from serve.openai.chat import prompt_ids as chat_prompt_ids
+from serve.openai.completions import prompt_ids
+from serve.openai.logprobs import token_text
+from serve.openai.protocol import ChatMessage, TokenId
+from serve.openai.service import Service
+
+CONTEXTS = 8
+"""As many times the context a text may be long, or its tokens: they are only looked at."""
+
+
+class TokenizeRequest(FirstErrorOnly):
+    """The body of POST /tokenize: a prompt or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid_option("prompt", "give one of prompt and messages")
+        return self
+
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template gets besides the messages."""
+        options = {"add_generation_prompt": self.add_generation_prompt}
+        tools = {"tools": self.tools} if self.tools else {}
+        return options | (self.chat_template_kwargs or {}) | tools
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as the chat template reads them."""
+        return [message.model_dump(exclude_unset=True) for message in self.messages or ()]
+
+
+class TokenizeResponse(BaseModel):
+    """token_strs: the text of each token, if asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(FirstErrorOnly):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class DetokenizeResponse(BaseModel):
+    """Special tokens are part of the text, halves of characters U+FFFD."""
+
+    prompt: str
+
+
+def tokenization_router(service: Service) -> APIRouter:
+    """The endpoints over the tokenizer of `service`."""
+    router, tokenizer = APIRouter(route_class=JsonRoute), service.tokenizer
+
+    @router.post("/tokenize", response_model=TokenizeResponse)
+    async def tokenize(body: TokenizeRequest, request: fastapi.Request) -> Response:
+        service.check_model(body.model)
+        work = partial(_tokenize, service, body)
+        return await (templating(work) if body.messages else tokenising(request, work))
+
+    @router.post("/detokenize", response_model=DetokenizeResponse)
+    async def detokenize(body: DetokenizeRequest, request: fastapi.Request) -> Response:
+        service.check_model(body.model)
+        most = CONTEXTS * service.model.max_model_len
+        if len(body.tokens) > most:
+            message = f"tokens may have at most {most} entries; got {len(body.tokens)}"
+            raise invalid_request(message, param="tokens")
+        return await tokenising(request, partial(_detokenize, service, body))
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, str | None]:
+        """The named tokens and the chat template; null for one that the checkpoint has not."""
+        named = dict.fromkeys(("bos_token", "eos_token", "pad_token"))
+        template = {"chat_template": tokenizer.template_text}
+        return named | dict(tokenizer.named_tokens) | template
+
+    return router
+
+
+def _tokenize(service: Service, body: TokenizeRequest) -> Response:
+    """The answer's bytes, made where its tokens are, which may be in a thread."""
+    if body.prompt is None:
+        ids = chat_prompt_ids(service, body, CONTEXTS)
+    else:
+        ids = prompt_ids(service, body.prompt, CONTEXTS)
+    texts = [token_text(service.tokenizer, i) for i in ids] if body.return_token_strs else None
+    length = service.model.max_model_len
+    return _json(
+        TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts)
+    )
+
+
+def _detokenize(service: Service, body: DetokenizeRequest) -> Response:
+    data = b"".join(map(service.tokenizer.token_bytes, body.tokens))
+    return _json(DetokenizeResponse(prompt=data.decode(errors="replace")))
+
+
+def _json(body: BaseModel) -> Response:
+    return Response(body.model_dump_json(), media_type="application/json")

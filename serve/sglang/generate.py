@@ -1,0 +1,164 @@
+"""HTTP endpoint for SGLang's POST /generate. Every event of a stream holds all there is so far."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import fastapi
+from fastapi import APIRouter, Response
+
+from eagle3_jax.engine import Logprob, Request
+from eagle3_jax.engine.logprobs import LogprobsOfToken
+from serve.asgi.json_body import JsonRoute
+from serve.asgi.long_texts import tokenising
+from serve.asgi.sse import DONE, event
+from serve.asgi.synthetic_header import synthetic_field
+from serve.engine.choices import Choices, ChoiceState
+from serve.engine.stream import OutputStream
+from serve.openai.answer import respond
+from serve.openai.completions import prompt_ids
+from serve.openai.logprobs import best, finite, token_text
+from serve.openai.service import Service, TokenizerLike
+from serve.sglang.protocol import Asked, GenerateRequest
+
+DEFAULT_MAX_TOKENS = 128
+
+
+def generate_router(service: Service) -> APIRouter:
+    """The endpoint over `service`."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.put("/generate", include_in_schema=False)
+    @router.post("/generate")
+    async def generate(body: GenerateRequest, request: fastapi.Request) -> Response:
+        service.engine.check_room(sum(one.sampling.num_choices for one in body.asked))
+        planned = await tokenising(request, partial(_plan, service, body.asked))
+        requests = await service.compile_grammars([one for _, one in planned])
+        asked = [one for one, _ in planned]
+        stream = await service.engine.submit(requests)
+        synthetic = synthetic_field(service.engine.stats)
+        choices = Choices(requests, len(body.asked))
+        answer = GenerateAnswer(body, asked, choices, service.tokenizer, synthetic)
+        return await respond(service, request, answer, stream, streamed=bool(body.stream))
+
+    return router
+
+
+def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request]]:
+    """What is asked, with each of the engine's requests for it."""
+    planned: list[tuple[Asked, Request]] = []
+    for one in asked:
+        prompts = [prompt_ids(service, one.prompt)]
+        requests = service.plan(one.sampling, prompts, DEFAULT_MAX_TOKENS, one.sampling.form)
+        planned += [(one, request) for request in requests]
+    return planned
+
+
+@dataclass(frozen=True)
+class GenerateAnswer:
+    """One request under way; `asked` has an entry for each of the engine's requests."""
+
+    body: GenerateRequest
+    asked: Sequence[Asked]
+    choices: Choices
+    tokenizer: TokenizerLike
+    synthetic: dict[str, float]
+
+    async def collect(self, stream: OutputStream) -> Response:
+        """An object, or a list of one for each choice of each prompt."""
+        async for _ in self.choices.follow(stream):
+            pass
+        bodies = [self._body(state) for state in self.choices.states]
+        whole = bodies[0] if self.body.single else bodies
+        return Response(json.dumps(whole), media_type="application/json")
+
+    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The same objects as they grow, then the end; `index` says which, where there are more."""
+        async for state, _ in self.choices.follow(stream):
+            index = {} if self.body.single else {"index": state.index}
+            yield event(json.dumps(self._body(state) | index))
+        yield DONE
+
+    def _body(self, state: ChoiceState) -> dict[str, Any]:
+        return {
+            "text": "".join(state.text),
+            "output_ids": state.token_ids,
+            "meta_info": self._meta_info(state),
+            **self.synthetic,
+        }
+
+    def _meta_info(self, state: ChoiceState) -> dict[str, Any]:
+        asked = self.asked[state.index]
+        return {
+            "id": asked.rid or state.request.request_id,
+            "finish_reason": finish_reason(state),
+            "prompt_tokens": len(state.request.prompt_ids),
+            "completion_tokens": len(state.token_ids),
+            "cached_tokens": state.cached_tokens,
+            "seed": state.seed,
+            **speculation(state),
+            **self._logprobs(state, asked),
+        }
+
+    def _logprobs(self, state: ChoiceState, asked: Asked) -> dict[str, Any]:
+        """Of each token [log-probability, id, text]; the first one of a prompt has null."""
+        if asked.top is None:
+            return {}
+        output = self._places("output", state.token_ids, state.logprobs, asked.top)
+        start = (
+            len(state.request.prompt_ids) if asked.logprob_start is None else asked.logprob_start
+        )
+        ids = state.request.prompt_ids[start:]
+        entries: list[LogprobsOfToken | None] = list(state.prompt_logprobs[start:])
+        return output | self._places("input", ids, [None, *entries[1:]][: len(ids)], asked.top)
+
+    def _places(
+        self, name: str, ids: Sequence[int], entries: Sequence[LogprobsOfToken | None], top: int
+    ) -> dict[str, Any]:
+        def row(token_id: int, entry: Logprob | None) -> list[Any]:
+            text = token_text(self.tokenizer, token_id) if self._tells_text else None
+            return [None if entry is None else finite(entry), token_id, text]
+
+        pairs = list(zip(ids, entries, strict=True))
+        fields: dict[str, Any] = {
+            f"{name}_token_logprobs": [row(i, entry[i] if entry else None) for i, entry in pairs]
+        }
+        if top:
+            fields[f"{name}_top_logprobs"] = [
+                entry and [row(*one) for one in best(entry, top)] for _, entry in pairs
+            ]
+        return fields
+
+    @property
+    def _tells_text(self) -> bool:
+        return bool(self.body.return_text_in_logprobs)
+
+
+def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
+    """Why an answer ended, in SGLang's form; None while it has not."""
+    kind = state.finish_reason
+    if kind is None:
+        return None
+    if kind == "length":
+        return {"type": kind, "length": len(state.token_ids)}
+    if kind == "stop":
+        matched = state.token_ids[-1] if state.stop_reason is None else state.stop_reason
+        return {"type": kind, "matched": matched}
+    return {"type": kind, "message": "the server gave the request up"}
+
+
+def speculation(state: ChoiceState) -> dict[str, Any]:
+    """SGLang's figures of one answer, whose accept length counts the token of the prefill too;
+    nothing where no drafts were verified."""
+    counts = state.acceptance
+    if not counts.num_drafts:
+        return {}
+    return {
+        "spec_accept_length": len(state.token_ids) / counts.num_drafts,
+        "spec_accept_rate": counts.acceptance_rate,
+        "spec_verify_ct": counts.num_drafts,
+        "spec_num_correct_drafts": counts.num_accepted_tokens,
+        "spec_num_proposed_drafts": counts.num_draft_tokens,
+    }

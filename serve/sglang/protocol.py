@@ -1,0 +1,173 @@
+"""The body of POST /generate: SGLang's request.
+
+Fields that no entry below names are ignored, but for those that would change the answer.
+"""
+
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from eagle3_jax.sampling_limits import MAX_LOGPROBS
+from serve.asgi.errors import invalid_option
+from serve.asgi.first_error import MOST_ENTRIES, FirstErrorOnly
+from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
+from serve.openai.unsupported import refuse_unsupported
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "image_data": (None, []),
+    "video_data": (None, []),
+    "audio_data": (None, []),
+    "input_embeds": (None,),
+    "lora_path": (None,),
+    "priority": (None, 0),
+    "extra_key": (None,),
+    "session_params": (None,),
+    "token_ids_logprob": (None, []),
+    "custom_logit_processor": (None,),
+    "return_hidden_states": (None, False),
+    "return_routed_experts": (None, False),
+}
+"""Options this release has not, with the values that change nothing."""
+NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
+    "stop_regex": (None, [], ""),
+    "structural_tag": (None,),
+}
+
+
+Salt = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+
+
+class GenerateSampling(GenerationRequest):
+    """`sampling_params`: the options of completions, four of them under SGLang's names."""
+
+    max_tokens: int | None = Field(None, alias="max_new_tokens")
+    min_tokens: int | None = Field(None, alias="min_new_tokens")
+    seed: int | None = Field(None, alias="sampling_seed", ge=-(2**63), lt=2**63)
+    include_stop_str_in_output: bool | None = Field(None, alias="no_stop_trim")
+    logprobs: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        refuse_unsupported(body, NEUTRAL_SAMPLING)
+        return body
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As the request around it says."""
+        return self.logprobs
+
+
+class Asked(NamedTuple):
+    """What is asked of one prompt. logprob_start: where those of the prompt begin, None for none of
+    it; top: how many of the best are given, None for no log-probabilities."""
+
+    prompt: str | list[int]
+    sampling: GenerateSampling
+    rid: str | None
+    top: int | None
+    logprob_start: int | None
+
+
+def _listed(value: Any) -> Any:
+    return [{}] if value is None else value if isinstance(value, list) else [value]
+
+
+class GenerateRequest(FirstErrorOnly):
+    """One prompt, or a batch of them; what is no list holds for all of a batch."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    text: str | list[str] | None = None
+    input_ids: list[int] | list[list[int]] | None = None
+    sampling_params: Annotated[list[GenerateSampling], BeforeValidator(_listed)] = Field(
+        default_factory=lambda: [GenerateSampling.model_validate({})]
+    )
+    rid: Name | list[Name] | None = None
+    cache_salt: Salt | list[Salt] | None = None
+    return_logprob: bool | list[bool] | None = None
+    logprob_start_len: int | list[int] | None = None
+    top_logprobs_num: (
+        Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+        | list[Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]]
+        | None
+    ) = None
+    return_text_in_logprobs: bool | None = None
+    stream: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        refuse_unsupported(body, NEUTRAL)
+        return body
+
+    @model_validator(mode="after")
+    def _check_prompts(self) -> Self:
+        if (self.text is None) == (self.input_ids is None):
+            raise invalid_option("text", "give one of text and input_ids")
+        if [] in (self.text, self.input_ids):
+            raise invalid_option("text", "there is no prompt")
+        if self._batched and len(self._prompts) > MOST_ENTRIES["text"]:
+            message = f"there may be at most {MOST_ENTRIES['text']} prompts"
+            raise invalid_option("input_ids", message)
+        _ = self.asked
+        return self
+
+    @property
+    def single(self) -> bool:
+        """Whether the answer is one object: one prompt that is no list, and one choice of it."""
+        return not self._batched and self.asked[0].sampling.num_choices == 1
+
+    @property
+    def _batched(self) -> bool:
+        prompts = self._prompts
+        return isinstance(prompts, list) and not (prompts and isinstance(prompts[0], int))
+
+    @property
+    def _prompts(self) -> Any:
+        return self.text if self.input_ids is None else self.input_ids
+
+    @cached_property
+    def asked(self) -> list[Asked]:
+        """What is asked, prompt by prompt."""
+        prompts: list[str | list[int]] = self._prompts if self._batched else [self._prompts]
+        count = len(prompts)
+        samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)
+        samplings = _each("sampling_params", samplings, count)
+        rids = _each("rid", self.rid, count)
+        salts = _each("cache_salt", self.cache_salt, count)
+        starts = _each("logprob_start_len", self.logprob_start_len, count)
+        tops = _each("top_logprobs_num", self.top_logprobs_num, count)
+        wanted = _each("return_logprob", self.return_logprob, count)
+        each = zip(prompts, samplings, rids, salts, wanted, tops, starts, strict=True)
+        return [_asked(*one) for one in each]
+
+
+def _asked(
+    prompt: str | list[int],
+    sampling: GenerateSampling,
+    rid: str | None,
+    salt: str | None,
+    wanted: bool | None,
+    top: int | None,
+    start: int | None,
+) -> Asked:
+    top = (top or 0) if wanted else None
+    start = None if top is None or start is None or start < 0 else start
+    update = {
+        "logprobs": top,
+        "prompt_logprobs": None if start is None else top,
+        "cache_salt": salt,
+    }
+    return Asked(prompt, sampling.model_copy(update=update), rid, top, start)
+
+
+def _each(name: str, value: Any, count: int) -> list[Any]:
+    """The value of each of `count` prompts; a list must have as many."""
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise invalid_option(name, f"{name} must have {count} entries, one a prompt")
+    return value

@@ -1,0 +1,74 @@
+"""A span for every request that generates, under OpenTelemetry's names for generative AI.
+
+Its packages are the extra `otel`, imported only when asked for.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from serve.telemetry.record import Generated, RecordHandler, RequestRecord
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+
+OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+NS = 1_000_000_000
+
+
+def trace_to(endpoint: str, model_name: str) -> tuple[RecordHandler, Callable[[], object]]:
+    """Spans go to the collector at `endpoint` (OTLP over HTTP), from a thread of their own, some
+    seconds later; the second result sends those that wait."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
+    return spans(processor, model_name), processor.force_flush
+
+
+def spans(processor: "SpanProcessor", model_name: str) -> RecordHandler:
+    """What makes a record a span, and hands it to the SDK's span processor."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import SpanKind, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    provider = TracerProvider(resource=Resource.create({"service.name": "eagle3-serve"}))
+    provider.add_span_processor(processor)
+    tracer, parents = provider.get_tracer("eagle3-jax"), TraceContextTextMapPropagator()
+
+    def trace(record: RequestRecord) -> None:
+        if record.generated is None:
+            return
+        attributes = _attributes(record, record.generated, model_name)
+        span = tracer.start_span(
+            f"{attributes['gen_ai.operation.name']} {model_name}",
+            context=parents.extract(dict(record.headers)),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            start_time=record.began_ns,
+        )
+        if record.status >= 400:
+            span.set_status(StatusCode.ERROR)
+        span.end(record.began_ns + int(record.duration * NS))
+
+    return trace
+
+
+def _attributes(record: RequestRecord, generated: Generated, model_name: str) -> dict[str, Any]:
+    fields = record.fields()
+    attributes = {
+        "gen_ai.operation.name": OPERATIONS.get(record.path, "generate_content"),
+        "gen_ai.provider.name": "eagle3-jax",
+        "gen_ai.request.model": model_name,
+        "gen_ai.request.id": record.request_id,
+        "gen_ai.usage.input_tokens": fields["prompt_tokens"],
+        "gen_ai.usage.cache_read.input_tokens": fields["cached_tokens"],
+        "gen_ai.usage.output_tokens": fields["completion_tokens"],
+        "gen_ai.response.finish_reasons": generated.finish_reasons,
+        "gen_ai.latency.time_to_first_token": record.time_to_first_token,
+        "eagle3.accepted_tokens": fields["accepted_tokens"],
+        "http.request.method": fields["method"],
+        "url.path": fields["path"],
+        "http.response.status_code": record.status,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
