@@ -1,4 +1,4 @@
-"""Imports point down: serve > convert > eagle3_jax > pallas_kernels."""
+"""Imports point down: serve > convert > eagle3_jax > pallas_kernels; in serve/, rightward."""
 
 import ast
 from pathlib import Path
@@ -19,6 +19,37 @@ EXEMPT = {
     "pallas_kernels/bench": {"argparse", "torch"},
 }
 """Commands, and comparisons with torch; nothing else imports it."""
+
+COMMANDS = {"bench", "generate", "inferencex", "plan", "reference", "train"}
+"""Rooms of commands and tools: they may import every other room, and none imports them."""
+ROOMS: dict[str, set[str]] = {
+    "sglang": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
+    "openai": {"telemetry", "chat_format", "asgi", "engine", "pair", "options"},
+    "telemetry": {"asgi", "engine", "options"},
+    "chat_format": {"engine"},
+    "asgi": {"engine"},
+    "hosts": {"pair", "options"},
+    "demo": {"options"},
+    "engine": {"pair", "options"},
+    "pair": {"options"},
+    "options": set(),
+    "page": set(),
+}
+"""The rooms of serve/, and which others each may import: only those that stand further down."""
+NOT_HOUSED = {
+    "bad_words": "pair",
+    "hosts_flags": "options",
+    "notices": "pair",
+    "operation_flags": "options",
+    "options": "options",
+    "training_data": "options",
+}
+"""Modules directly in serve/ that rooms import, and where they belong."""
+NOT_IN_ROOM = {
+    "engine": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
+    "chat_format": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
+}
+"""The engine's room knows no HTTP; chat formats know no bodies of requests or answers."""
 
 
 def imported(path: Path) -> set[str]:
@@ -49,3 +80,49 @@ def test_imports_point_down(floor: str) -> None:
         if (found := imported(path) & (above | NOT_BELOW[floor] | {"tests"}) - exempt(path))
     }
     assert not wrong
+
+
+def rooms_imported(path: Path) -> set[str]:
+    """Rooms of serve/, or names of modules directly in it, that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "serve":
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}".startswith("serve."):
+            names.add(f"{node.module}".split(".")[1])
+        elif isinstance(node, ast.Import):
+            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("serve.")}
+    return names
+
+
+def test_every_folder_of_serve_is_a_room_that_the_matrix_knows() -> None:
+    folders = {path.parent.name for path in (ROOT / "serve").glob("*/*.py")}
+    assert folders <= ROOMS.keys() | COMMANDS
+
+
+def test_the_matrix_of_rooms_has_no_circle() -> None:
+    order = list(ROOMS)
+    for place, (room, below) in enumerate(ROOMS.items()):
+        assert below <= set(order[place + 1 :]), room
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_rightward(room: str) -> None:
+    files = sorted((ROOT / "serve" / room).rglob("*.py"))
+    wrong = {
+        str(path.relative_to(ROOT)): sorted(found)
+        for path in files
+        if (
+            found := ({NOT_HOUSED.get(name, name) for name in rooms_imported(path)} - {room})
+            - ROOMS[room]
+            | imported(path) & NOT_IN_ROOM.get(room, set())
+        )
+    }
+    assert not wrong
+
+
+def test_the_engines_room_names_no_http_status() -> None:
+    for path in (ROOT / "serve" / "engine").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, int):
+                assert not 400 <= node.value < 600, f"{path}:{node.lineno}"
