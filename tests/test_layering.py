@@ -20,7 +20,7 @@ EXEMPT = {
 }
 """Commands, and comparisons with torch; nothing else imports it."""
 
-COMMANDS = {"bench", "generate", "inferencex", "plan", "reference", "train"}
+COMMANDS = {"bench", "generate", "plan", "train"}
 """Rooms of commands and tools: they may import every other room, and none imports them."""
 ROOMS: dict[str, set[str]] = {
     "sglang": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},

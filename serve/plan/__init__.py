@@ -1,1 +1,1 @@
-"""What a pair of models costs on a GPU, said before there is one."""
+"""Capacity planning: memory and speed of a pair of models on GPUs."""

@@ -38,7 +38,7 @@ class AbstractPair:
 
 @dataclass(frozen=True)
 class Fit:
-    """The least number of these GPUs that hold a pair, and the tokens of KV they hold beside it."""
+    """The least number of these GPUs that hold a pair, and the tokens of KV they hold too."""
 
     gpu: str
     devices: int

@@ -24,7 +24,7 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
-    """Rates, and beside them what drafts are worth where there is a draft."""
+    """Rates, and what drafts are worth where there is a draft."""
     from matplotlib.figure import Figure
 
     options = plan.options

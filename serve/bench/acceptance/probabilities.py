@@ -1,6 +1,6 @@
-"""What theory says of accepting a draft from q under the target's law p, for one position.
+"""The probability of accepting a draft from q where the target's distribution is p.
 
-Coupled: arXiv 2408.07978. All in float64, from the laws alone: nothing is drawn.
+Coupled: arXiv 2408.07978. All in float64, from the probabilities alone: nothing is drawn.
 """
 
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ class Acceptance:
 
     @classmethod
     def of(cls, p: np.ndarray, q: np.ndarray) -> "Acceptance":
-        """For two laws over the same tokens, which are normalised here."""
+        """For two distributions over the same tokens, which are normalised here."""
         p, q = p / p.sum(dtype=np.float64), q / q.sum(dtype=np.float64)
         distance = float(np.abs(p - q).sum() / 2)
         likely = p[p > 0]
@@ -38,9 +38,9 @@ class Acceptance:
         )
 
     @classmethod
-    def mean(cls, laws: "list[Acceptance]") -> "Acceptance":
+    def mean(cls, positions: "list[Acceptance]") -> "Acceptance":
         """Over positions."""
-        return cls(*(float(np.mean([getattr(a, f.name) for a in laws])) for f in fields(cls)))
+        return cls(*(float(np.mean([getattr(a, f.name) for a in positions])) for f in fields(cls)))
 
 
 def coupled_acceptance(p: np.ndarray, q: np.ndarray) -> float:

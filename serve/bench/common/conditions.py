@@ -1,4 +1,4 @@
-"""Under what conditions a figure was taken, and the one that we set ourselves: the core."""
+"""Conditions of a measurement (machine, load, versions), and pinning to a core."""
 
 import os
 import platform

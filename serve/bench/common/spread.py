@@ -1,4 +1,4 @@
-"""Repeated measurements of one thing, and what is kept of them."""
+"""Median, best and worst of repeated measurements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

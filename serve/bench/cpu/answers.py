@@ -1,4 +1,4 @@
-"""Tokens over time, end to end: whole answers through one engine, prefill included."""
+"""Tokens a second of whole answers through one engine, prefill included."""
 
 import time
 from collections.abc import Sequence

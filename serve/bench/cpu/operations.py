@@ -1,4 +1,4 @@
-"""Where the time of a decode step goes, by operation, from a profile of XLA's own events."""
+"""Time of a decode step by operation, from XLA's profiler."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""Which engines have to give equal outputs."""
+"""The engine configurations that must give equal outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What the router decided along a sequence, recomputed without a cache in float32."""
+"""Router scores and margins along a sequence, recomputed without a cache in float32."""
 
 import jax
 import jax.numpy as jnp

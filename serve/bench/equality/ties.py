@@ -1,4 +1,4 @@
-"""Why two answers to one request differ: the tie rule of docs/architecture.md, applied.
+"""The tie rule of docs/architecture.md: why two answers to one request differ.
 
 Outside exact mode two programs may differ in the last bits of a score. A first difference must
 then be a tie: (a) of processed score + noise within 1e-4, (b) a candidate within 1e-4 of a top-k,

@@ -1,4 +1,4 @@
-"""The two sides of what HTTP costs: an engine driven here, and the server with the same."""
+"""The same requests to an engine in this process and to a server of the same engine."""
 
 import asyncio
 import os

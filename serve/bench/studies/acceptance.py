@@ -1,9 +1,10 @@
-"""Is coupled acceptance what theory computes from the laws, and where does it stand?
+"""Coupled acceptance, measured and as theory computes it from the distributions.
 
-On the embedded pair's held-out prompts at temperature 1, and on synthetic laws, p and q of every
-draft are recorded. The share of drafts accepted is held against the mean of the probability that
-follows from p and q, which is exact; beside it stand the bound, the peers' greedy draft and the
-optimum. Every position's noise is fresh, so the standard error follows from the same numbers.
+On the embedded pair's held-out prompts at temperature 1, and on synthetic distributions, p and q
+of every draft are recorded. The share of drafts accepted is held against the mean of the
+probability that follows from p and q, which is exact; shown too are the bound, the peers' greedy
+draft and the optimum. Every position's noise is fresh, so the standard error follows from the same
+numbers.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from eagle3_jax.sampling import sample
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.sampling_rows import SamplingRows
 from serve.bench.acceptance.probabilities import Acceptance
-from serve.bench.acceptance.recorded_rounds import BATCH, Draft, RecordedRounds
+from serve.bench.acceptance.recorded_rounds import BATCH, RecordedRounds
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
 from serve.bench.common.flags import (
@@ -47,7 +48,7 @@ UNCERTAIN = 0.5
 """Nats of mean target entropy from which coupling has to beat a greedy draft."""
 SYNTHETIC_GAPS = (0.3, 0.7, 1.2)
 """Noise on the draft's logits; the target's have a deviation of 2."""
-SYNTHETIC_VOCAB, SYNTHETIC_LAWS, SYNTHETIC_DRAWS = 2000, 30, 400
+SYNTHETIC_VOCAB, SYNTHETIC_PAIRS, SYNTHETIC_DRAWS = 2000, 30, 400
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def print_result(console: Console, record: AcceptanceRecord) -> None:
 def check_acceptance(
     pair: LoadedPair, prompts: Sequence[HeldOutPrompt], k: int, temperature: float = 1.0
 ) -> AcceptanceRecord:
-    """Rows of the pair by category, then of synthetic laws."""
+    """Rows of the pair by category, then of synthetic distributions."""
     rows = [*pair_rows(pair, prompts, k, temperature), *synthetic_rows(temperature)]
     return AcceptanceRecord(k, temperature, rows, [f for row in rows for f in row.failures])
 
@@ -158,41 +159,37 @@ def pair_rows(
             batch = chosen[start : start + BATCH]
             options = [replace(sampling, seed=i) for i, _ in batch]
             recorded = recorder.drafts([ids for _, ids in batch], options)
-            drafts += [(_law(draft), draft.accepted) for draft in recorded]
+            drafts += [(Acceptance.of(draft.p, draft.q), draft.accepted) for draft in recorded]
         rows.append(summarize(category, drafts))
     return rows
 
 
 def synthetic_rows(temperature: float, seed: int = 0) -> list[AcceptanceRow]:
-    """Random laws and drafts at several distances from them, drawn by the engine's sampler."""
+    """Random distributions, and drafts at several distances: the engine's sampler draws."""
     rng, rows = np.random.default_rng(seed), []
     for gap in SYNTHETIC_GAPS:
         drafts: list[tuple[Acceptance, bool]] = []
-        for index in range(SYNTHETIC_LAWS):
+        for index in range(SYNTHETIC_PAIRS):
             target = rng.normal(scale=2.0, size=SYNTHETIC_VOCAB)
             draft = target + rng.normal(scale=gap, size=SYNTHETIC_VOCAB)
-            law = Acceptance.of(*(np.exp(x / temperature) for x in (target, draft)))
-            drafts += [(law, bool(same)) for same in _draws(target, draft, temperature, index)]
+            theory = Acceptance.of(*(np.exp(x / temperature) for x in (target, draft)))
+            drafts += [(theory, bool(same)) for same in _draws(target, draft, temperature, index)]
         rows.append(summarize(f"synthetic, gap {gap:g}", drafts))
     return rows
 
 
 def summarize(category: str, drafts: Iterable[tuple[Acceptance, bool]]) -> AcceptanceRow:
     """The row of these drafts: what theory says of each, and whether it was accepted."""
-    laws, accepted = (list(column) for column in zip(*drafts, strict=True))
-    variance = sum(law.coupled * (1 - law.coupled) for law in laws)
+    theory, accepted = (list(column) for column in zip(*drafts, strict=True))
+    variance = sum(one.coupled * (1 - one.coupled) for one in theory)
     return AcceptanceRow(
         category,
-        len(laws),
+        len(theory),
         measured=float(np.mean(accepted)),
-        standard_error=math.sqrt(max(variance, 0.0)) / len(laws),
-        computed=Acceptance.mean(laws),
-        weakest_margin=min(law.coupled - law.bound for law in laws),
+        standard_error=math.sqrt(max(variance, 0.0)) / len(theory),
+        computed=Acceptance.mean(theory),
+        weakest_margin=min(one.coupled - one.bound for one in theory),
     )
-
-
-def _law(draft: Draft) -> Acceptance:
-    return Acceptance.of(draft.p, draft.q)
 
 
 def _draws(target: np.ndarray, draft: np.ndarray, temperature: float, seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Throughput over concurrency: k chosen by the engine beside k = 0, a fixed k, and no draft.
+"""Throughput over concurrency: k chosen by the engine, k = 0, a fixed k, and no draft.
 
 All servers run on one core, the client on another. At every load they take turns, so
 that a machine that slows down slows all of them; two of them are the same, and what they differ by

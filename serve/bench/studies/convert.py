@@ -1,4 +1,4 @@
-"""What a conversion costs: memory, time beside a copy on the same disk, and being killed."""
+"""Cost of eagle3-convert: memory, time against a copy on the same disk, and being killed."""
 
 import argparse
 import os

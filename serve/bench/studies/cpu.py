@@ -1,4 +1,4 @@
-"""The CPU benchmark: every ratio that the README quotes, in one record."""
+"""Plain decoding and speculative rounds on one CPU core, in one record."""
 
 import argparse
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def print_result(console: Console, record: CpuRecord) -> None:
 
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
-    """Plain decoding beside its peers, the byte floor, and where the time goes."""
+    """Plain decoding and its peers, the byte floor, and where the time goes."""
     table = titled("Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread")
     headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
     for heading in headings:

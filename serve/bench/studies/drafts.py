@@ -1,4 +1,4 @@
-"""Several drafts for one target: how much of each is accepted, and that none changes an answer."""
+"""Several drafts for one target: accept length of each, and that none changes an answer."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence

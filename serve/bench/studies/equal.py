@@ -1,4 +1,4 @@
-"""Are outputs equal whatever k, batch, preemption and run? Coupled sampling's promise, counted.
+"""Equality of outputs over k, batch, preemption and run: coupled sampling's promise, counted.
 
 All prompts run under all sampling settings through one engine per case. Outside exact mode every
 answer is compared with plain decoding one sequence at a time, and a difference must be a tie

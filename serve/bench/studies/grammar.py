@@ -1,4 +1,4 @@
-"""Answers with a schema: are they valid, are they plain decoding's, and what do neighbours pay."""
+"""Structured output: validity, equality with plain decoding, and the cost for other requests."""
 
 import argparse
 import json
@@ -103,7 +103,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, result: StructuredRecord) -> None:
-    """How many answers are right, and the cost of a schema for those beside it."""
+    """How many answers are right, and the cost of a schema for other requests of the batch."""
     k, count = result.num_speculative_tokens, result.generations
     console.print(
         f"{count} generations by schema, temperature {result.temperature:g}, k={k}: "

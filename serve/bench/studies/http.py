@@ -1,4 +1,4 @@
-"""What HTTP costs: the server's throughput and first tokens beside the same engine's offline.
+"""The cost of HTTP: throughput and first tokens of a server and of the same engine offline.
 
 Both engines compute on one core, HTTP and the client have another. The same prompts go to each in
 turn, by so many clients or at the same random moments, so that a machine that slows down slows

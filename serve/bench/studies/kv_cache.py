@@ -1,4 +1,4 @@
-"""What a smaller KV cache costs: accept length, right answers, and how far the law moves.
+"""The cost of a smaller KV cache: accept length, right answers, how far probabilities move.
 
 Every cache answers the same prompts greedily with the same draft. Then all are asked what they
 think of the first one's answers, token by token, with the context in the cache of theirs.
@@ -154,11 +154,11 @@ def compare_caches(
         )
         rows, answers = measure_accept(engine, pair.tokenizer, prompts, greedy)
         given = given or answers
-        told = answer_logprobs(engine, prompts, given)
-        expected = expected or told
-        moved = fmean(abs(a - b) for a, b in zip(told, expected, strict=True))
+        logprobs = answer_logprobs(engine, prompts, given)
+        expected = expected or logprobs
+        moved = fmean(abs(a - b) for a, b in zip(logprobs, expected, strict=True))
         same = fmean(a == b for a, b in zip(answers, given, strict=True))
-        results.append(CacheResult(cache, rows, same, -fmean(told), moved))
+        results.append(CacheResult(cache, rows, same, -fmean(logprobs), moved))
         say(f"{cache}: accept length {rows[-1].accept_length:.2f}")
     return CacheRecord(k, kv_cache_scale, len(prompts), results)
 
@@ -170,24 +170,26 @@ def answer_logprobs(
     sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     given = zip(prompts, answers, strict=True)
     texts = [[*prompt.token_ids, *answer] for prompt, answer in given]
-    told = prompt_logprobs(engine, [Request(f"{i}", t, sampling) for i, t in enumerate(texts)])
+    by_request = prompt_logprobs(
+        engine, [Request(f"{i}", t, sampling) for i, t in enumerate(texts)]
+    )
     found = []
     for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
         for position in range(len(prompt.token_ids), len(text)):
-            entry = told[f"{index}"][position]
+            entry = by_request[f"{index}"][position]
             assert entry is not None, "only the first token of a prompt has none"
             found.append(entry[text[position]].logprob)
     return found
 
 
 def prompt_logprobs(engine: EngineLike, requests: Sequence[Request]) -> dict[str, PromptLogprobs]:
-    """What the engine tells of each prompt's tokens, by request id."""
+    """Log-probabilities of each prompt's tokens, by request id."""
     for request in requests:
         engine.add(request)
-    told: dict[str, PromptLogprobs] = {}
+    found: dict[str, PromptLogprobs] = {}
     while engine.has_work:
-        told |= {output.request_id: output.prompt_logprobs for output in engine.step()}
-    return told
+        found |= {output.request_id: output.prompt_logprobs for output in engine.step()}
+    return found
 
 
 def measure_kv_scales(
@@ -218,10 +220,10 @@ def measure_kv_scales(
         engine.step()
         peaks = peaks.merged(engine.kv_peaks())
     stats = engine.stats()
-    told = {
+    measured_on = {
         "headroom": HEADROOM,
         "prompts": len(prompts),
         "prompt_tokens": stats.prompt_tokens,
         "answer_tokens": stats.generation_tokens,
     }
-    return peaks.scales, told
+    return peaks.scales, measured_on

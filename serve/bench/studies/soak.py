@@ -1,4 +1,4 @@
-"""Hours in minutes: random traffic against a real server process, then a count of what it lost.
+"""Random traffic against a real server process, then a check for leaks.
 
 Clients stream or not, sample or not, hang up in the middle, and ask for things that are refused,
 while the page pool is small enough for preemptions. Afterwards no request may run or wait, no

@@ -1,4 +1,4 @@
-"""How far a sweep is, on standard error."""
+"""Progress bar of a sweep, on standard error."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What must be true of a round compiled at its real size, said as a list of what is not."""
+"""Checks of a round compiled at its real size, as a list of what does not hold."""
 
 from collections.abc import Iterator, Sequence
 

@@ -91,8 +91,8 @@ def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
         if isinstance(report, Failure):
             continue
         yield f"\n{_name(report.options)}:"
-        told = sorted(report.collectives.items(), key=lambda item: -item[0].nbytes * item[1])
-        for one, count in told:
+        traffic = sorted(report.collectives.items(), key=lambda item: -item[0].nbytes * item[1])
+        for one, count in traffic:
             loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"
             yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
 

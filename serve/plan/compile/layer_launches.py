@@ -1,4 +1,4 @@
-"""What one MoE layer of the round launches."""
+"""Launches of one MoE layer of the round."""
 
 import re
 import time

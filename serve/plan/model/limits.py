@@ -1,4 +1,4 @@
-"""What no longer fits into 32 bits: offsets into a pool or a stack of weights, ids of rows."""
+"""Checks for 32-bit overflow: offsets into a pool or a stack of weights, ids of rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

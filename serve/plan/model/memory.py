@@ -1,4 +1,4 @@
-"""What lies in a device's memory, and how many tokens of KV fit beside it."""
+"""What lies in a device's memory, and how many tokens of KV fit too."""
 
 import math
 from dataclasses import dataclass, replace

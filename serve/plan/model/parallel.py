@@ -1,4 +1,4 @@
-"""Over how many devices a pair lies; the rules of what is split are `eagle3_jax.mesh`'s."""
+"""Parallelism of a pair: over how many devices it lies; `eagle3_jax.mesh` has what is split."""
 
 from dataclasses import dataclass, replace
 

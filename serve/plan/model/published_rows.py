@@ -1,4 +1,4 @@
-"""Figures that others published of this pair, beside what the model says of their setup."""
+"""Figures that others published of this pair, compared with the model."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,7 +85,7 @@ class Compared:
 
 
 def compare_published(architecture: type[TargetConfig] = TargetConfig) -> list[Compared]:
-    """Every published figure of targets of this architecture, beside both limits."""
+    """Every published figure of targets of this architecture, with both limits."""
     setups = (setup for setup in SETUPS if isinstance(setup.target, architecture))
     return [found for setup in setups for found in _compare(setup)]
 

@@ -65,7 +65,7 @@ class Load:
         return one.seconds / self.plain_s
 
     def speedup(self, one: Round) -> float:
-        """Tokens a second beside those of plain steps."""
+        """Tokens a second over those of plain steps."""
         return one.accept_length / self.break_even(one)
 
 

@@ -1,12 +1,16 @@
 """The command's flags, records and exit statuses."""
 
+import ast
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from serve.bench.cli import main
+from serve.bench import studies
+from serve.bench.cli import STUDIES, main
 from serve.bench.common.conditions import conditions
 from serve.bench.common.record import write_record
 from serve.bench.common.spread import Spread
@@ -50,6 +54,23 @@ def test_a_missing_checkpoint_is_one_line_and_status_2(
     absent = str(tmp_path / "absent")
     assert main(["accept", absent, "--draft", absent]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_study_is_one_module_with_flags_run_and_tables() -> None:
+    modules = {path.stem: path for path in Path(studies.__path__[0]).glob("[!_]*.py")}
+    assert set(modules) == {name.replace("-", "_") for name in STUDIES}
+    for path in modules.values():
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        names |= {a.name for node in body if isinstance(node, ast.ImportFrom) for a in node.names}
+        assert names >= {"add_flags", "run", "print_result"}, path.name
+
+
+def test_the_list_of_studies_imports_none_of_them() -> None:
+    code = "import sys; from serve.bench.cli import parse_bench_flags as parse\n"
+    code += "try: parse(['--help'])\nexcept SystemExit: sys.exit('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and "kv-cache" in done.stdout
 
 
 def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:

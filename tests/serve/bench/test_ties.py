@@ -1,4 +1,4 @@
-"""The tie rule on constructed cases, and as a law of the sampler it is about."""
+"""The tie rule on constructed cases, and as a property of the sampler it is about."""
 
 import math
 from typing import Any
