@@ -8,6 +8,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.paged_kv import PagedKV
+
 KV_SCALE = 0.25
 
 
@@ -47,20 +49,21 @@ class PagedCase:
         rows = jax.random.normal(key, (self.pages, self.page_size, *row), jnp.bfloat16)
         return (rows / KV_SCALE).astype(self.kv_dtype) if self.fp8 else rows
 
-    def table(self, key: Array) -> Int[Array, "batch pages_per_seq"]:
+    def _table(self, key: Array) -> Int[Array, "batch pages_per_seq"]:
         """Pages in random order, none of them twice."""
         return jax.random.permutation(key, self.pages - 1).reshape(self.batch, -1) + 1
 
-    def positions(self) -> Int[Array, "batch q_len"]:
+    def _positions(self) -> Int[Array, "batch q_len"]:
         """Of the rows; those of a tree's nodes are all the last before it."""
         first = self.context - self.q_len
         rows = jnp.full(self.q_len, first - 1) if self.tree else first + jnp.arange(self.q_len)
         return jnp.broadcast_to(rows.astype(jnp.int32), (self.batch, self.q_len))
 
-    def options(self, *scales: str) -> dict[str, Array]:
-        """The arguments that only some cases have."""
-        found = {name: jnp.float32(KV_SCALE) for name in scales if self.fp8}
-        return found | ({"ancestors": self._ancestors()} if self.tree else {})
+    def view(self, key: Array, *pools: Array) -> PagedKV:
+        """These pools as the rows see them, pages in an order drawn by the key."""
+        scales = tuple(jnp.float32(KV_SCALE) if self.fp8 else None for _ in pools)
+        ancestors = self._ancestors() if self.tree else None
+        return PagedKV(pools, scales, self._table(key), self._positions(), ancestors)
 
     def _ancestors(self) -> Bool[Array, "batch q_len nodes"]:
         """Of a binary tree: node i hangs on (i - 1) // 2."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.fp8_matmul.quantize import to_fp8_runs
@@ -31,6 +31,7 @@ from pallas_kernels.paged_kernel import (
     positions_of_rows,
     rows_at,
 )
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.triton import launch, load, store, whole
 
 
@@ -75,11 +76,7 @@ def attend_in_parts(
     *,
     name: str,
     queries: Sequence[Float[Array, "batch rows _"]],
-    pools: Sequence[Float[Array, "slots _"]],
-    scales: Sequence[Float[Array, ""] | None],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    ancestors: Bool[Array, "batch q_len nodes"] | None,
+    paged: PagedKV,
     dim: int,
     row_tiles: int,
     tiles: Tiles,
@@ -88,20 +85,19 @@ def attend_in_parts(
 
     kernel(*queries, *pools, *scales, table, positions, ancestors, out, log_mass, tiles=, nodes=).
     """
-    batch, rows, _ = queries[0].shape
+    (batch, rows, _), ancestors = queries[0].shape, paged.ancestors
     nodes = 0 if ancestors is None else ancestors.shape[-1]
     # Without a tree nothing is read in its place, and something made for it would be a launch.
-    mask = positions if ancestors is None else ancestors.astype(jnp.int8)
-    sequences = (page_table, positions, mask)
-    scalars = [jnp.ones(1) if scale is None else scale.reshape(1) for scale in scales]
+    mask = paged.positions if ancestors is None else ancestors.astype(jnp.int8)
+    sequences = (paged.page_table, paged.positions, mask)
     parts, log_mass = launch(
         partial(kernel, tiles=tiles, nodes=nodes),
         name=name,
         grid=(row_tiles, tiles.splits, batch),
         in_specs=[
             *map(_of_sequence, queries),
-            *map(whole, pools),
-            *(pl.BlockSpec((None,), lambda t, s, b: (0,)) for _ in scalars),
+            *map(whole, paged.flat_pools),
+            *(pl.BlockSpec((None,), lambda t, s, b: (0,)) for _ in paged.factors),
             *map(_of_sequence, sequences),
         ],
         out_specs=(
@@ -114,7 +110,7 @@ def attend_in_parts(
         ),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-    )(*queries, *pools, *scalars, *sequences)
+    )(*queries, *paged.flat_pools, *paged.factors, *sequences)
     return parts, log_mass
 
 

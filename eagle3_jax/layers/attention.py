@@ -1,8 +1,11 @@
-"""Plain causal attention over a whole sequence: the cache-free form of every attention layer."""
+"""What attention layers share: the cache-free form, and the cache as the kernels take it."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from eagle3_jax.cache import KVPools, PageView, rows_and_scale
+from pallas_kernels import PagedKV
 
 
 def causal_attention(
@@ -18,3 +21,9 @@ def causal_attention(
     causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhqs,bshd->bqhd", weights.astype(v.dtype), v)
+
+
+def paged_kv(pools: KVPools, pages: PageView) -> PagedKV:
+    """A layer's pools with what this call sees of them."""
+    rows, scales = zip(*map(rows_and_scale, pools), strict=True)
+    return PagedKV(rows, scales, pages.page_table, pages.positions, pages.ancestors)

@@ -6,7 +6,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import KVPools, PageView, rows_and_scale, with_rows
-from eagle3_jax.layers.attention import causal_attention
+from eagle3_jax.layers.attention import causal_attention, paged_kv
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.norm import RMSNorm, head_norms
 from eagle3_jax.layers.quantized import kernel_format
@@ -134,17 +134,7 @@ class GQAttention(nnx.Module):
                 k_scale=k_scale,
                 v_scale=v_scale,
             )
+        pools = with_rows(pools[0], keys), with_rows(pools[1], values)
         with jax.named_scope("gqa_decode"):
-            heads = gqa_decode(
-                q,
-                keys,
-                values,
-                pages.page_table,
-                pages.positions,
-                scale=self.scale,
-                ancestors=pages.ancestors,
-                k_scale=k_scale,
-                v_scale=v_scale,
-                then=kernel_format(self.o_proj.kernel),
-            )
-        return heads, (with_rows(pools[0], keys), with_rows(pools[1], values))
+            paged, then = paged_kv(pools, pages), kernel_format(self.o_proj.kernel)
+            return gqa_decode(q, paged, scale=self.scale, then=then), pools

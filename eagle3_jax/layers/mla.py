@@ -13,13 +13,20 @@ from jaxtyping import Array, Float
 
 from eagle3_jax.cache import KVPool, KVPools, PageView, rows_and_scale, with_rows
 from eagle3_jax.config import LatentAttentionConfig
-from eagle3_jax.layers.attention import causal_attention
+from eagle3_jax.layers.attention import causal_attention, paged_kv
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
 from eagle3_jax.mesh import MeshAxes
-from pallas_kernels import absorb_query, cache_latents, joint_matmul, mla_decode, mla_prefill
+from pallas_kernels import (
+    PagedKV,
+    absorb_query,
+    cache_latents,
+    joint_matmul,
+    mla_decode,
+    mla_prefill,
+)
 from pallas_kernels.quantized import Rows
 
 EXPANDED_ROWS = 256
@@ -89,7 +96,8 @@ class MLAttention(nnx.Module):
             q_low, pool = self._cache(*self._compress(x, norm), rope, pools[0], pages)
             expanded = x.shape[1] >= EXPANDED_ROWS and pages.ancestors is None
             attend = self._attend_expanded if expanded else self._attend_absorbed
-            heads, pools = attend(self._queries(q_low), rope, pool, pages), (pool,)
+            pools = (pool,)
+            heads = attend(self._queries(q_low), rope, paged_kv(pools, pages))
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
@@ -169,22 +177,16 @@ class MLAttention(nnx.Module):
         self,
         queries: Float[Array, "batch q_len heads qk"],
         rope: RopeTables,
-        pool: KVPool,
-        pages: PageView,
+        paged: PagedKV,
     ) -> Float[Array, "batch q_len heads v"]:
         with jax.named_scope("mla_absorb_query"):
             q, q_rope = absorb_query(queries, self.kv_b_proj.key_kernel.get_value(), *rope)
-        latents, kv_scale = rows_and_scale(pool)
         with jax.named_scope("mla_decode"):
             return mla_decode(
                 q,
                 q_rope,
-                latents,
-                pages.page_table,
-                pages.positions,
+                paged,
                 scale=self.scale,
-                ancestors=pages.ancestors,
-                kv_scale=kv_scale,
                 value_kernel=self.kv_b_proj.value_kernel.get_value(),
             )
 
@@ -192,20 +194,15 @@ class MLAttention(nnx.Module):
         self,
         queries: Float[Array, "batch q_len heads qk"],
         rope: RopeTables,
-        pool: KVPool,
-        pages: PageView,
+        paged: PagedKV,
     ) -> Float[Array, "batch q_len heads v"]:
         q_nope, q_rope = jnp.split(queries, [self.config.qk_nope_head_dim], axis=-1)
-        latents, kv_scale = rows_and_scale(pool)
         with jax.named_scope("mla_prefill"):
             return mla_prefill(
                 q_nope,
                 rotate_interleaved(q_rope, rope),
-                self.kv_b_proj.key_kernel.get_value(),
-                self.kv_b_proj.value_kernel.get_value(),
-                latents,
-                pages.page_table,
-                pages.positions,
+                paged,
                 scale=self.scale,
-                kv_scale=kv_scale,
+                key_kernel=self.kv_b_proj.key_kernel.get_value(),
+                value_kernel=self.kv_b_proj.value_kernel.get_value(),
             )

@@ -134,11 +134,12 @@ def _grouped(arguments: Arguments) -> Peer:
 
 def _context(arguments: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries [batch, rows * heads, width], the context without pages, and its latents."""
-    q_latent, q_rope, pool, table = arguments[:4]
+    q_latent, q_rope, paged = arguments[:3]
+    (pool,) = paged.pools
     if pool.dtype != q_latent.dtype:
         raise NotImplementedError(f"queries of {q_latent.dtype} on a context of {pool.dtype}")
     query = jnp.concatenate([q_latent, q_rope], axis=-1)
-    rows = jnp.take(pool, table, axis=0).reshape(query.shape[0], -1, query.shape[-1])
+    rows = jnp.take(pool, paged.page_table, axis=0).reshape(query.shape[0], -1, query.shape[-1])
     query = query.reshape(query.shape[0], -1, query.shape[-1])
     return _tensor(query), _tensor(rows), _tensor(rows[..., : q_latent.shape[-1]])
 

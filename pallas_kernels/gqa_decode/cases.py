@@ -10,6 +10,7 @@ from pallas_kernels.case import Case
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.gqa_decode import pallas, reference
 from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.quantized import QuantFormat, QuantizedRows
 from pallas_kernels.shapes import GROUPED_ATTENTION, GroupedAttention
 
@@ -53,14 +54,13 @@ def _case(shape: GroupedAttention, paged: PagedCase, then: QuantFormat | None = 
     )
 
 
-def _run(operation: Any, then: QuantFormat | None, *arrays: Any) -> Any:
-    *inputs, options = arrays
-    return operation(*inputs, scale=128**-0.5, then=then, **options)
+def _run(operation: Any, then: QuantFormat | None, q: Any, paged: PagedKV) -> Any:
+    return operation(q, paged, 128**-0.5, then=then)
 
 
-def _reference(*inputs: Any, then: QuantFormat | None, **options: Any) -> Any:
+def _reference(q: Any, paged: PagedKV, scale: float, *, then: QuantFormat | None) -> Any:
     """With the heads as the product would quantise them."""
-    heads = reference.gqa_decode(*inputs, **options)
+    heads = reference.gqa_decode(q, paged, scale)
     if then is None:
         return heads
     values, scale = quantize(heads.reshape(-1, heads.shape[-1]), grouped=True)
@@ -73,9 +73,5 @@ def _example(shape: GroupedAttention, paged: PagedCase, seed: int) -> tuple[Any,
     row = shape.kv_heads, shape.head_dim
     return (
         paged.queries(keys[0], shape.heads, shape.head_dim),
-        paged.pool(keys[1], *row),
-        paged.pool(keys[2], *row),
-        paged.table(keys[3]),
-        paged.positions(),
-        paged.options("k_scale", "v_scale"),
+        paged.view(keys[3], paged.pool(keys[1], *row), paged.pool(keys[2], *row)),
     )

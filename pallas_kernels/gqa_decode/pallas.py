@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.split_kv import (
@@ -42,35 +43,25 @@ def choose_tiles(rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike) -> T
 
 def gqa_decode(
     q: Float[Array, "batch q_len heads head_dim"],
-    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    *,
+    paged: PagedKV,
     scale: float,
-    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
-    k_scale: Float[Array, ""] | None = None,
-    v_scale: Float[Array, ""] | None = None,
+    *,
     then: QuantFormat | None = None,
     tiles: Tiles | None = None,
 ) -> Rows:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
-    _, page_size, kv_heads, _ = k_pool.shape
+    kv_heads = paged.pools[0].shape[2]
     shared = heads // kv_heads
     tiles = tiles or choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
     kernel = partial(
-        _attend_part, shared=shared, page_size=page_size, scale=scale * math.log2(math.e)
+        _attend_part, shared=shared, page_size=paged.page_size, scale=scale * math.log2(math.e)
     )
     parts = attend_in_parts(
         kernel,
         name="gqa_decode",
         queries=(q.reshape(batch, -1, head_dim),),
-        pools=tuple(pool.reshape(-1, kv_heads * head_dim) for pool in (k_pool, v_pool)),
-        scales=(k_scale, v_scale),
-        page_table=page_table,
-        positions=positions,
-        ancestors=ancestors,
+        paged=paged,
         dim=head_dim,
         row_tiles=kv_heads * pl.cdiv(q_len * shared, tiles.rows),
         tiles=tiles,

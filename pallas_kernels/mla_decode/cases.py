@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels.case import Case
 from pallas_kernels.mla_decode import pallas, reference
 from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
 
 SCALE, VALUE = 192**-0.5, 128
@@ -40,11 +41,10 @@ def _with_values(shape: LatentAttention, paged: PagedCase) -> Case:
     matrices = shape.heads * shape.kv_lora * VALUE
 
     def example(seed: int) -> tuple[Any, ...]:
-        *inputs, options = bare.example(seed)
         kernel = jax.random.normal(
             jax.random.key(seed + 1), (shape.heads, shape.kv_lora, VALUE), jnp.bfloat16
         )
-        return *inputs, options | {"value_kernel": kernel * shape.kv_lora**-0.5}
+        return *bare.example(seed), kernel * shape.kv_lora**-0.5
 
     return replace(
         bare,
@@ -77,9 +77,8 @@ def _case(shape: LatentAttention, paged: PagedCase) -> Case:
     )
 
 
-def _run(operation: Any, *arrays: Any) -> Any:
-    *inputs, options = arrays
-    return operation(*inputs, scale=SCALE, **options)
+def _run(operation: Any, q: Any, q_rope: Any, paged: PagedKV, value_kernel: Any = None) -> Any:
+    return operation(q, q_rope, paged, SCALE, value_kernel=value_kernel)
 
 
 def _example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:
@@ -87,8 +86,5 @@ def _example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, 
     return (
         paged.queries(keys[0], shape.heads, shape.kv_lora),
         paged.queries(keys[1], shape.heads, shape.rope),
-        paged.pool(keys[2], shape.kv_lora + shape.rope),
-        paged.table(keys[3]),
-        paged.positions(),
-        paged.options("kv_scale"),
+        paged.view(keys[3], paged.pool(keys[2], shape.kv_lora + shape.rope)),
     )

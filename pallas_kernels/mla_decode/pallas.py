@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.mla_decode.values import merge_into_values
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave, merge
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
@@ -47,13 +48,9 @@ def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> Tiles:
 def mla_decode(
     q_latent: Float[Array, "batch q_len heads kv_lora"],
     q_rope: Float[Array, "batch q_len heads rope"],
-    pool: Float[Array, "pages page_size width"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    *,
+    paged: PagedKV,
     scale: float,
-    ancestors: Bool[Array, "batch q_len nodes"] | None = None,
-    kv_scale: Float[Array, ""] | None = None,
+    *,
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
     tiles: Tiles | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
@@ -62,17 +59,13 @@ def mla_decode(
     rows = q_len * heads
     tiles = tiles or choose_tiles(rows, kv_lora, q_latent.dtype)
     kernel = partial(
-        _attend_part, heads=heads, page_size=pool.shape[1], scale=scale * math.log2(math.e)
+        _attend_part, heads=heads, page_size=paged.page_size, scale=scale * math.log2(math.e)
     )
     parts = attend_in_parts(
         kernel,
         name="mla_decode",
         queries=(q_latent.reshape(batch, rows, -1), q_rope.reshape(batch, rows, -1)),
-        pools=(pool.reshape(-1, pool.shape[-1]),),
-        scales=(kv_scale,),
-        page_table=page_table,
-        positions=positions,
-        ancestors=ancestors,
+        paged=paged,
         dim=kv_lora,
         row_tiles=pl.cdiv(rows, tiles.rows),
         tiles=tiles,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from pallas_kernels.case import Case
 from pallas_kernels.mla_prefill import pallas, reference
 from pallas_kernels.paged_case import PagedCase
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
 
 NOPE = VALUE = 128
@@ -45,9 +46,8 @@ def _case(shape: LatentAttention, paged: PagedCase) -> Case:
     )
 
 
-def _run(operation: Any, *arrays: Any) -> Any:
-    *inputs, options = arrays
-    return operation(*inputs, scale=192**-0.5, **options)
+def _run(operation: Any, q: Any, q_rope: Any, keys: Any, values: Any, paged: PagedKV) -> Any:
+    return operation(q, q_rope, paged, 192**-0.5, key_kernel=keys, value_kernel=values)
 
 
 def _example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:
@@ -62,8 +62,5 @@ def _example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, 
         paged.queries(keys[1], shape.heads, shape.rope),
         kernel(keys[2], NOPE),
         kernel(keys[3], VALUE),
-        paged.pool(keys[4], shape.kv_lora + shape.rope),
-        paged.table(keys[5]),
-        paged.positions(),
-        paged.options("kv_scale"),
+        paged.view(keys[5], paged.pool(keys[4], shape.kv_lora + shape.rope)),
     )

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels.paged_kernel import context_length, padded, rows_at, slots_in_pool
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.triton import dot, launch, load, store, whole
 
 SLOTS, LATENTS = 64, 64
@@ -19,18 +20,15 @@ SLOTS, LATENTS = 64, 64
 def expand(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
-    pool: Float[Array, "pool_slots width"],
-    kv_scale: Float[Array, "1"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    page_size: int,
+    paged: PagedKV,
 ) -> tuple[Float[Array, "batch heads slots nope"], Float[Array, "batch heads slots value"]]:
     """Keys without their rotated part, and values; what lies past a sequence's use is not set."""
-    batch, pages_per_seq = page_table.shape
-    heads, slots = key_kernel.shape[0], pages_per_seq * page_size
+    (pool,), (factor,) = paged.flat_pools, paged.factors
+    (batch, pages_per_seq), q_len = paged.page_table.shape, paged.positions.shape[1]
+    heads, slots = key_kernel.shape[0], pages_per_seq * paged.page_size
     sizes = key_kernel.shape[2], value_kernel.shape[2]
     keys, values = launch(
-        partial(_expand_slots, page_size=page_size),
+        partial(_expand_slots, page_size=paged.page_size),
         name="mla_prefill_expand",
         grid=(pl.cdiv(slots, SLOTS), heads, batch),
         in_specs=[
@@ -38,7 +36,7 @@ def expand(
             whole(pool),
             pl.BlockSpec((None,), lambda t, h, b: (0,)),
             pl.BlockSpec((None, pages_per_seq), lambda t, h, b: (b, 0)),
-            pl.BlockSpec((None, positions.shape[1]), lambda t, h, b: (b, 0)),
+            pl.BlockSpec((None, q_len), lambda t, h, b: (b, 0)),
         ],
         out_specs=tuple(
             pl.BlockSpec((None, None, slots, size), lambda t, h, b: (b, h, 0, 0)) for size in sizes
@@ -46,7 +44,7 @@ def expand(
         out_shape=tuple(
             jax.ShapeDtypeStruct((batch, heads, slots, size), key_kernel.dtype) for size in sizes
         ),
-    )(key_kernel, value_kernel, pool, kv_scale, page_table, positions)
+    )(key_kernel, value_kernel, pool, factor, paged.page_table, paged.positions)
     return keys, values
 
 

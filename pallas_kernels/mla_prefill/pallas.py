@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.mla_prefill.expand import expand
@@ -28,6 +28,7 @@ from pallas_kernels.paged_kernel import (
     rows_at,
     slots_in_pool,
 )
+from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.triton import dot, launch, load, store, whole
 from pallas_kernels.tuning import tuned
 
@@ -52,24 +53,17 @@ def choose_tiles(heads: int, dtype: DTypeLike) -> Tiles:
 def mla_prefill(
     q_nope: Float[Array, "batch q_len heads nope"],
     q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+    *,
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
-    pool: Float[Array, "pages page_size width"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    *,
-    scale: float,
-    kv_scale: Float[Array, ""] | None = None,
     tiles: Tiles | None = None,
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
     batch, q_len, heads, _ = q_nope.shape
-    page_size, width = pool.shape[1:]
-    rows, value_dim = pool.reshape(-1, width), value_kernel.shape[2]
-    stored_scale = jnp.ones(1) if kv_scale is None else kv_scale.reshape(1)
-    keys, values = expand(
-        key_kernel, value_kernel, rows, stored_scale, page_table, positions, page_size
-    )
+    (pool,), (factor,), value_dim = paged.flat_pools, paged.factors, value_kernel.shape[2]
+    keys, values = expand(key_kernel, value_kernel, paged)
     tiles = tiles or choose_tiles(heads, q_nope.dtype)
     queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
     of_head = [
@@ -78,23 +72,27 @@ def mla_prefill(
     ]
     out = launch(
         partial(
-            _attend, tiles=tiles, heads=heads, page_size=page_size, scale=scale * math.log2(math.e)
+            _attend,
+            tiles=tiles,
+            heads=heads,
+            page_size=paged.page_size,
+            scale=scale * math.log2(math.e),
         ),
         name="mla_prefill",
         grid=(pl.cdiv(q_len, tiles.rows), heads, batch),
         in_specs=[
             *map(_of_sequence, queries),
             *of_head,
-            whole(rows),
+            whole(pool),
             pl.BlockSpec((None,), lambda t, h, b: (0,)),
-            _of_sequence(page_table),
-            _of_sequence(positions),
+            _of_sequence(paged.page_table),
+            _of_sequence(paged.positions),
         ],
         out_specs=pl.BlockSpec((None, q_len * heads, value_dim), lambda t, h, b: (b, 0, 0)),
         out_shape=jax.ShapeDtypeStruct((batch, q_len * heads, value_dim), q_nope.dtype),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-    )(*queries, keys, values, rows, stored_scale, page_table, positions)
+    )(*queries, keys, values, pool, factor, paged.page_table, paged.positions)
     return out.reshape(batch, q_len, heads, value_dim)
 
 

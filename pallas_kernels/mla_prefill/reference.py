@@ -2,30 +2,28 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels.kv_scale import scaled
+from pallas_kernels.paged_kv import PagedKV
 
 
 def mla_prefill(
     q_nope: Float[Array, "batch q_len heads nope"],
     q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+    *,
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
-    pool: Float[Array, "pages page_size width"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    *,
-    scale: float,
-    kv_scale: Float[Array, ""] | None = None,
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    (pool,), (kv_scale,), positions = paged.pools, paged.scales, paged.positions
     batch, kv_lora = positions.shape[0], key_kernel.shape[1]
-    rows = jnp.take(pool, page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
+    rows = jnp.take(pool, paged.page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
     slots = jnp.arange(rows.shape[1])
     # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
-    written = slots <= positions.max(1, keepdims=True)
-    rows = scaled(jnp.where(written[..., None], rows, 0), kv_scale, q_nope.dtype)
+    rows = scaled(jnp.where(paged.in_use(slots)[..., None], rows, 0), kv_scale, q_nope.dtype)
     latent, rotated = rows[..., :kv_lora], rows[..., kv_lora:]
     keys = jnp.einsum("bsc,hcd->bshd", latent, key_kernel)
     values = jnp.einsum("bsc,hcd->bshd", latent, value_kernel)

@@ -2,26 +2,24 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels.mla_decode import xla
+from pallas_kernels.paged_kv import PagedKV
 
 
 def mla_prefill(
     q_nope: Float[Array, "batch q_len heads nope"],
     q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+    *,
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
-    pool: Float[Array, "pages page_size width"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    positions: Int[Array, "batch q_len"],
-    *,
-    scale: float,
-    kv_scale: Float[Array, ""] | None = None,
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
     with jax.named_scope("mla_absorb_query"):
         q = jnp.einsum("bqhd,hcd->bqhc", q_nope, key_kernel)
-    out = xla.mla_decode(q, q_rope, pool, page_table, positions, scale=scale, kv_scale=kv_scale)
+    out = xla.mla_decode(q, q_rope, paged, scale)
     with jax.named_scope("mla_expand_value"):
         return jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paged import attend, scatter
 from test_quantized import random_array
 
-from pallas_kernels import QuantFormat, gpu, gqa_decode, matmul
+from pallas_kernels import PagedKV, QuantFormat, gpu, gqa_decode, matmul
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.quantized import for_gpu
 
@@ -50,9 +50,11 @@ def oracle(case: Case) -> NDArray[np.float64]:
 
 
 def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
-    call: Callable = jax.jit(gqa_decode, static_argnames=("scale", "implementation"))
-    out = call(*case, scale=SCALE, implementation=implementation, **options)
-    return np.asarray(out).reshape(case[0].shape)
+    def call(query, k_pool, v_pool, table, positions, k_scale=None, v_scale=None):
+        paged = PagedKV((k_pool, v_pool), (k_scale, v_scale), table, positions)
+        return gqa_decode(query, paged, SCALE, implementation=implementation)
+
+    return np.asarray(jax.jit(call)(*case, **options)).reshape(case[0].shape)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +128,11 @@ def test_heads_for_a_float8_product_of_blocks_come_quantised(arch: str):
     weights, _ = random_array(block, 256, 512)
 
     def run(then: QuantFormat | None) -> Any:
-        options: Any = {"scale": 0.1, "implementation": "pallas", "then": then}
-        return jax.jit(lambda *a: gqa_decode(*a, **options))(*arrays, table, positions)
+        def call(query, k_pool, v_pool, table, positions):
+            paged = PagedKV((k_pool, v_pool), (None, None), table, positions)
+            return gqa_decode(query, paged, 0.1, then=then, implementation="pallas")
+
+        return jax.jit(call)(*arrays, table, positions)
 
     with gpu.assume(arch):
         rows, plain = run(block), run(None)
@@ -151,6 +156,7 @@ def bits(values: Any) -> NDArray[np.uint8]:
     return np.asarray(values).view(np.uint8)
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_shapes_that_do_not_fit_are_refused():
     query, k_pool, v_pool, table, positions = make_case([9, 33], 2, 16, 4, 2)
     with pytest.raises(ValueError, match="must be equal"):

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import TypeCheckError
 from numpy.typing import NDArray
 from paged import attend, scatter
 
-from pallas_kernels import mla_decode
+from pallas_kernels import PagedKV, mla_decode
 
 HEADS, KV_LORA, ROPE, SCALE = 3, 16, 8, 0.3
 IMPLEMENTATIONS = ["xla", "reference", "pallas"]
@@ -47,8 +48,12 @@ def oracle(case: Case) -> NDArray[np.float64]:
 
 
 def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
-    call: Callable = jax.jit(mla_decode, static_argnames=("scale", "implementation"))
-    return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
+    def call(q_latent, q_rope, pool, table, positions, kv_scale=None, value_kernel=None):
+        paged = PagedKV((pool,), (kv_scale,), table, positions)
+        chosen = {"value_kernel": value_kernel, "implementation": implementation}
+        return mla_decode(q_latent, q_rope, paged, SCALE, **chosen)
+
+    return np.asarray(jax.jit(call)(*case, **options))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +103,6 @@ def test_with_a_value_kernel_each_head_multiplies_its_mean_of_latents(implementa
     found = run(case, implementation, value_kernel=kernel)
     expected = np.einsum("bqhc,hcd->bqhd", oracle(case), kernel)
     np.testing.assert_allclose(found, expected, atol=2e-5)
-    with pytest.raises(ValueError, match="heads, kv_lora, value"):
-        run(case, implementation, value_kernel=kernel[1:])
 
 
 def test_rows_of_a_sequence_may_be_in_any_order():
@@ -166,9 +169,24 @@ def test_page_size_does_not_change_the_bits(implementation: str):
         np.testing.assert_array_equal(smallest, other)
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_shapes_that_do_not_fit_are_refused():
-    q_latent, q_rope, pool, table, positions = make_case([9, 33], 2, 16, 4)
+    q_latent, q_rope, pool, table, positions = case = make_case([9, 33], 2, 16, 4)
+    with pytest.raises(ValueError, match="heads, kv_lora, value"):
+        run(case, "xla", value_kernel=np.zeros((HEADS - 1, KV_LORA, 10), np.float32))
     with pytest.raises(ValueError, match="latent, then rope"):
         run((q_latent, q_rope, pool[..., :-1], table, positions), "xla")
     with pytest.raises(ValueError, match="page_table"):
         run((q_latent, q_rope, pool, table[:1], positions), "xla")
+
+
+def test_equal_dimensions_are_checked_where_annotations_are():
+    q_latent, q_rope, pool, table, positions = case = make_case([9, 33], 2, 16, 4)
+    kernel = np.zeros((HEADS - 1, KV_LORA, 10), np.float32)
+    for wrong, options in (
+        ((q_latent, q_rope[:1], pool, table, positions), {}),
+        ((q_latent, q_rope, pool, table[:1], positions), {}),
+        (case, {"value_kernel": kernel}),
+    ):
+        with pytest.raises(TypeCheckError):
+            run(wrong, "xla", **options)

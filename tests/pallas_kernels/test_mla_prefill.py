@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from paged import attend, scatter
 
-from pallas_kernels import mla_prefill
+from pallas_kernels import PagedKV, mla_prefill
 
 HEADS, KV_LORA, NOPE, ROPE, VALUE, SCALE = 2, 20, 12, 6, 10, 0.3
 IMPLEMENTATIONS = ["xla", "reference", "pallas"]
@@ -45,8 +45,12 @@ def oracle(case: Case) -> NDArray[np.float64]:
 
 
 def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
-    call: Callable = jax.jit(mla_prefill, static_argnames=("scale", "implementation"))
-    return np.asarray(call(*case, scale=SCALE, implementation=implementation, **options))
+    def call(q_nope, q_rope, keys, values, pool, table, positions, kv_scale=None, ancestors=None):
+        paged = PagedKV((pool,), (kv_scale,), table, positions, ancestors)
+        chosen = {"key_kernel": keys, "value_kernel": values, "implementation": implementation}
+        return mla_prefill(q_nope, q_rope, paged, SCALE, **chosen)
+
+    return np.asarray(jax.jit(call)(*case, **options))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -77,8 +81,11 @@ def test_neither_neighbours_nor_the_table_nor_where_a_chunk_begins_change_the_bi
     np.testing.assert_array_equal(run(alone, "pallas"), expected[:1, 7:])
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_shapes_that_do_not_fit_are_refused():
-    q_nope, q_rope, keys, values, pool, table, positions = make_case([9, 33], 2, 16, 4)
+    q_nope, q_rope, keys, values, pool, table, positions = case = make_case([9, 33], 2, 16, 4)
+    with pytest.raises(ValueError, match="got nodes of a tree"):
+        run(case, "xla", ancestors=np.ones((2, 2, 2), bool))
     with pytest.raises(ValueError, match="latent, then rope"):
         run((q_nope, q_rope, keys, values, pool[..., :-1], table, positions), "xla")
     with pytest.raises(ValueError, match="heads, kv_lora, size"):

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from paged import attend, scatter
 
-from pallas_kernels import gqa_decode, mla_decode
+from pallas_kernels import PagedKV, gqa_decode, mla_decode
 
 LENGTHS = [1, 17, 125]
 """Committed slots; 125 puts a tree on both sides of a chunk of the running softmax."""
@@ -55,10 +55,14 @@ def queries(kind: str, rows: int) -> list[NDArray]:
 
 def run(kind: str, *inputs: NDArray, ancestors: NDArray, implementation: str) -> NDArray:
     operation: Callable = mla_decode if kind == "mla" else gqa_decode
-    call: Callable = jax.jit(operation, static_argnames=("scale", "implementation"))
-    options = {"scale": SCALE, "implementation": implementation}
-    out = call(*inputs, ancestors=ancestors, **options)
-    return np.asarray(out).reshape(inputs[0].shape)
+    number = len(ROWS[kind])
+
+    def call(inputs, ancestors):
+        *queries, table, positions = inputs[: -2 - number] + inputs[-2:]
+        paged = PagedKV(inputs[-2 - number : -2], (None,) * number, table, positions, ancestors)
+        return operation(*queries, paged, SCALE, implementation=implementation)
+
+    return np.asarray(jax.jit(call)(inputs, ancestors)).reshape(inputs[0].shape)
 
 
 def oracle(kind: str, asked: list[NDArray], contexts: list[Any], first: int) -> NDArray[np.float64]:
@@ -88,6 +92,7 @@ def test_nodes_see_the_committed_rows_and_their_own_path(
     np.testing.assert_allclose(found, oracle(kind, asked, contexts, first), atol=5e-6)
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_mask_that_does_not_fit_is_refused(kind: str) -> None:
     _, pools, table, positions = make_case(kind, 0)

@@ -81,9 +81,9 @@ def test_the_proof_notices_a_row_read_too_far(
     """Attention that sees one slot past its position."""
     exact = getattr(layer, name)
 
-    def too_far(*inputs: jax.Array, **options: Any) -> jax.Array:
-        *before, positions = inputs
-        return exact(*before, positions + 1, **options)
+    def too_far(*inputs: Any, **options: Any) -> jax.Array:
+        *queries, paged = inputs
+        return exact(*queries, replace(paged, positions=paged.positions + 1), **options)
 
     monkeypatch.setattr(layer, name, too_far)
     compile_rounds_anew(monkeypatch, executor)

@@ -1,0 +1,79 @@
+"""What paged attention reads: pools of pages, and which of their slots each query sees."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.visibility import visible_slots
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PagedKV:
+    """Pools of keys and values in pages, and what the queries of one call see of them.
+
+    pools: [pages, page_size, *row]: one of latents, or one of keys and one of values.
+    scales: float32, one a pool, which a float8 pool needs: what is stored times it is what is
+        attended to. None for other pools.
+    page_table: slot s of sequence b lies in page `page_table[b, s // page_size]`; pages past the
+        last one that a query sees may be any integer.
+    positions: query (b, j) sees slot s iff s <= positions[b, j] (>= 0).
+    ancestors: where the queries are nodes of a tree, slot positions[b, j] + 1 + i holds node i and
+        is seen too iff ancestors[b, j, i].
+    Slots that no query of a sequence sees may hold anything, NaN included.
+    """
+
+    pools: tuple[Float[Array, "pages page_size *row"], ...]
+    scales: tuple[Float[Array, ""] | None, ...]
+    page_table: Int[Array, "batch pages_per_seq"]
+    positions: Int[Array, "batch q_len"]
+    ancestors: Bool[Array, "batch q_len nodes"] | None = None
+
+    @property
+    def page_size(self) -> int:
+        """Slots of a page."""
+        return self.pools[0].shape[1]
+
+    @property
+    def flat_pools(self) -> tuple[Float[Array, "slots numbers"], ...]:
+        """The pools as kernels index them: a row of numbers for each slot of all pages."""
+        return tuple(
+            pool.reshape(pool.shape[0] * pool.shape[1], math.prod(pool.shape[2:]))
+            for pool in self.pools
+        )
+
+    @property
+    def factors(self) -> tuple[Float[Array, "1"], ...]:
+        """The scales as kernels load them: 1 for a pool that has none."""
+        return tuple(jnp.ones(1) if s is None else s.reshape(1) for s in self.scales)
+
+    def in_use(self, slots: Int[Array, " slots"]) -> Bool[Array, "batch slots"]:
+        """Of given slots, those that some query of a sequence sees."""
+        if self.ancestors is not None:
+            return visible_slots(slots, self.positions, self.ancestors).any(axis=1)
+        return slots <= self.positions.max(1, keepdims=True)
+
+    def check(self, operation: str, q: Float[Array, "batch q_len heads dim"]) -> None:
+        """Raises ValueError unless these are the positions and pages of the queries q, the
+        ancestors of each of them, and the scales of all float8 pools."""
+        if self.positions.shape != q.shape[:2] or self.page_table.shape[0] != q.shape[0]:
+            raise ValueError(
+                f"{operation}: queries are {q.shape[:2]} (batch, q_len), positions "
+                f"{self.positions.shape}, page_table {self.page_table.shape}"
+            )
+        if self.ancestors is not None and self.ancestors.shape[:2] != q.shape[:2]:
+            raise ValueError(
+                f"{operation}: queries are {q.shape[:2]} (batch, q_len), "
+                f"ancestors {self.ancestors.shape}; expected (batch, q_len, nodes)"
+            )
+        if len(self.scales) != len(self.pools):
+            raise ValueError(
+                f"{operation}: expected a scale or None for each of {len(self.pools)} pools, got "
+                f"{len(self.scales)}"
+            )
+        for pool, scale in zip(self.pools, self.scales, strict=True):
+            check_scale(operation, pool, scale)
