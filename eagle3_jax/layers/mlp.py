@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from eagle3_jax.collectives import all_sum
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.norm import RMSNorm
-from pallas_kernels import gated_matmul
+from pallas_kernels import GatedKernels, gated_matmul
 
 
 class MLP(nnx.Module):
@@ -21,6 +21,12 @@ class MLP(nnx.Module):
         self.up_proj = Linear(wide, ("embed", "mlp"), rngs=rngs, dtype=dtype)
         self.down_proj = Linear(narrow, ("mlp", "embed"), rngs=rngs, dtype=dtype)
 
+    @property
+    def kernels(self) -> GatedKernels:
+        """The matrices as they are stored."""
+        linears = self.gate_proj, self.up_proj, self.down_proj
+        return GatedKernels(*(linear.kernel.get_value() for linear in linears))
+
     def __call__(
         self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
     ) -> Float[Array, "*rows hidden"]:
@@ -31,5 +37,5 @@ class MLP(nnx.Module):
         self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
     ) -> Float[Array, "*rows hidden"]:
         """What this device's columns add to the sum over devices."""
-        gate, up = self.gate_proj.kernel.get_value(), self.up_proj.kernel.get_value()
+        gate, up, _ = self.kernels
         return self.down_proj.partial(gated_matmul(x, gate, up, norm=norm and norm.norm))

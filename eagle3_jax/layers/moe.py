@@ -1,7 +1,5 @@
 """Mixture of experts with DeepSeek-V3's sigmoid router (arXiv 2412.19437, section 2.1.2)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,10 +10,9 @@ from eagle3_jax.collectives import all_sum, first_column
 from eagle3_jax.config import MoEConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
-from eagle3_jax.layers.quantized import QuantizedKernel, kernel_format, kernel_split
+from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
 from eagle3_jax.mesh import MeshAxes
-from pallas_kernels import Held, QuantFormat, Routes, TileMap, grouped_mlp, route, router_logits
-from pallas_kernels.grouped_matmul import Operand, looks_routed
+from pallas_kernels import GatedKernels, RouterOptions, moe_mlp, route, router_logits
 
 Stack = nnx.Param | QuantizedKernel
 """One matrix an expert."""
@@ -39,27 +36,22 @@ class Router(nnx.Module):
 
         In plain JAX everywhere, so that gradients pass.
         """
-        expert_ids, weights, *_ = self.route(x, implementation="xla")
+        logits, bias = self.logits(x, "xla"), self.e_score_correction_bias.get_value()
+        expert_ids, weights, *_ = route(logits, bias, self.options, implementation="xla")
         return expert_ids, weights
 
-    def route(
-        self,
-        x: Float[Array, "tokens hidden"],
-        format: QuantFormat | None = None,
-        held: Held | None = None,
-        implementation: str | None = None,
-    ) -> Routes:
-        """The same with what the kernels of experts in this format need, where a kernel made it."""
-        return route(
-            router_logits(x, self.kernel.get_value(), implementation=implementation),
-            self.e_score_correction_bias.get_value(),
-            top_k=self.config.num_experts_per_tok,
-            normalise=self.config.norm_topk_prob,
-            scaling=self.config.routed_scaling_factor,
-            x=x,
-            format=format,
-            held=held,
-            implementation=implementation,
+    def logits(
+        self, x: Float[Array, "tokens hidden"], implementation: str | None = None
+    ) -> Float[Array, "tokens experts"]:
+        """What the scores are made of, float32."""
+        return router_logits(x, self.kernel.get_value(), implementation=implementation)
+
+    @property
+    def options(self) -> RouterOptions:
+        """How experts are chosen and weighed."""
+        config = self.config
+        return RouterOptions(
+            config.num_experts_per_tok, config.norm_topk_prob, config.routed_scaling_factor
         )
 
 
@@ -74,23 +66,12 @@ class Experts(nnx.Module):
         self.up_proj: Stack = normal_param(wide, ("expert", "embed", "expert_mlp"), rngs, dtype)
         self.down_proj: Stack = normal_param(narrow, ("expert", "expert_mlp", "embed"), rngs, dtype)
 
-    def __call__(
-        self,
-        x: Float[Array, "tokens hidden"],
-        expert_ids: Int[Array, "tokens chosen"],
-        weights: Float[Array, "tokens chosen"],
-        tiles: TileMap | None = None,
-        rows: Operand | None = None,
-        shared: MLP | None = None,
-    ) -> Float[Array, "tokens hidden"]:
-        """The weighted sum of the chosen experts, plus `shared` of all tokens.
-
-        expert_ids count from the first of this device. Of parts of the experts on a device, or of
-        part of each: what it adds to the sum over all.
-        """
-        own = None if shared is None else _matrices(shared)
-        arrays = (x, *_matrices(self), expert_ids, weights)
-        return grouped_mlp(*arrays, shared=own, tiles=tiles, rows=rows)
+    @property
+    def kernels(self) -> GatedKernels:
+        """The stacks as they are stored."""
+        return GatedKernels(
+            self.gate_proj.get_value(), self.up_proj.get_value(), self.down_proj.get_value()
+        )
 
     @property
     def split(self) -> MeshAxes | None:
@@ -99,26 +80,12 @@ class Experts(nnx.Module):
         axes = (experts or ()) + tuple(axis for axes in inner for axis in axes or ())
         return axes or None
 
-    def held(self) -> Held | None:
-        """Which of the experts this device has, if it has not all."""
+    @property
+    def first(self) -> Int[Array, ""] | int | None:
+        """The first expert of this device, if it has not all."""
         if (axes := kernel_split(self.gate_proj)[0]) is None:
             return None
-        experts = _matrices(self)[0].shape[0]
-        return Held(jnp.reshape(first_column(experts, axes), 1), experts)
-
-    def has_one_like(self, mlp: MLP) -> bool:
-        """Whether an MLP can run beside these, as one that every token chose."""
-        return looks_routed(_matrices(mlp), _matrices(self))
-
-
-def _matrices(module: Experts | MLP) -> tuple[Any, Any, Any]:
-    """Gate, up and down."""
-    if isinstance(module, Experts):
-        parts = module.gate_proj, module.up_proj, module.down_proj
-    else:
-        parts = module.gate_proj.kernel, module.up_proj.kernel, module.down_proj.kernel
-    gate, up, down = (part.get_value() for part in parts)
-    return gate, up, down
+        return first_column(self.kernels.gate.shape[0], axes)
 
 
 class MoE(nnx.Module):
@@ -134,22 +101,16 @@ class MoE(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
         """Devices that hold parts add up both sums at once."""
-        tokens = x.reshape(-1, x.shape[-1])
-        return all_sum(self._partial(tokens), self.experts.split).reshape(x.shape)
-
-    def _partial(self, tokens: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
+        tokens, shared = x.reshape(-1, x.shape[-1]), self.shared_experts
         with jax.named_scope("moe_router"):
-            format = kernel_format(self.experts.gate_proj)
-            routes = self.gate.route(tokens, format, self.experts.held())
-        shared = self.shared_experts
-        if shared is not None and self.experts.has_one_like(shared):
-            with jax.named_scope("moe_experts"):
-                return self.experts(tokens, *routes, shared)
-        with jax.named_scope("moe_routed_experts"):
-            routed = self.experts(tokens, *routes)
-        if shared is None:
-            return routed
-        with jax.named_scope("moe_shared_expert"):
-            # Left to itself the GPU's library adds the routed sum to its product, and that sum is a
-            # launch of its own then, not a part of the one that adds the residual.
-            return routed + jax.lax.optimization_barrier(shared.partial(tokens))
+            logits = self.gate.logits(tokens)
+        added = moe_mlp(
+            tokens,
+            logits,
+            self.gate.e_score_correction_bias.get_value(),
+            self.experts.kernels,
+            self.gate.options,
+            first=self.experts.first,
+            shared=None if shared is None else shared.kernels,
+        )
+        return all_sum(added, self.experts.split).reshape(x.shape)

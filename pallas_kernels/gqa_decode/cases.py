@@ -63,9 +63,9 @@ def _reference(q: Any, paged: PagedKV, scale: float, *, then: QuantFormat | None
     heads = reference.gqa_decode(q, paged, scale)
     if then is None:
         return heads
-    values, scale = quantize(heads.reshape(-1, heads.shape[-1]), grouped=True)
+    values, factors = quantize(heads.reshape(-1, heads.shape[-1]), grouped=True)
     rows = heads.shape[:2]
-    return QuantizedRows(values.reshape(*rows, -1), scale.reshape(*rows, -1), heads.dtype)
+    return QuantizedRows(values.reshape(*rows, -1), factors.reshape(*rows, -1), heads.dtype)
 
 
 def _example(shape: GroupedAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.dispatch import choose
 from pallas_kernels.grouped_matmul import pallas, reference, xla
 from pallas_kernels.grouped_matmul.products import Operand
-from pallas_kernels.grouped_matmul.shared import Shared, swiglu
+from pallas_kernels.grouped_matmul.shared import GatedKernels, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.quantized import QuantizedArray, matmul
 from pallas_kernels.streamed import rows_matmul
@@ -15,13 +15,13 @@ from pallas_kernels.streamed import rows_matmul
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Float[Array, "experts gate_in inter"] | QuantizedArray,
-    up: Float[Array, "up_experts up_in up_inter"] | QuantizedArray,
-    down: Float[Array, "down_experts down_in down_out"] | QuantizedArray,
-    expert_ids: Int[Array, "id_tokens top_k"],
-    expert_weights: Float[Array, "weight_tokens weight_k"],
+    gate: Float[Array, "experts hidden inter"] | QuantizedArray,
+    up: Float[Array, "experts hidden inter"] | QuantizedArray,
+    down: Float[Array, "experts inter hidden"] | QuantizedArray,
+    expert_ids: Int[Array, "tokens top_k"],
+    expert_weights: Float[Array, "tokens top_k"],
     *,
-    shared: Shared | None = None,
+    shared: GatedKernels | None = None,
     tiles: TileMap | None = None,
     rows: Operand | None = None,
     implementation: str | None = None,
@@ -31,7 +31,7 @@ def grouped_mlp(
     expert_ids [tokens, top_k], weights float32. An id outside [0, experts) is an expert of another
     device's and adds nothing. A row's sum runs in the order of
     its choices, so at a fixed number of tokens a row's bits never depend on the other rows.
-    shared: gate, up and down of an expert that every token takes beside, with weight 1.
+    shared: an expert that every token takes too, with weight 1.
     tiles, rows: the kernels' map of these ids, and x as they multiply it, as
     `pallas_kernels.route` makes them in passing.
     Quantised stacks multiply as `pallas_kernels.matmul` says, down's input included.
@@ -55,8 +55,8 @@ def grouped_mlp(
         "grouped_mlp",
         implementation,
         {
-            "xla": partial(_beside_shared, xla.grouped_mlp, rows_matmul, shared),
-            "reference": partial(_beside_shared, reference.grouped_mlp, matmul, shared),
+            "xla": partial(_with_shared, xla.grouped_mlp, rows_matmul, shared),
+            "reference": partial(_with_shared, reference.grouped_mlp, matmul, shared),
             "pallas": pallas.refusal(x, gate, up, down)
             or partial(pallas.grouped_mlp, shared=shared, tiles=tiles, rows=rows),
         },
@@ -64,10 +64,10 @@ def grouped_mlp(
     return run(x, gate, up, down, expert_ids, expert_weights)
 
 
-def _beside_shared(
+def _with_shared(
     routed: Callable[..., Array],
     multiply: Callable[..., Array],
-    shared: Shared | None,
+    shared: GatedKernels | None,
     x: Array,
     *arrays: Any,
 ) -> Array:

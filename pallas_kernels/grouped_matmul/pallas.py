@@ -14,7 +14,7 @@ from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import Batch, Sides, format_of, multiply
 from pallas_kernels.grouped_matmul.products import Operand
-from pallas_kernels.grouped_matmul.shared import Matrix, Shared, looks_routed, swiglu
+from pallas_kernels.grouped_matmul.shared import GatedKernels, Matrix, can_join, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantizedArray
@@ -28,12 +28,13 @@ def grouped_mlp(
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
     *,
-    shared: Shared | None = None,
+    shared: GatedKernels | None = None,
     tiles: TileMap | None = None,
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
-    if shared is not None and not _joins(x, shared, (gate, up, down)):
+    joins = shared is not None and can_join(shared, GatedKernels(gate, up, down))
+    if shared is not None and not (joins and refusal(x, *shared) is None):
         arrays = x, gate, up, down, expert_ids, expert_weights
         routed = grouped_mlp(*arrays, tiles=tiles, rows=rows)
         return routed + swiglu(x, *shared)
@@ -79,8 +80,3 @@ def _values_dtype(stack: Matrix, x: Array) -> Any:
     if format.values_per_byte == 2:
         return jnp.uint8
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
-
-
-def _joins(x: Array, shared: Shared, stacks: Shared) -> bool:
-    """Whether the shared expert runs in the routed ones' launches, in whatever format."""
-    return looks_routed(shared, stacks) and refusal(x, *shared) is None

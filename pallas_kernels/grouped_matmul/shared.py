@@ -1,7 +1,7 @@
 """The shared expert, which every token takes with weight 1."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 from jaxtyping import Array, Float
@@ -11,18 +11,22 @@ from pallas_kernels.quantized.array import BLOCK
 
 Matrix = Array | QuantizedArray
 """[in, out] or a stack of such; plain or quantised."""
-Shared = tuple[Matrix, Matrix, Matrix]
-"""Gate, up and down of one expert."""
 
 
-def looks_routed(shared: tuple[Any, Any, Any], stacks: tuple[Any, Any, Any]) -> bool:
-    """Whether a launch over the routed experts can run it beside: hidden sizes are equal, and it
-    has as many inner columns as one of them or, where devices cut it alone, whole blocks of less.
-    """
-    inner, own = stacks[0].shape[2], shared[0].shape[1]
-    return shared[0].shape[0] == stacks[0].shape[1] and (
-        own == inner or (own < inner and own % BLOCK == 0)
-    )
+class GatedKernels(NamedTuple):
+    """down(silu(gate x) * up x): gate and up [hidden, inter], down [inter, hidden], or stacks."""
+
+    gate: Matrix
+    up: Matrix
+    down: Matrix
+
+
+def can_join(shared: GatedKernels, experts: GatedKernels) -> bool:
+    """Whether a launch over the routed experts can run the shared one too: hidden sizes are equal,
+    and it has as many inner columns as one of them or, where devices cut it alone, whole blocks of
+    less."""
+    (hidden, own), (_, routed_hidden, inter) = shared.gate.shape, experts.gate.shape
+    return hidden == routed_hidden and (own == inter or (own < inter and own % BLOCK == 0))
 
 
 def swiglu(

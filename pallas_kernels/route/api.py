@@ -3,17 +3,15 @@ from jaxtyping import Array, Float
 from pallas_kernels.dispatch import choose
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import pallas, reference
-from pallas_kernels.route.choice import Choice, Held, Routes
+from pallas_kernels.route.choice import Held, RouterOptions, Routes
 
 
 def route(
     logits: Float[Array, "tokens experts"],
-    bias: Float[Array, " bias_experts"],
+    bias: Float[Array, " experts"],
+    options: RouterOptions,
     *,
-    top_k: int,
-    normalise: bool,
-    scaling: float,
-    x: Float[Array, "x_tokens hidden"] | None = None,
+    x: Float[Array, "tokens hidden"] | None = None,
     format: QuantFormat | None = None,
     held: Held | None = None,
     implementation: str | None = None,
@@ -28,10 +26,10 @@ def route(
     held: a device's experts, if it has not all; ids and map count from the first of them.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
-    if bias.shape != logits.shape[1:] or not 0 < top_k <= logits.shape[1]:
+    if bias.shape != logits.shape[1:] or not 0 < options.top_k <= logits.shape[1]:
         raise ValueError(
             f"route: expected logits [t, experts], bias [experts] and top_k in 1..experts; got "
-            f"{logits.shape}, {bias.shape}, {top_k}"
+            f"{logits.shape}, {bias.shape}, {options.top_k}"
         )
     if x is not None and len(x) != len(logits):
         raise ValueError(f"route: expected {len(logits)} rows of x, got {len(x)}")
@@ -44,4 +42,4 @@ def route(
             "pallas": pallas.refusal(logits) or pallas.route,
         },
     )
-    return run(logits, bias, Choice(top_k, normalise, scaling), x, format, held)
+    return run(logits, bias, options, x, format, held)

@@ -12,7 +12,7 @@ from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.cases import KIMI, MINIMAX
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import one_program, pallas, reference
-from pallas_kernels.route.choice import Choice, Routes
+from pallas_kernels.route.choice import RouterOptions, Routes
 from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
 
 SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
@@ -36,15 +36,15 @@ def _beside(stack: ExpertStack) -> list[QuantFormat]:
 
 
 def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
-    choice = Choice(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
+    options = RouterOptions(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
     rows = 0 if format is None else tokens * stack.hidden
     few = one_program.fits(tokens, stack.experts, stack.top_k)
     return Case(
         operation="route",
         shape=stack.name,
         variant=f"tokens{tokens}" + ("" if format is None else f" {format.activations}"),
-        run=partial(_run, pallas.route, choice, format),
-        reference=partial(_run, _reference, choice, format),
+        run=partial(_run, pallas.route, options, format),
+        reference=partial(_run, _reference, options, format),
         example=partial(_example, stack, tokens),
         kernels=("route",) if few else ("route", "route_map"),
         matrix={"gfx950": "", "gfx942": ""},
@@ -54,9 +54,9 @@ def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
     )
 
 
-def _run(operation: Any, choice: Choice, format: QuantFormat | None, *arrays: Array) -> Any:
+def _run(operation: Any, options: RouterOptions, format: QuantFormat | None, *arrays: Array) -> Any:
     x, *routed = arrays
-    return operation(*routed, choice, *(() if format is None else (x, format)))
+    return operation(*routed, options, *(() if format is None else (x, format)))
 
 
 def _reference(*arguments: Any) -> Routes:

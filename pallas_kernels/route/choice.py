@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choice:
+class RouterOptions:
     """top_k: experts a token; normalise: weights sum to one; scaling: is multiplied to them."""
 
     top_k: int

@@ -16,7 +16,7 @@ from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route.beside import launch_beside_rows
-from pallas_kernels.route.choice import Choice, Held, Routes, choice_shapes
+from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import scatter, store
 
@@ -32,18 +32,18 @@ def fits(tokens: int, experts: int, top_k: int) -> bool:
 def route(
     logits: Array,
     bias: Array,
-    choice: Choice,
+    options: RouterOptions,
     x: Array | None,
     format: QuantFormat | None,
     held: Held,
 ) -> Routes:
     """See `pallas_kernels.route.api.route`."""
-    tokens, rows = len(logits), row_tile(len(logits), choice.top_k, held.experts)
-    map_out = map_shapes(tokens * choice.top_k, held.experts, rows)
+    tokens, rows = len(logits), row_tile(len(logits), options.top_k, held.experts)
+    map_out = map_shapes(tokens * options.top_k, held.experts, rows)
     (ids, weights, tiles), quantised = launch_beside_rows(
-        partial(_route, choice=choice, held=held.experts, tile_rows=rows),
+        partial(_route, options=options, held=held.experts, tile_rows=rows),
         (logits, bias, held.first),
-        (*choice_shapes(tokens, choice.top_k), map_out),
+        (*choice_shapes(tokens, options.top_k), map_out),
         x,
         format,
         programs=1,
@@ -53,12 +53,14 @@ def route(
     return Routes(ids, weights, tiles, quantised)
 
 
-def _route(_: Array, arrays: Any, out: Any, choice: Choice, held: int, tile_rows: int) -> None:
+def _route(
+    _: Array, arrays: Any, out: Any, options: RouterOptions, held: int, tile_rows: int
+) -> None:
     (logits, bias, first), (ids, weights, tiles) = arrays, out
     token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
-    chosen = choose_experts(logits, bias, token, choice.top_k)
+    chosen = choose_experts(logits, bias, token, options.top_k)
     start = load_first(first)
-    store_choice(ids, weights, logits, chosen, choice, start)
+    store_choice(ids, weights, logits, chosen, options, start)
     own = chosen.ids - start
     # Other devices' experts, and those of rows that are not there, are one that does not exist.
     here = chosen.inside & (own >= 0) & (own < held)

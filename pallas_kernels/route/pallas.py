@@ -5,21 +5,21 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import one_program, two_launches
-from pallas_kernels.route.choice import Choice, Held, Routes
+from pallas_kernels.route.choice import Held, RouterOptions, Routes
 
 
 def route(
     logits: Float[Array, "tokens experts"],
     bias: Float[Array, " experts"],
-    choice: Choice,
+    options: RouterOptions,
     x: Float[Array, "tokens hidden"] | None = None,
     format: QuantFormat | None = None,
     held: Held | None = None,
 ) -> Routes:
     """See `pallas_kernels.route.api.route`."""
     tokens, experts = logits.shape
-    launches = one_program if one_program.fits(tokens, experts, choice.top_k) else two_launches
-    return launches.route(logits, bias, choice, x, format, held or Held(None, experts))
+    launches = one_program if one_program.fits(tokens, experts, options.top_k) else two_launches
+    return launches.route(logits, bias, options, x, format, held or Held(None, experts))
 
 
 def refusal(logits: Array) -> str | None:

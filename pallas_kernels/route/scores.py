@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
-from pallas_kernels.route.choice import Choice
+from pallas_kernels.route.choice import RouterOptions
 from pallas_kernels.triton import load, store
 
 
@@ -55,12 +55,14 @@ def load_first(first: Any) -> Array | int:
 
 
 def store_choice(
-    ids: Any, weights: Any, logits: Any, chosen: Chosen, choice: Choice, first: Array | int
+    ids: Any, weights: Any, logits: Any, chosen: Chosen, options: RouterOptions, first: Array | int
 ) -> None:
     """What the tokens chose, counted from this device's first expert, with their weights."""
     # Loaded again, not kept for all experts.
     found = load(logits.at[chosen.token, chosen.ids], mask=chosen.inside, other=0.0)
     scores = jnp.where(chosen.inside, jax.nn.sigmoid(found), 0)
-    total = jnp.sum(scores, axis=1)[:, None] + 1e-20 if choice.normalise else 1.0
+    total = jnp.sum(scores, axis=1)[:, None] + 1e-20 if options.normalise else 1.0
     store(ids.at[chosen.token, chosen.nth], chosen.ids - first, mask=chosen.inside)
-    store(weights.at[chosen.token, chosen.nth], scores / total * choice.scaling, mask=chosen.inside)
+    store(
+        weights.at[chosen.token, chosen.nth], scores / total * options.scaling, mask=chosen.inside
+    )

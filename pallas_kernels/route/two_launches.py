@@ -16,7 +16,7 @@ from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route.beside import launch_beside_rows
-from pallas_kernels.route.choice import Choice, Held, Routes, choice_shapes
+from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import launch, load, scatter, store, whole
 
@@ -31,7 +31,7 @@ _TOKENS = 256
 def route(
     logits: Array,
     bias: Array,
-    choice: Choice,
+    options: RouterOptions,
     x: Array | None,
     format: QuantFormat | None,
     held: Held,
@@ -41,10 +41,10 @@ def route(
     block = min(16, _SCORES // pl.next_power_of_2(experts))
     blocks = pl.cdiv(tokens, block)
     (ids, weights, counts), quantised = launch_beside_rows(
-        partial(_choose, choice=choice, block=block),
+        partial(_choose, options=options, block=block),
         (logits, bias, held.first),
         (
-            *choice_shapes(tokens, choice.top_k),
+            *choice_shapes(tokens, options.top_k),
             jax.ShapeDtypeStruct((blocks, experts), jnp.int32),
         ),
         x,
@@ -55,11 +55,11 @@ def route(
     return Routes(ids, weights, _tile_map(ids, counts, held), quantised)
 
 
-def _choose(program: Array, arrays: Any, out: Any, choice: Choice, block: int) -> None:
+def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block: int) -> None:
     (logits, bias, first), (ids, weights, counts) = arrays, out
     token = program * block + jnp.arange(block)[:, None]
-    chosen = choose_experts(logits, bias, token, choice.top_k)
-    store_choice(ids, weights, logits, chosen, choice, load_first(first))
+    chosen = choose_experts(logits, bias, token, options.top_k)
+    store_choice(ids, weights, logits, chosen, options, load_first(first))
     expert = jnp.arange(chosen.left.shape[1])
     taken = (chosen.left == -jnp.inf) & (token < logits.shape[0])
     store(

@@ -90,6 +90,7 @@ def test_nan_in_one_row_stays_in_that_row(tokens: int):
     np.testing.assert_array_equal(result[others], expected[others])
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_shapes_that_do_not_fit_are_refused():
     x, gate, up, down, ids, weights = make_case(4)
     with pytest.raises(ValueError, match="expected x"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_quantized import SCHEMES, random_array
 
-from pallas_kernels import QuantFormat, QuantizedArray, gpu, grouped_mlp
+from pallas_kernels import GatedKernels, QuantFormat, QuantizedArray, gpu, grouped_mlp
 from pallas_kernels.grouped_matmul import Operand
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import Batch, Sides, multiply
@@ -90,7 +90,8 @@ def test_a_shared_expert_of_a_routed_ones_shape_joins_them(
 ) -> None:
     """19 tokens: two tiles of its own."""
     x, *stacks, ids, weights = make_inputs(routed, tokens=19)
-    inputs, own = [x, *stacks, ids, weights], tuple(s[1] for s in make_inputs(shared, 1)[1:4])
+    inputs = [x, *stacks, ids, weights]
+    own = GatedKernels(*(s[1] for s in make_inputs(shared, 1)[1:4]))
     expected = run(inputs, "reference", shared=own)
     monkeypatch.delattr("pallas_kernels.grouped_matmul.pallas.swiglu")
     assert_close(run(inputs, shared=own), expected, 2e-2 if W4A8 in (routed, shared) else 2e-4)
@@ -104,7 +105,8 @@ def test_a_shared_expert_that_devices_cut_alone_joins(
     rng, (x, *_, ids, weights) = np.random.default_rng(5), make_inputs(None, tokens=5)
     wide, narrow = (EXPERTS, HIDDEN, 288), (EXPERTS, 288, HIDDEN)
     stacks = [jnp.asarray(rng.normal(size=s) / 8, jnp.float32) for s in (wide, wide, narrow)]
-    own = tuple(stack(shared, *s)[0] for s in ((128, HIDDEN), (128, HIDDEN), (HIDDEN, 128)))
+    sizes = (128, HIDDEN), (128, HIDDEN), (HIDDEN, 128)
+    own = GatedKernels(*(stack(shared, *size)[0] for size in sizes))
     inputs = [x, *stacks, ids, weights]
     expected = run(inputs, "reference", shared=own)
     monkeypatch.delattr("pallas_kernels.grouped_matmul.pallas.swiglu")
@@ -113,7 +115,7 @@ def test_a_shared_expert_that_devices_cut_alone_joins(
 
 def test_a_shared_expert_of_another_shape_is_added_beside() -> None:
     x, *stacks, ids, weights = make_inputs(None, tokens=5)
-    own = stacks[0][0][:, :32], stacks[1][0][:, :32], stacks[2][0][:32]
+    own = GatedKernels(stacks[0][0][:, :32], stacks[1][0][:, :32], stacks[2][0][:32])
     inputs = [x, *stacks, ids, weights]
     assert_close(run(inputs, shared=own), run(inputs, "reference", shared=own))
 

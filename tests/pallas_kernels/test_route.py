@@ -1,5 +1,6 @@
 """The router's kernel, interpreted, against the contract and against plain loops."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,11 +11,11 @@ import pytest
 from pallas_kernels import QuantFormat, gpu, grouped_mlp
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
-from pallas_kernels.route import Held, Routes, route
+from pallas_kernels.route import Held, RouterOptions, Routes, route
 from pallas_kernels.route.one_program import fits
 
 TOP_K = 4
-OPTIONS: dict[str, Any] = {"top_k": TOP_K, "normalise": True, "scaling": 2.5}
+OPTIONS = RouterOptions(TOP_K, normalise=True, scaling=2.5)
 PTPC, MXFP4 = QuantFormat("fp8_channel", "fp8_token"), QuantFormat("mxfp4", "mxfp4")
 ROWS = jnp.asarray(np.random.default_rng(4).normal(size=(7, 160)), jnp.bfloat16)
 
@@ -26,9 +27,10 @@ def logits(tokens: int, experts: int, seed: int = 0) -> tuple[jax.Array, jax.Arr
     return jnp.asarray(coarse), jnp.asarray(np.round(rng.normal(size=experts), 1) / 8, jnp.float32)
 
 
-def run(implementation: str, *arrays: jax.Array, normalise: bool = True, **beside: Any) -> Routes:
-    options = OPTIONS | {"normalise": normalise, "implementation": implementation} | beside
-    call = jax.jit(lambda *a: route(*a, **options))
+def run(
+    implementation: str, *arrays: jax.Array, options: RouterOptions = OPTIONS, **others: Any
+) -> Routes:
+    call = jax.jit(lambda *a: route(*a, options=options, implementation=implementation, **others))
     return jax.tree.map(np.asarray, call(*arrays))
 
 
@@ -53,7 +55,8 @@ def test_equals_the_contract(tokens: int, experts: int) -> None:
 
 
 def test_weights_may_stay_as_they_are() -> None:
-    got, expected = (run(name, *logits(7, 24), normalise=False) for name in ("pallas", "xla"))
+    options = replace(OPTIONS, normalise=False)
+    got, expected = (run(name, *logits(7, 24), options=options) for name in ("pallas", "xla"))
     np.testing.assert_array_equal(got.weights, expected.weights)
     assert expected.tiles is None
 
@@ -102,7 +105,8 @@ def test_a_device_maps_the_experts_that_it_has(tokens: int, first: int) -> None:
 
 def test_any_number_of_choices_runs() -> None:
     assert not fits(7, 24, 3) and fits(64, 512, 8) and not fits(65, 24, TOP_K)
-    got, expected = (run(name, *logits(7, 24), top_k=3) for name in ("pallas", "reference"))
+    options = replace(OPTIONS, top_k=3)
+    got, expected = (run(name, *logits(7, 24), options=options) for name in ("pallas", "reference"))
     np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
     np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-6)
     assert got.tiles is not None and expected.tiles is not None
@@ -145,17 +149,18 @@ def test_rows_that_multiply_as_they_are_are_not_made() -> None:
     for implementation, format in (("pallas", QuantFormat("int4_group")), ("xla", MXFP4)):
         routes = jax.eval_shape(
             lambda *a, implementation=implementation, format=format: route(
-                *a, **OPTIONS, x=ROWS, format=format, implementation=implementation
+                *a, options=OPTIONS, x=ROWS, format=format, implementation=implementation
             ),
             *logits(7, 24),
         )
         assert routes.rows is None
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_wrong_shapes_and_dtypes_are_refused() -> None:
     scores, bias = logits(2, 3)
     with pytest.raises(ValueError, match=r"expected logits \[t, experts\]"):
-        route(scores, bias, top_k=4, normalise=True, scaling=1.0)
+        route(scores, bias, OPTIONS)
     with pytest.raises(ValueError, match="expected 2 rows of x, got 7"):
         run("xla", *logits(2, 24), x=ROWS, format=PTPC)
     with pytest.raises(ValueError, match="expected float32 logits, got bfloat16"):

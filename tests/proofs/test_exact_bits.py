@@ -121,12 +121,12 @@ def test_the_proof_notices_rows_that_feel_their_neighbours(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Experts whose output has a little of the batch's first row in it."""
-    exact = moe.grouped_mlp
+    exact = moe.moe_mlp
 
     def leaky(x: jax.Array, *weights: Any, **options: Any) -> jax.Array:
         return exact(x, *weights, **options) + 1e-5 * x[:1]
 
-    monkeypatch.setattr(moe, "grouped_mlp", leaky)
+    monkeypatch.setattr(moe, "moe_mlp", leaky)
     compile_rounds_anew(monkeypatch, lab_module)
     with pytest.raises(AssertionError, match="draft KV"):
         check_permutations(pair, [ORDERS[7]])

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from small_pair import PROMPTS, small_pair
 
-from eagle3_jax.layers import moe
+from pallas_kernels.moe_mlp import api
 from serve.bench.equality.routing import mean_distinct_experts, router_margins, router_scores
 
 
 def test_scores_choose_the_experts_that_the_model_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     target, ran = small_pair().target, []
-    whole = moe.grouped_mlp
+    whole = api.grouped_mlp
 
     def record(x, gate, up, down, ids, weights, **options):
         # Layers run traced.
         jax.debug.callback(lambda chosen: ran.append(np.asarray(chosen)), ids, ordered=True)
         return whole(x, gate, up, down, ids, weights, **options)
 
-    monkeypatch.setattr(moe, "grouped_mlp", record)
+    monkeypatch.setattr(api, "grouped_mlp", record)
     tokens = jnp.asarray([PROMPTS[0]])
     target(tokens, jnp.arange(tokens.shape[1])[None], ())
     jax.effects_barrier()

@@ -1,0 +1,68 @@
+"""The mixture as one operation against float64 loops, on the CPU's forms and on the kernels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pallas_kernels import GatedKernels, RouterOptions, moe_mlp
+from pallas_kernels.dispatch import prefer
+
+TOKENS, HIDDEN, INTER, EXPERTS = 5, 160, 96, 6
+OPTIONS = RouterOptions(top_k=2, normalise=True, scaling=2.5)
+RNG = np.random.default_rng(11)
+
+
+def normal(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
+    return (scale * RNG.normal(size=shape)).astype(np.float32)
+
+
+def kernels(*stack: int, inter: int) -> GatedKernels:
+    shapes = (HIDDEN, inter), (HIDDEN, inter), (inter, HIDDEN)
+    return GatedKernels(*(jnp.asarray(normal(*stack, *shape, scale=0.1)) for shape in shapes))
+
+
+X, LOGITS, BIAS = normal(TOKENS, HIDDEN), normal(TOKENS, EXPERTS), normal(EXPERTS, scale=0.1)
+STACKS = kernels(EXPERTS, inter=INTER)
+
+
+def swiglu(x: NDArray[Any], gate: Any, up: Any, down: Any) -> NDArray[np.float64]:
+    gate, up, down = (np.asarray(kernel, np.float64) for kernel in (gate, up, down))
+    gated = x @ gate
+    return (gated / (1 + np.exp(-gated)) * (x @ up)) @ down
+
+
+def oracle(shared: GatedKernels | None, held: range) -> NDArray[np.float64]:
+    scores = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
+    out = np.zeros(X.shape)
+    for token, row in enumerate(X.astype(np.float64)):
+        chosen = np.argsort(-(scores[token] + BIAS))[: OPTIONS.top_k]
+        for expert in chosen:
+            weight = OPTIONS.scaling * scores[token, expert] / scores[token, chosen].sum()
+            if expert in held:
+                out[token] += weight * swiglu(row, *(stack[expert] for stack in STACKS))
+        if shared is not None:
+            out[token] += swiglu(row, *shared)
+    return out
+
+
+@pytest.mark.parametrize("implementation", ["xla", "reference", "pallas"])
+@pytest.mark.parametrize("inter", [None, INTER, 32], ids=["alone", "joined", "apart"])
+def test_equals_float64_loops(implementation: str, inter: int | None) -> None:
+    shared = None if inter is None else kernels(inter=inter)
+    with prefer(implementation):
+        call = jax.jit(lambda *arrays: moe_mlp(*arrays, options=OPTIONS, shared=shared))
+        found = call(X, LOGITS, BIAS, STACKS)
+    np.testing.assert_allclose(found, oracle(shared, range(EXPERTS)), atol=2e-4)
+
+
+@pytest.mark.parametrize("implementation", ["xla", "reference", "pallas"])
+def test_a_device_adds_what_its_own_experts_give(implementation: str) -> None:
+    part = GatedKernels(*(stack[2:5] for stack in STACKS))
+    with prefer(implementation):
+        call = jax.jit(lambda *arrays, first: moe_mlp(*arrays, options=OPTIONS, first=first))
+        found = call(X, LOGITS, BIAS, part, first=jnp.int32(2))
+    np.testing.assert_allclose(found, oracle(None, range(2, 5)), atol=2e-4)
