@@ -36,7 +36,7 @@ from pallas_kernels.triton import launch, load, store, whole
 
 
 @dataclass(frozen=True)
-class Tiles:
+class AttentionTiles:
     """rows x keys: scores that a program has at a time. splits: most parts of a context.
 
     least_split: slots that a part has where the context goes on; a multiple of keys, as its
@@ -64,7 +64,7 @@ def refusal(query: Array, *pools: Array) -> str | None:
     return None
 
 
-def part(split: Array, length: Array, tiles: Tiles) -> tuple[Array, Array]:
+def part(split: Array, length: Array, tiles: AttentionTiles) -> tuple[Array, Array]:
     """First slot and end of one part of a context."""
     keys = lax.div(length + tiles.splits * tiles.keys - 1, tiles.splits * tiles.keys) * tiles.keys
     slots = jnp.maximum(keys, tiles.least_split)
@@ -79,7 +79,7 @@ def attend_in_parts(
     paged: PagedKV,
     dim: int,
     row_tiles: int,
-    tiles: Tiles,
+    tiles: AttentionTiles,
 ) -> tuple[Float[Array, "batch splits rows dim"], Float[Array, "batch splits rows"]]:
     """What the kernel leaves for each (row tile, part, sequence): attention and log2-mass.
 
@@ -116,7 +116,7 @@ def attend_in_parts(
 
 def attend_to_part(
     context: Context,
-    tiles: Tiles,
+    tiles: AttentionTiles,
     dim: int,
     add_slots: Callable[[Array, Array, Array, Softmax], Softmax],
 ) -> Softmax:
@@ -201,12 +201,23 @@ def _merge(
 
 
 def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
+    """A row's parts joined.
+
+    Grid: rows x sequences. Blocks: parts [splits, dim] and log_mass [splits] of the row, all in
+    registers. Limit: memory's bandwidth. Units: float32 parts, logarithms to the base 2; -inf is a
+    part that is not read.
+    """
     dim = parts.shape[1]
     column = jnp.arange(padded(dim))
     store(out.at[column], _mean(parts, log_mass).astype(out.dtype), mask=column < dim)
 
 
 def _merge_row_to_fp8(parts: Any, log_mass: Any, out: Any, scale: Any, *, dtype: DTypeLike) -> None:
+    """The same, rounded to dtype, as float8 with one scale.
+
+    Grid: rows x sequences. Blocks: parts [splits, dim] and log_mass [splits] of the row, all in
+    registers. Limit: memory's bandwidth. Units: values * scale is the row, a float32 scale.
+    """
     dim = parts.shape[1]
     column = jnp.arange(padded(dim))
     rounded = _mean(parts, log_mass).astype(dtype).astype(jnp.float32)

@@ -19,9 +19,9 @@ from pallas_kernels.triton import dot, load, store
 class Operand(NamedTuple):
     """What is multiplied, as arrays or as a kernel's refs: values and, if they have any, scales.
 
-    x [rows, in] has one scale a row or one for 128 inputs, [rows, in / 128]. Weights with scales
-    are float8 [out, in] with one a column, [out], or one a block, [out / 128, in / 128]; those
-    without are [in, out].
+    In dense products x [rows, in] has one scale a row or one for 128 inputs, [rows, in / 128].
+    Weights with scales are float8 [out, in] with one a column, [out], or one a block,
+    [out / 128, in / 128]; those without are [in, out].
     """
 
     values: Any
@@ -39,7 +39,7 @@ class Operand(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tiles:
+class ProductTiles:
     """A program multiplies `rows` with `columns`, `step` inputs at a time."""
 
     rows: int

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from pallas_kernels import gpu
 
-Tiles = TypeVar("Tiles")
+T = TypeVar("T")
 FOLDER = Path(__file__).parent / "tuned"
 Asked = dict[tuple[str, str], dict[str, int]]
 
@@ -28,7 +28,7 @@ _trial: ContextVar[Mapping[tuple[str, str], Mapping[str, int]] | None] = Context
 _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 
 
-def tuned(operation: str, key: str, heuristic: Tiles) -> Tiles:
+def tuned(operation: str, key: str, heuristic: T) -> T:
     """The tiles on trial, the measured ones for the current GPU, or the heuristic's.
 
     heuristic: a frozen dataclass. Raises ValueError where the file names fields that it has not.

@@ -6,7 +6,7 @@ from pallas_kernels.dispatch import choose
 
 def absorb_query(
     q: Float[Array, "batch q_len heads qk"],
-    key_kernel: Float[Array, "kernel_heads kv_lora nope"],
+    key_kernel: Float[Array, "heads kv_lora nope"],
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
     *,

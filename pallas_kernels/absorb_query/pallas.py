@@ -59,6 +59,12 @@ def absorb_query(
 def _absorb(
     q: Any, kernel: Any, cos: Any, sin: Any, latent: Any, rope: Any, *, tile: int, columns: int
 ) -> None:
+    """Products of a tile of rows with W_UK, and the rest of each row rotated.
+
+    Grid: heads x tiles of latents x tiles of rows. Blocks: q [rows, qk] and W_UK [kv_lora, nope] of
+    one head; a product of [tile, nope] with [columns, nope], nope in one step, summed in float32.
+    Limit: registers, 104 at 64 x 128. Units: rows in q's dtype, cos and sin float32 [rows, half].
+    """
     (rows, _), (kv_lora, nope) = q.shape, kernel.shape
     row = pl.program_id(2) * tile + jnp.arange(tile)
     column = pl.program_id(1) * columns + jnp.arange(columns)
@@ -81,6 +87,7 @@ def _absorb(
 
 
 def _rotate(q: Any, start: int, cos: Any, sin: Any, rope: Any, row: Array, is_row: Array) -> None:
+    """What follows the first `start` numbers of a tile of rows, as pairs of neighbours; float32."""
     half = cos.shape[1]
     pair = jnp.arange(padded(half))
     is_pair = pair < half

@@ -7,7 +7,7 @@ from pallas_kernels.rms_norm import Norm
 
 def add_norm(
     x: Float[Array, "*rows hidden"],
-    added: Float[Array, "*added_rows added_hidden"],
+    added: Float[Array, "*rows hidden"],
     norm: Norm,
     *,
     implementation: str | None = None,

@@ -15,14 +15,15 @@ from pallas_kernels.case import Case
 ENOUGH = 0.97
 """Of the heuristic's time: what is less than 3% faster is noise."""
 _SAMPLES = 7
-Choice = tuple[str, str]
+TileKey = tuple[str, str]
+"""Operation and key, as `tuning.tuned` is asked."""
 
 
 @dataclass(frozen=True)
 class Tuned:
     """operation and key as `tuning.tuned` was asked, and what was found for them."""
 
-    choice: Choice
+    choice: TileKey
     tiles: Mapping[str, int]
     us: float
     heuristic_us: float

@@ -9,12 +9,12 @@ from pallas_kernels.kv_scale import check_scale
 
 def cache_heads(
     q: Float[Array, "batch q_len q_width"],
-    k: Float[Array, "batch q_len k_width"],
-    v: Float[Array, "batch q_len v_width"],
+    k: Float[Array, "batch q_len width"],
+    v: Float[Array, "batch q_len width"],
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
     k_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    v_pool: Float[Array, "v_pages v_page_size v_heads v_dim"],
+    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
     pages: Int[Array, "batch q_len"],
     offsets: Int[Array, "batch q_len"],
     *,

@@ -46,6 +46,7 @@ def _case(shape: GroupedAttention, rows: int, fp8: bool) -> Case:
 
 
 def _run(operation: Any, norms: Any, *arrays: Any) -> Any:
+    """operation with both pools at one scale, and with norms where there are their arrays."""
     *given, scale = arrays
     if norms is not None:
         q, k, squares = norms

@@ -109,6 +109,13 @@ def _run(
     eps: tuple[float, float],
     devices: int,
 ) -> None:
+    """One head of one row: a query is rotated, a key too and written with its value.
+
+    Grid: rows x (query heads + kv heads). Blocks: all arrays whole, a program loads head_dim
+    numbers of each; the pools are written in place. Limit: launches, not work: one warp, 24
+    registers. Units: float32 between norm and rotation; pools in numbers divided by their scale;
+    pages and offsets count pages and slots.
+    """
     row, head = pl.program_id(0), pl.program_id(1)
     heads = step.q.shape[1]
 

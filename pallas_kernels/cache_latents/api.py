@@ -13,7 +13,7 @@ def cache_latents(
     norm: Norm,
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
-    pool: Float[Array, "pages page_size pool_width"],
+    pool: Float[Array, "pages page_size width"],
     pages: Int[Array, "batch q_len"],
     offsets: Int[Array, "batch q_len"],
     *,
@@ -22,7 +22,7 @@ def cache_latents(
     q_format: QuantFormat | None = None,
     kv_scale: Float[Array, ""] | None = None,
     implementation: str | None = None,
-) -> tuple[Float[Array, "pages page_size pool_width"], Rows | None]:
+) -> tuple[Float[Array, "pages page_size width"], Rows | None]:
     """The pool with one row more for each of compressed, at (pages, offsets); and q_low, normed.
 
     A row is a latent, which is normed, and a key that is rotated in pairs of neighbours by cos and
@@ -46,16 +46,5 @@ def cache_latents(
     run = choose(
         "cache_latents", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
     )
-    return run(
-        compressed,
-        norm,
-        cos,
-        sin,
-        pool,
-        pages,
-        offsets,
-        q_low=q_low,
-        q_norm=q_norm,
-        q_format=q_format,
-        kv_scale=kv_scale,
-    )
+    options = {"q_low": q_low, "q_norm": q_norm, "q_format": q_format, "kv_scale": kv_scale}
+    return run(compressed, norm, cos, sin, pool, pages, offsets, **options)

@@ -63,6 +63,7 @@ def _run(
     q_low: Any,
     *arrays: Any,
 ) -> Any:
+    """operation with its norms made of their weights; arrays in its order, the scale last."""
     first, *rest, scale = arrays
     norms = Norm(weight, 1e-6), Norm(q_weight, 1e-6)
     options = {"q_low": q_low, "q_norm": norms[1], "q_format": q_format, "kv_scale": scale}

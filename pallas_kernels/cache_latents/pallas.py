@@ -77,6 +77,12 @@ def _shape(array: Array) -> jax.ShapeDtypeStruct:
 def _run(
     latents: Latents, queries: Any, _: Any, pool: Any, normed: Any, *, eps: tuple[float, float]
 ) -> None:
+    """A row of the pool (program 0 of the row), or its low rank of the queries normed (program 1).
+
+    Grid: rows x 1, or x 2 with queries. Blocks: all arrays whole, a program loads one row; the pool
+    is written in place. Limit: launches, not work: 27 registers. Units: float32 inside; the pool in
+    numbers divided by its scale; pages and offsets count pages and slots.
+    """
     row = pl.program_id(0)
 
     @pl.when(pl.program_id(1) == 0)

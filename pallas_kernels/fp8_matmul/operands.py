@@ -3,6 +3,7 @@
 import math
 
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import DTypeLike
 
 from pallas_kernels import gpu
@@ -31,8 +32,8 @@ def as_rows(x: Rows, kernel: OneKernel, norm: Norm | None = None) -> Operand:
     return quantize(flat, norm, grouped=kernel.format.activations == "fp8_group")
 
 
-def as_weight(kernel: OneKernel) -> Operand:
-    """A plain or a float8 kernel as it is stored."""
+def as_weight(kernel: Array | QuantizedArray) -> Operand:
+    """A plain or a quantised kernel, or a stack of them, as it is stored."""
     if isinstance(kernel, QuantizedArray):
         return Operand(kernel.values, kernel.scale)
     return Operand(kernel)

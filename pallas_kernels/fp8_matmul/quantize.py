@@ -56,6 +56,13 @@ def to_fp8_runs(
 
 
 def _kernel(x: Any, *refs: Any, eps: float | None = None) -> None:
+    """A row in float8 with one scale, or one for each 128 inputs; normed before, where eps is
+    given.
+
+    Grid: rows. Blocks: [inputs] of x, values and scale, as [runs, inputs a run] padded to powers of
+    two, all of it in registers. Limit: memory's bandwidth. Units: values * scale is the row,
+    float32 scales.
+    """
     *weight, values, scale = refs
     inputs, runs = x.shape[0], scale.shape[0]
     size = pl.next_power_of_2(BLOCK if runs > 1 else values.shape[0])

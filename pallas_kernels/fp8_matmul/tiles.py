@@ -1,16 +1,16 @@
 """Which tiles dense products run with: those that compile without a spill (docs/kernels.md)."""
 
 from pallas_kernels.quantized.array import BLOCK
-from pallas_kernels.tile_product import Operand, Tiles
+from pallas_kernels.tile_product import Operand, ProductTiles
 from pallas_kernels.tuning import tuned
 
 
-def tiles(x: Operand, w: Operand) -> Tiles:
+def tiles(x: Operand, w: Operand) -> ProductTiles:
     """For x times one weight."""
     return tuned("fp8_matmul", tuning_key(x, w, w.outputs), dense_tiles(x, w, w.outputs))
 
 
-def dense_tiles(x: Operand, w: Operand, outputs: int) -> Tiles:
+def dense_tiles(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     """For `outputs` columns in one launch, of weights like w.
 
     Up to 64 rows the weights are read once and each program should have much of them on its way.
@@ -18,9 +18,9 @@ def dense_tiles(x: Operand, w: Operand, outputs: int) -> Tiles:
     """
     rows, eight_bit = x.values.shape[0], x.values.dtype.itemsize == 1
     if rows > 64:
-        return Tiles(128, 128, BLOCK if eight_bit else BLOCK // 2, warps=8)
+        return ProductTiles(128, 128, BLOCK if eight_bit else BLOCK // 2, warps=8)
     columns = 64 if outputs >= 16384 else 32 if outputs >= 4096 else 16
-    return Tiles(_tile_rows(rows), columns, 256 if eight_bit and not w.in_blocks else BLOCK)
+    return ProductTiles(_tile_rows(rows), columns, 256 if eight_bit and not w.in_blocks else BLOCK)
 
 
 def tuning_key(x: Operand, w: Operand, outputs: int) -> str:

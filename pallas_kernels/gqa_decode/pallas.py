@@ -18,7 +18,7 @@ from pallas_kernels.paged_kv import PagedKV
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.split_kv import (
-    Tiles,
+    AttentionTiles,
     attend_in_parts,
     attend_to_part,
     leave,
@@ -29,14 +29,14 @@ from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
 
-def choose_tiles(rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike) -> Tiles:
+def choose_tiles(rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike) -> AttentionTiles:
     """For a group of so many rows: q_len times the heads that share a key-value head.
 
     64 rows with 16 keys take fewer registers than 32 with 32, and no wave repeats another's scores.
     Many key-value heads fill the GPU with few parts.
     """
     tile, keys = (16, 32) if rows <= 16 else (64, 16)
-    heuristic = Tiles(tile, keys, splits=8 if kv_heads >= 16 else 32, num_stages=2)
+    heuristic = AttentionTiles(tile, keys, splits=8 if kv_heads >= 16 else 32, num_stages=2)
     key = f"rows {rows} kv_heads {kv_heads} head_dim {head_dim} {jnp.dtype(dtype)}"
     return tuned("gqa_decode", key, heuristic)
 
@@ -47,13 +47,12 @@ def gqa_decode(
     scale: float,
     *,
     then: QuantFormat | None = None,
-    tiles: Tiles | None = None,
 ) -> Rows:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
     batch, q_len, heads, head_dim = q.shape
     kv_heads = paged.pools[0].shape[2]
     shared = heads // kv_heads
-    tiles = tiles or choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
+    tiles = choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
     kernel = partial(
         _attend_part, shared=shared, page_size=paged.page_size, scale=scale * math.log2(math.e)
     )
@@ -86,12 +85,19 @@ def _attend_part(
     out: Any,
     log_mass: Any,
     *,
-    tiles: Tiles,
+    tiles: AttentionTiles,
     nodes: int,
     shared: int,
     page_size: int,
     scale: float,
 ) -> None:
+    """A tile of the rows that share a key-value head, attended to one part of a sequence's context.
+
+    Grid: (kv heads x tiles of rows) x parts x sequences. Blocks: q [rows, head_dim] of a sequence,
+    both pools whole as [slots, kv_heads * head_dim]; [rows, keys] scores at a time. Limit:
+    registers, 128 at 64 x 16, and reading the context once. Units: scores to the base 2, float32;
+    out float32, log_mass the logarithm to the base 2 of the part's mass.
+    """
     rows, head_dim = positions.shape[0] * shared, q.shape[1]
     heads = q.shape[0] // positions.shape[0]
     row_tiles = pl.cdiv(rows, tiles.rows)

@@ -6,11 +6,11 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.grouped_matmul import pallas, reference, xla
-from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.shared import GatedKernels, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.quantized import QuantizedArray, matmul
 from pallas_kernels.streamed import rows_matmul
+from pallas_kernels.tile_product import Operand
 
 
 def grouped_mlp(

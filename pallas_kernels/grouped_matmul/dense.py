@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.grouped_matmul.activations import activations
-from pallas_kernels.grouped_matmul.kernel import Batch, Sides, multiply
+from pallas_kernels.grouped_matmul.kernel import ExpertBatch, RoutedAndShared, multiply
 from pallas_kernels.grouped_matmul.pallas import refusal
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import row_tile
@@ -40,8 +40,9 @@ def dense_gated(
 def _multiply(x: Array, *kernels: QuantizedArray) -> Array:
     flat = x.reshape(-1, x.shape[-1])
     nothing = jnp.zeros(1, jnp.int32)
-    batch = Batch(len(flat), 0, row_tile(len(flat), 1, 1), shared=True)
+    batch = ExpertBatch(len(flat), 0, row_tile(len(flat), 1, 1), shared=True)
     stacks = [kernel[None] for kernel in kernels]
     rows = activations(flat, kernels[0].format)
-    out = multiply(batch, TileMap(*[nothing] * 5), Sides(rows, rows), stacks, kernels, x.dtype)
+    both = RoutedAndShared(rows, rows)
+    out = multiply(batch, TileMap(*[nothing] * 5), both, stacks, kernels, x.dtype)
     return out.shared.values.reshape(*x.shape[:-1], -1)

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.activations import activations
-from pallas_kernels.grouped_matmul.kernel import Batch, Sides, format_of, multiply
-from pallas_kernels.grouped_matmul.products import Operand
+from pallas_kernels.grouped_matmul.kernel import ExpertBatch, RoutedAndShared, format_of, multiply
 from pallas_kernels.grouped_matmul.shared import GatedKernels, Matrix, can_join, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.tile_product import Operand
 
 
 def grouped_mlp(
@@ -39,13 +39,13 @@ def grouped_mlp(
         routed = grouped_mlp(*arrays, tiles=tiles, rows=rows)
         return routed + swiglu(x, *shared)
     (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
-    batch = Batch(tokens, top_k, row_tile(tokens, top_k, experts), shared is not None)
+    batch = ExpertBatch(tokens, top_k, row_tile(tokens, top_k, experts), shared is not None)
     order = tile_map(expert_ids, experts, batch.rows) if tiles is None else tiles
     own = shared or ()
     rows = activations(x, format_of(gate)) if rows is None else rows
     in_own = format_of(own[0]) if own else format_of(gate)
-    both = Sides(rows, rows if in_own == format_of(gate) else activations(x, in_own))
-    then = Sides(format_of(down), format_of(own[2] if own else down))
+    both = RoutedAndShared(rows, rows if in_own == format_of(gate) else activations(x, in_own))
+    then = RoutedAndShared(format_of(down), format_of(own[2] if own else down))
     inner = multiply(batch, order, both, [gate, up], own[:2], x.dtype, then=then)
     outs = multiply(batch, order, inner, [down], own[2:], x.dtype).routed.values
     of_pairs = outs[: batch.pairs].reshape(tokens, top_k, -1)
@@ -60,9 +60,8 @@ def grouped_mlp(
 
 def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
     """Why the kernels cannot run on these."""
-    known = (jnp.bfloat16, jnp.float32) if gpu.interpreted() else (jnp.bfloat16,)
-    if x.dtype not in known:
-        return f"expected x in {' or '.join(jnp.dtype(d).name for d in known)}, got {x.dtype}"
+    if x.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"expected x in bfloat16 or float32, got {x.dtype}"
     if format_of(gate) != format_of(up):
         return f"expected gate and up in one format, got {format_of(gate)} and {format_of(up)}"
     for stack in (gate, up, down):

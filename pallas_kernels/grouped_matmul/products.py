@@ -16,18 +16,8 @@ from pallas_kernels.grouped_matmul.in_passing import in_passing, largest_of_rows
 from pallas_kernels.grouped_matmul.unpack import e2m1, e8m0, int4, per_value
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.tile_product import Operand, clamp
 from pallas_kernels.triton import dot, dot_mxfp4, load
-
-
-class Operand(NamedTuple):
-    """Values and scales, if there are any: arrays outside a kernel, refs inside.
-
-    Rows [rows, in] have scales [rows], [rows, in / 128] or, packed MXFP4, [rows, in / 32]. Stacks
-    are as in `pallas_kernels.quantized`, plain ones [experts, in, out].
-    """
-
-    values: Any
-    scale: Any = None
 
 
 class Part(NamedTuple):
@@ -45,8 +35,10 @@ def products(
 ) -> list[Array]:
     """float32 [rows, columns] for each stack, `depth` inputs a step.
 
-    x is read once; rows that need a scale each and have none are read twice, and quantised. Rows
-    must exist; columns past the last one repeat it.
+    x: rows [rows, in] with scales [rows], [rows, in / 128] or, packed MXFP4, [rows, in / 32].
+    Stacks are as in `pallas_kernels.quantized`, plain ones [experts, in, out]. x is read once; rows
+    that need a scale each and have none are read twice, and quantised. Rows must exist; columns
+    past the last one repeat it.
     """
     steps = -(-part.inputs // depth)
     read = partial(_rows_of, x.values, rows, depth=depth)
@@ -71,11 +63,6 @@ def products(
     zeros = [jnp.zeros((rows.size, part.columns.size), sums) for _ in stacks]
     totals = jax.lax.fori_loop(0, steps, add, zeros)
     return [_scaled(total, scale, w, part) for total, w in zip(totals, stacks, strict=True)]
-
-
-def clamp(indices: Array, limit: int) -> Array:
-    """Indices that all exist: those past the last one repeat it."""
-    return indices if limit % indices.size == 0 else jnp.minimum(indices, limit - 1)
 
 
 def _add(

@@ -69,6 +69,11 @@ def to_int8(wide: Array, largest: Array) -> tuple[Array, Array]:
 
 
 def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
+    """A row in int8 with one scale.
+
+    Grid: rows. Blocks: [inputs] padded to a power of two, all of it in registers. Limit: memory's
+    bandwidth. Units: values * scale is the row, a float32 scale.
+    """
     place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
     inside = place < x.shape[0]
     wide = load(x.at[place], mask=inside, other=0.0).astype(jnp.float32)
@@ -78,6 +83,11 @@ def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
 
 
 def _mxfp4_kernel(x: Any, *out: Any) -> None:
+    """A row in MXFP4, or what that means.
+
+    Grid: rows. Blocks: [inputs] padded to a power of two, all of it in registers. Limit: memory's
+    bandwidth. Units: two e2m1 values a byte, an e8m0 byte for each 32 of them.
+    """
     place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
     wide = load(x.at[place], mask=place < x.shape[0], other=0.0).astype(jnp.float32)
     for ref, found in zip(out, to_mxfp4(wide), strict=True):

@@ -6,7 +6,7 @@ from pallas_kernels.head_squares import pallas, reference
 
 def head_squares(
     q: Float[Array, "*rows q_width"],
-    k: Float[Array, "*k_rows k_width"],
+    k: Float[Array, "*rows k_width"],
     *,
     implementation: str | None = None,
 ) -> Float[Array, "*rows 2"]:

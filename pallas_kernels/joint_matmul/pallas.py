@@ -13,7 +13,7 @@ from pallas_kernels.fp8_matmul.operands import as_rows, as_weight, refusal
 from pallas_kernels.joint_matmul.tiles import gated_tiles, joint_tiles
 from pallas_kernels.quantized import OneKernel, QuantizedArray
 from pallas_kernels.rms_norm import Norm
-from pallas_kernels.tile_product import Operand, Tiles, products, store_tile
+from pallas_kernels.tile_product import Operand, ProductTiles, products, store_tile
 from pallas_kernels.triton import launch, whole
 
 
@@ -35,44 +35,39 @@ def gated_matmul(
     return out.reshape(*x.shape[:-1], -1)
 
 
-def multiply_each(
-    x: Operand, weights: Sequence[Operand], dtype: Any, chosen: Tiles | None = None
-) -> list[Array]:
-    """[rows, out] of each weight; `chosen` overrides the tiles."""
-    chosen = chosen or joint_tiles(x, weights)
-    rows = x.values.shape[0]
+def multiply_each(x: Operand, weights: Sequence[Operand], dtype: Any) -> list[Array]:
+    """[rows, out] of each weight."""
+    rows, tiles = x.values.shape[0], joint_tiles(x, weights)
     out = [jax.ShapeDtypeStruct((rows, w.outputs), dtype) for w in weights]
     outs = launch(
-        functools.partial(_each, count=len(weights), tiles=chosen),
+        functools.partial(_each, count=len(weights), tiles=tiles),
         name="joint_matmul",
         grid=(
-            pl.cdiv(rows, chosen.rows),
-            sum(pl.cdiv(w.outputs, chosen.columns) for w in weights),
+            pl.cdiv(rows, tiles.rows),
+            sum(pl.cdiv(w.outputs, tiles.columns) for w in weights),
         ),
         in_specs=jax.tree.map(whole, [x, *weights]),
         out_specs=[whole(shape) for shape in out],
         out_shape=out,
-        num_warps=chosen.warps,
-        num_stages=chosen.stages,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )(x, *weights)
     return list(outs)
 
 
-def multiply_gated(
-    x: Operand, gate: Operand, up: Operand, dtype: Any, chosen: Tiles | None = None
-) -> Array:
-    """[rows, out] of silu(x gate) * (x up); `chosen` overrides the tiles."""
-    chosen = chosen or gated_tiles(x, gate)
+def multiply_gated(x: Operand, gate: Operand, up: Operand, dtype: Any) -> Array:
+    """[rows, out] of silu(x gate) * (x up)."""
+    tiles = gated_tiles(x, gate)
     out = jax.ShapeDtypeStruct((x.values.shape[0], gate.outputs), dtype)
     return launch(
-        functools.partial(_gated, tiles=chosen),
+        functools.partial(_gated, tiles=tiles),
         name="gated_matmul",
-        grid=(pl.cdiv(out.shape[0], chosen.rows), pl.cdiv(gate.outputs, chosen.columns)),
+        grid=(pl.cdiv(out.shape[0], tiles.rows), pl.cdiv(gate.outputs, tiles.columns)),
         in_specs=jax.tree.map(whole, [x, gate, up]),
         out_specs=whole(out),
         out_shape=out,
-        num_warps=chosen.warps,
-        num_stages=chosen.stages,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )(x, gate, up)
 
 
@@ -83,8 +78,14 @@ def refusal_of_all(x: Array, kernels: Sequence[OneKernel]) -> str | None:
     return next(filter(None, (refusal(x, kernel) for kernel in kernels)), None)
 
 
-def _each(x: Operand, *refs: Any, count: int, tiles: Tiles) -> None:
-    """A program has a tile of one weight; the first weight's tiles come first."""
+def _each(x: Operand, *refs: Any, count: int, tiles: ProductTiles) -> None:
+    """A tile of one weight's product; the first weight's tiles come first.
+
+    Grid: tiles of rows x tiles of columns of all weights. Blocks: all arrays whole; a program
+    multiplies [rows, step] with [columns, step] and sums float32 [rows, columns]. Limit: reading
+    the weights, each once up to 64 rows. Units: scales are applied to the sums or, of blocks, to a
+    step's part.
+    """
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     tile = pl.program_id(1)
     for w, out in zip(refs[:count], refs[count:], strict=True):
@@ -99,7 +100,13 @@ def _each(x: Operand, *refs: Any, count: int, tiles: Tiles) -> None:
         tile = tile - own
 
 
-def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: Tiles) -> None:
+def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: ProductTiles) -> None:
+    """A tile of silu(x gate) * (x up).
+
+    Grid: tiles of rows x tiles of columns. Blocks: all arrays whole; two float32 sums [rows,
+    columns], x read once. Limit: reading the weights, each once up to 64 rows; registers, two sums.
+    Units: both products are rounded to the output's dtype before they are gated.
+    """
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
     totals = products(x, [gate, up], rows, columns, tiles.step)

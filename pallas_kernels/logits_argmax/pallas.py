@@ -19,7 +19,7 @@ from pallas_kernels.logits_argmax.options import ArgmaxOptions, AxisName, best_o
 from pallas_kernels.logits_argmax.tile_choice import Found, choose_in_tile, holds_min_p
 from pallas_kernels.logits_argmax.tiles import tiles
 from pallas_kernels.quantized import Kernel
-from pallas_kernels.tile_product import Operand, Tiles
+from pallas_kernels.tile_product import Operand, ProductTiles
 from pallas_kernels.triton import launch, load, store, whole
 
 
@@ -29,11 +29,10 @@ def logits_argmax(
     options: ArgmaxOptions,
     token_ids: Int[Array, " vocab"],
     axis_name: AxisName,
-    chosen: Tiles | None = None,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """See `pallas_kernels.logits_argmax.api.logits_argmax`; `chosen` overrides the tiles."""
+    """See `pallas_kernels.logits_argmax.api.logits_argmax`."""
     operand, w = as_rows(x, head), as_weight(head)
-    chosen = chosen or tiles(operand, w)
+    chosen = tiles(operand, w)
     run = functools.partial(_launch_tiles, operand, w, options, token_ids, chosen, x.dtype)
     found = run(None)
     if options.min_p is not None:
@@ -53,7 +52,7 @@ def _launch_tiles(
     w: Operand,
     options: ArgmaxOptions,
     token_ids: Array,
-    tiles: Tiles,
+    tiles: ProductTiles,
     dtype: Any,
     before: tuple[Array, Array, Found] | None,
 ) -> Found:
@@ -105,6 +104,11 @@ def _merge_tiles(
 
 
 def _merge_row(scores: Any, ids: Any, best: Any, chosen: Any) -> None:
+    """The best of a row's tiles.
+
+    Grid: rows. Blocks: scores and ids [1, tiles], padded to a power of two, in registers. Limit:
+    launches, not work. Units: scores are logits over temperature plus noise, float32; ids int32.
+    """
     parts = scores.shape[1]
     part = jnp.arange(pl.next_power_of_2(parts))[None, :]
     index = (jnp.zeros_like(part), part)

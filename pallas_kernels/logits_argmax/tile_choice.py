@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.logits_argmax.options import LAST_ID
 from pallas_kernels.noise import gumbel
-from pallas_kernels.tile_product import Operand, Tiles, clamp, products
+from pallas_kernels.tile_product import Operand, ProductTiles, clamp, products
 from pallas_kernels.triton import load, store
 
 
@@ -36,13 +36,16 @@ def choose_in_tile(
     token_ids: Any,
     before: tuple[Any, Any, Found] | None,
     *outs: Any,
-    tiles: Tiles,
+    tiles: ProductTiles,
     dtype: Any,
 ) -> None:
     """Writes a tile's `Found`; options are refs in the form of `ArgmaxOptions`.
 
     used: how many of a row's biases come before the padding, where it has any.
     before: the row's best logit, where a tile has to run again with it, and the `Found` otherwise.
+    Grid: tiles of rows x tiles of the vocabulary. Blocks: all arrays whole; float32 [rows, columns]
+    logits, never written. Limit: reading the head, once up to 64 rows; registers, 132. Units:
+    logits and noise in nats.
     """
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)

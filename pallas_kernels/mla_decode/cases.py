@@ -78,6 +78,7 @@ def _case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _run(operation: Any, q: Any, q_rope: Any, paged: PagedKV, value_kernel: Any = None) -> Any:
+    """operation at the published scale."""
     return operation(q, q_rope, paged, SCALE, value_kernel=value_kernel)
 
 

@@ -18,7 +18,7 @@ from pallas_kernels import gpu
 from pallas_kernels.mla_decode.values import merge_into_values
 from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
 from pallas_kernels.paged_kv import PagedKV
-from pallas_kernels.split_kv import Tiles, attend_in_parts, attend_to_part, leave, merge
+from pallas_kernels.split_kv import AttentionTiles, attend_in_parts, attend_to_part, leave, merge
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
@@ -26,7 +26,7 @@ PARTS = ((16, 32), (64, 16), (128, 8), (2048, 4))
 """Up to so many rows of a sequence, its context has at most so many parts."""
 
 
-def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> Tiles:
+def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> AttentionTiles:
     """For a sequence of so many rows: q_len times heads.
 
     With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
@@ -37,11 +37,11 @@ def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> Tiles:
     splits = next((parts for limit, parts in PARTS if rows <= limit), 1)
     tile = min(padded(rows, 16), 64)
     if dtype == jnp.float32:
-        heuristic = Tiles(16, 16, splits, num_stages=2)
+        heuristic = AttentionTiles(16, 16, splits, num_stages=2)
     elif gpu.current().arch in gpu.KNOWN:
-        heuristic = Tiles(tile, 16, splits, num_stages=2)
+        heuristic = AttentionTiles(tile, 16, splits, num_stages=2)
     else:
-        heuristic = Tiles(tile, 32, splits, num_warps=4 if tile == 16 else 8, num_stages=2)
+        heuristic = AttentionTiles(tile, 32, splits, num_warps=4 if tile == 16 else 8, num_stages=2)
     return tuned("mla_decode", f"rows {rows} kv_lora {kv_lora} {jnp.dtype(dtype)}", heuristic)
 
 
@@ -52,12 +52,11 @@ def mla_decode(
     scale: float,
     *,
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
-    tiles: Tiles | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
-    tiles = tiles or choose_tiles(rows, kv_lora, q_latent.dtype)
+    tiles = choose_tiles(rows, kv_lora, q_latent.dtype)
     kernel = partial(
         _attend_part, heads=heads, page_size=paged.page_size, scale=scale * math.log2(math.e)
     )
@@ -87,12 +86,19 @@ def _attend_part(
     out: Any,
     log_mass: Any,
     *,
-    tiles: Tiles,
+    tiles: AttentionTiles,
     nodes: int,
     heads: int,
     page_size: int,
     scale: float,
 ) -> None:
+    """A tile of a sequence's rows, attended to one part of its context.
+
+    Grid: tiles of rows x parts x sequences. Blocks: queries [rows, kv_lora] and [rows, rope] of a
+    sequence, the pool whole as [slots, width]; [rows, keys] scores at a time. Limit: registers: the
+    sums [rows, kv_lora] are float32, 380 registers at 64 x 16, one wave a SIMD. Units: scores to
+    the base 2, float32; out float32, log_mass the logarithm to the base 2 of the part's mass.
+    """
     (rows, kv_lora), rope = q_latent.shape, q_rope.shape[1]
     row = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     in_latent, in_rope = jnp.arange(padded(kv_lora, 16)), jnp.arange(padded(rope, 16))

@@ -47,6 +47,13 @@ def merge_into_values(
 def _merge_queries(
     parts: Any, log_mass: Any, value_kernel: Any, out: Any, *, splits: int, heads: int
 ) -> None:
+    """The parts of a tile of queries of one head joined, times W_UV.
+
+    Grid: heads x sequences x tiles of queries. Blocks: all parts of a sequence [splits * rows,
+    kv_lora], W_UV [kv_lora, value] of the head; [QUERIES, LATENTS] of the mean at a time. Limit:
+    registers, 142: TOGETHER parts are loaded at once. Units: float32 sums; logarithms to the base
+    2.
+    """
     q_len, (kv_lora, value) = out.shape[0], value_kernel.shape
     query = pl.program_id(2) * QUERIES + jnp.arange(QUERIES)
     is_query = query < q_len

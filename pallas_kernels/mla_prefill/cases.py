@@ -47,6 +47,7 @@ def _case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _run(operation: Any, q: Any, q_rope: Any, keys: Any, values: Any, paged: PagedKV) -> Any:
+    """operation at the published scale."""
     return operation(q, q_rope, paged, 192**-0.5, key_kernel=keys, value_kernel=values)
 
 

@@ -64,6 +64,13 @@ def _expand_slots(
     *,
     page_size: int,
 ) -> None:
+    """Keys and values of one head for a tile of a sequence's slots.
+
+    Grid: tiles of slots x heads x sequences. Blocks: both kernels [kv_lora, size] of the head, the
+    pool whole as [slots, width]; [SLOTS, LATENTS] of the latents at a time. Limit: products;
+    programs past the slots in use end at once. Units: stored numbers times kv_scale, results in the
+    kernels' dtype.
+    """
     slot = pl.program_id(0) * SLOTS + jnp.arange(SLOTS)
     length = context_length(table, positions, page_size)
     used = slot < length

@@ -34,7 +34,7 @@ from pallas_kernels.tuning import tuned
 
 
 @dataclass(frozen=True)
-class Tiles:
+class PrefillTiles:
     """rows x keys: scores that a program of one head has at a time."""
 
     rows: int = 128
@@ -43,10 +43,12 @@ class Tiles:
     num_stages: int = 2
 
 
-def choose_tiles(heads: int, dtype: DTypeLike) -> Tiles:
+def choose_tiles(heads: int, dtype: DTypeLike) -> PrefillTiles:
     """64 keys take half of CDNA's waves away; NVIDIA GPUs have room for them with 8 warps."""
     cdna = gpu.current().arch in gpu.KNOWN
-    heuristic = Tiles() if cdna or dtype == jnp.float32 else Tiles(keys=64, num_warps=8)
+    heuristic = (
+        PrefillTiles() if cdna or dtype == jnp.float32 else PrefillTiles(keys=64, num_warps=8)
+    )
     return tuned("mla_prefill", f"heads {heads} {jnp.dtype(dtype)}", heuristic)
 
 
@@ -58,13 +60,12 @@ def mla_prefill(
     *,
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
-    tiles: Tiles | None = None,
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
     batch, q_len, heads, _ = q_nope.shape
     (pool,), (factor,), value_dim = paged.flat_pools, paged.factors, value_kernel.shape[2]
     keys, values = expand(key_kernel, value_kernel, paged)
-    tiles = tiles or choose_tiles(heads, q_nope.dtype)
+    tiles = choose_tiles(heads, q_nope.dtype)
     queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
     of_head = [
         pl.BlockSpec((None, None, *x.shape[2:]), lambda t, h, b: (b, h, 0, 0))
@@ -111,11 +112,18 @@ def _attend(
     positions: Any,
     out: Any,
     *,
-    tiles: Tiles,
+    tiles: PrefillTiles,
     heads: int,
     page_size: int,
     scale: float,
 ) -> None:
+    """A tile of one head's queries, attended to all slots that they see.
+
+    Grid: tiles of queries x heads x sequences. Blocks: queries [q_len * heads, nope] and [.., rope]
+    and keys and values [slots, size] of a sequence, the pool whole as [slots, width] for the
+    rotated part; [rows, keys] scores at a time. Limit: registers, 249 at 128 x 32, two waves a
+    SIMD. Units: scores to the base 2, float32.
+    """
     q_len, rope = positions.shape[0], q_rope.shape[1]
     query = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     is_row, row = query < q_len, query * heads + pl.program_id(1)

@@ -10,9 +10,9 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from pallas_kernels.grouped_matmul.activations import row_kernel
-from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.row_kernel import row_block
+from pallas_kernels.tile_product import Operand
 from pallas_kernels.triton import launch, whole
 
 
@@ -33,6 +33,8 @@ def launch_beside_rows(
     own_row = partial(row_block, row=lambda program: jnp.maximum(program - programs, 0))
 
     def kernel(arrays: Any, x: Any, out: Any, rows: Any) -> None:
+        """Grid: programs of the body, then one for each row of x. Blocks: arrays and out whole, x
+        and rows a row. Limit: the body's registers. Units: those of body and `row_kernel`."""
         program = pl.program_id(0)
         if beside is None:
             body(program, arrays, out)

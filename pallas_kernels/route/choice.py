@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.grouped_matmul.products import Operand
 from pallas_kernels.grouped_matmul.tile_map import TileMap
+from pallas_kernels.tile_product import Operand
 
 
 class Routes(NamedTuple):

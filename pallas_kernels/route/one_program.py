@@ -56,6 +56,13 @@ def route(
 def _route(
     _: Array, arrays: Any, out: Any, options: RouterOptions, held: int, tile_rows: int
 ) -> None:
+    """Choice, weights and map of all tokens.
+
+    Grid: one program (others of the launch quantise rows). Blocks: everything whole: scores
+    [tokens, experts] and pairs [tokens, tokens * top_k] in registers. Limit: registers, 128 at 64
+    tokens with 16 warps; 8 warps spill. Units: logits float32; ids count from the first expert
+    here.
+    """
     (logits, bias, first), (ids, weights, tiles) = arrays, out
     token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
     chosen = choose_experts(logits, bias, token, options.top_k)

@@ -56,6 +56,12 @@ def route(
 
 
 def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block: int) -> None:
+    """Choice and weights of a block of tokens, and how many of them chose each expert.
+
+    Grid: blocks of at most 16 tokens (others of the launch quantise rows). Blocks: everything
+    whole; scores [block, experts] in registers. Limit: registers, 144. Units: counts of tokens,
+    int32.
+    """
     (logits, bias, first), (ids, weights, counts) = arrays, out
     token = program * block + jnp.arange(block)[:, None]
     chosen = choose_experts(logits, bias, token, options.top_k)
@@ -85,7 +91,12 @@ def _tile_map(ids: Array, counts: Array, held: Held) -> TileMap:
 
 
 def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:
-    """The tiles and the pairs of one expert."""
+    """The tiles and the pairs of one expert.
+
+    Grid: experts held here. Blocks: everything whole; _COUNTS counts and the choices of _TOKENS
+    tokens at a time. Limit: launches, not work: 36 registers. Units: places count pairs, tiles
+    tiles.
+    """
     tiles, held = TileMap(*out), pl.program_id(0)
     start = load_first(first)
     expert = jnp.arange(pl.next_power_of_2(counts.shape[1]))

@@ -6,7 +6,7 @@ from pallas_kernels.router_logits import pallas, reference
 
 def router_logits(
     x: Float[Array, "tokens hidden"],
-    kernel: Float[Array, "x_hidden experts"],
+    kernel: Float[Array, "hidden experts"],
     *,
     implementation: str | None = None,
 ) -> Float[Array, "tokens experts"]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.tile_product import Operand, Tiles, products, store_tile
+from pallas_kernels.tile_product import Operand, ProductTiles, products, store_tile
 from pallas_kernels.triton import launch, whole
 
 MOST_ROWS = 1024
@@ -22,9 +22,9 @@ def refusal(x: Array, kernel: Array) -> str | None:
     return None
 
 
-def tiles(rows: int) -> Tiles:
+def tiles(rows: int) -> ProductTiles:
     """Small ones, for many programs: all weights of a router are 3 MiB."""
-    return Tiles(16, 16, 128) if rows <= 256 else Tiles(64, 32, 64)
+    return ProductTiles(16, 16, 128) if rows <= 256 else ProductTiles(64, 32, 64)
 
 
 def router_logits(
@@ -44,7 +44,13 @@ def router_logits(
     )(x, kernel)
 
 
-def _run(x: Any, kernel: Any, out: Any, *, tiles: Tiles) -> None:
+def _run(x: Any, kernel: Any, out: Any, *, tiles: ProductTiles) -> None:
+    """One tile of the product.
+
+    Grid: tiles of rows x tiles of columns. Blocks: x and kernel whole; a program multiplies [rows,
+    step], widened in registers, with [step, columns]. Limit: launches, not work: a router has 3
+    MiB. Units: float32, not rounded to TF32.
+    """
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
     (total,) = products(Operand(x), [Operand(kernel)], rows, columns, tiles.step)

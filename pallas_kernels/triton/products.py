@@ -53,6 +53,7 @@ _dot_mxfp4_p = Primitive("dot_mxfp4")
 
 @_dot_mxfp4_p.def_abstract_eval
 def _(x: Any, values: Any, scale: Any, total: Any, *x_scale: Any) -> Any:
+    """As the sum that is added to."""
     return ShapedArray(total.shape, total.dtype)
 
 

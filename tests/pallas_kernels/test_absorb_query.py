@@ -58,6 +58,7 @@ def test_a_permuted_batch_and_a_spoiled_neighbour_leave_every_rows_bits() -> Non
     np.testing.assert_array_equal(beside[1][others], rope[others])
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_other_dtypes_and_shapes_are_refused_with_the_reason() -> None:
     q, kernel, cos, sin = map(jnp.asarray, make_case(1, 1, 2, 16, 8, 4))
     with pytest.raises(ValueError, match="got float16 and float32"):

@@ -51,6 +51,7 @@ def test_a_row_knows_nothing_of_the_others() -> None:
         assert np.isnan(got[0, 1]).all()
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="expected x and added of one shape"):
         run(rows(0), rows(1)[:1], "xla")

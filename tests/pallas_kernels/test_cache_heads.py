@@ -150,6 +150,7 @@ def test_squares_are_summed_in_float32_for_each_row_alone() -> None:
         np.testing.assert_array_equal(got(q[::-1], k[::-1]), got(q, k)[::-1])
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_what_does_not_fit_is_refused() -> None:
     q, k, v = rows()
     wide = np.zeros((PAGES, PAGE_SIZE, KV_HEADS, DIM + 1), np.float32)

@@ -162,6 +162,7 @@ def test_queries_for_a_float8_product_come_quantised(arch: str) -> None:
             matmul(rows_made, other)
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_what_does_not_fit_is_refused() -> None:
     empty = np.zeros((PAGES, PAGE_SIZE, WIDTH + 1), np.float32)
     with pytest.raises(ValueError, match=r"rows are 24 \+ 10 values; compressed has 34, the pool"):

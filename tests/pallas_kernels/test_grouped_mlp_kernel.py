@@ -13,15 +13,25 @@ import pytest
 from test_quantized import SCHEMES, random_array
 
 from pallas_kernels import GatedKernels, QuantFormat, QuantizedArray, gpu, grouped_mlp
-from pallas_kernels.grouped_matmul import Operand
 from pallas_kernels.grouped_matmul.activations import activations
-from pallas_kernels.grouped_matmul.kernel import Batch, Sides, multiply
+from pallas_kernels.grouped_matmul.kernel import ExpertBatch, RoutedAndShared, multiply
 from pallas_kernels.grouped_matmul.tile_map import tile_map
-from pallas_kernels.grouped_matmul.tiles import Tiles
 from pallas_kernels.quantized.activations import int8_per_token, mxfp4_packed, mxfp4_round_trip
+from pallas_kernels.tile_product import Operand
+from pallas_kernels.tuning import trying
 
 EXPERTS, TOP_K, HIDDEN, INTER = 4, 2, 160, 96
 Inputs = list[Any]
+
+
+class EveryKey(dict[tuple[str, str], dict[str, int]]):
+    """Tiles on trial by operation, whatever the key of a choice is."""
+
+    def __init__(self, **tiles: dict[str, int]):
+        self.tiles = tiles
+
+    def get(self, choice: tuple[str, str], default: Any = None) -> Any:
+        return self.tiles.get(choice[0], default)
 
 
 def make_inputs(format: QuantFormat | None, tokens: int, seed: int = 0) -> Inputs:
@@ -125,7 +135,7 @@ def test_a_shared_expert_of_another_shape_is_added_beside() -> None:
 def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: QuantFormat) -> None:
     """Of a product with 160 inputs: a whole step and a part of one; the second row has a NaN."""
     _, gate, *_, ids, _ = make_inputs(format, tokens=3)
-    batch = Batch(3, TOP_K, 16, shared=False)
+    batch = ExpertBatch(3, TOP_K, 16, shared=False)
     x = np.random.default_rng(0).normal(size=(batch.pairs, HIDDEN)).astype(np.float32)
     rows = jnp.asarray(x).at[1, 150].set(jnp.nan).astype(jnp.bfloat16)
 
@@ -133,11 +143,11 @@ def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: Quan
         def product(x: jax.Array) -> jax.Array:
             given = Operand(x) if own else activations(x, format)
             order = tile_map(ids, EXPERTS, batch.rows)
-            return multiply(
-                batch, order, Sides(given, given), [gate], [], x.dtype, chosen=Tiles(32, 128)
-            ).routed.values
+            both = RoutedAndShared(given, given)
+            return multiply(batch, order, both, [gate], [], x.dtype).routed.values
 
-        return np.asarray(jax.jit(product)(rows).astype(jnp.float32))
+        with trying(EveryKey(expert_down={"columns": 32})):
+            return np.asarray(jax.jit(product)(rows).astype(jnp.float32))
 
     with gpu.assume(arch):
         if arch == "gfx942" and format.activations == "fp8_token":
@@ -231,18 +241,17 @@ def test_a_tile_quantises_its_columns_as_a_launch_of_its_own_does(arch: str) -> 
     """Tiles of 32 columns have whole groups of MXFP4, those of 16 have not."""
     format = QuantFormat("mxfp4", "mxfp4")
     x, gate, up, *_, ids, _ = make_inputs(format, tokens=3)
-    x, batch = x.at[1, 7].set(jnp.nan).astype(jnp.bfloat16), Batch(3, TOP_K, 16, shared=False)
+    x, batch = x.at[1, 7].set(jnp.nan).astype(jnp.bfloat16), ExpertBatch(3, TOP_K, 16, shared=False)
 
     def inner(columns: int) -> list[bytes]:
         def run(x: jax.Array) -> Operand:
             rows, order = activations(x, format), tile_map(ids, EXPERTS, batch.rows)
-            tiles = Tiles(columns, 128)
-            both = Sides(rows, rows)
-            then = Sides(format, format)
-            made = multiply(batch, order, both, [gate, up], [], x.dtype, then=then, chosen=tiles)
-            return made.routed
+            both = RoutedAndShared(rows, rows)
+            then = RoutedAndShared(format, format)
+            return multiply(batch, order, both, [gate, up], [], x.dtype, then=then).routed
 
-        return [np.asarray(array).tobytes() for array in jax.tree.leaves(jax.jit(run)(x))]
+        with trying(EveryKey(expert_gate_up={"columns": columns})):
+            return [np.asarray(array).tobytes() for array in jax.tree.leaves(jax.jit(run)(x))]
 
     with gpu.assume(arch):
         assert inner(32) == inner(16)

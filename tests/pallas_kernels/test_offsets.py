@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import cache_heads, cache_latents, gpu, gqa_decode, mla_decode
+from pallas_kernels import PagedKV, cache_heads, cache_latents, gpu, gqa_decode, mla_decode
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import triton_ir
 
@@ -19,9 +19,9 @@ def shape(dtype: Any, *dims: int) -> jax.ShapeDtypeStruct:
 
 
 def mla_ir(dtype: Any, pages: int) -> str:
-    def attend(*arrays: Any) -> Any:
-        *inputs, kv_scale = arrays
-        return mla_decode(*inputs, scale=1.0, kv_scale=kv_scale, implementation="pallas")
+    def attend(q: Any, q_rope: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
+        paged = PagedKV((pool,), (scale,), table, positions)
+        return mla_decode(q, q_rope, paged, 1.0, implementation="pallas")
 
     heads = SEQUENCES, 1, 64
     queries = shape(jnp.bfloat16, *heads, 512), shape(jnp.bfloat16, *heads, 64)
@@ -29,10 +29,9 @@ def mla_ir(dtype: Any, pages: int) -> str:
 
 
 def gqa_ir(dtype: Any, pages: int) -> str:
-    def attend(q: Any, pool: Any, *rest: Any) -> Any:
-        *inputs, factor = rest
-        scales = {"k_scale": factor, "v_scale": factor}
-        return gqa_decode(q, pool, pool, *inputs, scale=1.0, **scales, implementation="pallas")
+    def attend(q: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
+        paged = PagedKV((pool, pool), (scale, scale), table, positions)
+        return gqa_decode(q, paged, 1.0, implementation="pallas")
 
     query = shape(jnp.bfloat16, SEQUENCES, 1, 16, 128)
     return ir_of(attend, "gqa_decode", query, shape(dtype, pages, PAGE_SIZE, 16, 128))

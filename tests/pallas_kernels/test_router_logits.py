@@ -36,6 +36,7 @@ def test_a_row_keeps_its_bits_wherever_it_is(tokens: int) -> None:
     np.testing.assert_array_equal(run(x[order], "pallas"), run(x, "pallas")[order])
 
 
+@pytest.mark.usefixtures("no_jaxtyping")
 def test_products_of_one_dtype_are_the_librarys_and_others_are_refused() -> None:
     x, kernel = rows(3), KERNEL.astype(jnp.bfloat16)
     got = router_logits(x, kernel, implementation="pallas")
