@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.program_choice import ProgramChoice, Shape
+from eagle3_jax.engine.program import Program
+from eagle3_jax.engine.program_choice import ProgramChoice
 from eagle3_jax.engine.recent_acceptance import RecentAcceptance
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.step_cost import StepCosts
@@ -26,10 +27,13 @@ LEAST_BETWEEN_TRIALS = 40
 
 
 class Choice(NamedTuple):
-    """k of one round; given back with the seconds that the round took."""
+    """k of one round; given back with the seconds that the round took.
+
+    program: the round that it was chosen for, but for its widths; None where k is fixed.
+    """
 
     drafts: int
-    shape: Shape
+    program: Program | None = None
 
 
 class FixedChooser:
@@ -37,7 +41,7 @@ class FixedChooser:
 
     def __init__(self, config: EngineConfig):
         counts = config.k_by_batch_size or (config.draft_counts * config.max_num_seqs)
-        self._choices = [Choice(k, Shape(size, False)) for size, k in enumerate(counts, 1)]
+        self._choices = [Choice(k) for k in counts]
 
     def choose(self, members: Rows[Sequence]) -> Choice:
         """k of the next round of these sequences."""
@@ -52,7 +56,7 @@ class FixedChooser:
 
 @dataclass
 class Load:
-    """What is known about rounds of one shape.
+    """What is known about rounds of one program, whatever its widths.
 
     best: the k in use; running: the k of the `planned` rounds to come, another one in a trial.
     rounds: how many there were; last_trial: when each k was tried last.
@@ -89,28 +93,28 @@ class Load:
 class GoodputChooser:
     """The k with most tokens a second: expected tokens of a round over its measured seconds.
 
-    A shape's first rounds try every k. Then the best is kept until another is better by MARGIN, and
-    the others are tried again now and then. Nothing compiles: every k has its programs.
+    A program's first rounds try every k. Then the best is kept until another is better by MARGIN,
+    and the others are tried again now and then. Nothing compiles: every k has its rounds.
     """
 
     def __init__(self, config: EngineConfig):
         self._most, self._programs = config.num_speculative_tokens, ProgramChoice(config)
         self._acceptance = RecentAcceptance(self._most)
-        self._loads: dict[Shape, Load] = {}
+        self._loads: dict[Program | None, Load] = {}
 
     def choose(self, members: Rows[Sequence]) -> Choice:
         """k of the next round of these sequences: at most what one of them wants."""
-        shape = self._programs.round(members)
+        program = self._programs.program_for(members)
         limit = max(member.wanted_drafts(self._most) for member in members)
-        load = self._loads.setdefault(shape, Load(self._most, self._most))
+        load = self._loads.setdefault(program, Load(self._most, self._most))
         if load.planned == 0:
             self._plan(load, members, range(limit + 1))
         load.planned -= 1
-        return Choice(min(load.running, limit), shape)
+        return Choice(min(load.running, limit), program)
 
     def took(self, choice: Choice, seconds: float) -> None:
         """Notes what a round cost."""
-        self._loads[choice.shape].costs.observe(choice.drafts, seconds)
+        self._loads[choice.program].costs.observe(choice.drafts, seconds)
 
     def committed(self, verified: int, accepted: int) -> None:
         """Notes how many of a sequence's drafts were accepted in one round."""

@@ -20,7 +20,7 @@ from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.kv_peaks import KVPeaks, pool_peaks
 from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.plan import Inputs, Plan
-from eagle3_jax.engine.program import Program, all_programs
+from eagle3_jax.engine.program import Program, ProgramKind, all_programs
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -87,14 +87,14 @@ class Executor:
     def input_shapes(self, program: Program) -> Inputs:
         """Shapes and dtypes of what the host sends a program."""
         if program.batch is None:
-            return (shapes_of(self._chunk(program.full)),)
+            return (shapes_of(self._chunk(program.takes_controls)),)
         batch, config = program.batch, self._config
         inputs: list[Any] = [_int32(batch), _int32(batch, config.pages_per_seq)]
-        if program.half == "verify":
+        if program.kind is ProgramKind.PROPOSE:
+            inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
+        if program.kind is ProgramKind.VERIFY:
             inputs.append(Drafts(_int32(batch, config.num_speculative_tokens)))
-        if program.half is not None:
-            rows = 1 if program.half == "propose" else config.width
-            inputs.append(shapes_of(open_masks(self._vocab_size, batch, rows)))
+            inputs.append(shapes_of(open_masks(self._vocab_size, batch, config.width)))
         return tuple(inputs)
 
     def kv_peaks(self) -> KVPeaks:
@@ -111,9 +111,9 @@ class Executor:
         """Whether all devices belong to this process."""
         return self._everywhere is None or self._everywhere.is_fully_addressable
 
-    def _chunk(self, full: bool) -> Any:
+    def _chunk(self, with_controls: bool) -> Any:
         chunk = empty_chunk(self._config)
-        if not full:
+        if not with_controls:
             return chunk
         mask = open_masks(self._vocab_size, 1, 1)[0]
         return replace(chunk, controls=no_controls(self._vocab_size), mask=mask)

@@ -1,20 +1,11 @@
-"""Which kind of program sequences need: decided here alone, for who runs it and who times it."""
+"""Which program sequences need: decided here alone, for who runs it and who times it."""
 
 from collections.abc import Sequence as Rows
-from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.program import Program, has_argmax
+from eagle3_jax.engine.program import Program, ProgramKind, has_argmax
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
-
-
-class Shape(NamedTuple):
-    """What a round's cost depends on besides k: the compiled batch size, lean, full or argmax."""
-
-    batch: int
-    full: bool
-    argmax: bool = False
 
 
 class ProgramChoice:
@@ -24,22 +15,36 @@ class ProgramChoice:
     def __init__(self, config: EngineConfig):
         self._config, self._has_argmax = config, has_argmax(config)
 
-    def round(self, members: Rows[Sequence]) -> Shape:
-        """Of a whole round over these sequences, whatever k it drafts."""
-        argmax = self._can_argmax(members)
-        full = not argmax and any(self._needs_full(member) for member in members)
-        return Shape(self._config.bucket_for(len(members)), full, argmax)
+    def program_for(self, members: Rows[Sequence], drafts: int | None = None) -> Program:
+        """The whole round of so many drafts over these sequences; None stands for all that an
+        engine may choose: their costs are measured by what is the same in them."""
+        kind, batch = self._kind_of_round(members), self._config.bucket_for(len(members))
+        if drafts is None or not self._config.chooses_k:
+            return Program(kind, batch)
+        # The narrowest one that reads all rows of the last round.
+        rows = 1 + max(member.last_drafts for member in members)
+        fitting = (w for w in self._config.round_widths if w and w.drafts == drafts)
+        return Program(kind, batch, next(w for w in fitting if w.first_rows >= rows))
 
-    def prefill(self, chunk: ChunkPlan) -> Program:
-        """Of one chunk: only a prompt's last one samples."""
-        sequence, scores = chunk.sequence, chunk.sequence.scores_prompt
-        full = scores or (chunk.last and self._needs_full(sequence))
-        argmax = not full and self._can_argmax([sequence] if chunk.last else [])
-        return Program(None, full, scores_prompt=scores, argmax=argmax)
+    def prefill_for(self, chunk: ChunkPlan) -> Program:
+        """The prefill of one chunk: only a prompt's last one samples. A full one leaves biases to
+        the rounds that follow, so that it goes before argmax."""
+        sampling = [chunk.sequence] if chunk.last else []
+        if chunk.sequence.scores_prompt:
+            return Program(ProgramKind.SCORING_PREFILL)
+        if self._needs_full(sampling):
+            return Program(ProgramKind.FULL_PREFILL)
+        return Program(
+            ProgramKind.ARGMAX_PREFILL if self._can_argmax(sampling) else ProgramKind.PREFILL
+        )
 
-    def _needs_full(self, sequence: Sequence) -> bool:
-        asks = sequence.matcher is not None or sequence.wants_logprobs
-        return self._config.exact or sequence.controlled or asks
+    def _kind_of_round(self, members: Rows[Sequence]) -> ProgramKind:
+        if self._can_argmax(members):
+            return ProgramKind.ARGMAX_ROUND
+        return ProgramKind.FULL_ROUND if self._needs_full(members) else ProgramKind.ROUND
+
+    def _needs_full(self, members: Rows[Sequence]) -> bool:
+        return any(self._config.exact or member.needs_full for member in members)
 
     def _can_argmax(self, members: Rows[Sequence]) -> bool:
         return self._has_argmax and not any(member.needs_logits for member in members)

@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array, ShapeDtypeStruct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from eagle3_jax.engine.program import ProgramKind
 from eagle3_jax.layers.quantized import fit_to_gpu
 from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.mesh import place, spec_of
@@ -30,6 +31,7 @@ from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
 from eagle3_jax.speculative.tree_round import tree_round
+from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
@@ -90,26 +92,15 @@ def _round(
     slot_ids: Array,
     page_table: Array,
     *,
-    full: bool = False,
-    argmax: bool = False,
+    variant: Variant = Variant.LEAN,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
     if pair.method.tree:
-        return tree_round(
-            *models, pair.aux_layer_ids, state, slot_ids, page_table, pair.method.tree, full=full
-        )
-    return speculative_round(
-        *models,
-        pair.aux_layer_ids,
-        state,
-        slot_ids,
-        page_table,
-        full=full,
-        argmax=argmax,
-        method=pair.method,
-        widths=widths,
-    )
+        batch = slot_ids, page_table, pair.method.tree
+        return tree_round(*models, pair.aux_layer_ids, state, *batch, variant=variant)
+    batch, static = (slot_ids, page_table), {"method": pair.method, "widths": widths}
+    return speculative_round(*models, pair.aux_layer_ids, state, *batch, variant=variant, **static)
 
 
 def _prefill(
@@ -119,12 +110,12 @@ def _prefill(
     state: DecodeState,
     chunk: PrefillChunk,
     *,
-    argmax: bool = False,
+    variant: Variant = Variant.LEAN,
     score_prompt: bool = False,
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
     return prefill_chunk(
-        *models, pair.aux_layer_ids, state, chunk, argmax=argmax, score_prompt=score_prompt
+        *models, pair.aux_layer_ids, state, chunk, variant=variant, score_prompt=score_prompt
     )
 
 
@@ -139,7 +130,7 @@ def _propose(
 ) -> tuple[DecodeState, Drafts]:
     _, proposer = _models(pair, target, draft)
     batch = slot_ids, page_table, masks
-    return propose_round(proposer, state, *batch, full=True, method=pair.method)
+    return propose_round(proposer, state, *batch, variant=Variant.FULL, method=pair.method)
 
 
 def _verify(
@@ -154,24 +145,27 @@ def _verify(
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     verifier, _ = _models(pair, target, draft)
     batch = slot_ids, page_table, drafts, masks
-    return verify_round(verifier, pair.aux_layer_ids, state, *batch, full=True, method=pair.method)
+    return verify_round(
+        verifier, pair.aux_layer_ids, state, *batch, variant=Variant.FULL, method=pair.method
+    )
 
 
-PROGRAMS = {
-    "round": _round,
-    "full round": partial(_round, full=True),
-    "argmax round": partial(_round, argmax=True),
-    "prefill": _prefill,
-    "argmax prefill": partial(_prefill, argmax=True),
-    "propose": _propose,
-    "verify": _verify,
-    "scoring prefill": partial(_prefill, score_prompt=True),
+FUNCTIONS = {
+    ProgramKind.PREFILL: _prefill,
+    ProgramKind.FULL_PREFILL: partial(_prefill, variant=Variant.FULL),
+    ProgramKind.ARGMAX_PREFILL: partial(_prefill, variant=Variant.ARGMAX),
+    ProgramKind.SCORING_PREFILL: partial(_prefill, variant=Variant.FULL, score_prompt=True),
+    ProgramKind.ROUND: _round,
+    ProgramKind.FULL_ROUND: partial(_round, variant=Variant.FULL),
+    ProgramKind.ARGMAX_ROUND: partial(_round, variant=Variant.ARGMAX),
+    ProgramKind.PROPOSE: _propose,
+    ProgramKind.VERIFY: _verify,
 }
 
 
 @lru_cache(maxsize=128)
 def compile_program(
-    kind: str,
+    kind: ProgramKind,
     pair: Pair,
     target: Shapes,
     draft: Shapes,
@@ -179,10 +173,9 @@ def compile_program(
     *inputs: Any,
     widths: Widths | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """Compiles the program of this kind, one of PROGRAMS, for these shapes: the state comes first.
+    """Compiles the program of this kind for these shapes: the state comes first.
 
-    A prefill is full when its chunk holds controls, as that of a scoring one must. widths: of a
-    round narrower than the state. The state is donated.
+    widths: of a round narrower than the state. The state is donated.
     """
     function = program(kind, pair, target, draft, state, *inputs, widths=widths)
     with prefer(pair.kernels):
@@ -191,7 +184,7 @@ def compile_program(
 
 
 def program(
-    kind: str,
+    kind: ProgramKind,
     pair: Pair,
     target: Shapes,
     draft: Shapes,
@@ -200,7 +193,7 @@ def program(
     widths: Widths | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """What `compile_program` compiles, as a function of arrays of these shapes."""
-    function = partial(PROGRAMS[kind], pair)
+    function = partial(FUNCTIONS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
     sharding = state.slots.seq_lens.sharding
@@ -211,7 +204,7 @@ def program(
 
 
 def _on_every_device(
-    kind: str,
+    kind: ProgramKind,
     function: Callable[..., Any],
     mesh: Mesh | AbstractMesh,
     held: tuple[Shapes, Shapes, DecodeState],
@@ -220,7 +213,7 @@ def _on_every_device(
     """The program as each device of a mesh runs it on its part of weights and state; what the host
     sends and reads is the same everywhere."""
     specs, whole = jax.tree.map(lambda shape: shape.sharding.spec, held), PartitionSpec()
-    told = (whole,) if kind == "propose" else (whole, whole)
+    told = (whole,) if kind is ProgramKind.PROPOSE else (whole, whole)
     return jax.shard_map(
         function,
         mesh=mesh,

@@ -16,7 +16,7 @@ from eagle3_jax.engine.kv_peaks import KVPeaks
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import pack_chunk
 from eagle3_jax.engine.plan import Peers, Plan, PlanFormat
-from eagle3_jax.engine.program import Program
+from eagle3_jax.engine.program import Program, ProgramKind
 from eagle3_jax.engine.program_choice import ProgramChoice
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -24,7 +24,6 @@ from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import open_masks
 
 
@@ -75,7 +74,6 @@ class Runner:
         self._peers = peers
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
-        self._widths = config.round_widths
         self._choice = ProgramChoice(config)
 
     @property
@@ -106,8 +104,8 @@ class Runner:
         prompt's last chunk samples, where a grammar allows only some."""
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
-        program = self._choice.prefill(chunk)
-        if program.full:
+        program = self._choice.prefill_for(chunk)
+        if program.takes_controls:
             masks = self.open_masks(1, 1)[0] if mask is None else mask[None]
             controls = pack_controls(sequence, self._vocab_size)
             packed = replace(packed, controls=controls, mask=masks)
@@ -116,9 +114,9 @@ class Runner:
     def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:
         """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
         later. Only an engine that chooses k has programs for more than one number of drafts."""
-        shape, widths = self._choice.round(members), self._widths_for(members, drafts)
-        program = Program(shape.batch, shape.full, widths=widths, argmax=shape.argmax)
-        return self._report(program, members, *self._batch(members, shape.batch))
+        program = self._choice.program_for(members, drafts)
+        assert program.batch is not None, "rounds have a batch"
+        return self._report(program, members, *self._batch(members, program.batch))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
         """Dispatches the first half of a round over these sequences, with masks [batch, 1, words]
@@ -126,7 +124,7 @@ class Runner:
         bucket = masks.shape[0]
         batch = self._batch(members, bucket)
         if self._has_draft:
-            program = Program(bucket, True, "propose")
+            program = Program(ProgramKind.PROPOSE, bucket)
             (drafts,) = self._run(program, *batch, masks)
             drafts.ids.copy_to_host_async()
             return Proposal(batch, drafts.ids)
@@ -140,7 +138,7 @@ class Runner:
         masks: np.ndarray,
     ) -> Report:
         """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
-        program = Program(masks.shape[0], True, "verify")
+        program = Program(ProgramKind.VERIFY, masks.shape[0])
         drafts: Any = draft_ids  # NumPy stands in for device arrays until they are sent.
         return self._report(program, members, *proposal.batch, Drafts(drafts), masks)
 
@@ -171,13 +169,6 @@ class Runner:
             reports = [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
         return _with_logprobs(reports, logprobs) if logprobs else reports
 
-    def _widths_for(self, members: Sequence[EngineSequence], drafts: int) -> Widths | None:
-        """The narrowest round of so many drafts that reads all rows of the last one."""
-        if not self.config.chooses_k:
-            return None
-        rows = 1 + max(sequence.last_drafts for sequence in members)
-        return next(w for w in self._widths if w and w.drafts == drafts and w.first_rows >= rows)
-
     def _batch(
         self, members: Sequence[EngineSequence], bucket: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +185,8 @@ class Runner:
     ) -> Report:
         """Dispatches a program; its logprobs are for those members who want some."""
         rows, logprobs = self._run(program, *inputs)
-        asked = program.scores_prompt or any(sequence.wants_logprobs for sequence in members)
+        scores_prompt = program.kind is ProgramKind.SCORING_PREFILL
+        asked = scores_prompt or any(sequence.wants_logprobs for sequence in members)
         report = Report(rows, logprobs if asked else None)
         for array in jax.tree.leaves(report):
             array.copy_to_host_async()

@@ -136,6 +136,11 @@ class Sequence:
         return filtered or controlled or self.matcher is not None or self.wants_logprobs
 
     @property
+    def needs_full(self) -> bool:
+        """Whether only a full program has what it asks for."""
+        return self.controlled or self.matcher is not None or self.wants_logprobs
+
+    @property
     def only_biased(self) -> bool:
         """Whether all that makes it `controlled` is biases, and few enough for a kernel."""
         sampling = self.request.sampling

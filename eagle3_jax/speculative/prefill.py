@@ -15,6 +15,7 @@ from eagle3_jax.sampling import sample, spoil_infinite
 from eagle3_jax.speculative.controls import TokenControls, control_logits, open_controls
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
+from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import is_stop
 from eagle3_jax.token_mask import mask_logits
 
@@ -29,14 +30,14 @@ def prefill_chunk(
     state: DecodeState,
     chunk: PrefillChunk,
     *,
-    argmax: bool = False,
+    variant: Variant = Variant.LEAN,
     score_prompt: bool = False,
 ) -> tuple[DecodeState, Int[Array, "1 report"], Logprobs | None]:
     """Writes the chunk's KV in both caches; after the last chunk samples and opens the slot.
 
-    Returns the state, a report in a round's form: [1 token, number committed], and with controls
-    the token's logprobs; score_prompt: also those of the tokens after each row of the chunk.
-    argmax: the token is chosen as in a round with it, of a request without controls.
+    Returns the state, a report in a round's form: [1 token, number committed], and of a full
+    prefill the token's logprobs; score_prompt: also those of the tokens after each row of the
+    chunk. variant: as of a round; a full one takes a chunk with controls.
     """
     size = chunk.tokens.shape[0] - 1
     offsets = jnp.arange(size)[None]
@@ -55,19 +56,9 @@ def prefill_chunk(
         _, draft_pools = draft(
             chunk.tokens[None, 1:], features, positions, draft_pools, draft_pages
         )
-    final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
-    position = (chunk.start + chunk.length).reshape(1, 1)
-    logprobs, axis = None, target.vocab_axis
-    if argmax:
-        head = target.lm_head.kernel.get_value()
-        final = target.normed(final)
-        token = choose_in_kernel(final, head, position, chunk.options, axis=axis)
-    elif chunk.controls is None:
-        logits = spoil_infinite(target.logits(final), axis)
-        token = sample(logits, position, chunk.options, axis=axis)
-    else:
-        logits = spoil_infinite(target.logits(final), axis)
-        token, sampled = _sample_controlled(logits, position, chunk, chunk.controls, axis)
+    token, sampled = _first_token(target, hidden, chunk, variant)
+    logprobs = None
+    if sampled is not None:
         prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
         logprobs = Logprobs(sampled, prompt)
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
@@ -75,6 +66,22 @@ def prefill_chunk(
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
     controls = open_controls(state.controls, chunk.controls, chunk.slot, token)
     return DecodeState(target_pools, draft_pools, slots, controls), report, logprobs
+
+
+def _first_token(
+    target: Target, hidden: Float[Array, "1 size hidden"], chunk: PrefillChunk, variant: Variant
+) -> tuple[Int[Array, "1 1"], TokenLogprobs | None]:
+    """The token behind the chunk's last row; in a full prefill with its logprobs."""
+    final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
+    position = (chunk.start + chunk.length).reshape(1, 1)
+    axis = target.vocab_axis
+    if variant is Variant.ARGMAX:
+        normed, head = target.normed(final), target.lm_head.kernel.get_value()
+        return choose_in_kernel(normed, head, position, chunk.options, axis=axis), None
+    logits = spoil_infinite(target.logits(final), axis)
+    if chunk.controls is None:
+        return sample(logits, position, chunk.options, axis=axis), None
+    return _sample_controlled(logits, position, chunk, chunk.controls, axis)
 
 
 def _sample_controlled(

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.collectives import Axis
@@ -18,20 +18,16 @@ from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import spoil_infinite
-from eagle3_jax.speculative.controls import (
-    TokenBiases,
-    TokenControls,
-    commit_tokens,
-    control_logits,
-    enabled_biases,
-)
+from eagle3_jax.speculative.controls import control_logits
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import DecodeState, SlotRows, narrow, widen
+from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
+from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.synthetic import accept_at_rates, verify_synthetic
+from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import VerifyResult, accept_equal, num_valid_drafts, verify
 from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.token_mask import mask_logits
@@ -45,24 +41,20 @@ def speculative_round(
     slot_ids: Int[Array, " batch"],
     page_table: Int[Array, "batch pages_per_seq"],
     *,
-    full: bool = False,
-    argmax: bool = False,
+    variant: Variant = Variant.LEAN,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Advances the sequences in `slot_ids` by one verify of width k+1: both halves in one program.
 
-    full: reads and keeps the state's controls and computes logprobs, which a batch without such
-    options need not pay for. argmax: the target's tokens are chosen in the head's kernel and no
-    logits are written: of the options only temperature, min-p, biases and few stop ids before
-    min_len count (eagle3_jax.speculative.head_choice).
+    variant: what of the requests' options the round knows.
     method: how drafts are drawn and accepted; static.
     widths: of an engine that chooses k; else the state (verified_tokens) says it all.
 
     Returns the new state, the report the host reads: [k+1 tokens, number committed (0: the row was
-    finished), drafts verified] a row, and the logprobs of these tokens.
+    finished), drafts verified] a row, and, of a full round, the logprobs of these tokens.
     """
-    static: Any = {"full": full, "argmax": argmax, "method": method, "widths": widths}
+    static: Any = {"variant": variant, "method": method, "widths": widths}
     state, drafts = propose_round(
         draft, state, slot_ids, page_table, **static, target_axis=target.vocab_axis
     )
@@ -76,8 +68,7 @@ def propose_round(
     page_table: Int[Array, "batch pages_per_seq"],
     masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
-    full: bool = False,
-    argmax: bool = False,
+    variant: Variant = Variant.LEAN,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
     target_axis: Axis = None,
@@ -87,26 +78,23 @@ def propose_round(
     masks: of the first draft; what may come behind it is known only once it is. target_axis: over
     which laws of drafts are split, as the target's vocabulary is.
     """
-    rows: SlotRows = gather(state.slots, slot_ids)
-    width = widths.drafts + 1 if widths else rows.verified_tokens.shape[1]
-    if widths:
-        rows = narrow(rows, widths)
+    batch = read_batch(state, slot_ids, page_table, variant, widths)
+    k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
     if draft is None:
-        return state, Drafts(jnp.zeros((slot_ids.shape[0], width - 1), jnp.int32))
-    controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
+        return state, Drafts(jnp.zeros((slot_ids.shape[0], k), jnp.int32))
     with jax.named_scope("propose"):
         drafts, pools = propose(
             draft,
-            rows,
+            batch.rows,
             state.draft_pools,
             page_table,
-            ~rows.finished,
-            width - 1,
-            controls,
+            batch.active,
+            k,
+            batch.controls,
             masks,
             with_law=method.needs_law,
             target_axis=target_axis,
-            biases=gather(enabled_biases(state.controls), slot_ids) if argmax else None,
+            biases=batch.biases,
         )
     return replace(state, draft_pools=pools), drafts
 
@@ -120,85 +108,67 @@ def verify_round(
     drafts: Drafts,
     masks: UInt32[Array, "batch width words"] | None = None,
     *,
-    full: bool = False,
-    argmax: bool = False,
+    variant: Variant = Variant.LEAN,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """The target's half of a round: verify, decide, commit.
 
     masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask; only
-    with full.
+    in a full round.
     """
-    whole: SlotRows = gather(state.slots, slot_ids)
-    rows = narrow(whole, widths) if widths else whole
-    controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
-    active = ~rows.finished
+    batch = read_batch(state, slot_ids, page_table, variant, widths)
     with jax.named_scope("verify"):
-        result, aux_hidden, target_pools, logprobs = _target_rows(
-            target,
-            aux_layer_ids,
-            drafts,
-            rows,
-            state.target_pools,
-            page_table,
-            active,
-            controls,
-            masks,
-            method,
-            gather(enabled_biases(state.controls), slot_ids) if argmax else None,
+        hidden, aux_hidden, pools = _run_target(
+            target, aux_layer_ids, drafts, batch, state.target_pools
         )
-    with jax.named_scope("commit"):
-        slots = commit(state.slots, slot_ids, whole, result, aux_hidden)
-    committed = jnp.where(active, result.num_accepted + 1, 0)
-    all_controls = state.controls
-    if full:
-        all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
-    verified = jnp.where(active, num_valid_drafts(rows), 0)
-    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, state.draft_pools, slots, all_controls), report, logprobs
+        result, logprobs = _choose(target, hidden, drafts, batch, masks, method)
+    state, report = commit_batch(state, batch, result, aux_hidden, pools)
+    return state, report, logprobs
 
 
-def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
-    """The rows of one batch."""
-    return jax.tree.map(lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), slots)
-
-
-def _target_rows(
+def _run_target(
     target: Target,
     aux_layer_ids: tuple[int, ...],
     drafts: Drafts,
-    rows: SlotRows,
+    batch: RoundBatch,
     pools: tuple[KVPool, ...],
-    page_table: Int[Array, "batch pages_per_seq"],
-    active: Bool[Array, " batch"],
-    controls: TokenControls | None = None,
-    masks: UInt32[Array, "batch width words"] | None = None,
-    method: SpeculationMethod = COUPLED,
-    biases: TokenBiases | None = None,
-) -> tuple[VerifyResult, Array, tuple[KVPool, ...], Logprobs | None]:
-    """Runs [last token, d1..dk] through the target at positions n..n+k and decides.
+) -> tuple[Array, Array, tuple[KVPool, ...]]:
+    """Runs [last token, d1..dk] through the target at positions n..n+k: hidden states, aux features
+    and pools.
 
-    Rows past the valid drafts repeat the last valid position and write to scratch. Without controls
-    there are no logprobs. With biases no logits are written.
+    Rows past the valid drafts repeat the last valid position and write to scratch.
     """
+    rows = batch.rows
     last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
     tokens = jnp.concatenate([last, drafts.ids], axis=1)
     offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
     positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
-    writes = (offsets <= valid) & active[:, None]
-    pages = view_pages(page_table, positions, writes, pools[0].shape[1])
-    hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
-    places = rows.seq_lens[:, None] + 1 + offsets
-    axis = target.vocab_axis
-    if biases is not None:
+    writes = (offsets <= valid) & batch.active[:, None]
+    pages = view_pages(batch.page_table, positions, writes, pools[0].shape[1])
+    return target(tokens, positions, aux_layer_ids, pools, pages)
+
+
+def _choose(
+    target: Target,
+    hidden: Float[Array, "batch width hidden"],
+    drafts: Drafts,
+    batch: RoundBatch,
+    masks: UInt32[Array, "batch width words"] | None,
+    method: SpeculationMethod,
+) -> tuple[VerifyResult, Logprobs | None]:
+    """The target's tokens at positions n+1..n+k+1 and which drafts are accepted; in a full round
+    logprobs too."""
+    rows, controls, axis = batch.rows, batch.controls, target.vocab_axis
+    positions = rows.seq_lens[:, None] + 1 + jnp.arange(hidden.shape[1])
+    if batch.biases is not None:
         normed, head = target.normed(hidden), target.lm_head.kernel.get_value()
-        chosen = choose_in_kernel(normed, head, places, rows.options, biases, axis=axis)
-        return _accept(method, chosen, drafts.ids, rows), aux_hidden, pools, None
+        chosen = choose_in_kernel(normed, head, positions, rows.options, batch.biases, axis=axis)
+        return _accept(method, chosen, drafts.ids, rows), None
     logits = spoil_infinite(target.logits(hidden), axis)
     if controls is None:
-        return _decide(method, logits, drafts, rows, axis), aux_hidden, pools, None
-    controlled = control_logits(logits, places, drafts.ids, rows.options, controls, axis=axis)
+        return _decide(method, logits, drafts, rows, axis), None
+    controlled = control_logits(logits, positions, drafts.ids, rows.options, controls, axis=axis)
     if masks is not None:
         controlled = mask_logits(controlled, masks, axis=axis)
     result = _decide(method, controlled, drafts, rows, axis)
@@ -206,13 +176,13 @@ def _target_rows(
         logprobs = sampled_logprobs(
             logits,
             controlled,
-            places,
+            positions,
             result.token_ids,
             rows.options,
             controls.processed_logprobs,
             axis,
         )
-    return result, aux_hidden, pools, Logprobs(logprobs)
+    return result, Logprobs(logprobs)
 
 
 def _decide(
@@ -241,30 +211,3 @@ def _accept(
         return accept_equal(chosen, draft_ids, rows)
     rates, possible = method.synthetic_acceptance_rates, chosen[:, :-1] >= 0
     return accept_at_rates(chosen, possible, draft_ids, rows, rates)
-
-
-def commit(
-    slots: SlotRows,
-    slot_ids: Int[Array, " batch"],
-    rows: SlotRows,
-    result: VerifyResult,
-    aux_hidden: Array,
-) -> SlotRows:
-    """Moves lengths by num_accepted + 1; a finished row keeps what it had."""
-    width = rows.verified_tokens.shape[1]
-    new = replace(
-        rows,
-        seq_lens=rows.seq_lens + result.num_accepted + 1,
-        verified_tokens=widen(result.token_ids, width),
-        num_accepted=result.num_accepted,
-        aux_hidden=widen(aux_hidden, width),
-        finished=result.finished,
-    )
-
-    def write(slot: Array, old: Array, changed: Array) -> Array:
-        if changed is old:
-            return slot
-        keep = rows.finished.reshape(-1, *[1] * (old.ndim - 1))
-        return slot.at[slot_ids].set(jnp.where(keep, old, changed), mode="promise_in_bounds")
-
-    return jax.tree.map(write, slots, rows, new)

@@ -4,6 +4,8 @@ The target's KV of node i is written i slots past the committed rows and the pat
 to where a chain would have written them, so that a round leaves the same state either way.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,14 +15,14 @@ from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling import spoil_infinite
-from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_nodes
-from eagle3_jax.speculative.round import commit, gather
+from eagle3_jax.speculative.controls import control_nodes
+from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.tree import Nodes, Tree, place_nodes
 from eagle3_jax.speculative.tree_propose import propose_tree
 from eagle3_jax.speculative.tree_shape import TreeShape
 from eagle3_jax.speculative.tree_verify import Walk, walk
-from eagle3_jax.speculative.verify import num_valid_drafts
+from eagle3_jax.speculative.variant import Variant
 
 
 def tree_round(
@@ -32,7 +34,7 @@ def tree_round(
     page_table: Int[Array, "batch pages_per_seq"],
     shape: TreeShape,
     *,
-    full: bool = False,
+    variant: Variant = Variant.LEAN,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Advances the sequences in `slot_ids` by one verify of a tree with as many levels as drafts.
 
@@ -40,39 +42,24 @@ def tree_round(
     one draft verified.
     """
     assert draft is not None, "the runner refuses trees without a draft"
-    rows: SlotRows = gather(state.slots, slot_ids)
-    controls: TokenControls | None = gather(state.controls, slot_ids) if full else None
+    batch = read_batch(state, slot_ids, page_table, variant)
+    rows, active, controls = batch.rows, batch.active, batch.controls
     levels = rows.verified_tokens.shape[1] - 1
-    active = ~rows.finished
     with jax.named_scope("propose"):
         tree, draft_pools = propose_tree(
             draft, rows, state.draft_pools, page_table, active, shape, levels, controls
         )
     with jax.named_scope("verify"):
         nodes = place_nodes(tree, levels)
-        walked, aux_hidden, target_pools, logprobs = _target_nodes(
-            target,
-            aux_layer_ids,
-            tree,
-            nodes,
-            rows,
-            state.target_pools,
-            page_table,
-            active,
-            controls,
+        walked, aux_hidden, pools, logprobs = _target_nodes(
+            target, aux_layer_ids, tree, nodes, batch, state.target_pools
         )
     with jax.named_scope("commit"):
-        result = walked.result
-        target_pools = _move_path(target_pools, walked, rows, page_table, active)
+        pools = _move_path(pools, walked, rows, page_table, active)
         features = take_path(aux_hidden, walked.path)
-        slots = commit(state.slots, slot_ids, rows, result, features)
-    committed = jnp.where(active, result.num_accepted + 1, 0)
-    all_controls = state.controls
-    if full:
-        all_controls = commit_tokens(all_controls, slot_ids, result.token_ids, committed)
-    verified = jnp.where(active, num_valid_drafts(rows), 0)
-    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, draft_pools, slots, all_controls), report, logprobs
+    state = replace(state, draft_pools=draft_pools)
+    state, report = commit_batch(state, batch, walked.result, features, pools)
+    return state, report, logprobs
 
 
 def _target_nodes(
@@ -80,17 +67,16 @@ def _target_nodes(
     aux_layer_ids: tuple[int, ...],
     tree: Tree,
     nodes: Nodes,
-    rows: SlotRows,
+    batch: RoundBatch,
     pools: tuple[KVPool, ...],
-    page_table: Int[Array, "batch pages_per_seq"],
-    active: Bool[Array, " batch"],
-    controls: TokenControls | None,
 ) -> tuple[Walk, Array, tuple[KVPool, ...], Logprobs | None]:
     """Runs all nodes through the target, each at its depth's position, and decides."""
+    rows, controls, axis = batch.rows, batch.controls, target.vocab_axis
     positions = rows.seq_lens[:, None] + nodes.depths
-    pages = view_nodes(page_table, rows.seq_lens, nodes.ancestors, active, pools[0].shape[1])
+    pages = view_nodes(
+        batch.page_table, rows.seq_lens, nodes.ancestors, batch.active, pools[0].shape[1]
+    )
     hidden, aux_hidden, pools = target(tree.tokens, positions, aux_layer_ids, pools, pages)
-    axis = target.vocab_axis
     logits = spoil_infinite(target.logits(hidden), axis)
     if controls is None:
         return walk(logits, tree, nodes.depths, rows, axis), aux_hidden, pools, None

@@ -11,6 +11,7 @@ from eagle3_jax.cache import KVPool, rows_and_scale
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk
+from eagle3_jax.engine.program import ProgramKind
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -82,7 +83,7 @@ class Lab:
                 num_drafts=np.int32(k if num_drafts is None else num_drafts),
                 options=options,
             )
-            report = self._run("prefill", chunk)
+            report = self._run(ProgramKind.PREFILL, chunk)
             start += length
         assert report is not None
         return report[0].tolist()
@@ -95,7 +96,7 @@ class Lab:
         for row, slot in enumerate(slots):
             table[row, : len(PAGES[slot])] = PAGES[slot]
         inputs = np.asarray(padded, np.int32), table
-        return self._run("round", *inputs, widths=widths)[: len(slots)]
+        return self._run(ProgramKind.ROUND, *inputs, widths=widths)[: len(slots)]
 
     def edit(self, change: Callable[[DecodeState], DecodeState]) -> None:
         """Replaces the state."""
@@ -113,7 +114,7 @@ class Lab:
         """Keys and values [2, length, heads, head_dim] of a slot's first positions."""
         return np.stack([gather(pool, slot, length) for pool in self.state.draft_pools])
 
-    def _run(self, kind: str, *inputs: object, widths: Widths | None = None) -> np.ndarray:
+    def _run(self, kind: ProgramKind, *inputs: object, widths: Widths | None = None) -> np.ndarray:
         weights = (self._target, self._draft, self.state)
         shapes = shapes_of((*weights, *inputs))
         program = compile_program(kind, self._pair, *shapes, widths=widths)

@@ -16,12 +16,14 @@ from jax import Array
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
+from eagle3_jax.engine.program import ProgramKind
 from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling import probabilities, process_logits
 from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.speculative.round import gather, speculative_round
+from eagle3_jax.speculative.round import speculative_round
+from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState
 from serve.loading import LoadedPair
 
@@ -51,7 +53,7 @@ class RecordedRounds:
         self._state = initial_state(pair.target, pair.draft, self._config, len(ids))
         weights = shapes_of((self._target, self._draft, self._state))
         chunk = shapes_of(empty_chunk(self._config))
-        self._prefill = compile_program("prefill", self._pair, *weights, chunk)
+        self._prefill = compile_program(ProgramKind.PREFILL, self._pair, *weights, chunk)
         self._round: Any = jax.jit(partial(_recorded_round, self._pair), donate_argnums=(2,))
 
     def drafts(

@@ -23,6 +23,7 @@ from eagle3_jax.cache import KVPools
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
+from eagle3_jax.engine.program import ProgramKind
 from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -31,7 +32,7 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.propose import propose
-from eagle3_jax.speculative.round import _target_rows, commit
+from eagle3_jax.speculative.round import verify_round
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
@@ -83,7 +84,9 @@ class PhaseChains:
         empty = initial_state(target, draft, config, len(capture))
         self._state = self._prefill(empty, sequences, config)
         weights = shapes_of((self._target, self._draft, self._state))
-        self._round = compile_program("round", self._pair, *weights, *shapes_of(self._batch))
+        self._round = compile_program(
+            ProgramKind.ROUND, self._pair, *weights, *shapes_of(self._batch)
+        )
         self._propose = jax.jit(partial(_propose, self._pair), donate_argnums=(1,))
         self._verify = jax.jit(partial(_verify, self._pair), donate_argnums=(1,))
         self.walk = self._record() if draft else []
@@ -134,7 +137,7 @@ class PhaseChains:
     ) -> DecodeState:
         weights = shapes_of((self._target, self._draft, state))
         chunk_shape = shapes_of(empty_chunk(config))
-        prefill = compile_program("prefill", self._pair, *weights, chunk_shape)
+        prefill = compile_program(ProgramKind.PREFILL, self._pair, *weights, chunk_shape)
         drafts = config.num_speculative_tokens if self._draft else 0
         for sequence in sequences:
             length = len(sequence.prefill_ids)
@@ -175,19 +178,10 @@ def _propose(
 def _verify(
     pair: Pair, leaves: Leaves, state: DecodeState, draft_ids: Array, batch: Batch
 ) -> tuple[DecodeState, Array]:
-    rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], state.slots)
     target = pair.target.rebuild(leaves)
-    result, aux_hidden, pools, _ = _target_rows(
-        target,
-        pair.aux_layer_ids,
-        Drafts(draft_ids),
-        rows,
-        state.target_pools,
-        batch.page_table,
-        ~rows.finished,
-    )
-    slots = commit(state.slots, batch.slot_ids, rows, result, aux_hidden)
-    return replace(state, target_pools=pools, slots=slots), result.token_ids
+    drafts = Drafts(draft_ids)
+    state, report, _ = verify_round(target, pair.aux_layer_ids, state, *batch, drafts)
+    return state, report
 
 
 def _place(index: int, prompt: list[int], config: EngineConfig) -> EngineSequence:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.initial_state import state_shapes
+from eagle3_jax.engine.program import ProgramKind
 from eagle3_jax.engine.programs import Pair, flatten_model, program, shapes_of
 from eagle3_jax.mesh import place
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -32,7 +33,7 @@ class RoundShape:
     moe_layers: int
     batch: int = 16
     num_speculative_tokens: int = 3
-    kind: str = "argmax round"
+    kind: ProgramKind = ProgramKind.ARGMAX_ROUND
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def compile_round(
     aux_layer_ids: tuple[int, ...],
     mesh: Mesh | None = None,
     *,
-    kind: str = "round",
+    kind: ProgramKind = ProgramKind.ROUND,
 ) -> CompiledRound:
     """The round's program as the engine compiles it, for max_num_seqs sequences.
 

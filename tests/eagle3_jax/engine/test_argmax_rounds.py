@@ -14,7 +14,7 @@ from tiny import VOCAB, tiny_target
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.choose_k import GoodputChooser
 from eagle3_jax.engine.grammar import Matcher
-from eagle3_jax.engine.program import all_programs, has_argmax
+from eagle3_jax.engine.program import ProgramKind, all_programs, has_argmax
 from eagle3_jax.engine.runner import Runner
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -89,7 +89,9 @@ def test_rounds_without_logits_give_the_tokens_of_those_with_them(
     engine = Engine(target, draft, sizes(3))
     answers, kinds = run(engine, free)
     assert kinds.pop("argmax round") > 10 and kinds.pop("argmax prefill") > 5
-    assert set(kinds) == {"prefill"}, "of the one with biases, which a later neighbour may need"
+    assert set(kinds) == {"full prefill"}, (
+        "of the one with biases, which a later neighbour may need"
+    )
     assert engine.stats().num_accepted_tokens > 0
     plain = answered_plainly(plain_engine, free)
     assert {name: answer.token_ids for name, answer in answers.items()} == plain
@@ -130,10 +132,12 @@ def test_a_round_is_timed_as_the_program_that_runs(
             choice = chooser.choose(members)
             runner.round(members, choice.drafts)
             program = ran.pop()
-            assert (program.batch, program.full, program.argmax) == choice.shape
-            assert program.argmax == (in_kernel and not member.needs_logits)
-            looks = member.controlled or member.wants_logprobs
-            assert program.full == (looks and not program.argmax)
+            assert program._replace(widths=None) == choice.program
+            if in_kernel and not member.needs_logits:
+                assert program.kind is ProgramKind.ARGMAX_ROUND
+            else:
+                looks = member.controlled or member.wants_logprobs
+                assert program.kind is (ProgramKind.FULL_ROUND if looks else ProgramKind.ROUND)
 
 
 def needs_logits(**options: Any) -> bool:

@@ -11,7 +11,6 @@ from lab import Lab, one_row, true_rows
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.choose_k import Choice
-from eagle3_jax.engine.program_choice import Shape
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.widths import Widths
@@ -28,7 +27,7 @@ class Script:
         self.rounds = count()
 
     def choose(self, members: object) -> Choice:
-        return Choice(self.ORDER[next(self.rounds) % len(self.ORDER)], Shape(4, False))
+        return Choice(self.ORDER[next(self.rounds) % len(self.ORDER)])
 
     def took(self, choice: Choice, seconds: float) -> None: ...
 

@@ -10,6 +10,7 @@ from mi355x_curves import ACCEPT_LENGTHS, ROUND_MS
 
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.choose_k import MARGIN, Choice, FixedChooser, GoodputChooser, best_k
+from eagle3_jax.engine.program import Program, ProgramKind
 from eagle3_jax.engine.recent_acceptance import RecentAcceptance
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.engine.step_cost import StepCosts
@@ -143,9 +144,9 @@ def test_lean_and_full_rounds_and_batch_sizes_are_measured_apart() -> None:
     full = Request("x", [1], SamplingParams(repetition_penalty=1.1, max_tokens=8))
     controlled = EngineSequence.of(full, (), 64, None)
     batches = sequences(3), sequences(5), [*sequences(2), controlled]
-    shapes = [device.chooser.choose(members).shape for members in batches]
-    assert [shape.batch for shape in shapes] == [4, 8, 4]
-    assert [shape.full for shape in shapes] == [False, False, True]
+    programs = [device.chooser.choose(members).program for members in batches]
+    lean, full = ProgramKind.ROUND, ProgramKind.FULL_ROUND
+    assert programs == [Program(lean, 4), Program(lean, 8), Program(full, 4)]
 
 
 def test_acceptance_counts_a_position_only_where_it_was_verified() -> None:

@@ -10,7 +10,7 @@ from tiny import VOCAB
 from wide_pair import wide_target
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.program import Program
+from eagle3_jax.engine.program import Program, ProgramKind
 from eagle3_jax.sampling_params import SamplingParams
 from pallas_kernels.aot.hlo import parse_module
 
@@ -40,7 +40,7 @@ def test_devices_choose_the_token_that_one_samples_and_tell_each_other_pairs_alo
     for name, answer in answers.items():
         assert answer.token_ids == plain[name].token_ids
     assert engine.stats().num_accepted_tokens > 0
-    program: Any = engine._runner.executor.compiled[Program(4, False, argmax=True)]
+    program: Any = engine._runner.executor.compiled[Program(ProgramKind.ARGMAX_ROUND, 4)]
     gathered = [
         prod(shape)
         for instruction, _ in parse_module(program.as_text()).executed()

@@ -11,6 +11,7 @@ from tiny import tiny_draft, tiny_target
 from wide_pair import WIDE_DRAFT, WIDE_TARGET
 
 from eagle3_jax.engine.initial_state import initial_state
+from eagle3_jax.engine.program import ProgramKind
 from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
@@ -34,7 +35,7 @@ def of_a_round(layers: int, by_expert: bool) -> list[Collective]:
     slots = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     table = jax.ShapeDtypeStruct((BATCH, config.pages_per_seq), jnp.int32)
     held = shapes_of((weights, draft_weights, state))
-    program: Any = compile_program("round", pair, *held, slots, table)
+    program: Any = compile_program(ProgramKind.ROUND, pair, *held, slots, table)
     return collectives(program.as_text())
 
 

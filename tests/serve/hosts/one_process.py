@@ -3,11 +3,11 @@
 import sys
 from unittest.mock import patch
 
-from eagle3_jax.engine.program import Program
+from eagle3_jax.engine.program import Program, ProgramKind
 from serve.cli import main
 
 BATCH = 2
-PROGRAMS = [Program(None, False), Program(BATCH, False)]
+PROGRAMS = [Program(ProgramKind.PREFILL), Program(ProgramKind.ROUND, BATCH)]
 
 if __name__ == "__main__":
     with (

@@ -1,0 +1,109 @@
+"""What a round, of chains or trees, reads of the decode state, and what it leaves there."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from eagle3_jax.cache import KVPool
+from eagle3_jax.speculative.controls import (
+    TokenBiases,
+    TokenControls,
+    commit_tokens,
+    enabled_biases,
+)
+from eagle3_jax.speculative.state import DecodeState, SlotRows, narrow, widen
+from eagle3_jax.speculative.variant import Variant
+from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts
+from eagle3_jax.speculative.widths import Widths
+
+
+class RoundBatch(NamedTuple):
+    """The sequences that a round advances.
+
+    whole: their rows as the state keeps them; rows: the same as the round reads them.
+    active: those that are not finished. controls: of a full round; biases: of an argmax one.
+    """
+
+    slot_ids: Int[Array, " batch"]
+    page_table: Int[Array, "batch pages_per_seq"]
+    whole: SlotRows
+    rows: SlotRows
+    active: Bool[Array, " batch"]
+    controls: TokenControls | None
+    biases: TokenBiases | None
+
+
+def read_batch(
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    variant: Variant,
+    widths: Widths | None = None,
+) -> RoundBatch:
+    """Gathers the rows of the sequences in `slot_ids`."""
+    whole: SlotRows = gather(state.slots, slot_ids)
+    return RoundBatch(
+        slot_ids,
+        page_table,
+        whole,
+        narrow(whole, widths) if widths else whole,
+        ~whole.finished,
+        gather(state.controls, slot_ids) if variant is Variant.FULL else None,
+        gather(enabled_biases(state.controls), slot_ids) if variant is Variant.ARGMAX else None,
+    )
+
+
+def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
+    """The rows of one batch."""
+    return jax.tree.map(lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), slots)
+
+
+def commit_batch(
+    state: DecodeState,
+    batch: RoundBatch,
+    result: VerifyResult,
+    aux_hidden: Float[Array, "batch width aux"],
+    target_pools: tuple[KVPool, ...],
+) -> tuple[DecodeState, Int[Array, "batch report"]]:
+    """The state after the round, and the report the host reads: [tokens, number committed (0: the
+    row was finished), drafts verified] a row."""
+    with jax.named_scope("commit"):
+        slots = _commit_rows(state.slots, batch, result, aux_hidden)
+    committed = jnp.where(batch.active, result.num_accepted + 1, 0)
+    controls = state.controls
+    if batch.controls is not None:
+        controls = commit_tokens(controls, batch.slot_ids, result.token_ids, committed)
+    verified = jnp.where(batch.active, num_valid_drafts(batch.rows), 0)
+    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
+    return DecodeState(target_pools, state.draft_pools, slots, controls), report
+
+
+def _commit_rows(
+    slots: SlotRows,
+    batch: RoundBatch,
+    result: VerifyResult,
+    aux_hidden: Float[Array, "batch width aux"],
+) -> SlotRows:
+    """Moves lengths by num_accepted + 1; a finished row keeps what it had."""
+    rows = batch.whole
+    width = rows.verified_tokens.shape[1]
+    new = replace(
+        rows,
+        seq_lens=rows.seq_lens + result.num_accepted + 1,
+        verified_tokens=widen(result.token_ids, width),
+        num_accepted=result.num_accepted,
+        aux_hidden=widen(aux_hidden, width),
+        finished=result.finished,
+    )
+
+    def write(slot: Array, old: Array, changed: Array) -> Array:
+        if changed is old:
+            return slot
+        keep = rows.finished.reshape(-1, *[1] * (old.ndim - 1))
+        changed = jnp.where(keep, old, changed)
+        return slot.at[batch.slot_ids].set(changed, mode="promise_in_bounds")
+
+    return jax.tree.map(write, slots, rows, new)
