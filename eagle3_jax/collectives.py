@@ -1,7 +1,7 @@
-"""What devices tell each other inside a program that each runs on its part of an array.
+"""Collectives: what devices exchange inside a program that each runs on its part of an array.
 
-axis: the mesh axes over which the array is split; None where it is whole and nothing is told. All
-devices get the same bits, so that whatever is decided from them is decided alike.
+axis: the mesh axes over which the array is split; None where it is whole and nothing is exchanged.
+All devices get the same bits, so that whatever is decided from them is decided alike.
 """
 
 import jax.numpy as jnp

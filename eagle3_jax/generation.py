@@ -49,8 +49,8 @@ def generate(
     """Completes every prompt; with n > 1 a prompt's siblings follow each other, seeds counting up.
 
     Same seed and prompt give the same tokens whatever the draft and k (in exact mode bit for bit).
-    That is the method "coupled"; "standard" only has the same law, and "synthetic", which takes the
-    mean tokens a round commits, not even that (eagle3_jax.speculative.method).
+    That is the method "coupled"; "standard" only has the same distribution, and "synthetic", which
+    takes the mean tokens a round commits, not even that (eagle3_jax.speculative.method).
     Without a draft, k only matters in exact mode, where it fixes the program.
     Raises ValueError for options that are not implemented or prompts that can't run.
     """

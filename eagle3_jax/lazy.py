@@ -9,7 +9,7 @@ from typing import Any
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """The package's `__getattr__`. homes: the module of each group of names.
 
-    No name may be that of a module beside it: importing the module would hide it.
+    No name may be that of a module in the package: importing the module would hide it.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 

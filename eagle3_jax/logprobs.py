@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens, and the best tokens beside them. On the device; no model, no cache.
+"""Log-probabilities of tokens, and of the best ones. On the device; no model, no cache.
 
-Raw ones are those of the model's own logits, processed ones those of the law that tokens are drawn
-from, after every option of the request. Either way they are the target's at that row.
+Raw ones are those of the model's own logits, processed ones those of the distribution that tokens
+are drawn from, after every option of the request. Either way they are the target's at that row.
 """
 
 from typing import NamedTuple
@@ -53,8 +53,8 @@ def sampled_logprobs(
 
     Sampling computes the processed scores as well, from the same arguments: XLA does it once.
     """
-    law = process_logits(controlled, positions, options, axis=axis)
-    return token_logprobs(jnp.where(processed[:, None, None], law, logits), token_ids, axis)
+    scores = process_logits(controlled, positions, options, axis=axis)
+    return token_logprobs(jnp.where(processed[:, None, None], scores, logits), token_ids, axis)
 
 
 def token_logprobs(
@@ -90,7 +90,7 @@ def _best(
     # In order of ids, so that of equal scores the lowest id comes first.
     found = jnp.sort(found, axis=-1)
     candidates = jnp.take_along_axis(blocks, found[..., None], axis=1)
-    best, places = lax.top_k(candidates.reshape(flat.shape[0], -1), count)
-    block = jnp.take_along_axis(found, places // _BLOCK, axis=-1)
-    ids = block * _BLOCK + places % _BLOCK
+    best, indices = lax.top_k(candidates.reshape(flat.shape[0], -1), count)
+    block = jnp.take_along_axis(found, indices // _BLOCK, axis=-1)
+    ids = block * _BLOCK + indices % _BLOCK
     return ids.reshape(*rows, count), best.reshape(*rows, count)

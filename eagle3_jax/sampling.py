@@ -29,7 +29,7 @@ _ONE_KEY = 0x3F800000  # the bits of 1.0
 NOT_FINITE = -1  # in place of a token: the logits hold NaN or infinity
 NO_CANDIDATE = -2  # in place of a token: the options bar all of them
 _CHAINS = 8  # sums over the vocabulary run as so many independent chains
-_BITS_TOLD = 4  # that a step of a bisection settles where each step asks all devices
+_BITS_A_STEP = 4  # of a bisection, where each step asks all devices
 
 
 def sample(
@@ -73,7 +73,7 @@ def draw(
 def probabilities(
     scores: Float[Array, "batch rows vocab"], temperature: Float[Array, " batch"], axis: Axis = None
 ) -> Float[Array, "batch rows vocab"]:
-    """The law that `draw` draws from: softmax of the scores, at temperature 0 one-hot.
+    """The distribution that `draw` draws from: softmax of the scores, at temperature 0 one-hot.
 
     All zeros where the scores leave nothing to choose from.
     """
@@ -87,7 +87,7 @@ def probabilities(
     return jnp.where(temperature[:, None, None] > 0, soft, greedy)
 
 
-def spoil_infinite(
+def nan_if_nonfinite(
     logits: Float[Array, "batch rows vocab"], axis: Axis = None
 ) -> Float[Array, "batch rows vocab"]:
     """NaN throughout a row that holds NaN or infinity: -inf from a model bars nothing, it fails."""
@@ -165,11 +165,11 @@ def _least_key(
 ) -> UInt32[Array, "batch rows 1"]:
     """The least key in [0, highest] where the monotone `reached` holds, else highest.
 
-    Settles one bit a step, or _BITS_TOLD with all their values tried at once, where a step takes a
-    collective: below it, keys are known not to reach. `reached` sees keys up to highest only.
+    Settles one bit a step, or _BITS_A_STEP with all their values tried at once, where a step takes
+    a collective: below it, keys are known not to reach. `reached` sees keys up to highest only.
     Without a row that wants the key, no step is taken where a loop may ask its data.
     """
-    bits = 1 if axis is None else _BITS_TOLD
+    bits = 1 if axis is None else _BITS_A_STEP
     steps = -(-highest.bit_length() // bits)
     tried = jnp.arange(1, 1 << bits, dtype=jnp.uint32)
 

@@ -74,5 +74,5 @@ def best_pairs(
     if axis is None:
         return scores, ids
     scores, ids = gather_pairs(scores, ids, axis)
-    best, places = lax.top_k(scores, min(count, scores.shape[-1]))
-    return best, jnp.take_along_axis(ids, places, axis=-1)
+    best, indices = lax.top_k(scores, min(count, scores.shape[-1]))
+    return best, jnp.take_along_axis(ids, indices, axis=-1)

@@ -17,7 +17,7 @@ from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.initial_state import state_shapes
-from eagle3_jax.engine.plan import Peers
+from eagle3_jax.engine.program_call import Peers
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -26,7 +26,7 @@ behind rarely, so that what is known of each stays true."""
 LEAST_BETWEEN_TRIALS = 40
 
 
-class Choice(NamedTuple):
+class ChosenK(NamedTuple):
     """k of one round; given back with the seconds that the round took.
 
     program: the round that it was chosen for, but for its widths; None where k is fixed.
@@ -41,13 +41,13 @@ class FixedChooser:
 
     def __init__(self, config: EngineConfig):
         counts = config.k_by_batch_size or (config.draft_counts * config.max_num_seqs)
-        self._choices = [Choice(k) for k in counts]
+        self._choices = [ChosenK(k) for k in counts]
 
-    def choose(self, members: Rows[Sequence]) -> Choice:
+    def choose(self, members: Rows[Sequence]) -> ChosenK:
         """k of the next round of these sequences."""
         return self._choices[len(members) - 1]
 
-    def took(self, choice: Choice, seconds: float) -> None:
+    def took(self, choice: ChosenK, seconds: float) -> None:
         """Nothing depends on time."""
 
     def committed(self, verified: int, accepted: int) -> None:
@@ -69,7 +69,7 @@ class Load:
     last_trial: dict[int, int] = field(default_factory=dict)
     costs: StepCosts = field(default_factory=StepCosts)
 
-    def plan(self, drafts: int, rounds: int) -> None:
+    def schedule(self, drafts: int, rounds: int) -> None:
         """The next rounds draft so many tokens."""
         self.running, self.planned = drafts, rounds
         self.rounds += rounds
@@ -77,7 +77,7 @@ class Load:
     def try_out(self, drafts: int) -> None:
         """The next rounds are a trial."""
         self.last_trial[drafts] = self.rounds
-        self.plan(drafts, TRIAL_ROUNDS)
+        self.schedule(drafts, TRIAL_ROUNDS)
 
     def due(self, goodput: Mapping[int, float]) -> int | None:
         """Another k than the best one that should be tried again."""
@@ -102,7 +102,7 @@ class GoodputChooser:
         self._acceptance = RecentAcceptance(self._most)
         self._loads: dict[Program | None, Load] = {}
 
-    def choose(self, members: Rows[Sequence]) -> Choice:
+    def choose(self, members: Rows[Sequence]) -> ChosenK:
         """k of the next round of these sequences: at most what one of them wants."""
         program = self._programs.program_for(members)
         limit = max(member.wanted_drafts(self._most) for member in members)
@@ -110,9 +110,9 @@ class GoodputChooser:
         if load.planned == 0:
             self._plan(load, members, range(limit + 1))
         load.planned -= 1
-        return Choice(min(load.running, limit), program)
+        return ChosenK(min(load.running, limit), program)
 
-    def took(self, choice: Choice, seconds: float) -> None:
+    def took(self, choice: ChosenK, seconds: float) -> None:
         """Notes what a round cost."""
         self._loads[choice.program].costs.observe(choice.drafts, seconds)
 
@@ -131,7 +131,7 @@ class GoodputChooser:
         load.best = best_k(goodput, load.best)
         tried = load.due(goodput)
         if tried is None:
-            load.plan(load.best, DECIDE_EVERY)
+            load.schedule(load.best, DECIDE_EVERY)
         else:
             load.try_out(tried)
 

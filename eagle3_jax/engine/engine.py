@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.choose_k import Choice, FixedChooser, GoodputChooser
+from eagle3_jax.engine.choose_k import ChosenK, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.executor import Progress
 from eagle3_jax.engine.grammar import NO_GRAMMARS, GrammarCompiler, Matcher, load_grammars
 from eagle3_jax.engine.kv_peaks import KVPeaks
 from eagle3_jax.engine.masking import Masking
-from eagle3_jax.engine.plan import Peers
+from eagle3_jax.engine.program_call import Peers
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
-from eagle3_jax.engine.runner import Report, RowReport, Runner
+from eagle3_jax.engine.runner import ProgramOutput, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 from eagle3_jax.engine.stats import Counters, EngineStats
@@ -40,18 +40,18 @@ Masks = dict[Matcher, np.ndarray]
 
 
 class InFlight(NamedTuple):
-    """A dispatched program whose report is not read yet; members in the order of its rows.
+    """A dispatched program whose output is not read yet; members in the order of its rows.
 
     drafted: drafts that a round makes for each of them.
     timed: a round's choice of k, if the program before it was still unread when it was dispatched:
     the time between their two reads is then the round's own.
     """
 
-    report: Report
+    output: ProgramOutput
     members: list[Sequence]
     is_round: bool
     drafted: int = 0
-    timed: Choice | None = None
+    timed: ChosenK | None = None
 
 
 class Engine:
@@ -69,7 +69,7 @@ class Engine:
         peers: Peers | None = None,
     ):
         """clock: seconds that only rise, which an adaptive engine measures its rounds with.
-        peers: told what to run where other processes hold parts of the pair."""
+        peers: get every program call where other processes hold parts of the pair."""
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
@@ -210,12 +210,12 @@ class Engine:
         if not chunk.sequence.has_started:
             chunk.sequence.has_started = True
             self.started.append(chunk.sequence.request.request_id)
-        report = self._runner.prefill(chunk, mask)
+        output = self._runner.prefill(chunk, mask)
         self._scheduler.chunk_dispatched(chunk)
-        told = chunk.last or chunk.sequence.scores_prompt
-        # One that has no news is read only to know when the round behind it began.
-        if told or (self._clock and self._in_flight):
-            self._in_flight.append(InFlight(report, [chunk.sequence], is_round=False))
+        has_news = chunk.last or chunk.sequence.scores_prompt
+        # One that has none is read only to know when the round behind it began.
+        if has_news or (self._clock and self._in_flight):
+            self._in_flight.append(InFlight(output, [chunk.sequence], is_round=False))
         return True
 
     def _dispatch_round(self) -> bool:
@@ -223,16 +223,16 @@ class Engine:
         for batch in self._batches(members):
             if any(sequence.matcher for sequence in batch):
                 drafts, timed = self.config.num_speculative_tokens, None
-                report = self._split_round(batch, masks)
+                output = self._split_round(batch, masks)
             else:
                 choice = self._chooser.choose(batch)
                 drafts, timed = choice.drafts, choice if self._in_flight else None
-                report = self._runner.round(batch, drafts)
+                output = self._runner.round(batch, drafts)
             for sequence in batch:
                 sequence.rounds_in_flight += 1
                 sequence.last_drafts = drafts
             drafted = min(drafts, self._num_drafts)
-            self._in_flight.append(InFlight(report, batch, True, drafted, timed))
+            self._in_flight.append(InFlight(output, batch, True, drafted, timed))
         return bool(members)
 
     def _batches(self, members: list[Sequence]) -> list[list[Sequence]]:
@@ -261,7 +261,7 @@ class Engine:
             sequence.finish("error", f"{GRAMMAR_FAILED}: {failures[sequence.matcher]}")
             self._report(sequence)
 
-    def _split_round(self, members: list[Sequence], first: Masks) -> Report:
+    def _split_round(self, members: list[Sequence], first: Masks) -> ProgramOutput:
         """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
         grammar leaves one choice the host drafts it."""
         masks = self._runner.open_masks(
@@ -303,7 +303,7 @@ class Engine:
 
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()
-        rows = self._runner.read(program.report)
+        rows = self._runner.read(program.output)
         if self._clock:
             self._note_time(program, self._clock())
         for sequence, row in zip(program.members, rows, strict=False):
@@ -329,12 +329,14 @@ class Engine:
             self._scheduler.prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
         before, count = len(sequence.output_ids), sequence.request.sampling.logprobs
-        told = None if count is None else row.logprobs
+        logprobs = None if count is None else row.logprobs
         last = len(row.token_ids) - 1
         for index, token in enumerate(row.token_ids):
             # Behind the drafts of a round comes the target's own token, as of a prefill.
             origin = index + 1 if index < last else 0
-            sequence.append(token, told.at(index, token, count or 0) if told else None, origin)
+            sequence.append(
+                token, logprobs.at(index, token, count or 0) if logprobs else None, origin
+            )
             if sequence.status is Status.FINISHED:
                 break
         kept = len(sequence.output_ids) - before

@@ -1,7 +1,7 @@
-"""The device's side of an engine: holds weights, state and compiled programs, and runs plans.
+"""The device's side of an engine: holds weights, state and compiled programs, and runs them.
 
 It knows no requests. Several processes that hold parts of one mesh have an executor each and run
-the same plans in the same order.
+the same calls in the same order.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.controls_packing import no_controls
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.kv_peaks import KVPeaks, pool_peaks
+from eagle3_jax.engine.logit_controls_packing import no_controls
 from eagle3_jax.engine.packing import empty_chunk
-from eagle3_jax.engine.plan import Inputs, Plan
 from eagle3_jax.engine.program import Program, ProgramKind, all_programs
-from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.program_call import Inputs, ProgramCall
+from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -57,7 +57,9 @@ class Executor:
         self._everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         self._target, target_structure = flatten_model(target, mesh)
         self._draft, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
-        self._pair = Pair(target_structure, draft_structure, capture, config.method, config.kernels)
+        self._pair = PairStructure(
+            target_structure, draft_structure, capture, config.method, config.kernels
+        )
         self._vocab_size = target.config.vocab_size
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         self.state = initial_state(target, draft, config, len(capture), mesh)
@@ -74,9 +76,9 @@ class Executor:
         if progress:
             progress("ready", len(self.programs), len(self.programs))
 
-    def run(self, plan: Plan) -> tuple[Any, ...]:
-        """Dispatches a program; what it returns beside the new state."""
-        program, inputs = plan
+    def run(self, call: ProgramCall) -> tuple[Any, ...]:
+        """Dispatches a program; what it returns besides the new state."""
+        program, inputs = call
         if program not in self.compiled:
             self.compiled[program] = self._compile(program)
         execute = self.compiled[program]
@@ -116,7 +118,7 @@ class Executor:
         if not with_controls:
             return chunk
         mask = open_masks(self._vocab_size, 1, 1)[0]
-        return replace(chunk, controls=no_controls(self._vocab_size), mask=mask)
+        return replace(chunk, logit_controls=no_controls(self._vocab_size), mask=mask)
 
     def _put_batch(self, slots: np.ndarray, table: np.ndarray, *rest: Any) -> list[Any]:
         """Sends a round's inputs; slots and page table only where they are not what their bucket

@@ -14,7 +14,7 @@ from eagle3_jax.engine.kv_scales import pool_scales
 from eagle3_jax.mesh import MeshAxes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative.controls import empty_controls
+from eagle3_jax.speculative.logit_control_rows import empty_controls
 from eagle3_jax.speculative.state import DecodeState, empty_slots
 
 

@@ -22,7 +22,7 @@ PromptLogprobs = tuple[LogprobsOfToken | None, ...]
 
 @dataclass(frozen=True, eq=False)
 class LogprobRows:
-    """What one program told about one sequence's tokens: `logprobs.TokenLogprobs` of one row."""
+    """What one program says of one sequence's tokens: `logprobs.TokenLogprobs` of one row."""
 
     chosen: np.ndarray
     rank: np.ndarray
@@ -30,9 +30,9 @@ class LogprobRows:
     best: np.ndarray
 
     @classmethod
-    def of_row(cls, told: Any, row: int) -> "LogprobRows":
+    def of_row(cls, scored: Any, row: int) -> "LogprobRows":
         """One row of a batch's TokenLogprobs."""
-        return cls(*(array[row] for array in told))
+        return cls(*(array[row] for array in scored))
 
     def __len__(self) -> int:
         return len(self.chosen)

@@ -1,4 +1,4 @@
-"""Masks are filled beside the engine's thread, which waits for them only so long.
+"""Masks of grammars, filled in threads that the engine's own waits for only so long.
 
 What llguidance needs for one mask is mostly far below a millisecond, but a grammar can be made that
 takes seconds, and no call of it can be interrupted. So a sequence whose mask isn't there in time
@@ -97,7 +97,7 @@ class Masking:
         self._left = WAIT_S
 
     def next_masks(self, matchers: Sequence[Matcher]) -> dict[Matcher, np.ndarray]:
-        """The masks [words] of their next tokens, as far as they are ready; each is told once.
+        """The masks [words] of their next tokens, as far as they are ready; each is given once.
         The others are to be asked for again, and nobody waits for them a second time."""
         jobs = {m: self._next.get(m) or self._submit(m, 1, ()) for m in matchers}
         self._next |= jobs
@@ -111,7 +111,7 @@ class Masking:
         return ready
 
     def failures(self) -> dict[Matcher | None, str]:
-        """Why some of those that were asked for will never be ready; each is told once."""
+        """Why some of those that were asked for will never be ready; each is said once."""
         found: dict[Matcher | None, str] = {}
         for matcher, job in list(self._next.items()):
             if (reason := _failure(job)) is not None:

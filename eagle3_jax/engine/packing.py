@@ -1,4 +1,4 @@
-"""Packs host plans into the fixed shapes the prefill program takes. NumPy only."""
+"""Packs a chunk of a prompt into the fixed shapes the prefill program takes. NumPy only."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,17 +37,17 @@ def empty_chunk(config: EngineConfig) -> PrefillChunk:
     )
 
 
-def pack_chunk(plan: ChunkPlan, config: EngineConfig, num_drafts: int) -> PrefillChunk:
+def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> PrefillChunk:
     """One chunk of a sequence's prompt, with the token that follows it where there is one."""
-    sequence, end = plan.sequence, plan.start + plan.length + 1
-    ids = sequence.prefill_ids[plan.start : end]
+    sequence, end = part.sequence, part.start + part.length + 1
+    ids = sequence.prefill_ids[part.start : end]
     return replace(
         empty_chunk(config),
         tokens=_pack([*ids, *[0] * (config.prefill_chunk + 1 - len(ids))]),
         page_table=_pack([sequence.page_row(config.pages_per_seq)]),
-        start=_pack(plan.start),
-        length=_pack(plan.length),
-        last=_pack(plan.last, np.bool_),
+        start=_pack(part.start),
+        length=_pack(part.length),
+        last=_pack(part.last, np.bool_),
         slot=_pack(sequence.slot),
         max_len=_pack(sequence.limit),
         num_drafts=_pack(sequence.wanted_drafts(num_drafts)),

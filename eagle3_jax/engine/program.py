@@ -37,7 +37,7 @@ class Program(NamedTuple):
 
     @property
     def takes_controls(self) -> bool:
-        """Whether it is a prefill whose chunk brings a request's controls and mask."""
+        """Whether it is a prefill whose chunk brings a request's logit controls and mask."""
         return self.kind in (ProgramKind.FULL_PREFILL, ProgramKind.SCORING_PREFILL)
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ class Structure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairStructure:
     """Static description of target, draft and method, the key under which programs are kept.
 
     kernels: the implementation of the operations, None for the device's own.
@@ -79,13 +79,15 @@ def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, 
     return tuple(leaves), Structure(graph, tree)
 
 
-def _models(pair: Pair, target: Leaves, draft: Leaves) -> tuple[Target, Eagle3Draft | None]:
+def _models(
+    pair: PairStructure, target: Leaves, draft: Leaves
+) -> tuple[Target, Eagle3Draft | None]:
     rebuilt = pair.draft.rebuild(draft) if pair.draft else None
     return pair.target.rebuild(target), rebuilt
 
 
 def _round(
-    pair: Pair,
+    pair: PairStructure,
     target: Leaves,
     draft: Leaves,
     state: DecodeState,
@@ -104,7 +106,7 @@ def _round(
 
 
 def _prefill(
-    pair: Pair,
+    pair: PairStructure,
     target: Leaves,
     draft: Leaves,
     state: DecodeState,
@@ -120,7 +122,7 @@ def _prefill(
 
 
 def _propose(
-    pair: Pair,
+    pair: PairStructure,
     target: Leaves,
     draft: Leaves,
     state: DecodeState,
@@ -134,7 +136,7 @@ def _propose(
 
 
 def _verify(
-    pair: Pair,
+    pair: PairStructure,
     target: Leaves,
     draft: Leaves,
     state: DecodeState,
@@ -166,7 +168,7 @@ FUNCTIONS = {
 @lru_cache(maxsize=128)
 def compile_program(
     kind: ProgramKind,
-    pair: Pair,
+    pair: PairStructure,
     target: Shapes,
     draft: Shapes,
     state: DecodeState,
@@ -185,7 +187,7 @@ def compile_program(
 
 def program(
     kind: ProgramKind,
-    pair: Pair,
+    pair: PairStructure,
     target: Shapes,
     draft: Shapes,
     state: DecodeState,
@@ -213,12 +215,12 @@ def _on_every_device(
     """The program as each device of a mesh runs it on its part of weights and state; what the host
     sends and reads is the same everywhere."""
     specs, whole = jax.tree.map(lambda shape: shape.sharding.spec, held), PartitionSpec()
-    told = (whole,) if kind is ProgramKind.PROPOSE else (whole, whole)
+    outputs = (whole,) if kind is ProgramKind.PROPOSE else (whole, whole)
     return jax.shard_map(
         function,
         mesh=mesh,
         in_specs=(*specs, *[whole] * inputs),
-        out_specs=(specs[2], *told),
+        out_specs=(specs[2], *outputs),
         # It follows the axes of values through jnp alone, not through kernels.
         check_vma=False,
     )

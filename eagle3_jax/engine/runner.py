@@ -1,5 +1,5 @@
-"""The host's side of the only seam between host and device: packs what requests need into plans,
-has them run here and in peers, and reads reports."""
+"""The host's side of the only seam between host and device: packs what requests need into
+program calls, makes them here and in peers, and reads what programs put out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,13 +10,13 @@ import numpy as np
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.controls_packing import pack_controls
 from eagle3_jax.engine.executor import Executor, Progress
 from eagle3_jax.engine.kv_peaks import KVPeaks
+from eagle3_jax.engine.logit_controls_packing import pack_controls
 from eagle3_jax.engine.logprobs import LogprobRows
 from eagle3_jax.engine.packing import pack_chunk
-from eagle3_jax.engine.plan import Peers, Plan, PlanFormat
 from eagle3_jax.engine.program import Program, ProgramKind
+from eagle3_jax.engine.program_call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.program_choice import ProgramChoice
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -27,8 +27,8 @@ from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.token_mask import open_masks
 
 
-class Report(NamedTuple):
-    """What a dispatched program will tell; logprobs only where somebody asked for them."""
+class ProgramOutput(NamedTuple):
+    """What a dispatched program will put out: a report a row; logprobs where somebody asked."""
 
     rows: jax.Array
     logprobs: Logprobs | None
@@ -70,7 +70,7 @@ class Runner:
         if config.method.tree and draft is None:
             raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft to grow trees")
         self.executor = Executor(target, draft, config, has_grammars=has_grammars)
-        self._format = PlanFormat(self.executor.programs, self.executor.input_shapes)
+        self._format = CallFormat(self.executor.programs, self.executor.input_shapes)
         self._peers = peers
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
@@ -89,7 +89,7 @@ class Runner:
             self._peers.await_compiled()
 
     def follow(self, messages: Iterable[bytes]) -> None:
-        """Runs the plans that another process's runner sends, until there are no more.
+        """Makes the calls that another process's runner sends, until there are no more.
 
         Waits for each program behind the next one's dispatch, as whoever reads its report does.
         """
@@ -99,24 +99,30 @@ class Runner:
             jax.block_until_ready(before)
             before = outputs
 
-    def prefill(self, chunk: ChunkPlan, mask: np.ndarray | None = None) -> Report:
-        """Dispatches one chunk; returns the report to read later. mask [words]: of the token that a
-        prompt's last chunk samples, where a grammar allows only some."""
+    def prefill(self, chunk: ChunkPlan, mask: np.ndarray | None = None) -> ProgramOutput:
+        """Dispatches one chunk; returns its output, to be read later.
+
+        mask [words]: of the token that a prompt's last chunk samples, where a grammar allows only
+        some.
+        """
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
         program = self._choice.prefill_for(chunk)
         if program.takes_controls:
             masks = self.open_masks(1, 1)[0] if mask is None else mask[None]
-            controls = pack_controls(sequence, self._vocab_size)
-            packed = replace(packed, controls=controls, mask=masks)
-        return self._report(program, [sequence], packed)
+            logit_controls = pack_controls(sequence, self._vocab_size)
+            packed = replace(packed, logit_controls=logit_controls, mask=masks)
+        return self._dispatch(program, [sequence], packed)
 
-    def round(self, members: Sequence[EngineSequence], drafts: int) -> Report:
-        """Dispatches one round of `drafts` drafts over these sequences; returns the report to read
-        later. Only an engine that chooses k has programs for more than one number of drafts."""
+    def round(self, members: Sequence[EngineSequence], drafts: int) -> ProgramOutput:
+        """Dispatches one round of `drafts` drafts over these sequences; returns its output, to be
+        read later.
+
+        Only an engine that chooses k has programs for more than one number of drafts.
+        """
         program = self._choice.program_for(members, drafts)
         assert program.batch is not None, "rounds have a batch"
-        return self._report(program, members, *self._batch(members, program.batch))
+        return self._dispatch(program, members, *self._batch(members, program.batch))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
         """Dispatches the first half of a round over these sequences, with masks [batch, 1, words]
@@ -136,11 +142,11 @@ class Runner:
         proposal: Proposal,
         draft_ids: np.ndarray,
         masks: np.ndarray,
-    ) -> Report:
-        """Dispatches the second half, with masks [batch, k+1, words]; returns the report."""
+    ) -> ProgramOutput:
+        """Dispatches the second half, with masks [batch, k+1, words]; returns its output."""
         program = Program(ProgramKind.VERIFY, masks.shape[0])
         drafts: Any = draft_ids  # NumPy stands in for device arrays until they are sent.
-        return self._report(program, members, *proposal.batch, Drafts(drafts), masks)
+        return self._dispatch(program, members, *proposal.batch, Drafts(drafts), masks)
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:
@@ -156,13 +162,13 @@ class Runner:
         return open_masks(self._vocab_size, batch, rows)
 
     @staticmethod
-    def read(report: Report) -> list[RowReport]:
-        """Waits for a program and reads its report: the one device-to-host transfer of a round
+    def read(output: ProgramOutput) -> list[RowReport]:
+        """Waits for a program and reads what it put out: the one device-to-host transfer of a round
         that nobody asks for logprobs.
 
         A prefill reports [token, committed], a round of k drafts [k+1 tokens, committed, verified].
         """
-        rows, logprobs = jax.device_get(report)
+        rows, logprobs = jax.device_get(output)
         if rows.shape[1] == 2:
             reports = [RowReport([int(token)][: int(count)], 0) for token, count in rows]
         else:
@@ -180,31 +186,33 @@ class Runner:
             table[row, : len(sequence.pages)] = sequence.pages
         return slots, table
 
-    def _report(
+    def _dispatch(
         self, program: Program, members: Sequence[EngineSequence], *inputs: object
-    ) -> Report:
+    ) -> ProgramOutput:
         """Dispatches a program; its logprobs are for those members who want some."""
         rows, logprobs = self._run(program, *inputs)
         scores_prompt = program.kind is ProgramKind.SCORING_PREFILL
         asked = scores_prompt or any(sequence.wants_logprobs for sequence in members)
-        report = Report(rows, logprobs if asked else None)
-        for array in jax.tree.leaves(report):
+        output = ProgramOutput(rows, logprobs if asked else None)
+        for array in jax.tree.leaves(output):
             array.copy_to_host_async()
-        return report
+        return output
 
     def _run(self, program: Program, *inputs: object) -> tuple[Any, ...]:
-        """What the program returns beside the new state; peers are told first."""
-        plan = Plan(program, inputs)
+        """What the program returns besides the new state; peers get the call first."""
+        call = ProgramCall(program, inputs)
         if self._peers:
-            self._peers.send(self._format.encode(plan))
-        return self.executor.run(plan)
+            self._peers.send(self._format.encode(call))
+        return self.executor.run(call)
 
 
-def _with_logprobs(reports: list[RowReport], told: Logprobs) -> list[RowReport]:
+def _with_logprobs(reports: list[RowReport], logprobs: Logprobs) -> list[RowReport]:
     """The rows' reports with their logprobs, read from the device."""
 
     def of_row(row: int) -> dict[str, LogprobRows]:
-        prompt = {"prompt_logprobs": LogprobRows.of_row(told.prompt, row)} if told.prompt else {}
-        return {"logprobs": LogprobRows.of_row(told.sampled, row), **prompt}
+        prompt = (
+            {"prompt_logprobs": LogprobRows.of_row(logprobs.prompt, row)} if logprobs.prompt else {}
+        )
+        return {"logprobs": LogprobRows.of_row(logprobs.sampled, row), **prompt}
 
     return [report._replace(**of_row(row)) for row, report in enumerate(reports)]

@@ -40,8 +40,8 @@ class Sequence:
     re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
     num_published of them. cached_tokens: prompt tokens found there at the first admission.
     matcher: where the answer is in its grammar, if it has one.
-    origins, logprobs: one entry per token of output_ids, logprobs where asked for; num_told tokens
-    were handed out.
+    origins, logprobs: one entry per token of output_ids, logprobs where asked for; num_put_out
+    tokens were handed out.
     """
 
     request: Request
@@ -68,7 +68,7 @@ class Sequence:
     rounds: list[Round] = field(default_factory=list)
     logprobs: list[LogprobsOfToken] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs = ()
-    num_told: int = 0
+    num_put_out: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -239,7 +239,7 @@ class Sequence:
         if not (token_ids or text or self.finish_reason):
             return None
         rounds, self.rounds = tuple(self.rounds), []
-        first, self.num_told = self.num_told, self.num_told + len(token_ids)
+        first, self.num_put_out = self.num_put_out, self.num_put_out + len(token_ids)
         return RequestOutput(
             self.request.request_id,
             token_ids,
@@ -250,9 +250,9 @@ class Sequence:
             len(self.request.prompt_ids),
             self.seed,
             self.cached_tokens or 0,
-            tuple(self.logprobs[first : self.num_told]),
+            tuple(self.logprobs[first : self.num_put_out]),
             self.prompt_logprobs,
-            tuple(self.origins[first : self.num_told]),
+            tuple(self.origins[first : self.num_put_out]),
         )
 
     def rewind(self, *, exact: bool) -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 
 SAMPLES = 9
-"""So many are remembered, and a quarter of them may be better than what is told: whatever disturbs
+"""So many are remembered, and a quarter of them may be better than what is given: whatever disturbs
 a round makes it longer, never shorter."""
 
 

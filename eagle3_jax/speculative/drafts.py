@@ -13,15 +13,15 @@ from eagle3_jax.vocabulary import own_columns
 
 
 class Drafts(NamedTuple):
-    """Drafts as target ids; for rejection sampling also q, the law over target ids that each was
-    drawn from: 0 outside the draft's vocabulary, and everywhere where none could be drawn. It is
-    split over devices as the target's vocabulary is."""
+    """Drafts as target ids; for rejection sampling also q, the probabilities over target ids that
+    each was drawn from: 0 outside the draft's vocabulary, and everywhere where none could be drawn.
+    They are split over devices as the target's vocabulary is."""
 
     ids: Int[Array, "batch k"]
-    law: Float[Array, "batch k vocab"] | None = None
+    probs: Float[Array, "batch k vocab"] | None = None
 
 
-def draw_with_law(
+def draw_with_probs(
     logits: Float[Array, "batch rows draft_vocab"],
     positions: Int[Array, "batch rows"],
     options: SamplingRows,
@@ -30,19 +30,19 @@ def draw_with_law(
     axis: Axis = None,
     target_axis: Axis = None,
 ) -> tuple[Int[Array, "batch rows"], Float[Array, "batch rows vocab"]]:
-    """Draws as `sample` does, but with noise of the draft's own; returns the law it drew from.
+    """Draws as `sample` does, but with noise of the draft's own; returns q too.
 
-    axis: over which the draft's vocabulary is split; target_axis: the target's, as the law is.
+    axis: over which the draft's vocabulary is split; target_axis: the target's, as they are.
     """
     scores = process_logits(logits, positions, options, target_ids, axis)
     seed = Stream.DRAFT.seed(options.seed)[:, None]
     tokens = draw(logits, scores, positions, seed, options, target_ids, axis)
-    law = probabilities(scores, options.temperature, axis)
+    probs = probabilities(scores, options.temperature, axis)
     if target_ids is None and axis == target_axis:
-        return tokens, law
+        return tokens, probs
     # The columns of a reduced vocabulary are not where the target has the same ids.
-    law = all_columns(law, axis)
+    probs = all_columns(probs, axis)
     if target_ids is not None:
         ids = all_columns(target_ids, axis)
-        law = jnp.zeros((*law.shape[:2], vocab_size)).at[..., ids].set(law)
-    return tokens, own_columns(law, vocab_size // num_devices(target_axis), axis=target_axis)
+        probs = jnp.zeros((*probs.shape[:2], vocab_size)).at[..., ids].set(probs)
+    return tokens, own_columns(probs, vocab_size // num_devices(target_axis), axis=target_axis)

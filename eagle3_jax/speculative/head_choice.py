@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.collectives import Axis
 from eagle3_jax.sampling_rows import SamplingRows
-from eagle3_jax.speculative.controls import NO_TOKEN, TokenBiases
+from eagle3_jax.speculative.logit_control_rows import NO_TOKEN, TokenBiases
 from pallas_kernels import logits_argmax
 from pallas_kernels.dispatch import candidates
 from pallas_kernels.logits_argmax import ArgmaxOptions

@@ -29,14 +29,14 @@ class SpeculationMethod:
     tree: TreeShape | None = None
 
     @property
-    def needs_law(self) -> bool:
-        """Whether a draft has to keep the law it was drawn from."""
+    def needs_probs(self) -> bool:
+        """Whether a draft has to keep the probabilities it was drawn from."""
         return self.rejection_sample_method == "standard"
 
     @property
     def needs_logits(self) -> bool:
         """Whether deciding takes more of the target than its choice at each row of a chain."""
-        return self.needs_law or self.tree is not None
+        return self.needs_probs or self.tree is not None
 
     @property
     def synthetic_acceptance_length(self) -> float | None:

@@ -11,9 +11,10 @@ from eagle3_jax.collectives import Axis
 from eagle3_jax.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import sample, spoil_infinite
-from eagle3_jax.speculative.controls import TokenControls, control_logits, open_controls
+from eagle3_jax.sampling import nan_if_nonfinite, sample
 from eagle3_jax.speculative.head_choice import choose_in_kernel
+from eagle3_jax.speculative.logit_control_rows import LogitControls, open_controls
+from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import is_stop
@@ -37,7 +38,7 @@ def prefill_chunk(
 
     Returns the state, a report in a round's form: [1 token, number committed], and of a full
     prefill the token's logprobs; score_prompt: also those of the tokens after each row of the
-    chunk. variant: as of a round; a full one takes a chunk with controls.
+    chunk. variant: as of a round; a full one takes a chunk with logit_controls.
     """
     size = chunk.tokens.shape[0] - 1
     offsets = jnp.arange(size)[None]
@@ -64,8 +65,8 @@ def prefill_chunk(
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
     slots = _open_slot(state.slots, chunk, token, feature)
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
-    controls = open_controls(state.controls, chunk.controls, chunk.slot, token)
-    return DecodeState(target_pools, draft_pools, slots, controls), report, logprobs
+    logit_controls = open_controls(state.logit_controls, chunk.logit_controls, chunk.slot, token)
+    return DecodeState(target_pools, draft_pools, slots, logit_controls), report, logprobs
 
 
 def _first_token(
@@ -78,27 +79,29 @@ def _first_token(
     if variant is Variant.ARGMAX:
         normed, head = target.normed(final), target.lm_head.kernel.get_value()
         return choose_in_kernel(normed, head, position, chunk.options, axis=axis), None
-    logits = spoil_infinite(target.logits(final), axis)
-    if chunk.controls is None:
+    logits = nan_if_nonfinite(target.logits(final), axis)
+    if chunk.logit_controls is None:
         return sample(logits, position, chunk.options, axis=axis), None
-    return _sample_controlled(logits, position, chunk, chunk.controls, axis)
+    return _sample_controlled(logits, position, chunk, chunk.logit_controls, axis)
 
 
 def _sample_controlled(
     logits: Float[Array, "1 1 vocab"],
     position: Int[Array, "1 1"],
     chunk: PrefillChunk,
-    controls: TokenControls,
+    logit_controls: LogitControls,
     axis: Axis,
 ) -> tuple[Int[Array, "1 1"], TokenLogprobs]:
     """The first token of the answer under all options, and its logprobs."""
     no_drafts = jnp.zeros((1, 0), jnp.int32)
-    controlled = control_logits(logits, position, no_drafts, chunk.options, controls, axis=axis)
+    controlled = control_logits(
+        logits, position, no_drafts, chunk.options, logit_controls, axis=axis
+    )
     if chunk.mask is not None:
         controlled = mask_logits(controlled, chunk.mask[:, None], axis=axis)
     token = sample(controlled, position, chunk.options, axis=axis)
     logprobs = sampled_logprobs(
-        logits, controlled, position, token, chunk.options, controls.processed_logprobs, axis
+        logits, controlled, position, token, chunk.options, logit_controls.processed_logprobs, axis
     )
     return token, logprobs
 

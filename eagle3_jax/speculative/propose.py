@@ -8,9 +8,10 @@ from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import sample
-from eagle3_jax.speculative.controls import TokenBiases, TokenControls, control_logits
-from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.head_choice import choose_in_kernel, chooses_in_kernel
+from eagle3_jax.speculative.logit_control_rows import LogitControls, TokenBiases
+from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.token_mask import mask_logits
 
@@ -22,40 +23,48 @@ def propose(
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
     num_speculative_tokens: int,
-    controls: TokenControls | None = None,
+    logit_controls: LogitControls | None = None,
     masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
-    with_law: bool = False,
+    with_probs: bool = False,
     biases: TokenBiases | None = None,
     target_axis: Axis = None,
 ) -> tuple[Drafts, tuple[KVPool, ...]]:
     """Returns k drafts a row and the draft's pools.
 
     masks: which tokens the first draft may be, a bit each (eagle3_jax.token_mask).
-    with_law: for rejection sampling, which needs noise of the draft's own and the laws it drew
-    from, split over target_axis. biases: of rows without other controls, where the head's kernel
-    chooses.
+    with_probs: for rejection sampling, which needs noise of the draft's own and the probabilities
+    it drew from, split over target_axis. biases: of rows without other logit controls, where the
+    head's kernel chooses.
     With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
     """
     batch = active.shape[0]
-    state, pools = first_pass(draft, rows, pools, page_table, active)
+    hidden, pools = first_pass(draft, rows, pools, page_table, active)
     drafted: list[Int[Array, " batch"]] = []
-    laws: list[Float[Array, "batch vocab"] | None] = []
+    probs: list[Float[Array, "batch vocab"] | None] = []
     for step in range(num_speculative_tokens):
         with jax.named_scope(f"draft_step_{step}"):
             if step > 0:
                 positions = rows.seq_lens[:, None] + (step - 1)
                 pages = view_pages(page_table, positions, active[:, None], pools[0].shape[1])
                 token = drafted[-1][:, None]
-                state, pools = draft(token, state, positions, pools, pages)
+                hidden, pools = draft(token, hidden, positions, pools, pages)
             allowed = masks if step == 0 else None
-            token, law = _sample_draft(
-                draft, state, rows, drafted, controls, allowed, with_law, biases, target_axis
+            token, q = _sample_draft(
+                draft,
+                hidden,
+                rows,
+                drafted,
+                logit_controls,
+                allowed,
+                with_probs,
+                biases,
+                target_axis,
             )
             drafted.append(token)
-            laws.append(law)
+            probs.append(q)
     ids = jnp.stack(drafted, axis=1) if drafted else jnp.zeros((batch, 0), jnp.int32)
-    kept = [law for law in laws if law is not None]
+    kept = [q for q in probs if q is not None]
     return Drafts(ids, jnp.stack(kept, axis=1) if kept else None), pools
 
 
@@ -76,46 +85,46 @@ def first_pass(
     first = rows.seq_lens - rows.num_accepted - 1
     positions = first[:, None] + jnp.minimum(offsets, rows.num_accepted[:, None])
     pages = view_pages(page_table, positions, kept & active[:, None], pools[0].shape[1])
-    with jax.named_scope("draftfirst_pass"):
+    with jax.named_scope("draft_first_pass"):
         features = draft.fuse(rows.aux_hidden)
-        states, pools = draft(rows.verified_tokens, features, positions, pools, pages)
-    return jnp.take_along_axis(states, rows.num_accepted[:, None, None], axis=1), pools
+        hidden, pools = draft(rows.verified_tokens, features, positions, pools, pages)
+    return jnp.take_along_axis(hidden, rows.num_accepted[:, None, None], axis=1), pools
 
 
 def _sample_draft(
     draft: Eagle3Draft,
-    state: Float[Array, "batch 1 hidden"],
+    hidden: Float[Array, "batch 1 hidden"],
     rows: SlotRows,
     drafted: list[Int[Array, " batch"]],
-    controls: TokenControls | None,
+    logit_controls: LogitControls | None,
     masks: UInt32[Array, "batch 1 words"] | None,
-    with_law: bool,
+    with_probs: bool,
     biases: TokenBiases | None,
     target_axis: Axis,
 ) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
-    """The draft's token with the target's own noise, so that equal laws pick equal tokens; or, with
-    the law, with noise of its own.
+    """The draft's token with the target's own noise, so that equal distributions pick equal tokens;
+    or, with its probabilities, with noise of its own.
 
     The request's options hold for drafts too: a token the target may not pick is a lost draft.
     Where the draft can't choose, any token will do.
     """
     positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
     axis = draft.vocab_axis
-    lean = controls is None and masks is None and not with_law
+    lean = logit_controls is None and masks is None and not with_probs
     if biases is not None or (lean and chooses_in_kernel()):
-        hidden, head = draft.normed(state), draft.lm_head.kernel.get_value()
-        token = choose_in_kernel(hidden, head, positions, rows.options, biases, ids, axis=axis)
+        normed, head = draft.normed(hidden), draft.lm_head.kernel.get_value()
+        token = choose_in_kernel(normed, head, positions, rows.options, biases, ids, axis=axis)
         return jnp.maximum(token[:, 0], 0), None
-    logits = draft.logits(state)
-    if controls is not None:
+    logits = draft.logits(hidden)
+    if logit_controls is not None:
         before = (
             jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(positions), 0), jnp.int32)
         )
-        logits = control_logits(logits, positions, before, rows.options, controls, ids, axis)
+        logits = control_logits(logits, positions, before, rows.options, logit_controls, ids, axis)
     if masks is not None:
         logits = mask_logits(logits, masks, ids, axis)
-    if not with_law:
+    if not with_probs:
         return jnp.maximum(sample(logits, positions, rows.options, ids, axis)[:, 0], 0), None
     vocab_size = draft.config.vocab_size
-    tokens, law = draw_with_law(logits, positions, rows.options, ids, vocab_size, axis, target_axis)
-    return jnp.maximum(tokens[:, 0], 0), law[:, 0]
+    tokens, q = draw_with_probs(logits, positions, rows.options, ids, vocab_size, axis, target_axis)
+    return jnp.maximum(tokens[:, 0], 0), q[:, 0]

@@ -25,17 +25,18 @@ def verify_by_rejection(
 ) -> VerifyResult:
     """Accepts the longest prefix of drafts, each by its own u < p / q, and draws what follows it.
 
-    p and q are laws after all options. u is in [0, 1), so p = 0 is never accepted; nor is q = 0, a
-    draft that wasn't drawn. In the place of a rejected draft comes a token from max(p - q, 0), or
-    from p where nothing is left of it; behind the last valid draft comes one from p. At temperature
-    0 both laws are one-hot. axis: over which logits and law are split (eagle3_jax.vocabulary).
+    p and q are probabilities after all options. u is in [0, 1), so p = 0 is never accepted; nor is
+    q = 0, a draft that wasn't drawn. In the place of a rejected draft comes a token from
+    max(p - q, 0), or from p where nothing is left of it; behind the last valid draft comes one from
+    p. At temperature 0 both are one-hot. axis: over which logits and q are split
+    (eagle3_jax.vocabulary).
     """
-    assert drafts.law is not None, "rejection sampling needs the law of each draft"
+    assert drafts.probs is not None, "rejection sampling needs the probabilities of each draft"
     offsets = jnp.arange(logits.shape[1])
     positions = rows.seq_lens[:, None] + 1 + offsets
     valid = offsets < num_valid_drafts(rows)[:, None]
     scores = process_logits(logits, positions, rows.options, axis=axis)
-    p, q = probabilities(scores, rows.options.temperature, axis)[:, :-1], drafts.law
+    p, q = probabilities(scores, rows.options.temperature, axis)[:, :-1], drafts.probs
     p_draft, q_draft = value_at(p, drafts.ids, axis), value_at(q, drafts.ids, axis)
     u = uniform(Stream.ACCEPT.seed(rows.options.seed), positions[:, :-1])
     accepted = valid[:, :-1] & (q_draft > 0) & (u * q_draft < p_draft)

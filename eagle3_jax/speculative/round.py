@@ -17,10 +17,10 @@ from eagle3_jax.collectives import Axis
 from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import spoil_infinite
-from eagle3_jax.speculative.controls import control_logits
+from eagle3_jax.sampling import nan_if_nonfinite
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.head_choice import choose_in_kernel
+from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.rejection import verify_by_rejection
@@ -76,7 +76,7 @@ def propose_round(
     """The draft's half of a round: new draft KV and the drafts; without a draft zeros.
 
     masks: of the first draft; what may come behind it is known only once it is. target_axis: over
-    which laws of drafts are split, as the target's vocabulary is.
+    which probabilities of drafts are split, as the target's vocabulary is.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths)
     k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
@@ -90,9 +90,9 @@ def propose_round(
             page_table,
             batch.active,
             k,
-            batch.controls,
+            batch.logit_controls,
             masks,
-            with_law=method.needs_law,
+            with_probs=method.needs_probs,
             target_axis=target_axis,
             biases=batch.biases,
         )
@@ -159,16 +159,18 @@ def _choose(
 ) -> tuple[VerifyResult, Logprobs | None]:
     """The target's tokens at positions n+1..n+k+1 and which drafts are accepted; in a full round
     logprobs too."""
-    rows, controls, axis = batch.rows, batch.controls, target.vocab_axis
+    rows, logit_controls, axis = batch.rows, batch.logit_controls, target.vocab_axis
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(hidden.shape[1])
     if batch.biases is not None:
         normed, head = target.normed(hidden), target.lm_head.kernel.get_value()
         chosen = choose_in_kernel(normed, head, positions, rows.options, batch.biases, axis=axis)
         return _accept(method, chosen, drafts.ids, rows), None
-    logits = spoil_infinite(target.logits(hidden), axis)
-    if controls is None:
+    logits = nan_if_nonfinite(target.logits(hidden), axis)
+    if logit_controls is None:
         return _decide(method, logits, drafts, rows, axis), None
-    controlled = control_logits(logits, positions, drafts.ids, rows.options, controls, axis=axis)
+    controlled = control_logits(
+        logits, positions, drafts.ids, rows.options, logit_controls, axis=axis
+    )
     if masks is not None:
         controlled = mask_logits(controlled, masks, axis=axis)
     result = _decide(method, controlled, drafts, rows, axis)
@@ -179,7 +181,7 @@ def _choose(
             positions,
             result.token_ids,
             rows.options,
-            controls.processed_logprobs,
+            logit_controls.processed_logprobs,
             axis,
         )
     return result, Logprobs(logprobs)
@@ -193,7 +195,7 @@ def _decide(
     axis: Axis,
 ) -> VerifyResult:
     """Which drafts are accepted, and the token behind them."""
-    if drafts.law is not None:
+    if drafts.probs is not None:
         return verify_by_rejection(logits, drafts, rows, axis)
     if method.synthetic_acceptance_rates is not None:
         return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates, axis)

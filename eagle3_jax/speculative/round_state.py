@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPool
-from eagle3_jax.speculative.controls import (
+from eagle3_jax.speculative.logit_control_rows import (
+    LogitControls,
     TokenBiases,
-    TokenControls,
     commit_tokens,
     enabled_biases,
 )
@@ -24,7 +24,8 @@ class RoundBatch(NamedTuple):
     """The sequences that a round advances.
 
     whole: their rows as the state keeps them; rows: the same as the round reads them.
-    active: those that are not finished. controls: of a full round; biases: of an argmax one.
+    active: those that are not finished. logit_controls: of a full round; biases: of an argmax
+    one.
     """
 
     slot_ids: Int[Array, " batch"]
@@ -32,7 +33,7 @@ class RoundBatch(NamedTuple):
     whole: SlotRows
     rows: SlotRows
     active: Bool[Array, " batch"]
-    controls: TokenControls | None
+    logit_controls: LogitControls | None
     biases: TokenBiases | None
 
 
@@ -51,8 +52,10 @@ def read_batch(
         whole,
         narrow(whole, widths) if widths else whole,
         ~whole.finished,
-        gather(state.controls, slot_ids) if variant is Variant.FULL else None,
-        gather(enabled_biases(state.controls), slot_ids) if variant is Variant.ARGMAX else None,
+        gather(state.logit_controls, slot_ids) if variant is Variant.FULL else None,
+        gather(enabled_biases(state.logit_controls), slot_ids)
+        if variant is Variant.ARGMAX
+        else None,
     )
 
 
@@ -73,12 +76,12 @@ def commit_batch(
     with jax.named_scope("commit"):
         slots = _commit_rows(state.slots, batch, result, aux_hidden)
     committed = jnp.where(batch.active, result.num_accepted + 1, 0)
-    controls = state.controls
-    if batch.controls is not None:
-        controls = commit_tokens(controls, batch.slot_ids, result.token_ids, committed)
+    logit_controls = state.logit_controls
+    if batch.logit_controls is not None:
+        logit_controls = commit_tokens(logit_controls, batch.slot_ids, result.token_ids, committed)
     verified = jnp.where(batch.active, num_valid_drafts(batch.rows), 0)
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, state.draft_pools, slots, controls), report
+    return DecodeState(target_pools, state.draft_pools, slots, logit_controls), report
 
 
 def _commit_rows(

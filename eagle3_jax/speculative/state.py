@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from eagle3_jax.cache import KVPool
 from eagle3_jax.sampling_limits import MAX_STOP_IDS
 from eagle3_jax.sampling_rows import SamplingRows
-from eagle3_jax.speculative.controls import TokenControls
+from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.widths import Widths
 
 
@@ -48,14 +48,14 @@ class SlotRows:
 class DecodeState:
     """Everything alive between rounds: KV pools (one array per layer) and slot rows.
 
-    draft_pools is empty without a draft, else its keys and values, or its latents. controls: rows
-    of options that only the full programs read.
+    draft_pools is empty without a draft, else its keys and values, or its latents. logit_controls:
+    rows of options that only the full programs read.
     """
 
     target_pools: tuple[KVPool, ...]
     draft_pools: tuple[KVPool, ...]
     slots: SlotRows
-    controls: TokenControls
+    logit_controls: LogitControls
 
 
 @jax.tree_util.register_dataclass
@@ -66,8 +66,9 @@ class PrefillChunk:
     tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
     start: position of the first; length: how many of them are real; last: the prompt ends here.
     slot, max_len, num_drafts, options [1, ...]: the row to open when the prompt is complete.
-    controls [1, ...]: None in the lean program; its counts are those of the whole prompt. mask:
-    which tokens may be sampled, a bit each (eagle3_jax.token_mask), None in the lean program too.
+    logit_controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
+    mask: which tokens may be sampled, a bit each (eagle3_jax.token_mask), None in the lean program
+    too.
     """
 
     tokens: Int[Array, " chunk_and_next"]
@@ -79,7 +80,7 @@ class PrefillChunk:
     max_len: Int[Array, ""]
     num_drafts: Int[Array, ""]
     options: SamplingRows
-    controls: TokenControls | None = None
+    logit_controls: LogitControls | None = None
     mask: UInt32[Array, "1 words"] | None = None
 
 

@@ -4,7 +4,7 @@ The score of a child is the logarithm of its probability under softmax(processed
 the target's noise), summed along its path. At temperature 0 there is no noise and this is EAGLE-2's
 rule (arXiv 2406.16858), which SGLang has. Above, it is the probability that the target picks the
 child if its own log-probabilities are the draft's plus independent Gumbel errors: what a draft must
-guess is no token of a law but the target's choice with noise that both know.
+guess is no token of a distribution but the target's choice with noise that both know.
 """
 
 from dataclasses import replace
@@ -20,7 +20,8 @@ from eagle3_jax.collectives import Axis, all_max, all_sum
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling import gumbel, process_logits
 from eagle3_jax.sampling_rows import SamplingRows
-from eagle3_jax.speculative.controls import TokenControls, control_nodes
+from eagle3_jax.speculative.logit_control_rows import LogitControls
+from eagle3_jax.speculative.logit_controls import control_nodes
 from eagle3_jax.speculative.propose import first_pass
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.tree import Tree
@@ -32,14 +33,14 @@ class Frontier(NamedTuple):
     """Nodes of one depth that are expanded.
 
     scores: of their paths. numbers: theirs among the candidates, counted from 1; 0 is the root.
-    paths: tokens from below the root to each, itself included. states: what the draft made of them.
+    paths: tokens from below the root to each, itself included. hidden: what the draft made of them.
     ancestors: among the rows the draft has run for this tree, their own included.
     """
 
     scores: Float[Array, "batch nodes"]
     numbers: Int[Array, "batch nodes"]
     paths: Int[Array, "batch nodes depth"]
-    states: Float[Array, "batch nodes hidden"]
+    hidden: Float[Array, "batch nodes hidden"]
     ancestors: Bool[Array, "batch nodes rows"]
 
 
@@ -59,15 +60,15 @@ def propose_tree(
     active: Bool[Array, " batch"],
     shape: TreeShape,
     levels: int,
-    controls: TokenControls | None = None,
+    logit_controls: LogitControls | None = None,
 ) -> tuple[Tree, tuple[KVPool, ...]]:
     """Returns a tree of shape.num_draft_tokens nodes and the draft's pools.
 
     Each draft step runs the topk nodes of a level in slots of their own, under the tree's mask.
     """
-    state, pools = first_pass(draft, rows, pools, page_table, active)
-    frontier, first_number = _root(state), 1
-    found = _expand(draft, rows, frontier, shape.topk, controls)
+    hidden, pools = first_pass(draft, rows, pools, page_table, active)
+    frontier, first_number = _root(hidden), 1
+    found = _expand(draft, rows, frontier, shape.topk, logit_controls)
     candidates = [found]
     for step in range(1, levels):
         with jax.named_scope(f"draft_step_{step}"):
@@ -77,9 +78,9 @@ def propose_tree(
                 page_table, rows.seq_lens, frontier.ancestors, active, pools[0].shape[1]
             )
             positions = rows.seq_lens[:, None] + jnp.full((shape.topk,), step - 1)
-            states, pools = draft(frontier.paths[..., -1], frontier.states, positions, pools, pages)
-            frontier = frontier._replace(states=states)
-            found = _expand(draft, rows, frontier, shape.topk, controls)
+            hidden, pools = draft(frontier.paths[..., -1], frontier.hidden, positions, pools, pages)
+            frontier = frontier._replace(hidden=hidden)
+            found = _expand(draft, rows, frontier, shape.topk, logit_controls)
             candidates.append(found)
     everything = Candidates(
         *(jnp.concatenate(part, axis=1) for part in zip(*candidates, strict=True))
@@ -88,14 +89,14 @@ def propose_tree(
     return _keep_best(everything, root, shape.num_draft_tokens - 1), pools
 
 
-def _root(state: Float[Array, "batch 1 hidden"]) -> Frontier:
-    batch = state.shape[0]
+def _root(hidden: Float[Array, "batch 1 hidden"]) -> Frontier:
+    batch = hidden.shape[0]
     zero = jnp.zeros((batch, 1), jnp.int32)
     return Frontier(
         scores=zero.astype(jnp.float32),
         numbers=zero,
         paths=jnp.zeros((batch, 1, 0), jnp.int32),
-        states=state,
+        hidden=hidden,
         ancestors=jnp.zeros((batch, 1, 0), bool),
     )
 
@@ -105,16 +106,16 @@ def _expand(
     rows: SlotRows,
     frontier: Frontier,
     topk: int,
-    controls: TokenControls | None,
+    logit_controls: LogitControls | None,
 ) -> Candidates:
     """The topk best children of each node."""
     ids, axis, depth = draft.target_ids, draft.vocab_axis, frontier.paths.shape[-1]
     positions = jnp.broadcast_to(rows.seq_lens[:, None] + 1 + depth, frontier.numbers.shape)
-    logits = draft.logits(frontier.states)
-    if controls is not None:
+    logits = draft.logits(frontier.hidden)
+    if logit_controls is not None:
         num_before = jnp.full((1, logits.shape[1]), depth)
         logits = control_nodes(
-            logits, positions, frontier.paths, num_before, rows.options, controls, ids, axis
+            logits, positions, frontier.paths, num_before, rows.options, logit_controls, ids, axis
         )
     log_probs = child_log_probs(logits, positions, rows.options, ids, axis)
     log_probs, columns = lax.top_k(log_probs, min(topk, logits.shape[-1]))
@@ -128,21 +129,21 @@ def _expand(
 def _best_children(frontier: Frontier, found: Candidates, first_number: int, topk: int) -> Frontier:
     """The topk best of the children found, whose numbers begin at first_number.
 
-    Their states are still those of their parents.
+    Their hidden states are still those of their parents.
     """
     scores, best = lax.top_k(found.scores, topk)
     parents = (best // topk)[..., None]
     tokens = jnp.take_along_axis(found.tokens, best, axis=1)[..., None]
     own = jnp.broadcast_to(jnp.eye(topk, dtype=bool), (*best.shape, topk))
-    paths, states, ancestors = (
+    paths, hidden, ancestors = (
         jnp.take_along_axis(part, parents, axis=1)
-        for part in (frontier.paths, frontier.states, frontier.ancestors)
+        for part in (frontier.paths, frontier.hidden, frontier.ancestors)
     )
     return Frontier(
         scores=scores,
         numbers=first_number + best,
         paths=jnp.concatenate([paths, tokens], axis=-1),
-        states=states,
+        hidden=hidden,
         ancestors=jnp.concatenate([ancestors, own], axis=-1),
     )
 

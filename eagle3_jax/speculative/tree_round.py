@@ -14,8 +14,8 @@ from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
 from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import spoil_infinite
-from eagle3_jax.speculative.controls import control_nodes
+from eagle3_jax.sampling import nan_if_nonfinite
+from eagle3_jax.speculative.logit_controls import control_nodes
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.tree import Nodes, Tree, place_nodes
@@ -43,11 +43,11 @@ def tree_round(
     """
     assert draft is not None, "the runner refuses trees without a draft"
     batch = read_batch(state, slot_ids, page_table, variant)
-    rows, active, controls = batch.rows, batch.active, batch.controls
+    rows, active, logit_controls = batch.rows, batch.active, batch.logit_controls
     levels = rows.verified_tokens.shape[1] - 1
     with jax.named_scope("propose"):
         tree, draft_pools = propose_tree(
-            draft, rows, state.draft_pools, page_table, active, shape, levels, controls
+            draft, rows, state.draft_pools, page_table, active, shape, levels, logit_controls
         )
     with jax.named_scope("verify"):
         nodes = place_nodes(tree, levels)
@@ -71,17 +71,17 @@ def _target_nodes(
     pools: tuple[KVPool, ...],
 ) -> tuple[Walk, Array, tuple[KVPool, ...], Logprobs | None]:
     """Runs all nodes through the target, each at its depth's position, and decides."""
-    rows, controls, axis = batch.rows, batch.controls, target.vocab_axis
+    rows, logit_controls, axis = batch.rows, batch.logit_controls, target.vocab_axis
     positions = rows.seq_lens[:, None] + nodes.depths
     pages = view_nodes(
         batch.page_table, rows.seq_lens, nodes.ancestors, batch.active, pools[0].shape[1]
     )
     hidden, aux_hidden, pools = target(tree.tokens, positions, aux_layer_ids, pools, pages)
-    logits = spoil_infinite(target.logits(hidden), axis)
-    if controls is None:
+    logits = nan_if_nonfinite(target.logits(hidden), axis)
+    if logit_controls is None:
         return walk(logits, tree, nodes.depths, rows, axis), aux_hidden, pools, None
     controlled = control_nodes(
-        logits, positions + 1, nodes.paths, nodes.depths, rows.options, controls, axis=axis
+        logits, positions + 1, nodes.paths, nodes.depths, rows.options, logit_controls, axis=axis
     )
     walked = walk(controlled, tree, nodes.depths, rows, axis)
     with jax.named_scope("logprobs"):
@@ -91,7 +91,7 @@ def _target_nodes(
             jnp.take_along_axis(positions + 1, walked.path, axis=1),
             walked.result.token_ids,
             rows.options,
-            controls.processed_logprobs,
+            logit_controls.processed_logprobs,
             axis,
         )
     return walked, aux_hidden, pools, Logprobs(logprobs)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import StepFunction, TrainState
-from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target_pass import target_pass
 from eagle3_jax.training.unroll import unroll
 
@@ -42,7 +42,7 @@ class Lesson(NamedTuple):
     wanted: Float[Array, "rows length"]
 
 
-def lesson(target: Target, draft: Eagle3Draft, batch: Batch) -> Lesson:
+def lesson(target: Target, draft: Eagle3Draft, batch: PackedBatch) -> Lesson:
     """Runs the target over a batch and lines its predictions up with the draft's rows."""
     out = target_pass(target, batch)
     aux = jnp.concatenate([out.streams[i] for i in draft.config.aux_layer_ids], axis=-1)
@@ -58,7 +58,7 @@ def lesson(target: Target, draft: Eagle3Draft, batch: Batch) -> Lesson:
 
 
 def draft_loss(
-    draft: Eagle3Draft, batch: Batch, taught: Lesson, num_steps: int
+    draft: Eagle3Draft, batch: PackedBatch, taught: Lesson, num_steps: int
 ) -> tuple[Float[Array, ""], DraftMetrics]:
     """Cross-entropy of every step against the target's distribution, later steps weighing less."""
     tokens, segments = jnp.asarray(batch.token_ids), jnp.asarray(batch.segments)
@@ -85,7 +85,7 @@ def draft_step(
 ) -> StepFunction:
     """The update of the draft; `frozen` is (the draft's untrained state, the target's state)."""
 
-    def step(state: TrainState, frozen: tuple[Any, Any], batch: Batch):
+    def step(state: TrainState, frozen: tuple[Any, Any], batch: PackedBatch):
         draft_rest, target_state = frozen
         target = nnx.merge(target_graphdef, target_state)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from eagle3_jax.training.checkpoint import restore_state, save_state
-from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.packing import PackedBatch
 from pallas_kernels.dispatch import prefer
 
 
@@ -19,7 +19,7 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
-StepFunction = Callable[[TrainState, Any, Batch], tuple[TrainState, Any]]
+StepFunction = Callable[[TrainState, Any, PackedBatch], tuple[TrainState, Any]]
 Report = Callable[[int, dict[str, float]], None]
 
 
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 def train(
     state: TrainState,
     step_function: StepFunction,
-    batch_at: Callable[[int], Batch],
+    batch_at: Callable[[int], PackedBatch],
     *,
     frozen: Any = None,
     steps: int,

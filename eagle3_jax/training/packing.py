@@ -17,7 +17,7 @@ class Sample:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Batch:
+class PackedBatch:
     """Packed rows [rows, length]; segment 0 is padding, a segment attends to itself only."""
 
     token_ids: np.ndarray | jax.Array
@@ -26,7 +26,7 @@ class Batch:
     wanted: np.ndarray | jax.Array
 
 
-def pack(samples: Iterator[Sample], rows: int, length: int) -> Batch:
+def pack(samples: Iterator[Sample], rows: int, length: int) -> PackedBatch:
     """Takes samples until one no longer fits into any of the rows, then stops.
 
     Each sample goes to the first row with room; longer samples than a row are an error.
@@ -45,7 +45,7 @@ def pack(samples: Iterator[Sample], rows: int, length: int) -> Batch:
         filled[row].append(sample)
         room[row] -= size
     arrays = [_row(row, length) for row in filled]
-    return Batch(*(np.stack(parts) for parts in zip(*arrays, strict=True)))
+    return PackedBatch(*(np.stack(parts) for parts in zip(*arrays, strict=True)))
 
 
 def assistant_mask(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import StepFunction, TrainState
-from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target_pass import target_pass
 
 BIAS_RATE = 2e-3
@@ -26,7 +26,7 @@ class TargetMetrics(NamedTuple):
 
 
 def target_loss(
-    target: Target, batch: Batch
+    target: Target, batch: PackedBatch
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, "moe_layers experts"]]]:
     """Cross-entropy of every wanted token given those before it; also accuracy and expert loads."""
     out = target_pass(target, batch)
@@ -50,7 +50,7 @@ def balance(target: Target, loads: Float[Array, "moe_layers experts"]) -> None:
 def target_step(optimizer: optax.GradientTransformation, graphdef: nnx.GraphDef) -> StepFunction:
     """The update of a target's parameters, correction biases included; it has nothing frozen."""
 
-    def step(state: TrainState, frozen: None, batch: Batch):
+    def step(state: TrainState, frozen: None, batch: PackedBatch):
         def loss_of(params: Any):
             return target_loss(nnx.merge(graphdef, params), batch)
 

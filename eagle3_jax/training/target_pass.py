@@ -14,7 +14,7 @@ from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.rope import RopeTables
 from eagle3_jax.models.target import Attention, Target
 from eagle3_jax.training.dispatch import routed_experts
-from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.packing import PackedBatch
 
 
 class PassOutput(NamedTuple):
@@ -25,7 +25,7 @@ class PassOutput(NamedTuple):
     loads: Float[Array, "moe_layers experts"]
 
 
-def target_pass(target: Target, batch: Batch) -> PassOutput:
+def target_pass(target: Target, batch: PackedBatch) -> PassOutput:
     """Runs the layers over a packed batch; padding rows hold numbers that mean nothing."""
     positions, segments = jnp.asarray(batch.positions), jnp.asarray(batch.segments)
     rope = target.rope(positions)

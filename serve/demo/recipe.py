@@ -8,7 +8,7 @@ from pathlib import Path
 from convert import Tokenizer, write_tokenizer_json
 from convert.text.tiktoken_file import NUM_RESERVED
 from eagle3_jax.config import KimiConfig, RopeConfig, YarnConfig
-from eagle3_jax.training.packing import Batch, pack
+from eagle3_jax.training.packing import PackedBatch, pack
 from serve.demo.corpus import SHARES, Conversation, mixture
 from serve.demo.tokenizer import train_ranks, write_tokenizer
 from serve.training_data import sample_maker
@@ -59,11 +59,11 @@ def make_tokenizer(directory: Path) -> None:
     write_tokenizer_json(directory)
 
 
-def demo_batches(tokenizer: Tokenizer, seed: int) -> Callable[[int], Batch]:
+def demo_batches(tokenizer: Tokenizer, seed: int) -> Callable[[int], PackedBatch]:
     """The batch of each step: fresh conversations, a function of seed and step alone."""
     sample = sample_maker(tokenizer)
 
-    def batch_at(step: int) -> Batch:
+    def batch_at(step: int) -> PackedBatch:
         shares = FINISH_SHARES if step >= FINISH_FROM else SHARES
         stream = mixture("train", seed * STEPS_PER_SEED + step, shares)
         return pack((sample(c.messages, c.tools) for c in stream), ROWS, ROW_LENGTH)

@@ -12,7 +12,7 @@ from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_limits import MAX_STOP_IDS
@@ -50,7 +50,7 @@ class Lab:
         aux_ids = draft.config.aux_layer_ids if draft else ()
         self._target, target_structure = flatten_model(target)
         self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
-        self._pair = Pair(target_structure, draft_structure, aux_ids, config.method)
+        self._pair = PairStructure(target_structure, draft_structure, aux_ids, config.method)
         self.state = initial_state(target, draft, config, len(aux_ids))
 
     def prefill(

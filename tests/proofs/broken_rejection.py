@@ -12,7 +12,7 @@ from eagle3_jax.noise import Stream
 from eagle3_jax.sampling import probabilities, process_logits
 from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative import rejection
-from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts
@@ -42,9 +42,9 @@ def laws_in_another_order(
     logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None
 ) -> VerifyResult:
     """Holds each draft against the law of the draft before it."""
-    assert drafts.law is not None
+    assert drafts.probs is not None
     return verify_by_rejection(
-        logits, drafts._replace(law=jnp.roll(drafts.law, 1, axis=1)), rows, axis
+        logits, drafts._replace(probs=jnp.roll(drafts.probs, 1, axis=1)), rows, axis
     )
 
 
@@ -55,7 +55,7 @@ def never_subtracts_beyond_the_draft(
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
     scores = process_logits(logits, positions, rows.options)
     law = probabilities(scores, rows.options.temperature)[:, :-1]
-    return verify_by_rejection(logits, drafts._replace(law=law), rows, axis)
+    return verify_by_rejection(logits, drafts._replace(probs=law), rows, axis)
 
 
 BROKEN = (one_more, replaces_from_p, laws_in_another_order, never_subtracts_beyond_the_draft)
@@ -70,10 +70,10 @@ def law_without_options(
     *axes: Axis,
 ) -> tuple[jax.Array, jax.Array]:
     """Draws with the request's options and reports the law without them."""
-    tokens, _ = draw_with_law(logits, positions, options, target_ids, vocab_size, *axes)
+    tokens, _ = draw_with_probs(logits, positions, options, target_ids, vocab_size, *axes)
     zeros = jnp.zeros_like(options.top_p)
     bare = replace(options, top_k=jnp.zeros_like(options.top_k), top_p=zeros + 1, min_p=zeros)
-    return tokens, draw_with_law(logits, positions, bare, target_ids, vocab_size, *axes)[1]
+    return tokens, draw_with_probs(logits, positions, bare, target_ids, vocab_size, *axes)[1]
 
 
 def shared(digits: Mapping[Stream, int], stream: Stream, other: Stream) -> dict[Stream, int]:

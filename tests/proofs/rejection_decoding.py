@@ -11,7 +11,7 @@ from tree_decoding import PROMPT
 from tree_model import TreeModel
 
 from eagle3_jax.sampling_rows import SamplingRows
-from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 
 DrawWithLaw = Callable[..., tuple[jax.Array, jax.Array]]
 
@@ -28,7 +28,7 @@ class RejectionDrafter:
     k: int
     target_ids: tuple[int, ...] | None = None
     lost: tuple[int, ...] = ()
-    draw: DrawWithLaw = draw_with_law
+    draw: DrawWithLaw = draw_with_probs
 
     @cached_property
     def _draw(self) -> DrawWithLaw:

@@ -14,7 +14,7 @@ from test_law_at_full_vocabulary import VOCAB, logits_of_a_model
 
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.sampling_rows import SamplingRows
-from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 
 pytestmark = pytest.mark.optimised
@@ -38,7 +38,7 @@ def committed_tokens(verify: Callable, setting: SamplingParams, draws: int) -> n
         rows = decoding_rows(options, lengths, lengths + 99, K)
         positions = jnp.broadcast_to(SEQ_LEN + 1 + jnp.arange(K), (BATCH, K))
         proposed = jnp.broadcast_to(draft, (BATCH, K, VOCAB))
-        drafts = Drafts(*draw_with_law(proposed, positions, options, None, VOCAB))
+        drafts = Drafts(*draw_with_probs(proposed, positions, options, None, VOCAB))
         result = verify(jnp.broadcast_to(target, (BATCH, K + 1, VOCAB)), drafts, rows)
         return result.token_ids, result.num_accepted
 

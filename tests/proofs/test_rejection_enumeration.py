@@ -22,7 +22,7 @@ from tree_model import ThirdsModel
 
 from eagle3_jax.noise import Stream
 from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.speculative.drafts import draw_with_law
+from eagle3_jax.speculative.drafts import draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 
 VOCAB, LENGTH = 3, 2
@@ -67,7 +67,7 @@ def check_counts(
     case: Case,
     models: Sequence[int],
     verify: Verify = verify_by_rejection,
-    draw: DrawWithLaw = draw_with_law,
+    draw: DrawWithLaw = draw_with_probs,
 ) -> None:
     """Over all noise, every answer comes as often as the target's law says, exactly."""
     rows = with_seeds(option_rows([case.options], PROMPT), streams.outcomes)

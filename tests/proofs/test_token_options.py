@@ -19,11 +19,12 @@ from slot_rows import option_rows
 from tree_model import all_strings
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.controls_packing import pack_controls
+from eagle3_jax.engine.logit_controls_packing import pack_controls
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling import sample
 from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.speculative.controls import TokenControls, control_logits
+from eagle3_jax.speculative.logit_control_rows import LogitControls
+from eagle3_jax.speculative.logit_controls import control_logits
 
 Control = Callable[..., jax.Array]
 VOCAB, FULL_VOCAB, K = 4, 163_840, 3
@@ -42,7 +43,7 @@ AT_FULL_VOCAB = (
 )
 
 
-def controls_of(options: SamplingParams, answer: list[int], vocab: int) -> TokenControls:
+def controls_of(options: SamplingParams, answer: list[int], vocab: int) -> LogitControls:
     """The device row of a request that has answered so far, by the engine's packing."""
     sequence = Sequence.of(Request("", PROMPT, options), (), 10_000, None)
     sequence.prefill_ids = [*PROMPT, *answer]
@@ -94,7 +95,7 @@ def check_law(control: Control, options: SamplingParams, draws: int) -> None:
     check_draws(np.concatenate(tokens), expected_logits(logits, options, answer), options)
 
 
-def _draw(control: Control, logits: jax.Array, rows: Any, controls: TokenControls) -> jax.Array:
+def _draw(control: Control, logits: jax.Array, rows: Any, controls: LogitControls) -> jax.Array:
     places = 50 + jnp.arange(8)[None]
     one = control(logits[None, None], places[:, :1], jnp.zeros((1, 0), jnp.int32), rows, controls)
     return sample(jnp.broadcast_to(one, (1, 8, FULL_VOCAB)), places, rows)[0]

@@ -17,7 +17,13 @@ from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.programs import (
+    Leaves,
+    PairStructure,
+    compile_program,
+    flatten_model,
+    shapes_of,
+)
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling import probabilities, process_logits
@@ -49,7 +55,7 @@ class RecordedRounds:
         self._target, target_structure = flatten_model(pair.target)
         self._draft, draft_structure = flatten_model(pair.draft)
         ids = pair.draft.config.aux_layer_ids
-        self._pair = Pair(target_structure, draft_structure, ids)
+        self._pair = PairStructure(target_structure, draft_structure, ids)
         self._state = initial_state(pair.target, pair.draft, self._config, len(ids))
         weights = shapes_of((self._target, self._draft, self._state))
         chunk = shapes_of(empty_chunk(self._config))
@@ -92,7 +98,12 @@ class RecordedRounds:
 
 
 def _recorded_round(
-    pair: Pair, target: Leaves, draft: Leaves, state: DecodeState, slot_ids: Array, table: Array
+    pair: PairStructure,
+    target: Leaves,
+    draft: Leaves,
+    state: DecodeState,
+    slot_ids: Array,
+    table: Array,
 ) -> tuple[DecodeState, Array, Array, Array]:
     """The lean round; returns the state, its report, and the laws p and q [batch, k, vocab]."""
     assert pair.draft is not None, "a recorded round drafts"

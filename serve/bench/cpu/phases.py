@@ -24,7 +24,13 @@ from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk, pack_chunk
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import Leaves, Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.programs import (
+    Leaves,
+    PairStructure,
+    compile_program,
+    flatten_model,
+    shapes_of,
+)
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -77,7 +83,7 @@ class PhaseChains:
         self._target, target_structure = flatten_model(target)
         self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
         capture = draft.config.aux_layer_ids if draft else ()
-        self._pair = Pair(target_structure, draft_structure, capture)
+        self._pair = PairStructure(target_structure, draft_structure, capture)
         sequences = [_place(i, list(p), config) for i, p in enumerate(prompts)]
         pages = jnp.asarray([s.pages for s in sequences], jnp.int32)
         self._batch = Batch(jnp.arange(len(prompts)), pages)
@@ -165,7 +171,7 @@ class PhaseChains:
 
 
 def _propose(
-    pair: Pair, leaves: Leaves, pools: KVPools, slots: SlotRows, batch: Batch
+    pair: PairStructure, leaves: Leaves, pools: KVPools, slots: SlotRows, batch: Batch
 ) -> tuple[Array, KVPools]:
     assert pair.draft is not None, "only a draft proposes"
     rows: SlotRows = jax.tree.map(lambda x: x[batch.slot_ids], slots)
@@ -176,7 +182,7 @@ def _propose(
 
 
 def _verify(
-    pair: Pair, leaves: Leaves, state: DecodeState, draft_ids: Array, batch: Batch
+    pair: PairStructure, leaves: Leaves, state: DecodeState, draft_ids: Array, batch: Batch
 ) -> tuple[DecodeState, Array]:
     target = pair.target.rebuild(leaves)
     drafts = Drafts(draft_ids)

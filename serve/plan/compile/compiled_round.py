@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.initial_state import state_shapes
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import Pair, flatten_model, program, shapes_of
+from eagle3_jax.engine.programs import PairStructure, flatten_model, program, shapes_of
 from eagle3_jax.mesh import place
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -76,7 +76,7 @@ def compile_round(
     with gpu.assume(arch):
         target_leaves, target_structure = flatten_model(target, mesh)
         draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
-    pair = Pair(target_structure, draft_structure, aux_layer_ids)
+    pair = PairStructure(target_structure, draft_structure, aux_layer_ids)
     weights = shapes_of((target_leaves, draft_leaves))
     state = state_shapes(target, draft, config, len(aux_layer_ids), mesh)
     batch = config.max_num_seqs

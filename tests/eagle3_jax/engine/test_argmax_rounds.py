@@ -125,7 +125,7 @@ def test_a_round_is_timed_as_the_program_that_runs(
     monkeypatch.setattr("eagle3_jax.engine.program.chooses_in_kernel", lambda: in_kernel)
     config = sizes(3, adaptive=True, batch_buckets=(1, 4))
     runner, chooser, ran = Runner(target, draft, config), GoodputChooser(config), []
-    monkeypatch.setattr(runner, "_report", lambda program, *_: ran.append(program))
+    monkeypatch.setattr(runner, "_dispatch", lambda program, *_: ran.append(program))
     for request in asked([*FREE, *BOUND], "x"):
         member, free = (Sequence.of(r, (), 64, None) for r in (request, *asked(FREE[:1], "free")))
         for members in ([member], [member, free]):

@@ -10,7 +10,7 @@ from driving import Answer, drive, sizes
 from lab import Lab, one_row, true_rows
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.choose_k import Choice
+from eagle3_jax.engine.choose_k import ChosenK
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.widths import Widths
@@ -26,10 +26,10 @@ class Script:
     def __init__(self) -> None:
         self.rounds = count()
 
-    def choose(self, members: object) -> Choice:
-        return Choice(self.ORDER[next(self.rounds) % len(self.ORDER)])
+    def choose(self, members: object) -> ChosenK:
+        return ChosenK(self.ORDER[next(self.rounds) % len(self.ORDER)])
 
-    def took(self, choice: Choice, seconds: float) -> None: ...
+    def took(self, choice: ChosenK, seconds: float) -> None: ...
 
     def committed(self, verified: int, accepted: int) -> None: ...
 

@@ -9,7 +9,7 @@ import pytest
 from mi355x_curves import ACCEPT_LENGTHS, ROUND_MS
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.engine.choose_k import MARGIN, Choice, FixedChooser, GoodputChooser, best_k
+from eagle3_jax.engine.choose_k import MARGIN, ChosenK, FixedChooser, GoodputChooser, best_k
 from eagle3_jax.engine.program import Program, ProgramKind
 from eagle3_jax.engine.recent_acceptance import RecentAcceptance
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -40,7 +40,7 @@ class Device:
         self.bucket_for = lambda size: next(bucket for bucket in costs if bucket >= size)
         self.survival = SURVIVAL
         self._rng, self._noise, self._draws = random.Random(0), noise, 0.0
-        self._unread: deque[tuple[Choice, int]] = deque()
+        self._unread: deque[tuple[ChosenK, int]] = deque()
 
     def rounds(self, size: int, count: int, *, undrafted: int = 0) -> list[int]:
         """k of so many rounds at a load; so many of its sequences want no drafts."""
@@ -53,7 +53,7 @@ class Device:
                 self._read(*self._unread.popleft(), undrafted)
         return chosen
 
-    def _read(self, choice: Choice, size: int, undrafted: int) -> None:
+    def _read(self, choice: ChosenK, size: int, undrafted: int) -> None:
         cost = self.costs[self.bucket_for(size)][choice.drafts]
         self.chooser.took(choice, cost * (1 + self._noise * self._rng.uniform(-1, 1)))
         for _ in range(size - undrafted):

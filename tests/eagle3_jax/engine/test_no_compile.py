@@ -10,7 +10,7 @@ from driving import Answer, sizes
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.runner import Report
+from eagle3_jax.engine.runner import ProgramOutput
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -122,11 +122,11 @@ def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
     dispatched: list[str] = []
     run_round, run_prefill = engine._runner.round, engine._runner.prefill
 
-    def counted_round(members: Sequence[Any], drafts: int) -> Report:
+    def counted_round(members: Sequence[Any], drafts: int) -> ProgramOutput:
         dispatched.append("round")
         return run_round(members, drafts)
 
-    def counted_prefill(chunk: ChunkPlan, mask: None = None) -> Report:
+    def counted_prefill(chunk: ChunkPlan, mask: None = None) -> ProgramOutput:
         dispatched.extend(["prompt"] if chunk.last else [])
         return run_prefill(chunk, mask)
 
@@ -146,12 +146,12 @@ def test_the_state_is_donated_and_the_pools_stay_where_they_are(engine: Engine) 
     engine.step()
     for _ in range(3):
         before = engine._runner.executor.state
-        arrays = [*before.target_pools, *jax.tree.leaves(before.controls)]
+        arrays = [*before.target_pools, *jax.tree.leaves(before.logit_controls)]
         places = [array.unsafe_buffer_pointer() for array in arrays]
         engine.step()
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
         after = engine._runner.executor.state
-        arrays = [*after.target_pools, *jax.tree.leaves(after.controls)]
+        arrays = [*after.target_pools, *jax.tree.leaves(after.logit_controls)]
         assert [array.unsafe_buffer_pointer() for array in arrays] == places
 
 

@@ -13,7 +13,7 @@ from tiny import DRAFT, TARGET
 
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import FUNCTIONS, Pair, flatten_model, shapes_of
+from eagle3_jax.engine.programs import FUNCTIONS, PairStructure, flatten_model, shapes_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from pallas_kernels.dispatch import prefer
@@ -31,7 +31,7 @@ def logits_of(kind: ProgramKind, kernels: str) -> set[str]:
     engine = sizes(K)
     state = jax.eval_shape(lambda: initial_state(target, draft, engine, len(config.aux_layer_ids)))
     (target_leaves, target_rest), (draft_leaves, draft_rest) = map(flatten_model, (target, draft))
-    pair = Pair(target_rest, draft_rest, config.aux_layer_ids)
+    pair = PairStructure(target_rest, draft_rest, config.aux_layer_ids)
     batch = jax.ShapeDtypeStruct((BATCH,), int), jax.ShapeDtypeStruct((BATCH, 18), int)
     inputs = (*shapes_of((target_leaves, draft_leaves)), state, *batch)
     with prefer(kernels):

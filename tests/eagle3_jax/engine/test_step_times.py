@@ -7,7 +7,7 @@ from driving import drive, sizes
 from simulated_device import VOCAB, simulated_pair
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.choose_k import Choice
+from eagle3_jax.engine.choose_k import ChosenK
 from eagle3_jax.sampling_params import SamplingParams
 
 PREFILL_S = 100.0
@@ -50,10 +50,10 @@ def test_a_round_is_measured_as_long_as_it_ran(monkeypatch: pytest.MonkeyPatch) 
         target, draft, sizes(3, num_pages=None, adaptive=True), clock=lambda: timeline.now
     )
     timeline = Timeline(engine._runner, monkeypatch)
-    measured: list[tuple[Choice, float]] = []
+    measured: list[tuple[ChosenK, float]] = []
     took = engine._chooser.took
 
-    def record(choice: Choice, seconds: float) -> None:
+    def record(choice: ChosenK, seconds: float) -> None:
         measured.append((choice, seconds))
         took(choice, seconds)
 

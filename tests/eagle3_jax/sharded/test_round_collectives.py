@@ -12,7 +12,7 @@ from wide_pair import WIDE_DRAFT, WIDE_TARGET
 
 from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import Pair, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
 
@@ -30,7 +30,7 @@ def of_a_round(layers: int, by_expert: bool) -> list[Collective]:
     aux, config = draft.config.aux_layer_ids, sizes(K)
     weights, structure = flatten_model(target, mesh)
     draft_weights, draft_structure = flatten_model(draft, mesh)
-    pair = Pair(structure, draft_structure, aux)
+    pair = PairStructure(structure, draft_structure, aux)
     state = initial_state(target, draft, config, len(aux), mesh)
     slots = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     table = jax.ShapeDtypeStruct((BATCH, config.pages_per_seq), jnp.int32)

@@ -23,14 +23,15 @@ from eagle3_jax.logprobs import sampled_logprobs
 from eagle3_jax.sampling import (
     NO_CANDIDATE,
     NOT_FINITE,
+    nan_if_nonfinite,
     probabilities,
     process_logits,
     sample,
-    spoil_infinite,
 )
 from eagle3_jax.sampling_rows import SamplingRows
-from eagle3_jax.speculative.controls import TokenControls, control_logits, empty_controls
-from eagle3_jax.speculative.drafts import Drafts, draw_with_law
+from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
+from eagle3_jax.speculative.logit_control_rows import LogitControls, empty_controls
+from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
@@ -96,7 +97,7 @@ def broken(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 def test_tokens_scores_and_laws_are_those_of_the_whole_vocabulary(devices: int) -> None:
     def decide(axis: Axis, logits: jax.Array, barred: jax.Array, *rest: Any) -> Any:
         positions, rows = rest
-        logits = jnp.where(barred, -jnp.inf, spoil_infinite(logits, axis))
+        logits = jnp.where(barred, -jnp.inf, nan_if_nonfinite(logits, axis))
         scores = process_logits(logits, positions, rows, axis=axis)
         law = probabilities(scores, rows.temperature, axis)
         whole = partial(all_columns, axis=axis)
@@ -136,7 +137,7 @@ def test_controls_masks_and_logprobs_are_those_of_the_whole_vocabulary() -> None
     assert expected[0][0][3, 1] == NO_CANDIDATE
 
 
-def token_controls(rng: np.random.Generator) -> TokenControls:
+def token_controls(rng: np.random.Generator) -> LogitControls:
     """Rows with every option that looks at ids, the last one without any."""
     empty = empty_controls(BATCH, VOCAB)
     bias = rng.choice([0.0, 0.0, 1.5, -np.inf], (BATCH, VOCAB)).astype(np.float32)
@@ -186,7 +187,7 @@ def test_drafts_are_drawn_and_verified_as_on_one_device(
         ids, state = (rest[0] if reduced else None), rest[1]
         draft_axis = axis if draft_split else None
         places = 11 + jnp.arange(ROWS - 1)[None].repeat(BATCH, 0)
-        drawn = draw_with_law(proposed, places, state.options, ids, VOCAB, draft_axis, axis)
+        drawn = draw_with_probs(proposed, places, state.options, ids, VOCAB, draft_axis, axis)
         drafts = Drafts(*drawn)
         decided = (
             verify_by_rejection(logits, drafts, state, axis),
@@ -211,7 +212,7 @@ def test_drafts_are_drawn_and_verified_as_on_one_device(
 
 def test_the_best_children_of_a_tree_are_those_of_the_whole_vocabulary() -> None:
     def decide(axis: Axis, logits: jax.Array, barred: jax.Array, *rest: Any) -> Any:
-        logits = jnp.where(barred, -jnp.inf, spoil_infinite(logits, axis))
+        logits = jnp.where(barred, -jnp.inf, nan_if_nonfinite(logits, axis))
         scores = child_log_probs(logits, *rest, axis=axis)
         best, columns = jax.lax.top_k(scores, min(20, logits.shape[-1]))
         ids = column_ids(logits.shape[-1], axis=axis)[columns]

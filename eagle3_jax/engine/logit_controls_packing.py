@@ -12,12 +12,17 @@ from eagle3_jax.sampling_limits import (
     MAX_KERNEL_BIASES,
     MAX_REQUEST_STOP_IDS,
 )
-from eagle3_jax.speculative.controls import ANY_TOKEN, NO_TOKEN, TokenBiases, TokenControls
+from eagle3_jax.speculative.logit_control_rows import (
+    ANY_TOKEN,
+    NO_TOKEN,
+    LogitControls,
+    TokenBiases,
+)
 
 
 def no_controls(vocab_size: int) -> Any:
     """One row without any such option: every shape and dtype of the full prefill's input."""
-    return TokenControls(
+    return LogitControls(
         enabled=_filled(False, np.bool_),
         bias=_filled(0, np.float32, vocab_size),
         biases=TokenBiases(
@@ -36,7 +41,7 @@ def no_controls(vocab_size: int) -> Any:
     )
 
 
-def pack_controls(sequence: Sequence, vocab_size: int) -> TokenControls:
+def pack_controls(sequence: Sequence, vocab_size: int) -> LogitControls:
     """A sequence's row, with what the tokens it is about to prefill count for.
 
     Counted from all of them, because pages found in a cache are not prefilled, and after a

@@ -11,18 +11,19 @@ import torch
 from lab import one_row
 from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from eagle3_jax.engine.controls_packing import pack_controls
+from eagle3_jax.engine.logit_controls_packing import pack_controls
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.speculative.controls import TokenControls, commit_tokens, control_logits
+from eagle3_jax.speculative.logit_control_rows import LogitControls, commit_tokens
+from eagle3_jax.speculative.logit_controls import control_logits
 
 VOCAB = 24
 PROMPT, ANSWER, DRAFTS = [3, 5, 3, 8], [1, 9, 1, 2], [4, 1, 9]
 CONTROL = jax.jit(control_logits)
 
 
-def packed(answer: list[int] = ANSWER, **options: Any) -> TokenControls:
+def packed(answer: list[int] = ANSWER, **options: Any) -> LogitControls:
     """The row of a request that is resumed after `answer`."""
     request = Request("x", PROMPT, SamplingParams(max_tokens=None, **options))
     sequence = Sequence.of(request, (7,), 64, None)
@@ -30,7 +31,7 @@ def packed(answer: list[int] = ANSWER, **options: Any) -> TokenControls:
     return jax.tree.map(jnp.asarray, pack_controls(sequence, VOCAB))
 
 
-def chain(controls: TokenControls, logits: np.ndarray, drafts: list[int] = DRAFTS) -> np.ndarray:
+def chain(controls: LogitControls, logits: np.ndarray, drafts: list[int] = DRAFTS) -> np.ndarray:
     """The controlled logits of each row of one chain."""
     position = len(PROMPT) + len(ANSWER)
     places = jnp.arange(position, position + len(logits))[None]

@@ -1,4 +1,4 @@
-"""What the host tells the device to do, and its form as bytes for other processes."""
+"""Which program runs on which inputs, and that as bytes: the plans that other processes get."""
 
 import math
 import struct
@@ -11,11 +11,11 @@ import numpy as np
 from eagle3_jax.engine.program import Program
 
 Inputs = tuple[Any, ...]
-"""Of a program, beside weights and state: trees of NumPy arrays, or of their shapes."""
+"""Of a program, besides weights and state: trees of NumPy arrays, or of their shapes."""
 _INDEX = struct.Struct("<H")
 
 
-class Plan(NamedTuple):
+class ProgramCall(NamedTuple):
     """One program to run, and what the host sends it."""
 
     program: Program
@@ -23,19 +23,19 @@ class Plan(NamedTuple):
 
 
 class Peers(Protocol):
-    """The other processes of an engine: they hold parts of its mesh and run its plans."""
+    """The other processes of an engine: they hold parts of its mesh and make its calls too."""
 
     def await_compiled(self) -> None:
         """Returns when each of them has compiled its programs."""
         ...
 
     def send(self, message: bytes) -> None:
-        """Hands a plan to all of them, and does not wait until they run it."""
+        """Hands a call to all of them, and does not wait until they make it."""
         ...
 
 
-class PlanFormat:
-    """Plans as bytes: the program's place in a list that all processes have, then its inputs' bytes
+class CallFormat:
+    """Calls as bytes: the program's place in a list that all processes have, then its inputs' bytes
     in the order and shapes that the program has. Nothing in a message is code or a size."""
 
     def __init__(self, programs: Sequence[Program], input_shapes: Callable[[Program], Inputs]):
@@ -43,13 +43,13 @@ class PlanFormat:
         self._input_shapes = input_shapes
         self._index = {program: index for index, program in enumerate(programs)}
 
-    def encode(self, plan: Plan) -> bytes:
-        """The message of a plan."""
-        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(plan.inputs)]
-        return b"".join([_INDEX.pack(self._index[plan.program]), *leaves])
+    def encode(self, call: ProgramCall) -> bytes:
+        """The message of a call."""
+        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(call.inputs)]
+        return b"".join([_INDEX.pack(self._index[call.program]), *leaves])
 
-    def decode(self, message: bytes) -> Plan:
-        """The plan of a message; ValueError for one that this engine can't have sent."""
+    def decode(self, message: bytes) -> ProgramCall:
+        """The call of a message; ValueError for one that this engine can't have sent."""
         (index,) = _INDEX.unpack_from(message)
         if index >= len(self._programs):
             raise ValueError(f"a plan names program {index} of {len(self._programs)}")
@@ -65,4 +65,4 @@ class PlanFormat:
             flat = np.frombuffer(message, shape.dtype, math.prod(shape.shape), start)
             leaves.append(flat.reshape(shape.shape))
             start += size
-        return Plan(program, jax.tree.unflatten(tree, leaves))
+        return ProgramCall(program, jax.tree.unflatten(tree, leaves))

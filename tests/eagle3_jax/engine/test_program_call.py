@@ -10,7 +10,7 @@ from driving import drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.plan import Plan, PlanFormat
+from eagle3_jax.engine.program_call import CallFormat, ProgramCall
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling_params import SamplingParams
@@ -68,11 +68,11 @@ def test_a_plan_is_its_program_and_the_bytes_of_its_inputs(
     engines: tuple[Engine, Recorder, Engine],
 ) -> None:
     executor = engines[0]._runner.executor
-    format = PlanFormat(executor.programs, executor.input_shapes)
+    format = CallFormat(executor.programs, executor.input_shapes)
     for program in executor.programs:
         shapes = executor.input_shapes(program)
         inputs = jax.tree.map(lambda s: np.full(s.shape, 1, s.dtype), shapes)
-        message = format.encode(Plan(program, inputs))
+        message = format.encode(ProgramCall(program, inputs))
         nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs))
         assert len(message) == 2 + nbytes
         decoded = format.decode(message)
