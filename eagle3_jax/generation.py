@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
+from eagle3_jax.engine import CollectedOutput, Engine, EngineConfig, Request
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import FinishReason
 from eagle3_jax.engine.text import Tokenizer
@@ -100,24 +100,27 @@ def _longest(requests: list[Request], max_position_embeddings: int) -> int:
 
 
 def _run(engine: Engine, requests: list[Request]) -> list[Generation]:
-    outputs: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
+    asked = {request.request_id: request for request in requests}
+    collected = {request_id: CollectedOutput() for request_id in asked}
+    seeds: dict[str, int] = {}
     for request in requests:
         engine.add(request)
     while engine.has_work:
         for output in engine.step():
-            outputs[output.request_id].append(output)
-    return [_put_together(outputs[r.request_id], r.sampling) for r in requests]
+            collected[output.request_id].take(output)
+            seeds[output.request_id] = output.seed
+    return [
+        _put_together(collected[r.request_id], seeds[r.request_id], r.sampling) for r in requests
+    ]
 
 
-def _put_together(outputs: list[RequestOutput], sampling: SamplingParams) -> Generation:
-    last = outputs[-1]
-    assert last.finish_reason, "the engine has work left"
-    scored, prompt_scored = sampling.logprobs is not None, sampling.prompt_logprobs is not None
+def _put_together(whole: CollectedOutput, seed: int, sampling: SamplingParams) -> Generation:
+    assert whole.finish_reason, "the engine has work left"
     return Generation(
-        [token for output in outputs for token in output.token_ids],
-        last.finish_reason,
-        [count for output in outputs for count in output.accepted],
-        last.seed,
-        [entry for output in outputs for entry in output.logprobs] if scored else None,
-        last.prompt_logprobs if prompt_scored else None,
+        whole.token_ids,
+        whole.finish_reason,
+        [r.accepted for r in whole.rounds],
+        seed,
+        None if sampling.logprobs is None else whole.logprobs,
+        None if sampling.prompt_logprobs is None else whole.prompt_logprobs,
     )

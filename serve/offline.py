@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,14 @@ from rich.console import Console
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
-from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, RequestOutput, Round
-from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine import (
+    Acceptance,
+    CollectedOutput,
+    Engine,
+    EngineConfig,
+    Request,
+    RequestOutput,
+)
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.asgi.synthetic_header import synthetic_field
@@ -34,25 +40,14 @@ from serve.openai.logprobs import TokenBytes, logprobs_by_id
 
 
 @dataclass
-class Generated:
-    """One answer as it grows; `text` may begin with an echo of the prompt."""
+class Generated(CollectedOutput):
+    """One answer as it grows; its text may begin with an echo of the prompt."""
 
-    token_ids: list[int] = field(default_factory=list)
-    text: str = ""
-    rounds: list[Round] = field(default_factory=list)
-    logprobs: list[LogprobsOfToken] = field(default_factory=list)
-    prompt_logprobs: PromptLogprobs = ()
-    finish_reason: str | None = None
     seed: int | None = None
 
     def take(self, output: RequestOutput) -> None:
         """Adds an output."""
-        self.token_ids.extend(output.token_ids)
-        self.text += output.text
-        self.rounds.extend(output.rounds)
-        self.logprobs.extend(output.logprobs)
-        self.prompt_logprobs = output.prompt_logprobs
-        self.finish_reason = output.finish_reason
+        super().take(output)
         self.seed = output.seed
 
     def as_json(self, tokenizer: TokenBytes, stamp: dict[str, float]) -> str:
@@ -95,7 +90,7 @@ def run(options: GenerateOptions) -> int:
             outputs = behind(form, end_of_open_reasoning(prompt, pair.tokenizer))
             params = replace(sampling, structured_outputs=outputs)
             engine.add(Request(str(index), prompt, params))
-        answers = [Generated(text=_echo(pair, prompt, options.echo)) for prompt in prompts]
+        answers = [Generated(texts=[_echo(pair, prompt, options.echo)]) for prompt in prompts]
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from eagle3_jax.engine.logprobs import Logprob as Logprob
     from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
     from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
+    from eagle3_jax.engine.request import CollectedOutput as CollectedOutput
     from eagle3_jax.engine.request import Request as Request
     from eagle3_jax.engine.request import RequestOutput as RequestOutput
     from eagle3_jax.engine.stats import EngineStats as EngineStats
@@ -28,6 +29,7 @@ __getattr__ = lazy_names(
         "eagle3_jax.engine.request": (
             "BARS_EVERY_TOKEN",
             "GRAMMAR_FAILED",
+            "CollectedOutput",
             "Request",
             "RequestOutput",
         ),

@@ -3,14 +3,11 @@
 One thread owns an engine. Programs are dispatched ahead: a round is read only after the next one is
 on its way (depth 2), so the host works while the device does. What the host learns late costs
 nothing but a wasted row: finished rows are flagged on the device and compute on scratch.
-A round with a grammar in it runs as two programs, because its masks depend on its drafts.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
-
-import numpy as np
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.choose_k import ChosenK, FixedChooser, GoodputChooser
@@ -24,11 +21,11 @@ from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.runner import ProgramOutput, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
+from eagle3_jax.engine.split_round import run_split_round, with_masks
 from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
@@ -36,7 +33,6 @@ MOST_CHUNKS = 4
 """Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
 rows cost about as much as full ones. Nobody's next token waits for more."""
 Clock = Callable[[], float]
-Masks = dict[Matcher, np.ndarray]
 
 
 class InFlight(NamedTuple):
@@ -109,21 +105,13 @@ class Engine:
         """Queues a request. Raises ValueError when it can never run here."""
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
-        wrong = [t for t in request.prompt_ids if not 0 <= t < self._vocab_size]
-        if wrong:
-            raise ValueError(f"prompt ids must be 0..{self._vocab_size - 1}, got {wrong[0]}")
-        self._check_sampling(request.sampling)
+        request.check_token_ids(self._vocab_size)
         limit = self.config.max_model_len
         matcher = self._matcher(request)
         sequence = Sequence.of(request, self._eos, limit, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
-
-    def _check_sampling(self, sampling: SamplingParams) -> None:
-        for name, token in sampling.named_ids():
-            if token >= self._vocab_size:
-                raise ValueError(f"{name}: token ids end at {self._vocab_size - 1}; got {token}")
 
     def _matcher(self, request: Request) -> Matcher | None:
         constraint = request.sampling.structured_outputs
@@ -180,23 +168,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot of load and counters."""
-        pages, counters = self._scheduler.pages, self._counters
-        return EngineStats(
-            rounds=dict(counters.rounds),
-            num_speculative_tokens=self._num_drafts,
-            num_running=len(self._scheduler.admitted),
-            num_waiting=len(self._scheduler.waiting),
-            kv_cache_usage=1 - pages.free / pages.total,
-            num_preemptions=self._scheduler.num_preemptions,
-            prompt_tokens=counters.prompt_tokens,
-            generation_tokens=counters.generation_tokens,
-            free_pages=pages.free,
-            total_pages=pages.total,
-            skipped_finished=counters.skipped_finished,
-            prefix_cache_queries=self._scheduler.prefixes.num_queries,
-            prefix_cache_hits=self._scheduler.prefixes.num_hits,
-            synthetic_acceptance_length=self.config.method.synthetic_acceptance_length,
-        )
+        length = self.config.method.synthetic_acceptance_length
+        return EngineStats.of(self._scheduler, self._counters, self._num_drafts, length)
 
     def _dispatch_prefill(self) -> bool:
         chunk = self._scheduler.next_chunk()
@@ -219,11 +192,11 @@ class Engine:
         return True
 
     def _dispatch_round(self) -> bool:
-        members, masks = self._with_masks(self._round_members())
+        members, masks = with_masks(self._round_members(), self._masking)
         for batch in self._batches(members):
             if any(sequence.matcher for sequence in batch):
                 drafts, timed = self.config.num_speculative_tokens, None
-                output = self._split_round(batch, masks)
+                output = run_split_round(batch, masks, self._runner, self._masking)
             else:
                 choice = self._chooser.choose(batch)
                 drafts, timed = choice.drafts, choice if self._in_flight else None
@@ -244,15 +217,6 @@ class Engine:
         constrained = [s for s in members if s.matcher is not None]
         return [batch for batch in (free, constrained) if batch]
 
-    def _with_masks(self, members: list[Sequence]) -> tuple[list[Sequence], Masks]:
-        """Those who may take part, with the masks of their next tokens: who has a grammar and no
-        mask yet sits the round out."""
-        constrained = [s for s in members if s.matcher is not None]
-        if not constrained:
-            return members, {}
-        masks = self._masking.next_masks([s.matcher for s in constrained if s.matcher])
-        return [s for s in members if s.matcher is None or s.matcher in masks], masks
-
     def _end_failed(self) -> None:
         """Ends those whose grammars can't say what may come next, and nobody else."""
         failures = self._masking.failures()
@@ -260,22 +224,6 @@ class Engine:
         for sequence in failed:
             sequence.finish("error", f"{GRAMMAR_FAILED}: {failures[sequence.matcher]}")
             self._report(sequence)
-
-    def _split_round(self, members: list[Sequence], first: Masks) -> ProgramOutput:
-        """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
-        grammar leaves one choice the host drafts it."""
-        masks = self._runner.open_masks(
-            self.config.split_bucket_for(len(members)), self.config.width
-        )
-        constrained = [(row, s.matcher) for row, s in enumerate(members) if s.matcher is not None]
-        for row, matcher in constrained:
-            masks[row, 0] = first[matcher]
-        proposal = self._runner.propose(members, masks[:, :1])
-        drafts = self._runner.read_drafts(proposal)
-        asked = [(matcher, masks[row], drafts[row].tolist()) for row, matcher in constrained]
-        for (row, _), ids in zip(constrained, self._masking.behind_drafts(asked), strict=True):
-            drafts[row] = ids
-        return self._runner.verify(members, proposal, drafts, masks)
 
     def _round_members(self) -> list[Sequence]:
         """Who takes part in the next round. A grammar's masks need all that is committed: with one
@@ -297,9 +245,7 @@ class Engine:
             if self._in_flight:
                 self._read_oldest()
             else:
-                victim = self._scheduler.preempt_youngest()
-                if victim.matcher is not None:
-                    self._masking.forget(victim.matcher)
+                self._masking.forget(self._scheduler.preempt_youngest().matcher)
 
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()
@@ -328,18 +274,7 @@ class Engine:
             # The round began by giving the rows below its length their final draft KV.
             self._scheduler.prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
-        before, count = len(sequence.output_ids), sequence.request.sampling.logprobs
-        logprobs = None if count is None else row.logprobs
-        last = len(row.token_ids) - 1
-        for index, token in enumerate(row.token_ids):
-            # Behind the drafts of a round comes the target's own token, as of a prefill.
-            origin = index + 1 if index < last else 0
-            sequence.append(
-                token, logprobs.at(index, token, count or 0) if logprobs else None, origin
-            )
-            if sequence.status is Status.FINISHED:
-                break
-        kept = len(sequence.output_ids) - before
+        kept = sequence.take(row.token_ids, row.logprobs)
         self._counters.generation_tokens += kept
         if is_round and not replayed:
             self._count_round(sequence, row, kept, drafted)
@@ -357,8 +292,7 @@ class Engine:
         output = sequence.output()
         if sequence.status is Status.FINISHED:
             self._scheduler.remove(sequence)
-            if sequence.matcher is not None:
-                self._masking.forget(sequence.matcher)
+            self._masking.forget(sequence.matcher)
             del self._sequences[sequence.request.request_id]
         if output is not None:
             self._outputs.append(output)

@@ -132,9 +132,10 @@ class Masking:
         """Waits for masks that were late, where there is nothing else to do."""
         self._wait(self._next.values(), self._left)
 
-    def forget(self, matcher: Matcher) -> None:
+    def forget(self, matcher: Matcher | None) -> None:
         """Its answer has ended, or begins again."""
-        self._next.pop(matcher, None)
+        if matcher is not None:
+            self._next.pop(matcher, None)
 
     def _submit(self, matcher: Matcher, rows: int, drafts: Sequence[int]) -> MaskJob:
         job = MaskJob(matcher, open_masks(self._vocab_size, rows), drafts)

@@ -28,6 +28,16 @@ class Request:
     cache_salt: str = ""
     grammar: CompiledGrammar | None = field(default=None, compare=False)
 
+    def check_token_ids(self, vocab_size: int) -> None:
+        """Raises ValueError where prompt or options name an id that the vocabulary lacks."""
+        last = vocab_size - 1
+        for token in self.prompt_ids:
+            if not 0 <= token <= last:
+                raise ValueError(f"prompt ids must be 0..{last}, got {token}")
+        for name, token in self.sampling.named_ids():
+            if token > last:
+                raise ValueError(f"{name}: token ids end at {last}; got {token}")
+
 
 @dataclass(frozen=True)
 class RequestOutput:
@@ -59,3 +69,34 @@ class RequestOutput:
     def accepted(self) -> tuple[int, ...]:
         """Accepted drafts of each round."""
         return tuple(r.accepted for r in self.rounds)
+
+
+@dataclass(kw_only=True)
+class CollectedOutput:
+    """All that a request has put out so far. texts: in pieces, so that none is copied twice."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOfToken] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs = ()
+    rounds: list[Round] = field(default_factory=list)
+    cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole of it."""
+        return "".join(self.texts)
+
+    def take(self, output: RequestOutput) -> None:
+        """Adds an output."""
+        self.texts.append(output.text)
+        self.token_ids.extend(output.token_ids)
+        self.origins.extend(output.origins)
+        self.logprobs.extend(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs
+        self.rounds.extend(output.rounds)
+        self.cached_tokens = output.cached_tokens
+        self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason

@@ -187,6 +187,18 @@ class Sequence:
         tokens = self.request.prompt_ids[known : known + len(rows)]
         self.prompt_logprobs += tuple(rows.at(i, token, count) for i, token in enumerate(tokens))
 
+    def take(self, token_ids: list[int], rows: LogprobRows | None) -> int:
+        """Takes what one program committed, up to its end; how many tokens the answer gained."""
+        before, count = len(self.output_ids), self.request.sampling.logprobs
+        for index, token in enumerate(token_ids):
+            # Behind the drafts of a round comes the target's own token, as of a prefill.
+            origin = index + 1 if index < len(token_ids) - 1 else 0
+            scored = None if rows is None or count is None else rows.at(index, token, count)
+            self.append(token, scored, origin)
+            if self.status is Status.FINISHED:
+                break
+        return len(self.output_ids) - before
+
     def append(self, token: int, logprobs: LogprobsOfToken | None = None, origin: int = 0) -> None:
         """Takes one committed token and applies the finish rules: stop id, stop string, length.
 

@@ -2,8 +2,22 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from eagle3_jax.engine.acceptance import Acceptance, Round
+
+if TYPE_CHECKING:
+    from eagle3_jax.engine.scheduler import Scheduler
+
+
+@dataclass
+class Counters:
+    """What only ever grows."""
+
+    rounds: Counter[Round] = field(default_factory=Counter)
+    skipped_finished: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,12 +43,29 @@ class EngineStats(Acceptance):
     prefix_cache_hits: int = 0
     synthetic_acceptance_length: float | None = None
 
-
-@dataclass
-class Counters:
-    """What only ever grows."""
-
-    rounds: Counter[Round] = field(default_factory=Counter)
-    skipped_finished: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
+    @classmethod
+    def of(
+        cls,
+        scheduler: "Scheduler",
+        counters: Counters,
+        num_speculative_tokens: int,
+        synthetic_acceptance_length: float | None,
+    ) -> "EngineStats":
+        """As they are now."""
+        pages, prefixes = scheduler.pages, scheduler.prefixes
+        return cls(
+            rounds=dict(counters.rounds),
+            num_speculative_tokens=num_speculative_tokens,
+            num_running=len(scheduler.admitted),
+            num_waiting=len(scheduler.waiting),
+            kv_cache_usage=1 - pages.free / pages.total,
+            num_preemptions=scheduler.num_preemptions,
+            prompt_tokens=counters.prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            free_pages=pages.free,
+            total_pages=pages.total,
+            skipped_finished=counters.skipped_finished,
+            prefix_cache_queries=prefixes.num_queries,
+            prefix_cache_hits=prefixes.num_hits,
+            synthetic_acceptance_length=synthetic_acceptance_length,
+        )

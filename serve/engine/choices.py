@@ -3,28 +3,18 @@
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from eagle3_jax.engine import Acceptance, Request, RequestOutput, Round
-from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine import Acceptance, CollectedOutput, Request, RequestOutput
 from serve.engine.stream import OutputStream
 
 
 @dataclass
-class ChoiceState:
+class ChoiceState(CollectedOutput):
     """What one choice has put out so far."""
 
     index: int
     request: Request
-    text: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    origins: list[int] = field(default_factory=list)
-    logprobs: list[LogprobsOfToken] = field(default_factory=list)
-    prompt_logprobs: PromptLogprobs = ()
-    rounds: list[Round] = field(default_factory=list)
-    cached_tokens: int = 0
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
 
     @property
     def seed(self) -> int | None:
@@ -35,18 +25,6 @@ class ChoiceState:
     def acceptance(self) -> Acceptance:
         """What speculation did for this choice (docs/metrics.md)."""
         return Acceptance(Counter(self.rounds), num_speculative_tokens=0)
-
-    def take(self, output: RequestOutput) -> None:
-        """Adds an output."""
-        self.text.append(output.text)
-        self.token_ids.extend(output.token_ids)
-        self.origins.extend(output.origins)
-        self.logprobs.extend(output.logprobs)
-        self.prompt_logprobs = output.prompt_logprobs
-        self.rounds.extend(output.rounds)
-        self.cached_tokens = output.cached_tokens
-        self.finish_reason = output.finish_reason
-        self.stop_reason = output.stop_reason
 
 
 @dataclass(frozen=True)

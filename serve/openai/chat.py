@@ -54,7 +54,7 @@ class ChatForm:
 
     def whole(self, state: ChoiceState, shared: dict[str, Any]) -> ChatChoice:
         """A finished choice."""
-        parts = self._parser().take(state.token_ids, "".join(state.text), final=True)
+        parts = self._parser().take(state.token_ids, state.text, final=True)
         fields = self._ended(shared, bool(parts.calls))
         return ChatChoice(**fields, logprobs=self._logprobs(state), message=whole_message(parts))
 

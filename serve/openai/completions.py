@@ -35,7 +35,7 @@ class CompletionForm:
 
     def whole(self, state: ChoiceState, shared: dict[str, Any]) -> CompletionChoice:
         """A finished choice."""
-        return self._choice(state, state, "".join(state.text), True, shared)
+        return self._choice(state, state, state.text, True, shared)
 
     def piece(
         self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]

@@ -83,7 +83,7 @@ class GenerateAnswer:
 
     def _body(self, state: ChoiceState) -> dict[str, Any]:
         return {
-            "text": "".join(state.text),
+            "text": state.text,
             "output_ids": state.token_ids,
             "meta_info": self._meta_info(state),
             **self.synthetic,

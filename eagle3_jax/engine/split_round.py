@@ -1,0 +1,39 @@
+"""Rounds with a grammar in them: two programs, because their masks depend on their drafts."""
+
+from collections.abc import Sequence as Rows
+
+import numpy as np
+
+from eagle3_jax.engine.grammar import Matcher
+from eagle3_jax.engine.masking import Masking
+from eagle3_jax.engine.runner import ProgramOutput, Runner
+from eagle3_jax.engine.sequence import Sequence
+
+Masks = dict[Matcher, np.ndarray]
+"""The mask [words] of each matcher's next token."""
+
+
+def with_masks(members: list[Sequence], masking: Masking) -> tuple[list[Sequence], Masks]:
+    """Those who may take part, with the masks of their next tokens: who has a grammar and no mask
+    yet sits the round out."""
+    matchers = [s.matcher for s in members if s.matcher is not None]
+    masks = masking.next_masks(matchers) if matchers else {}
+    return [s for s in members if s.matcher is None or s.matcher in masks], masks
+
+
+def run_split_round(
+    members: Rows[Sequence], first: Masks, runner: Runner, masking: Masking
+) -> ProgramOutput:
+    """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
+    grammar leaves one choice the host drafts it."""
+    config = runner.config
+    masks = runner.open_masks(config.split_bucket_for(len(members)), config.width)
+    constrained = [(row, s.matcher) for row, s in enumerate(members) if s.matcher is not None]
+    for row, matcher in constrained:
+        masks[row, 0] = first[matcher]
+    proposal = runner.propose(members, masks[:, :1])
+    drafts = runner.read_drafts(proposal)
+    asked = [(matcher, masks[row], drafts[row].tolist()) for row, matcher in constrained]
+    for (row, _), ids in zip(constrained, masking.behind_drafts(asked), strict=True):
+        drafts[row] = ids
+    return runner.verify(members, proposal, drafts, masks)
