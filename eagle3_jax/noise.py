@@ -24,7 +24,7 @@ class Stream(Enum):
 
 
 def uniform(
-    seed: UInt32[Array, "batch 2"], positions: Int[Array, "batch rows"]
+    seed: UInt32[Array, "batch 2"], positions: Int[Array, "batch_or_1 rows"]
 ) -> Float[Array, "batch rows"]:
     """One number in [0, 1) for each (seed, position): a multiple of 2^-24, never 1."""
     ids = jnp.zeros(1, jnp.int32)

@@ -27,13 +27,13 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.training.draft import draft_step, draft_vocabulary, split_draft
 from eagle3_jax.training.loop import TrainState, train
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target import target_step
 from serve.demo import recipe
 from serve.training_data import read_samples, sample_batches
 from serve.training_progress import progress_report
 
-BatchAt = Callable[[int], Batch]
+BatchAt = Callable[[int], PackedBatch]
 COUNTED_BATCHES = 300
 HEAD_DIM = 64
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convert import Tokenizer
-from eagle3_jax.training.packing import Batch, Sample, assistant_mask, pack
+from eagle3_jax.training.packing import PackedBatch, Sample, assistant_mask, pack
 
 Message = dict[str, Any]
 SampleMaker = Callable[[Sequence[Message], Sequence[Message]], Sample]
@@ -61,10 +61,10 @@ def read_samples(path: Path, tokenizer: Tokenizer, longest: int) -> list[Sample]
 
 def sample_batches(
     samples: Sequence[Sample], rows: int, length: int, seed: int
-) -> Callable[[int], Batch]:
+) -> Callable[[int], PackedBatch]:
     """The batch of each step, in an order that depends on seed and step alone."""
 
-    def batch_at(step: int) -> Batch:
+    def batch_at(step: int) -> PackedBatch:
         order = list(samples)
         random.Random(f"{seed}/{step}").shuffle(order)
         return pack(iter(order), rows, length)

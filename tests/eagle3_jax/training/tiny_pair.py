@@ -11,7 +11,7 @@ from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.packing import Batch, Sample, pack
+from eagle3_jax.training.packing import PackedBatch, Sample, pack
 
 VOCAB = 40
 TARGET = KimiConfig(
@@ -78,7 +78,7 @@ def tiny_draft(target: Target, seed: int = 1, config: DraftConfig = DRAFT) -> Ea
     return draft
 
 
-def random_batch(seed: int, rows: int = 2, length: int = 24) -> Batch:
+def random_batch(seed: int, rows: int = 2, length: int = 24) -> PackedBatch:
     rng = np.random.default_rng(seed)
 
     def samples():
