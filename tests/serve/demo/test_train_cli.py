@@ -18,7 +18,7 @@ from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.llama import LlamaTarget
-from eagle3_jax.training.packing import Batch
+from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target_pass import target_pass
 from pallas_kernels import QuantizedArray
 from serve.demo import recipe
@@ -112,7 +112,7 @@ def test_a_draft_trains_on_the_features_of_a_quantised_target(
     assert load_draft(output, target).config.draft_vocab_size == 50
     # Four tokens overload no expert, so that the pass drops none of their choices.
     tokens = np.array([[5, 9, 70, 33]], np.int32)
-    rows = Batch(tokens, np.ones_like(tokens), np.arange(4, dtype=np.int32)[None], tokens > 0)
+    rows = PackedBatch(tokens, np.ones_like(tokens), np.arange(4, dtype=np.int32)[None], tokens > 0)
     served = forward(target, tokens, aux_layer_ids=(1, 2))
     streams = target_pass(target, rows).streams
     features = np.concatenate([streams[1], streams[2]], axis=-1)
