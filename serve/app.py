@@ -19,7 +19,7 @@ from serve.openai.completions import completions_router
 from serve.openai.responses import ModelCard, ModelList
 from serve.openai.service import Service
 from serve.openai.tokenization import tokenization_router
-from serve.operation_flags import Operations
+from serve.options.operations import Operations
 from serve.page import page_router
 from serve.sglang.cache_control import cache_router
 from serve.sglang.generate import generate_router

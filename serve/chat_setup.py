@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from convert.text.chat_template import compile_template
 from convert.text.tokenizer import Tokenizer
-from serve.chat_flags import ChatOptions
 from serve.chat_format.format import ChatReading, choose_reading
+from serve.options.chat import ChatOptions
 
 
 def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:

@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from serve.flags import parse_serve_flags
 from serve.interrupt import leave_on_interrupt
+from serve.options.serve_flags import parse_serve_flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -12,6 +12,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, without_effect = parse_serve_flags(sys.argv[1:] if argv is None else argv)
     # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
     leave_on_interrupt()
-    from serve.server import run
+    from serve.launch import run
 
     return run(options, without_effect)

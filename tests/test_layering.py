@@ -36,15 +36,6 @@ ROOMS: dict[str, set[str]] = {
     "page": set(),
 }
 """The rooms of serve/, and which others each may import: only those that stand further down."""
-NOT_HOUSED = {
-    "bad_words": "pair",
-    "hosts_flags": "options",
-    "notices": "pair",
-    "operation_flags": "options",
-    "options": "options",
-    "training_data": "options",
-}
-"""Modules directly in serve/ that rooms import, and where they belong."""
 NOT_IN_ROOM = {
     "engine": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
     "chat_format": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
@@ -113,8 +104,7 @@ def test_rooms_import_rightward(room: str) -> None:
         str(path.relative_to(ROOT)): sorted(found)
         for path in files
         if (
-            found := ({NOT_HOUSED.get(name, name) for name in rooms_imported(path)} - {room})
-            - ROOMS[room]
+            found := (rooms_imported(path) - {room}) - ROOMS[room]
             | imported(path) & NOT_IN_ROOM.get(room, set())
         )
     }

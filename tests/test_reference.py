@@ -9,7 +9,7 @@ import pytest
 
 from docs.generator import PAGES, ROOT
 from docs.generator.parsers import check_flags, entry_points
-from serve.flags import parse_serve_flags
+from serve.options.serve_flags import parse_serve_flags
 
 COMMANDS = entry_points(ROOT)
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,7 +11,7 @@ from eagle3_jax.config import KimiConfig, RopeConfig, YarnConfig
 from eagle3_jax.training.packing import PackedBatch, pack
 from serve.demo.corpus import SHARES, Conversation, mixture
 from serve.demo.tokenizer import train_ranks, write_tokenizer
-from serve.training_data import sample_maker
+from serve.demo.training_data import sample_maker
 
 BASE_TOKENS = 1280
 MAX_LENGTH = 1024

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from serve.hosts.meet import Facts
-from serve.hosts_flags import HostOptions
+from serve.options.hosts import HostOptions
 
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "llguidance")
 WEIGHT_FILES = ("*.safetensors", "*.json")

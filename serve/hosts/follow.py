@@ -12,8 +12,8 @@ from eagle3_jax.engine import Engine
 from serve.hosts.link import Kind, Link, PeerLost
 from serve.hosts.meet import Facts, join
 from serve.hosts.runtime import check_devices, leave, start_jax
-from serve.hosts_flags import HostOptions
-from serve.notices import Say
+from serve.options.hosts import HostOptions
+from serve.pair.notices import Say
 
 STOP_S = 10.0
 """For a stop that finds this process in the midst of something."""

@@ -7,8 +7,8 @@ from contextlib import suppress
 from serve.hosts.link import Kind, Link, PeerLost
 from serve.hosts.meet import Facts, gather
 from serve.hosts.runtime import check_devices, leave, start_jax
-from serve.hosts_flags import HostOptions
-from serve.notices import Say
+from serve.options.hosts import HostOptions
+from serve.pair.notices import Say
 
 TELL_S = 1.0
 VERDICT_S = 5.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 
 from serve.hosts.link import SILENCE_S, Kind, Link, PeerLost
-from serve.hosts_flags import HostOptions
-from serve.notices import Say
+from serve.options.hosts import HostOptions
+from serve.pair.notices import Say
 
 MEET_S = 300.0
 """All must have come by then; pods of a group may start minutes apart."""

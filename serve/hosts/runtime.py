@@ -10,7 +10,7 @@ import jax
 
 from serve.hosts.meet import LOOPBACK
 from serve.hosts.relay import relay
-from serve.hosts_flags import HostOptions
+from serve.options.hosts import HostOptions
 
 START_S = 120
 

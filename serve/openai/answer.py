@@ -20,7 +20,7 @@ from serve.openai.responses import GenerationChoice, GenerationResponse, SpecMet
 from serve.openai.service import Service, TokenizerLike
 from serve.openai.spec_metrics import measure
 from serve.openai.token_origins import TokenOrigin, TokenOrigins
-from serve.options import SpecMetricsLevel
+from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.record import Generated
 
 CLIENT_CLOSED_REQUEST = 499

@@ -13,12 +13,12 @@ from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.asgi.arrivals import Arrivals
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
-from serve.bad_words import spell_bad_words
 from serve.chat_format.format import PLAIN, ChatReading
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.openai.protocol import GenerationRequest
-from serve.options import SpecMetricsLevel
+from serve.options.serve_options import SpecMetricsLevel
+from serve.pair.bad_words import spell_bad_words
 from serve.telemetry.metrics import Metrics
 
 NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from eagle3_jax.engine import Acceptance, Round
-from serve.options import SpecMetricsLevel
+from serve.options.serve_options import SpecMetricsLevel
 
 
 class SpeculativeDecodingMetrics(BaseModel):

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
-from serve.flags import OneLineParser
+from serve.options.serve_flags import OneLineParser
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.model.parallel import Parallelism

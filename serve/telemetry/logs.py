@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from serve.asgi.auth import is_open
-from serve.operation_flags import LogFormat
+from serve.options.operations import LogFormat
 from serve.telemetry.record import RecordHandler, RequestRecord
 from serve.telemetry.repeats import OncePerSecond
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from docs.inferencex.matrix import LAUNCHERS, Job, jobs, read_matrix
-from serve.flags import parse_serve_flags
-from serve.options import ServeOptions
+from serve.options.serve_flags import parse_serve_flags
+from serve.options.serve_options import ServeOptions
 
 LIBRARY = """\
 PORT="${PORT:-8888}"

@@ -24,8 +24,8 @@ from serve.engine.messages import EngineLike
 from serve.engine.thread import EngineThread
 from serve.hosts import leave
 from serve.openai.service import ModelInfo, Service, TokenizerLike
-from serve.operation_flags import Operations
-from serve.options import SpecMetricsLevel
+from serve.options.operations import Operations
+from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.logs import configure_logging
 from serve.telemetry.metrics import Metrics
 from serve.telemetry.record import RecordHandler

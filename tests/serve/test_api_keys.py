@@ -10,8 +10,8 @@ from fake_server import Served
 
 from serve.asgi.auth import ApiKeys
 from serve.asgi.graceful import bind, exposure
-from serve.flags import parse_serve_flags
-from serve.operation_flags import Operations
+from serve.options.operations import Operations
+from serve.options.serve_flags import parse_serve_flags
 
 KEYS = ("first-key", "second-key", "third-key")
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}

@@ -9,7 +9,7 @@ from oracle_files import ORACLES
 
 from convert.conversion.cli import main as convert_main
 from serve.cli import main as serve_main
-from serve.generate import main as generate_main
+from serve.generate.cli import main as generate_main
 
 
 @pytest.fixture

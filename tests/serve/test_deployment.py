@@ -10,8 +10,8 @@ import yaml
 from fake_server import Served
 
 from serve.asgi.graceful import CONNECTION_TIMEOUT_S
-from serve.flags import parse_serve_flags
-from serve.options import ServeOptions
+from serve.options.serve_flags import parse_serve_flags
+from serve.options.serve_options import ServeOptions
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 DEPLOYMENT, SERVICE = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())

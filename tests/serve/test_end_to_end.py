@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_server import Served
 
-from serve.generate import main as generate_main
+from serve.generate.cli import main as generate_main
 
 PROMPT = list(range(40, 60))
 

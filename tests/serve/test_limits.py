@@ -14,7 +14,7 @@ from fake_server import Served
 from pydantic import ValidationError
 
 from serve.openai.protocol import ChatCompletionRequest, CompletionRequest
-from serve.operation_flags import Operations
+from serve.options.operations import Operations
 
 COMPLETIONS = "/v1/completions"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: fake\r\nContent-Type: application/json\r\n"

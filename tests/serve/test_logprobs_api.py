@@ -12,9 +12,9 @@ from fake_server import Served
 
 import eagle3_jax
 from eagle3_jax.engine import Logprob
-from serve.generate import main as generate_main
-from serve.loading import LoadedPair
+from serve.generate.cli import main as generate_main
 from serve.openai.logprobs import LEAST, TextOffsets, finite, token_text
+from serve.pair.loading import LoadedPair
 
 PROMPT = list(range(40, 60))
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "seed": 5, "max_tokens": 12}

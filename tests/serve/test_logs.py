@@ -12,7 +12,7 @@ from fake_server import Served
 from starlette.datastructures import Headers
 from test_hanging_up import wait_for
 
-from serve.flags import parse_serve_flags
+from serve.options.serve_flags import parse_serve_flags
 from serve.telemetry.logs import JsonFormatter, TextFormatter, log_requests
 from serve.telemetry.record import Generated, RequestRecord
 
@@ -168,7 +168,7 @@ def test_spans_that_wait_are_sent_before_the_server_ends() -> None:
 def test_traces_without_their_packages_are_refused_by_the_flag(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("serve.operation_flags._otel_is_installed", lambda: False)
+    monkeypatch.setattr("serve.options.operations._otel_is_installed", lambda: False)
     with pytest.raises(SystemExit, match="2"):
         parse_serve_flags(["--demo", "--otlp-traces-endpoint", "http://localhost:4318/v1/traces"])
     assert "eagle3-jax[otel]" in capsys.readouterr().err

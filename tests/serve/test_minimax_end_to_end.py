@@ -17,8 +17,8 @@ from convert import load_tokenizer, save_hf
 from eagle3_jax.models.minimax import MiniMaxTarget
 from serve.bench.cli import main as bench
 from serve.demo import demo_target_dir
-from serve.generate import main
-from serve.loading import build_engine, load_pair
+from serve.generate.cli import main
+from serve.pair.loading import build_engine, load_pair
 
 QUESTION = "What is 95 + 61?"
 TOKENIZER_FILES = ("tiktoken.model", "tokenizer_config.json", "chat_template.jinja")

@@ -9,7 +9,7 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
 
-from serve.operation_flags import Operations
+from serve.options.operations import Operations
 
 Start = Callable[[Path | None], httpx.Client]
 

@@ -143,9 +143,8 @@ def test_half_open_connections_take_no_others_place_and_fill_no_log(tmp_path: Pa
 def test_interrupting_eagle3_generate_is_quiet_and_gives_130(
     target_directory: Path, after_s: float
 ) -> None:
-    command = (
-        "import sys; from serve.generate import main; print('up', flush=True); main(sys.argv[1:])"
-    )
+    started = "print('up', flush=True)"
+    command = f"import sys; from serve.generate.cli import main; {started}; main(sys.argv[1:])"
     argv = [str(target_directory), "--prompt", "a", "--max-tokens", "900"]
     with subprocess.Popen(
         [sys.executable, "-c", command, *argv],

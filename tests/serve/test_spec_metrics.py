@@ -7,7 +7,7 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
 
-from serve.options import SpecMetricsLevel
+from serve.options.serve_options import SpecMetricsLevel
 
 BODY = {"prompt": "ab", "max_tokens": 5, "seed": 0}
 # Rounds of 3 drafts that accept one; the third is cut after its first token.

@@ -31,7 +31,7 @@ from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.round import speculative_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState
-from serve.loading import LoadedPair
+from serve.pair.loading import LoadedPair
 
 BATCH = 8
 

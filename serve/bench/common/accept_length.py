@@ -11,7 +11,7 @@ from serve.bench.common.drive import drive
 from serve.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
 from serve.engine.messages import EngineLike
-from serve.loading import LoadedPair, build_engine
+from serve.pair.loading import LoadedPair, build_engine
 
 OVERALL = "overall"
 ANSWER_TOKENS = 160

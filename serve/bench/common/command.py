@@ -7,7 +7,7 @@ from typing import Any
 from serve.bench.common.conditions import Conditions
 from serve.bench.common.record import write_record
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.loading import LoadedPair, keep_compiled_programs, load_pair
+from serve.pair.loading import LoadedPair, keep_compiled_programs, load_pair
 
 
 def given_pair(flags: argparse.Namespace) -> LoadedPair:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Collection
 
 from eagle3_jax.engine.config import EngineConfig
-from serve.load_flags import add_load_flags
+from serve.options.checkpoint import add_load_flags
 
 COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
 COUNTS += ("concurrency", "pages")

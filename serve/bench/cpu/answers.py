@@ -9,7 +9,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling_params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.spread import Spread
-from serve.loading import LoadedPair
+from serve.pair.loading import LoadedPair
 
 MAX_TOKENS = 160
 

@@ -11,7 +11,7 @@ from serve.bench.common.accept_length import AcceptRow
 from serve.bench.common.spread import Spread
 from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
 from serve.bench.cpu.phases import ENDLESS, PhaseChains
-from serve.loading import LoadedPair
+from serve.pair.loading import LoadedPair
 
 CONTEXT = 512
 

@@ -27,7 +27,7 @@ from serve.bench.common.tables import titled
 from serve.bench.load.http_client import Address
 from serve.bench.load.server_facts import first_model
 from serve.demo import demo_target_dir
-from serve.loading import LoadedPair, build_engine
+from serve.pair.loading import LoadedPair, build_engine
 
 TASK_TOKENS = 512
 """Answers to tasks of one's own, unless --max-tokens says more or less."""

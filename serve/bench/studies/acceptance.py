@@ -38,7 +38,7 @@ from serve.bench.common.flags import (
 )
 from serve.bench.common.held_out import HeldOutPrompt, held_out
 from serve.demo.corpus import CATEGORIES
-from serve.loading import LoadedPair
+from serve.pair.loading import LoadedPair
 
 HEADINGS = ("", "drafts", "measured", "computed", "std. error", "off by", "(1-TV)/(1+TV)")
 HEADINGS += ("greedy draft", "1-TV", "entropy, nats")

@@ -31,7 +31,7 @@ from serve.bench.common.spread import Spread
 from serve.bench.common.tables import print_conditions, titled
 from serve.bench.load.http_client import Address, request
 from serve.bench.load.server_process import metric, serving, wait_ready
-from serve.notices import Say
+from serve.pair.notices import Say
 
 FLOOR = 0.97
 """What the chosen k must reach of the better of k = 0 and the fixed k, noise aside."""

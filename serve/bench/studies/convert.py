@@ -23,7 +23,7 @@ from serve.bench.common.command import finish
 from serve.bench.common.conditions import conditions
 from serve.bench.common.flags import add_json_flag, check_flags, use_embedded_pair
 from serve.bench.common.synthetic_int4 import Sizes, write_synthetic
-from serve.notices import Say
+from serve.pair.notices import Say
 
 MIB = 2**20
 COPY_BLOCK = 16 * MIB

@@ -18,8 +18,8 @@ from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
 from serve.bench.cpu.rounds import RoundResult, compare_rounds
 from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
 from serve.bench.studies.equal import describe
-from serve.loading import LoadedPair
-from serve.notices import Say
+from serve.pair.loading import LoadedPair
+from serve.pair.notices import Say
 
 BATCHES = (1, 8)
 WIDTHS = (1, 3, 6)

@@ -31,9 +31,9 @@ from serve.bench.common.held_out import HeldOutPrompt, held_out
 from serve.bench.common.tables import titled
 from serve.bench.equality.ties import Difference, Scorer, describe
 from serve.demo import demo_draft_dir, demo_latent_draft_dir
-from serve.load_flags import DEFAULTS, LoadOptions
-from serve.loading import LoadedPair, build_engine, with_draft
-from serve.notices import Say, say_on_stderr
+from serve.options.checkpoint import DEFAULTS, LoadOptions
+from serve.pair.loading import LoadedPair, build_engine, with_draft
+from serve.pair.notices import Say, say_on_stderr
 
 BATCH = 8
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}

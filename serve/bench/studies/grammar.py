@@ -21,7 +21,7 @@ from serve.bench.common.flags import add_k_flag, add_load_options, add_pair_flag
 from serve.bench.common.held_out import held_out
 from serve.bench.common.spread import Spread
 from serve.bench.common.tables import milliseconds, titled
-from serve.loading import LoadedPair, build_engine
+from serve.pair.loading import LoadedPair, build_engine
 
 BATCH = 8
 MOST_TOKENS = 256

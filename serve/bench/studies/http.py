@@ -38,8 +38,8 @@ from serve.bench.load.openai_server import Server
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.server_process import serving, wait_ready
 from serve.demo.corpus import Conversation
-from serve.loading import LoadedPair, build_engine
-from serve.notices import Say
+from serve.pair.loading import LoadedPair, build_engine
+from serve.pair.notices import Say
 
 FLOOR = 0.90
 """What HTTP must reach of the offline throughput, noise aside."""

@@ -29,10 +29,10 @@ from serve.bench.common.flags import (
 from serve.bench.common.held_out import HeldOutPrompt, held_out
 from serve.bench.common.tables import titled
 from serve.engine.messages import EngineLike
-from serve.engine_flags import add_scale_flag, read_scale
-from serve.kv_scale_file import write_kv_scales
-from serve.loading import LoadedPair, build_engine
-from serve.notices import Say, say_on_stderr
+from serve.options.engine import add_scale_flag, read_scale
+from serve.options.kv_scale_file import write_kv_scales
+from serve.pair.loading import LoadedPair, build_engine
+from serve.pair.notices import Say, say_on_stderr
 
 CACHES = ("auto", "bfloat16", "fp8")
 BATCH = 8

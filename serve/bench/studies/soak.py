@@ -25,7 +25,7 @@ from serve.bench.common.flags import add_json_flag, add_prompts_flag, use_embedd
 from serve.bench.common.held_out import user_prompts
 from serve.bench.load.http_client import Address, Exchange, request
 from serve.bench.load.server_process import metric, serving, wait_ready
-from serve.notices import Say
+from serve.pair.notices import Say
 
 READY_TIMEOUT_S, REQUEST_TIMEOUT_S = 300.0, 120.0
 WARM_UP_SHARE = 0.3

@@ -14,8 +14,8 @@ from convert import load_tokenizer
 from eagle3_jax import DraftConfig, Eagle3Draft
 from eagle3_jax.config import RopeConfig
 from serve.bench.cpu.kimi_108m import KIMI_108M, random_target
-from serve.loading import LoadedPair
-from serve.sampling_defaults import SamplingDefaults
+from serve.pair.generation_config import SamplingDefaults
+from serve.pair.loading import LoadedPair
 
 TARGET = replace(
     KIMI_108M,

@@ -15,7 +15,7 @@ from serve.bench.acceptance.recorded_rounds import Draft, RecordedRounds
 from serve.bench.common.drive import drive
 from serve.bench.studies import acceptance
 from serve.bench.studies.acceptance import AcceptanceRow, summarize, synthetic_rows
-from serve.loading import build_engine
+from serve.pair.loading import build_engine
 
 K, LENGTH, TOKENS = 3, 128, 100
 SAMPLING = SamplingParams(temperature=10.0, max_tokens=TOKENS, ignore_eos=True)

@@ -20,7 +20,7 @@ from serve.bench.studies.choice import (
     load_result,
     server_flags,
 )
-from serve.flags import parse_serve_flags
+from serve.options.serve_flags import parse_serve_flags
 
 NOWHERE = Address("nowhere", 80, tls=False)
 METRICS = """

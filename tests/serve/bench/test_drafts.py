@@ -26,7 +26,7 @@ from serve.bench.studies.drafts import (
 )
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.demo.corpus import CATEGORIES
-from serve.loading import load_pair
+from serve.pair.loading import load_pair
 
 CLOSE = 0.8
 """A quantised draft's accept length over the trained one's, at least."""

@@ -15,7 +15,7 @@ from serve.bench.studies.kv_cache import (
     measure_kv_scales,
 )
 from serve.demo.corpus import held_out_prompts
-from serve.loading import build_engine
+from serve.pair.loading import build_engine
 
 ASKED = [HeldOutPrompt("facts", held_out_prompts("facts", 1)[0], ids) for ids in PROMPTS]
 

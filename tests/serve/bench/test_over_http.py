@@ -27,7 +27,7 @@ from serve.bench.load.openai_server import Server
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import arrival_times
 from serve.bench.studies.http import http_load, server_flags
-from serve.flags import parse_serve_flags
+from serve.options.serve_flags import parse_serve_flags
 
 PROMPTS = [[97 + i] for i in range(7)]
 

@@ -15,7 +15,7 @@ from convert.text.tiktoken_file import SPLIT_PATTERN, read_ranks
 from serve.demo import recipe
 from serve.demo.corpus import CATEGORIES, held_out_prompts
 from serve.demo.tokenizer import special_tokens, train_ranks
-from serve.training_data import sample_maker
+from serve.demo.training_data import sample_maker
 
 KIMI_OFFSETS = {"[BOS]": 0, "<|im_end|>": 2, "<|im_middle|>": 17, "</think>": 23, "[PAD]": 255}
 

@@ -24,7 +24,7 @@ from pallas_kernels import QuantizedArray
 from serve.demo import recipe
 from serve.demo.corpus import conversations
 from serve.demo.tokenizer import train_ranks, write_tokenizer
-from serve.train import main
+from serve.train.cli import main
 
 BASE = 300
 TINY = replace(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serve.flags import parse_serve_flags
-from serve.hosts_flags import HostOptions, from_environment
+from serve.options.hosts import HostOptions, from_environment
+from serve.options.serve_flags import parse_serve_flags
 
 ALL = ("--coordinator-address", "a:5", "--num-processes", "4", "--process-id", "3")
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from serve.asgi.graceful import CONNECTION_TIMEOUT_S
-from serve.flags import parse_serve_flags
-from serve.hosts_flags import HostOptions
-from serve.options import ServeOptions
+from serve.options.hosts import HostOptions
+from serve.options.serve_flags import parse_serve_flags
+from serve.options.serve_options import ServeOptions
 
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
 GROUP, SERVICE = yaml.safe_load_all((DEPLOY / "leader_worker_set.yaml").read_text())

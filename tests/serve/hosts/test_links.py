@@ -14,7 +14,7 @@ from serve.hosts.lead import Leader
 from serve.hosts.link import Kind, Link, PeerLost
 from serve.hosts.meet import gather, join
 from serve.hosts.relay import relay
-from serve.hosts_flags import HostOptions
+from serve.options.hosts import HostOptions
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
 SILENCE_S = 0.4

@@ -11,7 +11,7 @@ from convert.saved_tensors import host_reader
 from eagle3_jax.engine.executor import Executor
 from serve.hosts.facts import facts
 from serve.hosts.runtime import check_devices
-from serve.hosts_flags import HostOptions
+from serve.options.hosts import HostOptions
 
 HOSTS = HostOptions(("127.0.0.1", 1), 2, 2, 0)
 

@@ -22,7 +22,7 @@ from oracle_files import ORACLES
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.sampling_params import SamplingParams
-from serve.loading import LoadedPair
+from serve.pair.loading import LoadedPair
 
 DRAFT = ORACLES / "draft_mha_bf16"
 TESTS = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from serve.bench.sweep.measure import own_flags, write_result
 from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.result import Point, result_json
 from serve.bench.sweep.rows import rows_of
-from serve.flags import parse_serve_flags
+from serve.options.serve_flags import parse_serve_flags
 
 PLAN = SweepPlan([Workload(96, 32)], [2, 4], [0])
 PROMPTS = [Prompt("p", "p", 10, 5), Prompt("q", "q", 20, 3), Prompt("r", "r", 30, 4)]

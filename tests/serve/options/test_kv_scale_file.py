@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from eagle3_jax.engine import KVScales
-from serve.flags import parse_serve_flags
-from serve.kv_scale_file import read_kv_scales, write_kv_scales
+from serve.options.kv_scale_file import read_kv_scales, write_kv_scales
+from serve.options.serve_flags import parse_serve_flags
 
 SCALES = KVScales((0.5, 0.25), (0.1, 3.0))
 FP8 = ["--demo", "--kv-cache-dtype", "fp8", "--kv-cache-scale"]

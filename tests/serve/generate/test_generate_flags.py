@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.generate_flags import parse_generate_flags
+from serve.generate.flags import parse_generate_flags
 
 
 def test_prompts_come_from_flags_then_files_in_order(tmp_path: Path) -> None:

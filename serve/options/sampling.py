@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from eagle3_jax.sampling_params import SamplingParams
-from serve.options import LOGPROBS_MODES
+from serve.options.serve_options import LOGPROBS_MODES
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:

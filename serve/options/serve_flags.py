@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from serve.chat_flags import add_chat_flags
-from serve.dotted_flags import parse_flags
-from serve.engine_flags import add_engine_flags
-from serve.hosts_flags import add_host_flags
-from serve.load_flags import add_load_flags
-from serve.memory_flags import add_memory_flags
-from serve.operation_flags import add_operation_flags
-from serve.options import (
+from serve.options.chat import add_chat_flags
+from serve.options.checkpoint import add_load_flags
+from serve.options.engine import add_engine_flags
+from serve.options.foreign import add_other_flags
+from serve.options.hosts import add_host_flags
+from serve.options.memory import add_memory_flags
+from serve.options.operations import add_operation_flags
+from serve.options.parallel import add_parallel_flags
+from serve.options.serve_options import (
     LOGPROBS_MODES,
     SPEC_METRICS_LEVELS,
     ServeOptions,
     check_options,
 )
-from serve.other_engines import add_other_flags
-from serve.parallel_flags import add_parallel_flags
+from serve.options.spellings import parse_flags
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.sampling_defaults import SamplingDefaults, choose_defaults, read_sampling_defaults
+from serve.pair.generation_config import SamplingDefaults, choose_defaults, read_sampling_defaults
 
 
 def test_no_file_means_no_defaults(tmp_path: Path) -> None:

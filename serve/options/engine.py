@@ -12,8 +12,8 @@ from typing import Any
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv_scales import KVScales
-from serve.kv_scale_file import read_kv_scales
-from serve.speculation_flags import Speculation, add_speculation_flags
+from serve.options.kv_scale_file import read_kv_scales
+from serve.options.speculation import Speculation, add_speculation_flags
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
 KERNELS = ("auto", "pallas", "xla", "reference")

@@ -18,14 +18,14 @@ from oracle_files import ORACLES
 from convert import load_draft, load_target
 from convert.conversion.cli import main as convert_main
 from convert.load import outline_draft, outline_target
-from serve import loading
 from serve.bench.cli import parse_bench_flags
 from serve.bench.common.command import given_pair
-from serve.flags import parse_serve_flags
-from serve.generate import main as generate_main
-from serve.generate_flags import parse_generate_flags
-from serve.load_flags import DEFAULTS, LoadOptions
-from serve.server import run as serve_run
+from serve.generate.cli import main as generate_main
+from serve.generate.flags import parse_generate_flags
+from serve.launch import run as serve_run
+from serve.options.checkpoint import DEFAULTS, LoadOptions
+from serve.options.serve_flags import parse_serve_flags
+from serve.pair import loading
 
 EVERY_FLAG = ["--quantize-activations", "int8", "--int4-order", "awq", "--aux-id-convention"]
 EVERY_FLAG += ["after", "--draft-lm-head", "own", "--draft-rope-theta", "5e4"]

@@ -11,11 +11,11 @@ from convert.published import read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.flags import parse_serve_flags
-from serve.generate_flags import parse_generate_flags
-from serve.load_flags import DEFAULTS
-from serve.loading import load_pair
-from serve.parallel_flags import ONE_DEVICE, ParallelOptions
+from serve.generate.flags import parse_generate_flags
+from serve.options.checkpoint import DEFAULTS
+from serve.options.parallel import ONE_DEVICE, ParallelOptions
+from serve.options.serve_flags import parse_serve_flags
+from serve.pair.loading import load_pair
 
 
 def serve(*argv: str) -> ParallelOptions:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from serve.flags import parse_serve_flags
-from serve.memory_flags import MemoryShare
-from serve.options import ServeOptions
-from serve.other_engines import say_without_effect
+from serve.options.foreign import say_without_effect
+from serve.options.memory import MemoryShare
+from serve.options.serve_flags import parse_serve_flags
+from serve.options.serve_options import ServeOptions
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
 HOSTS = ["--coordinator-address", "h:1", "--num-processes", "2", "--process-id", "0", "-tp", "8"]

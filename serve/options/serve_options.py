@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from eagle3_jax.engine.config import EngineConfig
-from serve.chat_flags import ChatOptions, read_chat_options
-from serve.engine_flags import read_engine_config
-from serve.hosts_flags import HostOptions, read_host_options
-from serve.load_flags import LoadOptions, read_load_options
-from serve.memory_flags import MemoryShare, read_memory_share
-from serve.operation_flags import Operations, read_operation_options
-from serve.parallel_flags import ParallelOptions, read_parallel_options
-from serve.speculation_flags import Speculation, read_speculation
+from serve.options.chat import ChatOptions, read_chat_options
+from serve.options.checkpoint import LoadOptions, read_load_options
+from serve.options.engine import read_engine_config
+from serve.options.hosts import HostOptions, read_host_options
+from serve.options.memory import MemoryShare, read_memory_share
+from serve.options.operations import Operations, read_operation_options
+from serve.options.parallel import ParallelOptions, read_parallel_options
+from serve.options.speculation import Speculation, read_speculation
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 SpecMetricsLevel = Literal["none", "summary", "detailed"]

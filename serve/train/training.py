@@ -30,8 +30,8 @@ from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target import target_step
 from serve.demo import recipe
-from serve.training_data import read_samples, sample_batches
-from serve.training_progress import progress_report
+from serve.demo.training_data import read_samples, sample_batches
+from serve.train.progress import progress_report
 
 BatchAt = Callable[[int], PackedBatch]
 COUNTED_BATCHES = 300

@@ -24,19 +24,19 @@ from eagle3_jax.engine import (
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.structured_outputs import StructuredOutputs
 from serve.asgi.synthetic_header import synthetic_field
-from serve.bad_words import spell_bad_words
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.generate_flags import GenerateOptions
-from serve.loading import (
+from serve.generate.flags import GenerateOptions
+from serve.generate.progress import OfflineProgress
+from serve.openai.logprobs import TokenBytes, logprobs_by_id
+from serve.pair.bad_words import spell_bad_words
+from serve.pair.loading import (
     LoadedPair,
     build_engine,
     fit_length,
     keep_compiled_programs,
     load_pair,
 )
-from serve.offline_progress import OfflineProgress
-from serve.openai.logprobs import TokenBytes, logprobs_by_id
 
 
 @dataclass

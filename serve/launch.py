@@ -28,19 +28,19 @@ from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
-from serve.loading import (
+from serve.openai.service import ModelInfo, Service
+from serve.options.foreign import say_without_effect
+from serve.options.operations import Operations
+from serve.options.serve_options import ServeOptions
+from serve.pair.generation_config import choose_defaults
+from serve.pair.loading import (
     LoadedPair,
     build_engine,
     fit_length,
     keep_compiled_programs,
     load_pair,
 )
-from serve.notices import Say
-from serve.openai.service import ModelInfo, Service
-from serve.operation_flags import Operations
-from serve.options import ServeOptions
-from serve.other_engines import say_without_effect
-from serve.sampling_defaults import choose_defaults
+from serve.pair.notices import Say
 from serve.startup import LoggedStartup, StartupReport
 from serve.telemetry.logs import configure_logging, log_requests
 from serve.telemetry.metrics import Metrics

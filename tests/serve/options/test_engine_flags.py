@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from serve.flags import parse_serve_flags
-from serve.generate_flags import parse_generate_flags
+from serve.generate.flags import parse_generate_flags
+from serve.options.serve_flags import parse_serve_flags
 
 SPECULATION = {
     "model": "d",
@@ -133,8 +133,8 @@ def test_the_engines_errors_name_flags(
         ("serve.cli", ["--help"], 0),
         ("serve.cli", ["m", "--nonsense"], 2),
         ("serve.cli", [*EVERYTHING, "--port", "-1"], 2),
-        ("serve.generate", ["--help"], 0),
-        ("serve.generate", ["m", "--prompt", "a", "--block-size", "0"], 2),
+        ("serve.generate.cli", ["--help"], 0),
+        ("serve.generate.cli", ["m", "--prompt", "a", "--block-size", "0"], 2),
     ],
 )
 def test_help_and_mistakes_do_not_wait_for_jax(module: str, argv: list[str], status: int) -> None:

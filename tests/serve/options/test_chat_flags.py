@@ -8,10 +8,10 @@ from chat_tokenizers import kimi, minimax
 from fake_server import served_by
 from scripted_engine import ScriptedEngine
 
-from serve.chat_flags import PARSERS, ChatOptions
 from serve.chat_format.format import CHAT_FORMATS, KIMI_K2, MINIMAX_M2, choose_reading
 from serve.chat_setup import set_up_chat
-from serve.flags import parse_serve_flags
+from serve.options.chat import PARSERS, ChatOptions
+from serve.options.serve_flags import parse_serve_flags
 
 TEMPLATE = """\
 {%- for m in messages -%}

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_jax.engine.config import EngineConfig
-from serve.dotted_flags import parse_flags
-from serve.engine_flags import add_engine_flags, read_engine_config
-from serve.flags import OneLineParser
-from serve.load_flags import LoadOptions, add_load_flags, read_load_options
-from serve.memory_flags import MemoryShare, add_memory_flags, read_memory_share
-from serve.parallel_flags import ParallelOptions, add_parallel_flags, read_parallel_options
-from serve.sampling_flags import add_sampling_flags, read_sampling_flags
-from serve.speculation_flags import Speculation, read_speculation
+from serve.options.checkpoint import LoadOptions, add_load_flags, read_load_options
+from serve.options.engine import add_engine_flags, read_engine_config
+from serve.options.memory import MemoryShare, add_memory_flags, read_memory_share
+from serve.options.parallel import ParallelOptions, add_parallel_flags, read_parallel_options
+from serve.options.sampling import add_sampling_flags, read_sampling_flags
+from serve.options.serve_flags import OneLineParser
+from serve.options.speculation import Speculation, read_speculation
+from serve.options.spellings import parse_flags
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """Flags of the answer's form, with their names in StructuredOutputs."""

@@ -8,7 +8,7 @@ import jax
 
 from convert.device_memory import GIB, device_bytes
 from eagle3_jax.engine import EngineConfig
-from serve.memory_flags import MemoryShare
+from serve.options.memory import MemoryShare
 
 PROGRAM_BYTES = 2 * GIB
 """What programs need while they run: `make rocm-check` holds full-size rounds below it."""

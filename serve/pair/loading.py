@@ -22,12 +22,12 @@ from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.state import DecodeState
-from serve.load_flags import DEFAULTS, LoadOptions
-from serve.memory_flags import MemoryShare
-from serve.notices import Say, notices, say_on_stderr
-from serve.parallel_flags import ONE_DEVICE, ParallelOptions
-from serve.pool_size import fitting_pages, share_bytes
-from serve.sampling_defaults import SamplingDefaults, read_sampling_defaults
+from serve.options.checkpoint import DEFAULTS, LoadOptions
+from serve.options.memory import MemoryShare
+from serve.options.parallel import ONE_DEVICE, ParallelOptions
+from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
+from serve.pair.notices import Say, notices, say_on_stderr
+from serve.pair.pool_size import fitting_pages, share_bytes
 
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""

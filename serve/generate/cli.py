@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from serve.generate_flags import parse_generate_flags
+from serve.generate.flags import parse_generate_flags
 from serve.interrupt import leave, leave_on_interrupt, raise_on_interrupt
 
 
@@ -12,7 +12,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_generate_flags(sys.argv[1:] if argv is None else argv)
     # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
     leave_on_interrupt()
-    from serve.offline import run
+    from serve.generate.offline import run
 
     raise_on_interrupt()
     try:

@@ -5,7 +5,7 @@ import json
 from fake_engine import CharTokenizer
 
 from eagle3_jax.engine import RequestOutput, Round
-from serve.offline import Generated
+from serve.generate.offline import Generated
 
 
 def output(tokens: tuple[int, ...], last: bool, *rounds: Round) -> RequestOutput:

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
-        from serve.training import train_draft, train_target
+        from serve.train.training import train_draft, train_target
 
         done = (train_target if options.model == "target" else train_draft)(options)
     except (ValueError, OSError) as error:

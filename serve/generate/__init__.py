@@ -1,0 +1,1 @@
+"""The command eagle3-generate: prompts in, text or JSON lines out."""

@@ -1,0 +1,1 @@
+"""The command eagle3-train: trains small targets and EAGLE-3 drafts."""
