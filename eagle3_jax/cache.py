@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.paged_rows import scatter_rows
+from pallas_kernels.paged.rows import scatter_rows
 
 SCRATCH_PAGE = 0
 

@@ -17,7 +17,7 @@ from pallas_kernels.logits_argmax import logits_argmax as logits_argmax
 from pallas_kernels.mla_decode import mla_decode as mla_decode
 from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
 from pallas_kernels.moe_mlp import moe_mlp as moe_mlp
-from pallas_kernels.paged_kv import PagedKV as PagedKV
+from pallas_kernels.paged.kv import PagedKV as PagedKV
 from pallas_kernels.quantized import QuantFormat as QuantFormat
 from pallas_kernels.quantized import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized import dequantize as dequantize

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from eagle3_jax.cache import SCRATCH_PAGE, KVPool, KVPools, rows_and_scale
 from eagle3_jax.engine.kv_scales import KVScales
-from pallas_kernels.paged_rows import FP8_MAX
+from pallas_kernels.paged.rows import FP8_MAX
 
 HEADROOM = 2.0
 """A measured factor has room for values so much larger than all that were seen. It costs nothing:

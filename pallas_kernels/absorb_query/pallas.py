@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged_kernel import padded, rows_at
+from pallas_kernels.paged.kernel import padded, rows_at
 from pallas_kernels.triton import dot, launch, store, whole
 
 ROWS, COLUMNS = 64, 128

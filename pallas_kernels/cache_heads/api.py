@@ -1,10 +1,10 @@
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import pool_row
 from pallas_kernels.cache_heads import pallas, reference
 from pallas_kernels.cache_heads.norms import HeadNorms
 from pallas_kernels.dispatch import choose
-from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.paged import pool_row
+from pallas_kernels.paged.kv_scale import check_scale
 
 
 def cache_heads(

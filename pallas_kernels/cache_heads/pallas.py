@@ -10,8 +10,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from pallas_kernels.cache_heads.norms import HeadNorms
-from pallas_kernels.paged_kernel import padded
-from pallas_kernels.pool_row import as_stored, number
+from pallas_kernels.paged.kernel import padded
+from pallas_kernels.paged.pool_row import as_stored, number
 from pallas_kernels.triton import launch, load, store, whole
 
 
@@ -177,7 +177,7 @@ def _normed(x: Head, norm: tuple[Array, Any] | None, column: Array, exists: Arra
 
 
 def _value(x: Head, key: Part) -> Part:
-    """Zeros where the row's keys are NaN; see `pallas_kernels.paged_rows.contain_spoiled`."""
+    """Zeros where the row's keys are NaN; see `pallas_kernels.paged.rows.contain_spoiled`."""
     column = jnp.arange(padded(x.ref.shape[2]))
     exists = column < x.ref.shape[2]
     first = jnp.sum(jnp.where(key.column == 0, key.values.astype(jnp.float32), 0.0))

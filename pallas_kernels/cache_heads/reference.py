@@ -3,7 +3,7 @@
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cache_heads.norms import HeadNorms
-from pallas_kernels.paged_rows import as_stored, contain_spoiled, scatter_rows
+from pallas_kernels.paged.rows import as_stored, contain_spoiled, scatter_rows
 from pallas_kernels.rms_norm import norm_by
 from pallas_kernels.rotation import rotate_halves
 

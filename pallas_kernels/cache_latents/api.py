@@ -1,9 +1,9 @@
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import pool_row
 from pallas_kernels.cache_latents import pallas, reference
 from pallas_kernels.dispatch import choose
-from pallas_kernels.kv_scale import check_scale
+from pallas_kernels.paged import pool_row
+from pallas_kernels.paged.kv_scale import check_scale
 from pallas_kernels.quantized import QuantFormat, Rows
 from pallas_kernels.rms_norm import Norm
 

@@ -9,8 +9,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.fp8_matmul.quantize import fp8_rows, to_fp8_runs
-from pallas_kernels.paged_kernel import padded
-from pallas_kernels.pool_row import as_stored, number
+from pallas_kernels.paged.kernel import padded
+from pallas_kernels.paged.pool_row import as_stored, number
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import launch, load, store, whole

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.paged_rows import as_stored, contain_spoiled, scatter_rows
+from pallas_kernels.paged.rows import as_stored, contain_spoiled, scatter_rows
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.rms_norm import Norm, rms_norm
 from pallas_kernels.rotation import rotate_interleaved

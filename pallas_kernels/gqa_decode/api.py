@@ -2,9 +2,9 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.gqa_decode import pallas, reference, xla
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.split_kv import refusal
 from pallas_kernels.quantized import QuantFormat, Rows
-from pallas_kernels.split_kv import refusal
 
 
 def gqa_decode(

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from pallas_kernels.case import Case
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.gqa_decode import pallas, reference
-from pallas_kernels.paged_case import PagedCase
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.case import PagedCase
+from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.quantized import QuantFormat, QuantizedRows
 from pallas_kernels.shapes import GROUPED_ATTENTION, GroupedAttention
 

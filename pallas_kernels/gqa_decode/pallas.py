@@ -13,11 +13,9 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
-from pallas_kernels.paged_kv import PagedKV
-from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
-from pallas_kernels.quantized.array import BLOCK
-from pallas_kernels.split_kv import (
+from pallas_kernels.paged.kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.split_kv import (
     AttentionTiles,
     attend_in_parts,
     attend_to_part,
@@ -25,6 +23,8 @@ from pallas_kernels.split_kv import (
     merge,
     merge_to_fp8,
 )
+from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
+from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 

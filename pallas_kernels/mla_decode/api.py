@@ -2,8 +2,8 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
 from pallas_kernels.mla_decode import pallas, reference, xla
-from pallas_kernels.paged_kv import PagedKV
-from pallas_kernels.split_kv import refusal
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.split_kv import refusal
 
 
 def mla_decode(

@@ -16,9 +16,15 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.mla_decode.values import merge_into_values
-from pallas_kernels.paged_kernel import Context, Softmax, add_keys, padded, rows_at
-from pallas_kernels.paged_kv import PagedKV
-from pallas_kernels.split_kv import AttentionTiles, attend_in_parts, attend_to_part, leave, merge
+from pallas_kernels.paged.kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.split_kv import (
+    AttentionTiles,
+    attend_in_parts,
+    attend_to_part,
+    leave,
+    merge,
+)
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 

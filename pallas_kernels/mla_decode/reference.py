@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.kv_scale import scaled
-from pallas_kernels.paged_kv import PagedKV
-from pallas_kernels.visibility import visible_slots
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.kv_scale import scaled
+from pallas_kernels.paged.visibility import visible_slots
 
 
 def mla_decode(

@@ -9,7 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged_kernel import LOWEST, padded, rows_at
+from pallas_kernels.paged.kernel import LOWEST, padded, rows_at
 from pallas_kernels.triton import dot, launch, load, store
 
 QUERIES, LATENTS, TOGETHER = 16, 128, 4

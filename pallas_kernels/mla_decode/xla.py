@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.kv_scale import scaled
-from pallas_kernels.paged_kv import PagedKV
-from pallas_kernels.paged_softmax import attend, gather_slots
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.kv_scale import scaled
+from pallas_kernels.paged.softmax import attend, gather_slots
 
 
 def mla_decode(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from pallas_kernels.case import Case
 from pallas_kernels.mla_prefill import pallas, reference
-from pallas_kernels.paged_case import PagedCase
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.case import PagedCase
+from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
 
 NOPE = VALUE = 128

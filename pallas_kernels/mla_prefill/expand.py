@@ -9,8 +9,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged_kernel import context_length, padded, rows_at, slots_in_pool
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.kernel import context_length, padded, rows_at, slots_in_pool
+from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import dot, launch, load, store, whole
 
 SLOTS, LATENTS = 64, 64

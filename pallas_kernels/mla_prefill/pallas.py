@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.mla_prefill.expand import expand
-from pallas_kernels.paged_kernel import (
+from pallas_kernels.paged.kernel import (
     Softmax,
     add_keys,
     context_length,
@@ -28,7 +28,7 @@ from pallas_kernels.paged_kernel import (
     rows_at,
     slots_in_pool,
 )
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import dot, launch, load, store, whole
 from pallas_kernels.tuning import tuned
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.kv_scale import scaled
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.kv_scale import scaled
 
 
 def mla_prefill(

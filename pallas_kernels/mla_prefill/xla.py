@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.mla_decode import xla
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.kv import PagedKV
 
 
 def mla_prefill(

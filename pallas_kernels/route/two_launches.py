@@ -15,8 +15,8 @@ from jax.experimental import pallas as pl
 from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.route.beside import launch_beside_rows
 from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
+from pallas_kernels.route.quantising_launch import launch_beside_rows
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import launch, load, scatter, store, whole
 

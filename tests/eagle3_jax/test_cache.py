@@ -16,7 +16,7 @@ from eagle3_jax.cache import (
     view_pages,
     with_rows,
 )
-from pallas_kernels.paged_rows import as_stored, scatter_rows
+from pallas_kernels.paged.rows import as_stored, scatter_rows
 
 TABLE = np.array([[5, 2, 7], [3, 6, 0]], np.int32)
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.paged_rows import FP8_MAX
+from pallas_kernels.paged.rows import FP8_MAX
 from pallas_kernels.triton import load
 
 
@@ -24,7 +24,7 @@ def number(ref: Any, *index: Array | int) -> Array:
 
 
 def as_stored(row: Array, dtype: Any, scale: Array) -> Array:
-    """See `pallas_kernels.paged_rows.as_stored`; NaN fails both comparisons and stays."""
+    """See `pallas_kernels.paged.rows.as_stored`; NaN fails both comparisons and stays."""
     if dtype != jnp.float8_e4m3fn:
         return row.astype(dtype)
     scaled = row.astype(jnp.float32) / scale

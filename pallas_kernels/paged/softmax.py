@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.visibility import visible_slots
+from pallas_kernels.paged.visibility import visible_slots
 
 CHUNK_SLOTS = 128
 

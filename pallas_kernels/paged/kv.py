@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.kv_scale import check_scale
-from pallas_kernels.visibility import visible_slots
+from pallas_kernels.paged.kv_scale import check_scale
+from pallas_kernels.paged.visibility import visible_slots
 
 
 @jax.tree_util.register_dataclass

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.fp8_matmul.quantize import to_fp8_runs
-from pallas_kernels.paged_kernel import (
+from pallas_kernels.paged.kernel import (
     LOWEST,
     Context,
     Softmax,
@@ -31,7 +31,7 @@ from pallas_kernels.paged_kernel import (
     positions_of_rows,
     rows_at,
 )
-from pallas_kernels.paged_kv import PagedKV
+from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import launch, load, store, whole
 
 

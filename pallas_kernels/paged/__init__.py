@@ -1,0 +1,1 @@
+"""Paged attention and its cache: what operations on pools of pages share."""
