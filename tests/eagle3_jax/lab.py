@@ -8,17 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.cache import KVPool, rows_and_scale
-from eagle3_jax.engine import EngineConfig
-from eagle3_jax.engine.initial_state import initial_state
 from eagle3_jax.engine.packing import empty_chunk
 from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
-from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
 from eagle3_jax.sampling_limits import MAX_STOP_IDS
 from eagle3_jax.sampling_rows import SamplingRows
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.widths import Widths
+from serve.bench.common.engine_programs import EnginePrograms
 
 PAGES = {slot: tuple(range(1 + slot, 25, 4)) for slot in range(4)}
 """Six pages of each slot, interleaved: 24 tokens a sequence at pages of 4."""
@@ -41,17 +37,8 @@ def one_row(
     )
 
 
-class Lab:
+class Lab(EnginePrograms):
     """Slots 0..3 with pages of their own; slot 4 pads."""
-
-    def __init__(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig):
-        self.config = config
-        self.target, self.draft = target, draft
-        aux_ids = draft.config.aux_layer_ids if draft else ()
-        self._target, target_structure = flatten_model(target)
-        self._draft, draft_structure = flatten_model(draft) if draft else ((), None)
-        self._pair = PairStructure(target_structure, draft_structure, aux_ids, config.method)
-        self.state = initial_state(target, draft, config, len(aux_ids))
 
     def prefill(
         self,
@@ -83,10 +70,10 @@ class Lab:
                 num_drafts=np.int32(k if num_drafts is None else num_drafts),
                 options=options,
             )
-            report = self._run(ProgramKind.PREFILL, chunk)
+            report = self.run(ProgramKind.PREFILL, chunk)
             start += length
         assert report is not None
-        return report[0].tolist()
+        return np.asarray(report)[0].tolist()
 
     def round(self, slots: Sequence[int], widths: Widths | None = None) -> np.ndarray:
         """One round over these slots, padded to the bucket; returns their reports."""
@@ -96,7 +83,7 @@ class Lab:
         for row, slot in enumerate(slots):
             table[row, : len(PAGES[slot])] = PAGES[slot]
         inputs = np.asarray(padded, np.int32), table
-        return self._run(ProgramKind.ROUND, *inputs, widths=widths)[: len(slots)]
+        return np.asarray(self.run(ProgramKind.ROUND, *inputs, widths=widths))[: len(slots)]
 
     def edit(self, change: Callable[[DecodeState], DecodeState]) -> None:
         """Replaces the state."""
@@ -113,13 +100,6 @@ class Lab:
     def draft_rows(self, slot: int, length: int) -> np.ndarray:
         """Keys and values [2, length, heads, head_dim] of a slot's first positions."""
         return np.stack([gather(pool, slot, length) for pool in self.state.draft_pools])
-
-    def _run(self, kind: ProgramKind, *inputs: object, widths: Widths | None = None) -> np.ndarray:
-        weights = (self._target, self._draft, self.state)
-        shapes = shapes_of((*weights, *inputs))
-        program = compile_program(kind, self._pair, *shapes, widths=widths)
-        self.state, report, _ = program(*weights, *jax.device_put(inputs))
-        return np.asarray(report)
 
 
 def gather(pool: KVPool, slot: int, length: int) -> np.ndarray:

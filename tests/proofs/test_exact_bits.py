@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import lab as lab_module
 import numpy as np
 import pytest
 from broken_programs import compile_rounds_anew
@@ -17,6 +16,7 @@ from tiny import VOCAB
 from eagle3_jax.layers import moe
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from serve.bench.common import engine_programs
 
 pytestmark = pytest.mark.optimised
 
@@ -127,7 +127,7 @@ def test_the_proof_notices_rows_that_feel_their_neighbours(
         return exact(x, *weights, **options) + 1e-5 * x[:1]
 
     monkeypatch.setattr(moe, "moe_mlp", leaky)
-    compile_rounds_anew(monkeypatch, lab_module)
+    compile_rounds_anew(monkeypatch, engine_programs)
     with pytest.raises(AssertionError, match="draft KV"):
         check_permutations(pair, [ORDERS[7]])
     with pytest.raises(AssertionError, match="draft KV"):

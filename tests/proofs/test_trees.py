@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import lab as lab_module
 import numpy as np
 import pytest
 from broken_programs import compile_rounds_anew
@@ -24,6 +23,7 @@ from eagle3_jax.speculative import tree as tree_module
 from eagle3_jax.speculative import tree_round
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.tree import Tree, ancestors_of
+from serve.bench.common import engine_programs
 
 CONFIG = sizes(2, eagle_topk=2, num_draft_tokens=5)
 WIDTH, ROUNDS = 3, 3
@@ -117,7 +117,7 @@ def test_no_node_passes_the_length_limit(target: Target, draft: Eagle3Draft, roo
 
 @pytest.fixture
 def programs_as_patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    compile_rounds_anew(monkeypatch, lab_module)
+    compile_rounds_anew(monkeypatch, engine_programs)
     yield monkeypatch
 
 
@@ -145,7 +145,7 @@ def test_the_order_of_nodes_changes_nothing(
 
     lab = prefilled(target, draft)
     programs_as_patched.setattr(tree_round, "propose_tree", backwards)
-    compile_rounds_anew(programs_as_patched, lab_module)
+    compile_rounds_anew(programs_as_patched, engine_programs)
     assert run(lab) == expected
 
 

@@ -1,4 +1,4 @@
-"""Rounds of the engine's own program that also tell the laws behind every draft.
+"""Rounds of the engine's own program that also return the probabilities behind every draft.
 
 The models are listened to while the round is traced: what their heads say is what drafts and
 choices are drawn from, and the round itself is the engine's, line by line.
@@ -13,32 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.packing import empty_chunk, pack_chunk
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import (
-    Leaves,
-    PairStructure,
-    compile_program,
-    flatten_model,
-    shapes_of,
-)
-from eagle3_jax.engine.scheduler import ChunkPlan
-from eagle3_jax.engine.sequence import Sequence as EngineSequence
+from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine.programs import Leaves, PairStructure
 from eagle3_jax.sampling import probabilities, process_logits
 from eagle3_jax.sampling_params import SamplingParams
 from eagle3_jax.speculative.round import speculative_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState
+from serve.bench.common.engine_programs import EnginePrograms, place
 from serve.pair.loading import LoadedPair
 
 BATCH = 8
 
 
 class Draft(NamedTuple):
-    """One draft that was looked at, every draft before it in its round being accepted: the law p of
-    the target and q of the draft that proposed it, and whether it was accepted."""
+    """One draft that was looked at, every draft before it in its round being accepted: the
+    distributions p of the target and q of the draft model, and whether it was accepted."""
 
     p: np.ndarray
     q: np.ndarray
@@ -50,36 +40,25 @@ class RecordedRounds:
 
     def __init__(self, pair: LoadedPair, k: int, max_model_len: int) -> None:
         assert pair.draft is not None, "there is nothing to record without a draft"
-        self._config = EngineConfig(k, max_model_len, BATCH, batch_buckets=(BATCH,))
+        config = EngineConfig(k, max_model_len, BATCH, batch_buckets=(BATCH,))
+        self._programs = EnginePrograms(pair.target, pair.draft, config)
         self._eos = pair.eos_token_ids
-        self._target, target_structure = flatten_model(pair.target)
-        self._draft, draft_structure = flatten_model(pair.draft)
-        ids = pair.draft.config.aux_layer_ids
-        self._pair = PairStructure(target_structure, draft_structure, ids)
-        self._state = initial_state(pair.target, pair.draft, self._config, len(ids))
-        weights = shapes_of((self._target, self._draft, self._state))
-        chunk = shapes_of(empty_chunk(self._config))
-        self._prefill = compile_program(ProgramKind.PREFILL, self._pair, *weights, chunk)
-        self._round: Any = jax.jit(partial(_recorded_round, self._pair), donate_argnums=(2,))
+        recorded_round = partial(_recorded_round, self._programs.pair)
+        self._round: Any = jax.jit(recorded_round, donate_argnums=(2,))
 
     def drafts(
         self, prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]
     ) -> Iterator[Draft]:
         """Every draft that was looked at while these prompts, at most eight, were answered."""
-        config, slots = self._config, np.full(BATCH, BATCH, np.int32)
-        table = np.zeros((BATCH, config.pages_per_seq), np.int32)
+        programs, slots = self._programs, np.full(BATCH, BATCH, np.int32)
+        table = np.zeros((BATCH, programs.config.pages_per_seq), np.int32)
         for slot, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
-            sequence = self._place(slot, prompt, params)
+            sequence = place(slot, prompt, params, programs.config, self._eos)
             slots[slot], table[slot] = slot, sequence.pages
-            for start in range(0, len(prompt), config.prefill_chunk):
-                length = min(len(prompt) - start, config.prefill_chunk)
-                plan = ChunkPlan(sequence, start, length)
-                chunk = jax.device_put(pack_chunk(plan, config, config.num_speculative_tokens))
-                self._state = self._prefill(self._target, self._draft, self._state, chunk)[0]
+            programs.prefill_sequence(sequence)
+        weights = programs.target_leaves, programs.draft_leaves
         while True:
-            self._state, report, p, q = self._round(
-                self._target, self._draft, self._state, slots, table
-            )
+            programs.state, report, p, q = self._round(*weights, programs.state, slots, table)
             report, p, q = jax.device_get((report, p, q))
             committed, verified = report[:, -2], report[:, -1]
             if not committed.any():
@@ -88,13 +67,6 @@ class RecordedRounds:
                 accepted = int(committed[row]) - 1
                 for j in range(min(accepted + 1, int(verified[row]))):
                     yield Draft(p[row, j], q[row, j], j < accepted)
-
-    def _place(self, slot: int, prompt: list[int], params: SamplingParams) -> EngineSequence:
-        limit = self._config.max_model_len
-        sequence = EngineSequence.of(Request(f"{slot}", prompt, params), self._eos, limit, None)
-        count = self._config.pages_per_seq
-        sequence.slot, sequence.pages = slot, list(range(1 + slot * count, 1 + (slot + 1) * count))
-        return sequence
 
 
 def _recorded_round(
@@ -105,7 +77,7 @@ def _recorded_round(
     slot_ids: Array,
     table: Array,
 ) -> tuple[DecodeState, Array, Array, Array]:
-    """The lean round; returns the state, its report, and the laws p and q [batch, k, vocab]."""
+    """The lean round; returns the state, its report, and p and q [batch, k, vocab]."""
     assert pair.draft is not None, "a recorded round drafts"
     rows = gather(state.slots, slot_ids)
     models = pair.target.rebuild(target), pair.draft.rebuild(draft)

@@ -1,0 +1,73 @@
+"""An engine's compiled programs on a state that the caller may read, copy and replace."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+from jax import Array
+
+from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.initial_state import initial_state
+from eagle3_jax.engine.packing import pack_chunk
+from eagle3_jax.engine.program import ProgramKind
+from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.scheduler import ChunkPlan
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.speculative.widths import Widths
+
+
+class EnginePrograms:
+    """What `Engine` runs, without its scheduler and pages: prefills and rounds one by one.
+
+    target_leaves, draft_leaves: the models' arrays as programs take them; pair: what is static of
+    the models. state: the device's, which every program replaces.
+    """
+
+    def __init__(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> None:
+        self.target, self.draft, self.config = target, draft, config
+        aux_ids = draft.config.aux_layer_ids if draft else ()
+        self.target_leaves, target_structure = flatten_model(target)
+        self.draft_leaves, draft_structure = flatten_model(draft) if draft else ((), None)
+        self.pair = PairStructure(target_structure, draft_structure, aux_ids, config.method)
+        self.state = initial_state(target, draft, config, len(aux_ids))
+
+    def compiled(
+        self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None
+    ) -> Callable[..., tuple[Any, ...]]:
+        """The program of this kind for inputs of these shapes: (target_leaves, draft_leaves, state,
+        *inputs) to (state, report, logprobs). The state is donated."""
+        shapes = shapes_of((self.target_leaves, self.draft_leaves, self.state, *inputs))
+        return compile_program(kind, self.pair, *shapes, widths=widths)
+
+    def run(self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None) -> Array:
+        """Runs a program on the state; returns the report that the host reads."""
+        program = self.compiled(kind, *inputs, widths=widths)
+        sent = jax.device_put(inputs)
+        self.state, report, _ = program(self.target_leaves, self.draft_leaves, self.state, *sent)
+        return report
+
+    def prefill_sequence(self, sequence: Sequence) -> None:
+        """Feeds the prompt of a sequence that has a slot and pages, chunk by chunk."""
+        config, length = self.config, len(sequence.prefill_ids)
+        drafts = config.num_speculative_tokens if self.draft else 0
+        for start in range(0, length, config.prefill_chunk):
+            plan = ChunkPlan(sequence, start, min(length - start, config.prefill_chunk))
+            self.run(ProgramKind.PREFILL, pack_chunk(plan, config, drafts))
+
+
+def place(
+    slot: int,
+    prompt: list[int],
+    sampling: SamplingParams,
+    config: EngineConfig,
+    eos_token_ids: Collection[int] = (),
+) -> Sequence:
+    """A sequence in its slot, with all the pages it could ever need."""
+    request = Request(f"{slot}", prompt, sampling)
+    sequence = Sequence.of(request, eos_token_ids, config.max_model_len, None)
+    sequence.slot, count = slot, config.pages_per_seq
+    sequence.pages = list(range(1 + slot * count, 1 + (slot + 1) * count))
+    return sequence
