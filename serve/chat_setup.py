@@ -1,4 +1,4 @@
-"""What the flags about chat make of a checkpoint's tokenizer."""
+"""Applies the chat flags to a checkpoint's tokenizer."""
 
 from dataclasses import replace
 

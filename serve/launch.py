@@ -1,4 +1,4 @@
-"""eagle3-serve from checked options to exit status."""
+"""Runs eagle3-serve: from checked options to exit status."""
 
 import asyncio
 import gc
@@ -249,7 +249,7 @@ async def _serve(
 
 
 async def _end_together(service: Service, server: GracefulServer, leader: Leader) -> None:
-    """Ends with a peer that is lost or told to stop, and the peers with an engine that has died."""
+    """Ends with a peer that is lost or has to stop, and the peers with an engine that has died."""
     loop = asyncio.get_running_loop()
 
     def on_end(reason: str) -> None:

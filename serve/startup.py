@@ -1,4 +1,4 @@
-"""What the terminal shows until the server is ready; plain lines when it is no terminal."""
+"""Progress of a start: on a terminal, as plain lines, or as lines of the log."""
 
 import logging
 

@@ -8,9 +8,9 @@ from importlib.metadata import version
 
 from rich.console import Console
 
+from convert.one_line_parser import OneLineParser
 from serve.bench.common.flags import check_flags
 from serve.options.checkpoint import DEFAULTS, read_load_options
-from serve.options.serve_flags import OneLineParser
 
 FILE_WIDTH = 140
 STUDIES = {

@@ -9,13 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from convert.one_line_parser import OneLineParser
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import LoadOptions, add_load_flags, read_load_options
 from serve.options.engine import add_engine_flags, read_engine_config
 from serve.options.memory import MemoryShare, add_memory_flags, read_memory_share
 from serve.options.parallel import ParallelOptions, add_parallel_flags, read_parallel_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
-from serve.options.serve_flags import OneLineParser
 from serve.options.speculation import Speculation, read_speculation
 from serve.options.spellings import parse_flags
 

@@ -50,9 +50,9 @@ class Generated(CollectedOutput):
         super().take(output)
         self.seed = output.seed
 
-    def as_json(self, tokenizer: TokenBytes, stamp: dict[str, float]) -> str:
-        """One line; accept lengths by the formulas of docs/metrics.md, null without a round. stamp:
-        the field that synthetic acceptance adds.
+    def as_json(self, tokenizer: TokenBytes, synthetic: dict[str, float]) -> str:
+        """One line; accept lengths by the formulas of docs/metrics.md, null without a round.
+        synthetic: the field that synthetic acceptance adds.
 
         Logprobs are there if they were asked for, in the form of vLLM's prompt_logprobs.
         """
@@ -69,9 +69,9 @@ class Generated(CollectedOutput):
             "accept_length_eos_corrected": counts.accept_length_eos_corrected,
             "seed": self.seed,
         }
-        told = {"logprobs": self.logprobs, "prompt_logprobs": self.prompt_logprobs}
-        fields |= {name: logprobs_by_id(tokenizer, told[name]) for name in told if told[name]}
-        return json.dumps(fields | stamp, ensure_ascii=False)
+        asked = {"logprobs": self.logprobs, "prompt_logprobs": self.prompt_logprobs}
+        fields |= {name: logprobs_by_id(tokenizer, asked[name]) for name in asked if asked[name]}
+        return json.dumps(fields | synthetic, ensure_ascii=False)
 
 
 def run(options: GenerateOptions) -> int:
@@ -94,12 +94,12 @@ def run(options: GenerateOptions) -> int:
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
-    if stamp := synthetic_field(engine.stats()):
+    if synthetic := synthetic_field(engine.stats()):
         console.print("synthetic acceptance: answers are not the model's")
     with OfflineProgress(console, len(prompts)) as progress:
         engine.warmup(progress.on_compiled)
         for answer in _generate(engine, answers, progress):
-            line = answer.as_json(pair.tokenizer, stamp) if options.json else answer.text
+            line = answer.as_json(pair.tokenizer, synthetic) if options.json else answer.text
             progress.put_out(line)
     return 0
 

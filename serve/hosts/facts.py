@@ -1,4 +1,4 @@
-"""What processes of one engine must have alike, told in words that a person can compare."""
+"""Facts that must be equal in all processes of an engine: versions, checkpoints, settings."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Every process but the first: runs what process 0 sends, until that stops or is gone."""
+"""Every process but the first: runs the programs that process 0 sends, until it stops."""
 
 import queue
 import signal
@@ -126,5 +126,5 @@ class _Signals:
         if self._asked:
             leave(128 + number)
         self._asked = True
-        self._say(f"told to stop: {self._link.name} finishes what is under way")
+        self._say(f"asked to stop: {self._link.name} finishes what is under way")
         self._link.send(Kind.DRAIN)

@@ -19,7 +19,7 @@ class Leader:
     """The peers of an engine (`eagle3_jax.engine.program_call.Peers`), as process 0 has them.
 
     on_end: called with the reason, once and from any thread, when the group can't go on; until
-    somebody else takes it, it says so and ends the process. on_drain: when a peer was told to stop.
+    somebody else takes it, it says so and ends the process. on_drain: when a peer is to stop.
     """
 
     def __init__(self, links: Mapping[int, Link], say: Say):
@@ -79,7 +79,7 @@ class Leader:
             if kind is Kind.COMPILED:
                 self._compiled[process].set()
             elif kind is Kind.DRAIN:
-                self._say(f"{self._links[process].name} was told to stop; so do we")
+                self._say(f"{self._links[process].name} was asked to stop; so do we")
                 self.on_drain()
             elif kind is Kind.FAILED:
                 self._end(f"{self._links[process].name} failed: {payload.decode()}")
@@ -103,7 +103,7 @@ class Leader:
 
 
 def lead(hosts: HostOptions, facts: Facts, tensor_parallel_size: int, say: Say) -> Leader:
-    """Meets the others and starts JAX; ValueError or OSError, which they are told, where that
+    """Meets the others and starts JAX; ValueError or OSError, which is sent to them, where that
     can't be."""
     leader = Leader(gather(hosts, facts, say), say)
     try:

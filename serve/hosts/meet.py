@@ -19,7 +19,7 @@ Facts = Mapping[str, str]
 
 
 def gather(hosts: HostOptions, facts: Facts, say: Say) -> dict[int, Link]:
-    """Waits, as process 0, for all others; ValueError, which they are told, where one differs or
+    """Waits, as process 0, for all others; ValueError, which is sent to them, where one differs or
     stays away, OSError where the port can't be had."""
     links: dict[int, Link] = {}
     try:

@@ -49,7 +49,7 @@ def _connect(target: tuple[str, int]) -> socket.socket | None:
 
 
 def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    """Until the source ends; the sink is not told."""
+    """Until the source ends; the sink does not hear of it."""
     with source, suppress(OSError):
         while data := source.recv(2**16):
             sink.sendall(data)

@@ -1,4 +1,4 @@
-"""The flags about chat: the template, and who reads reasoning and tool calls."""
+"""Flags of chat: template, reasoning parser, tool-call parser."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 PARSERS = ("auto", "none", "kimi_k2", "minimax_m2")
 OTHER_NAMES = {"kimi": "kimi_k2", "minimax": "minimax_m2"}
-"""SGLang's, beside vLLM's."""
+"""SGLang's names of parsers, with vLLM's."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How checkpoints are loaded: one group of flags for every command that loads a pair."""
+"""Flags of how checkpoints are loaded, for every command that loads a pair."""
 
 import argparse
 import math

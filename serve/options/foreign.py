@@ -1,4 +1,4 @@
-"""Flags and environment variables of vLLM and SGLang that change nothing here: taken, and said."""
+"""Flags and environment variables of vLLM and SGLang that have no effect in this engine."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence

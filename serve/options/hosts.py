@@ -1,4 +1,4 @@
-"""Which processes are one engine: one group of flags for the server and eagle3-generate."""
+"""Flags of an engine that spans several processes."""
 
 import argparse
 import os
@@ -75,7 +75,9 @@ def read_host_options(
     host, port = _address(given["coordinator_address"])
     plan_port = port + 1 if flags.plan_port is None else flags.plan_port
     if not 0 < plan_port < 65536 or plan_port == port:
-        raise ValueError(f"--plan-port must be a port beside the coordinator's; got {plan_port}")
+        raise ValueError(
+            f"--plan-port must be a port other than the coordinator's; got {plan_port}"
+        )
     return HostOptions((host, port), plan_port, count, process) if count > 1 else None
 
 

@@ -1,4 +1,4 @@
-"""How much of a GPU a server takes: vLLM's flag and SGLang's, which count differently."""
+"""Flags of the share of a GPU's memory: vLLM's and SGLang's, which count differently."""
 
 import argparse
 from collections.abc import MutableMapping

@@ -1,4 +1,4 @@
-"""The flags about running a server: who may ask, how much at once, and how long things may take."""
+"""Flags of running a server: API keys, limits, timeouts, logs, traces."""
 
 import argparse
 import os

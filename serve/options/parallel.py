@@ -1,4 +1,4 @@
-"""Over how many devices a pair is split: one group of flags for the server and eagle3-generate."""
+"""Flags of tensor and expert parallelism."""
 
 import argparse
 from dataclasses import dataclass

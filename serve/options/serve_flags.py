@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
 
+from convert.one_line_parser import OneLineParser
 from serve.options.chat import add_chat_flags
 from serve.options.checkpoint import add_load_flags
 from serve.options.engine import add_engine_flags
@@ -20,14 +20,6 @@ from serve.options.serve_options import (
     check_options,
 )
 from serve.options.spellings import parse_flags
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Reports a mistake in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """One line and status 2; the usage of forty flags would hide it."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:

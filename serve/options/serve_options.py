@@ -1,4 +1,4 @@
-"""What the flags of eagle3-serve mean, checked before any weight is read."""
+"""The options of eagle3-serve as values, read from its flags and checked."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Words that may not be said, as token ids."""
+"""The request option bad_words as token ids."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What the importer had to assume reaches the user, whatever Python's logging is set to."""
+"""Warnings of the checkpoint importer as lines for the user."""
 
 import logging
 import sys

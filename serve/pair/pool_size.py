@@ -16,10 +16,10 @@ PROGRAM_BYTES = 2 * GIB
 
 def share_bytes(memory: MemoryShare, allocator_share: float, devices: Iterable[Any]) -> int | None:
     """Bytes on each device for weights, requests and KV cache; None where a device does not tell
-    what it has, as CPUs. allocator_share: of its memory that the told limit is."""
-    told = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
-    limits = [limit for limit in told if limit is not None]
-    if not limits or len(limits) < len(told):
+    what it has, as CPUs. allocator_share: of its memory that the limit is."""
+    found = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    limits = [limit for limit in found if limit is not None]
+    if not limits or len(limits) < len(found):
         return None
     usable = int(min(limits) * min(1.0, memory.share / allocator_share))
     return usable if memory.programs_on_top else usable - PROGRAM_BYTES

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from convert.one_line_parser import OneLineParser
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
-from serve.options.serve_flags import OneLineParser
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.model.parallel import Parallelism
@@ -182,7 +182,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     )
     count("--max-model-len", "--context-length", help="prompt + answer; default: isl + osl")
     count("--max-num-seqs", "--max-running-requests", help="default: the largest concurrency")
-    count("--num-speculative-tokens", "-k", default=3, help="drafts a round; default: 3")
+    count("--num-speculative-tokens", default=3, help="drafts a round; default: 3")
     group.add_argument(
         "--acceptance",
         type=_probabilities,

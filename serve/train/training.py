@@ -1,4 +1,4 @@
-"""What eagle3-train runs: models, data and files around the training loop."""
+"""Trains a target or a draft: models, data and files around the training loop."""
 
 import argparse
 import json

@@ -36,7 +36,9 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_k_flag(parser: argparse.ArgumentParser, text: str = "drafts a round, 1..8") -> None:
     """The drafts of a round."""
-    parser.add_argument("--k", type=int, default=3, help=text)
+    parser.add_argument(
+        "--num-speculative-tokens", dest="k", type=int, default=3, metavar="K", help=text
+    )
 
 
 def add_prompts_flag(parser: argparse.ArgumentParser, number: int) -> None:
@@ -67,7 +69,9 @@ def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled"
 def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
     """As `check_flags`, for studies that measure nothing without drafts."""
     if EngineConfig(num_speculative_tokens=flags.k).num_speculative_tokens == 0:
-        raise ValueError("--k must be at least 1: without drafts there is nothing to accept")
+        raise ValueError(
+            "--num-speculative-tokens must be at least 1: without drafts there is nothing to accept"
+        )
     check_flags(flags, methods)
 
 

@@ -21,11 +21,17 @@ from serve.bench.studies.equal import CaseResult, summarize
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["accept", "--k", "0"], "--k must be at least 1"),
-        (["accept", "--k", "99"], "0..8"),
+        (
+            ["accept", "--num-speculative-tokens", "0"],
+            "must be at least 1: without drafts",
+        ),
+        (["accept", "--num-speculative-tokens", "99"], "0..8"),
         (["accept", "--eagle-topk", "4"], "num_draft_tokens must be 2..37"),
         (["accept", "--temperature", "-1"], "--temperature must be 0 or more; got -1.0"),
-        (["acceptance", "--k", "0"], "--k must be at least 1"),
+        (
+            ["acceptance", "--num-speculative-tokens", "0"],
+            "must be at least 1: without drafts",
+        ),
         (["accept", "--rejection-sample-method", "synthetic"], "accept judges what the model does"),
         (["acceptance", "--rejection-sample-method", "synthetic"], "acceptance judges what"),
         (["equal", "--rejection-sample-method", "synthetic"], "equal judges what the model does"),

@@ -116,7 +116,18 @@ def test_the_command_prints_and_records_and_fails_on_a_difference(
         return result
 
     monkeypatch.setattr(drafts, "compare_drafts", pretend)
-    argv = ["drafts", "--k", "2", "--prompts", "1", "--draft", "a/mine", "b", "--draft", "c"]
+    argv = [
+        "drafts",
+        "--num-speculative-tokens",
+        "2",
+        "--prompts",
+        "1",
+        "--draft",
+        "a/mine",
+        "b",
+        "--draft",
+        "c",
+    ]
     assert cli.main([*argv, "--json", str(tmp_path / "r.json")]) == status
     names, *sizes = asked[0]
     assert sizes == [len(CATEGORIES), 2]
@@ -140,7 +151,11 @@ def test_an_absent_latent_draft_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"), [(["--k", "0"], "--k must be"), (["--prompts", "0"], "--prompts must be")]
+    ("argv", "message"),
+    [
+        (["--num-speculative-tokens", "0"], "--num-speculative-tokens must be"),
+        (["--prompts", "0"], "--prompts must be"),
+    ],
 )
 def test_sizes_out_of_range_are_one_line(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]

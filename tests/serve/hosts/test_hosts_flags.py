@@ -27,7 +27,7 @@ def test_flags_say_who_leads_and_where() -> None:
         (ALL[:4], "several hosts need --process-id, too"),
         ((*ALL[:2], "--num-processes", "3", *ALL[4:]), "got 3 of 3"),
         (("--coordinator-address", "a", *ALL[2:]), "must be HOST:PORT, with a port; got a"),
-        ((*ALL, "--plan-port", "5"), "must be a port beside the coordinator's; got 5"),
+        ((*ALL, "--plan-port", "5"), "must be a port other than the coordinator's; got 5"),
         (("--distributed",), "finds neither LWS_LEADER_ADDRESS"),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_peer_is_let_go_when_the_leader_stops_and_may_ask_it_to(
     assert [frame for frame in frames if frame[0] is not Kind.BEAT][-1] == (Kind.STOP, b"")
     pair[1].close()
     time.sleep(2 * SILENCE_S)
-    assert said == ["process 1 was told to stop; so do we"]
+    assert said == ["process 1 was asked to stop; so do we"]
 
 
 def test_a_relay_passes_bytes_on_and_stays_connected_when_its_target_is_gone() -> None:

@@ -128,7 +128,7 @@ def test_what_no_number_of_devices_can_hold_has_other_remedies(
         ([*TINY, "--max-model-len", "9999999"], "--max-model-len is at most the model's"),
         ([*TINY, "--max-model-len", "99"], "must hold --isl + --osl, 512 tokens; got 99"),
         ([*TINY, "--osl", "1024"], "--isl + --osl are 1280, more than the model's 1024 tokens"),
-        ([*TINY, "-k", "9"], "--num-speculative-tokens must be 0..8"),
+        ([*TINY, "--num-speculative-tokens", "9"], "--num-speculative-tokens must be 0..8"),
         ([*TINY, "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization must be"),
         ([*TINY, "--plot", "plan.pdf"], "--plot must end in .png or .svg; got plan.pdf"),
         ([*TINY, "--gpu", "MI999"], "invalid choice: 'MI999'"),
