@@ -20,7 +20,7 @@ class TrainState(NamedTuple):
 
 
 StepFunction = Callable[[TrainState, Any, PackedBatch], tuple[TrainState, Any]]
-Report = Callable[[int, dict[str, float]], None]
+OnStep = Callable[[int, dict[str, float]], None]
 
 
 class Outcome(NamedTuple):
@@ -39,7 +39,7 @@ def train(
     steps: int,
     checkpoint: Path,
     save_every: int,
-    report: Report,
+    report: OnStep,
     resume: bool,
 ) -> Outcome:
     """Runs `steps` steps, or what is left of them when `resume` finds a checkpoint.

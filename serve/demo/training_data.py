@@ -4,12 +4,11 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from convert import Tokenizer
 from eagle3_jax.training.packing import PackedBatch, Sample, assistant_mask, pack
+from serve.demo.corpus.conversation import Message
 
-Message = dict[str, Any]
 SampleMaker = Callable[[Sequence[Message], Sequence[Message]], Sample]
 
 

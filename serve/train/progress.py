@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from eagle3_jax.training.loop import Report
+from eagle3_jax.training.loop import OnStep
 
 
 @contextmanager
-def progress_report(steps: int) -> Iterator[Report]:
+def progress_report(steps: int) -> Iterator[OnStep]:
     """A bar with the latest metrics, shown while the block runs; still on no terminal."""
     columns = (
         BarColumn(),

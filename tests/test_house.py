@@ -1,0 +1,94 @@
+"""Sizes of folders, files and functions, and names that have one meaning."""
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve")
+MODULES_A_FOLDER = 16
+LINES_A_FILE = 300
+LINES_A_FUNCTION = 50
+LARGER_FOLDERS = {
+    "eagle3_jax": 17,
+    "eagle3_jax/engine": 32,
+    "eagle3_jax/speculative": 21,
+    "serve/openai": 17,
+}
+LONGER_FUNCTIONS = {"serve/pair/loading.py:load_pair": 54}
+"""What is larger still, and may not grow."""
+ONE_MEANING = (
+    *("Plan", "Tiles", "Say", "Choice", "Side", "Message", "Rows", "Report"),
+    *("Pair", "Batch", "Scheme", "Observer", "OneLineParser"),
+)
+"""Words that had several meanings; each may be the name of one thing."""
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_folders_are_seen_at_once() -> None:
+    sizes = Counter(name_of(path.parent) for path in python_files(*PACKAGES))
+    large = {
+        folder: size
+        for folder, size in sizes.items()
+        if size > LARGER_FOLDERS.get(folder, MODULES_A_FOLDER)
+    }
+    assert not large, f"more than {MODULES_A_FOLDER} modules in a folder: {large}"
+
+
+def test_files_are_short() -> None:
+    lines = {name_of(p): len(p.read_bytes().splitlines()) for p in python_files(*PACKAGES, "tests")}
+    long = {name: count for name, count in lines.items() if count > LINES_A_FILE}
+    assert not long, f"more than {LINES_A_FILE} lines in a file: {long}"
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of every function but kernel bodies, whose docstrings say the grid
+    that they run on: a kernel is one function."""
+    kernels = path.is_relative_to(ROOT / "pallas_kernels")
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            if not (kernels and "Grid" in (ast.get_docstring(node) or "")):
+                yield f"{name_of(path)}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def test_functions_are_short() -> None:
+    found = dict(item for path in python_files(*PACKAGES) for item in functions(path))
+    long = {
+        name: lines
+        for name, lines in found.items()
+        if lines > LONGER_FUNCTIONS.get(name, LINES_A_FUNCTION)
+    }
+    assert not long, f"more than {LINES_A_FUNCTION} lines in a function: {long}"
+
+
+def definitions(tree: ast.Module) -> Iterator[str]:
+    """Names of a module's classes and types."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_a_name_has_one_meaning() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path in python_files(*PACKAGES):
+        for name in set(definitions(parse(path))) & set(ONE_MEANING):
+            homes[name].append(name_of(path))
+    several = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert not several, f"defined in several modules: {several}"
