@@ -4,7 +4,7 @@ import argparse
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -119,6 +119,14 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
     """A server over a fake engine, which tests can look into."""
     with served_by(engine, **options) as server:
         yield replace(server, engine=engine)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Returns once the condition holds; fails after 5 seconds."""
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
 
 
 class StuckTokenizer(CharTokenizer):

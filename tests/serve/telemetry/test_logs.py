@@ -8,9 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
-from fake_server import Served
+from fake_server import Served, wait_for
 from starlette.datastructures import Headers
-from test_hanging_up import wait_for
 
 from serve.options.serve_flags import parse_serve_flags
 from serve.telemetry.logs import JsonFormatter, TextFormatter, log_requests

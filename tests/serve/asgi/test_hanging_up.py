@@ -1,13 +1,11 @@
 """A client that hangs up, a server that is told to stop, a reader that is slow."""
 
 import asyncio
-import time
-from collections.abc import Callable
 
 import httpx
 import pytest
 from fake_engine import FakeEngine, expected_answer
-from fake_server import Served, build_service
+from fake_server import Served, build_service, wait_for
 
 from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app
@@ -16,13 +14,6 @@ from serve.engine.errors import EngineDead
 from serve.engine.stream import OutputStream
 
 LONG = {"prompt": "abc", "max_tokens": 200}
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import FakeEngine, expected_answer
-from fake_server import Served
-from test_hanging_up import wait_for
+from fake_server import Served, wait_for
 from test_limits import POST, connection, read_to_end
 
 from serve.asgi.descriptors import MOST, raise_limit, room_for_connections
