@@ -193,7 +193,7 @@ class Seen:
 
 
 class Others:
-    """A client that streams and one that asks for /health, until they are told to end."""
+    """A client that streams and one that asks for /health, until they are stopped."""
 
     def __init__(self, url: httpx.URL) -> None:
         self.seen = Seen()

@@ -43,8 +43,8 @@ class ScriptedEngine(FakeEngine):
         time.sleep(self.step_s)
         self.num_steps += 1
         width = self.widths[self.num_steps % len(self.widths)]
-        told = [self._advance_script(*entry, width) for entry in list(self.under_way.values())]
-        return [output for output in told if output]
+        outputs = [self._advance_script(*entry, width) for entry in list(self.under_way.values())]
+        return [output for output in outputs if output]
 
     def _advance_script(
         self, sequence: EngineSequence, tokens: list[int], width: int

@@ -1,4 +1,4 @@
-"""The examples of docs/deploy fit the server, as far as that can be told without running them."""
+"""The examples of docs/deploy fit the server, as far as that can be seen without running them."""
 
 import re
 import shlex
@@ -50,7 +50,7 @@ def test_an_image_starts_the_server_on_its_port_for_everybody(name: str) -> None
 
 def test_probes_and_collectors_ask_for_what_the_server_has(fake: Served) -> None:
     (container,) = POD["containers"]
-    probes = [told["httpGet"] for name, told in container.items() if name.endswith("Probe")]
+    probes = [probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")]
     assert len(probes) == 3
     (port,) = container["ports"]
     for probe in probes:

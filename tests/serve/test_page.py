@@ -83,9 +83,9 @@ def test_an_answers_figures_follow_from_its_origins() -> None:
     rounds = Counter(Round(3, 3, 3, a, k) for a, k in zip(accepted, kept, strict=True))
     counts = Acceptance(rounds, 3)
     source = FILES["tokens.js"] + f"console.log(JSON.stringify(figures({origins})))"
-    told: dict[str, Any] = json.loads(node(source))
-    assert told["length"] == pytest.approx(counts.accept_length_eos_corrected)
-    assert told["shares"] == pytest.approx(counts.acceptance_per_pos)
+    measured: dict[str, Any] = json.loads(node(source))
+    assert measured["length"] == pytest.approx(counts.accept_length_eos_corrected)
+    assert measured["shares"] == pytest.approx(counts.acceptance_per_pos)
     empty = json.loads(node(FILES["tokens.js"] + "console.log(JSON.stringify(figures([0])))"))
     assert empty == {"shares": []}
 
@@ -98,7 +98,7 @@ def test_the_servers_figures_are_read_from_its_metrics(fake: Served) -> None:
     texts = [json.dumps(text) for text in (before, fake.http.get("/metrics").text)]
     script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
     script += f"const [a, b] = [{', '.join(texts)}].map((t) => ({{time: 1, values: parse(t)}}));"
-    told = json.loads(node(script + "console.log(JSON.stringify(compare(a, b)))"))
+    measured = json.loads(node(script + "console.log(JSON.stringify(compare(a, b)))"))
     # Three answers, each of four rounds that accept one draft of three.
-    assert (told["drafts"], told["tokens"], told["length"]) == (12, 24, 2)
-    assert told["shares"] == [1, 0, 0]
+    assert (measured["drafts"], measured["tokens"], measured["length"]) == (12, 24, 2)
+    assert measured["shares"] == [1, 0, 0]

@@ -188,22 +188,22 @@ def test_reasoning_is_folded_and_markup_stays_text(page: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "told"),
+    ("status", "headers", "shown"),
     [
-        (401, {}, "401: told why. Put the server's key into “API key”."),
+        (401, {}, "401: the reason. Put the server's key into “API key”."),
         (
             429,
             {"Retry-After": "3"},
-            "429: told why. Too many requests are waiting. Try again in 3 s.",
+            "429: the reason. Too many requests are waiting. Try again in 3 s.",
         ),
-        (400, {}, "400: told why."),
+        (400, {}, "400: the reason."),
     ],
 )
-def test_errors_are_sentences(page: Any, status: int, headers: dict[str, str], told: str) -> None:
-    body = json.dumps({"error": {"message": "told why", "code": "x"}})
+def test_errors_are_sentences(page: Any, status: int, headers: dict[str, str], shown: str) -> None:
+    body = json.dumps({"error": {"message": "the reason", "code": "x"}})
     page.route(CHAT, lambda route: route.fulfill(status=status, headers=headers, body=body))
     error = ask(page, "x")
-    assert error.text_content() == told and error.get_attribute("role") == "alert"
+    assert error.text_content() == shown and error.get_attribute("role") == "alert"
     assert page.input_value("#prompt") == "x", "the message is lost"
 
 

@@ -98,7 +98,7 @@ def test_body_that_is_no_json_object_is_400(fake: Served, body: bytes) -> None:
 
 def test_every_endpoint_has_a_name_of_its_own_in_the_description(fake: Served) -> None:
     operations = fake.http.get("/openapi.json").json()["paths"]
-    ids = [told["operationId"] for path in operations.values() for told in path.values()]
+    ids = [operation["operationId"] for path in operations.values() for operation in path.values()]
     assert len(set(ids)) == len(ids) > 10
 
 

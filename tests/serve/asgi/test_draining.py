@@ -1,4 +1,4 @@
-"""A server that is told to stop waits for every request that has arrived, however far it is."""
+"""A server that drains waits for every request that has arrived, however far it is."""
 
 import asyncio
 import json
@@ -74,10 +74,10 @@ def stage(request: pytest.FixtureRequest) -> tuple[Held, dict[str, Any], Callabl
     return held, fields[request.param], asked[request.param]
 
 
-async def told_to_stop(
+async def drained(
     held: Held, fields: dict[str, Any], asked: dict[str, Any], *, drain_timeout_s: float, ends: bool
 ) -> tuple[httpx.Response, GracefulServer]:
-    """The answer to a request that was held up when the server was told to stop, and the server;
+    """The answer to a request that was held up when the server began to drain, and the server;
     ends: whether it gets on before the time is over."""
     service = build_service(FakeEngine(), **fields)
     app = create_app(service)
@@ -107,7 +107,7 @@ async def told_to_stop(
 
 def test_a_request_that_the_engine_has_not_seen_is_waited_for_and_answered(stage) -> None:
     held, fields, asked = stage
-    work = told_to_stop(held, fields, asked(held), drain_timeout_s=5, ends=True)
+    work = drained(held, fields, asked(held), drain_timeout_s=5, ends=True)
     answer, _ = asyncio.run(work)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"] == expected_answer("abc", 0, 6)
@@ -118,7 +118,7 @@ def test_what_is_not_ready_in_time_is_told_so_and_not_waited_for(
 ) -> None:
     monkeypatch.setattr("serve.asgi.graceful.ABORT_S", 0.05)
     held, fields, asked = stage
-    work = told_to_stop(held, fields, asked(held), drain_timeout_s=0.2, ends=False)
+    work = drained(held, fields, asked(held), drain_timeout_s=0.2, ends=False)
     answer, _ = asyncio.run(work)
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == "the server is shutting down"

@@ -1,4 +1,4 @@
-"""A client that hangs up, a server that is told to stop, a reader that is slow."""
+"""A client that hangs up, a server that drains, a reader that is slow."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ def test_others_go_on_when_one_hangs_up(slow: Served) -> None:
 
 
 async def drain(engine: FakeEngine, num_tokens: int, drain_timeout_s: float) -> tuple[str, dict]:
-    """Signals a server while it answers; what the client got, and what a late one is told."""
+    """Signals a server while it answers; what the client got, and the answer to a late one."""
     service = build_service(engine)
     app = create_app(service)
     server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=drain_timeout_s)

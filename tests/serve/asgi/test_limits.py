@@ -45,9 +45,9 @@ def test_a_body_above_the_limit_is_413_whether_its_length_is_told_or_not(small: 
     headers = {"Content-Type": "application/json"}
     fits = small.http.post(COMPLETIONS, content=b'{"prompt": "a"}'.ljust(1000), headers=headers)
     assert fits.status_code == 200
-    told = small.http.post(COMPLETIONS, content=b"x" * 1001)
+    declared = small.http.post(COMPLETIONS, content=b"x" * 1001)
     chunked = small.http.post(COMPLETIONS, content=iter([b"x" * 600, b"x" * 600]))
-    for answer in (told, chunked):
+    for answer in (declared, chunked):
         assert answer.status_code == 413, answer.text
         assert answer.json()["error"]["code"] == "body_too_large"
 

@@ -32,7 +32,7 @@ def test_every_response_of_synthetic_acceptance_says_so(serve: Callable[..., Ser
     assert "eagle3:synthetic_acceptance_length{" in http.get("/metrics").text
 
 
-def test_real_acceptance_is_not_stamped(fake: Served) -> None:
+def test_real_acceptance_has_no_header(fake: Served) -> None:
     for path, body in PATHS.items():
         answer = fake.http.post(path, json=body)
         assert HEADER not in answer.headers and NAME not in answer.json()

@@ -35,7 +35,7 @@ def test_what_is_rendered_apart_is_what_is_rendered_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "message"),
     [
         (LOOP, "took more than 0.5 seconds"),
         ("{{ 10 ** (10 ** 8) }}", "took more than 0.5 seconds"),
@@ -47,7 +47,7 @@ def test_what_is_rendered_apart_is_what_is_rendered_here() -> None:
     ],
 )
 def test_a_template_that_takes_too_much_is_400_and_the_next_chat_an_answer(
-    serve, template: str, told: str
+    serve, template: str, message: str
 ) -> None:
     good = "{% if messages|length == 1 %}" + template + "{% else %}hi{% endif %}"
     server: Served = serve(FakeEngine(), tokenizer=with_template(good, 0.5))
@@ -57,7 +57,7 @@ def test_a_template_that_takes_too_much_is_400_and_the_next_chat_an_answer(
         began = time.monotonic()
         assert server.http.get("/health").status_code == 200
         assert time.monotonic() - began < 0.4
-        assert answer.result().status_code == 400 and told in answer.result().text
+        assert answer.result().status_code == 400 and message in answer.result().text
     next_one = server.http.post("/tokenize", json={"messages": HELLO * 2})
     assert next_one.status_code == 200 and next_one.json()["count"] > 0
 

@@ -1,4 +1,4 @@
-"""Laws of reading chat answers: cuts don't matter, nothing vanishes, calls go back as they came."""
+"""Reading chat answers: cuts don't matter, nothing vanishes, calls go back as they came."""
 
 import json
 import string
@@ -46,26 +46,26 @@ def outputs(
     skip_special: bool = True,
 ) -> list[Answer]:
     """The tokens as the engine hands them out, so many at a time, until a stop string."""
-    stream, told = TextStream(tokenizer, stop, False, skip_special), []
+    stream, answers = TextStream(tokenizer, stop, False, skip_special), []
     rest = list(token_ids)
     while rest:
         size = next(cuts)
         batch, rest = rest[:size], rest[size:]
         stopped = any(stream.push(token) is not None for token in batch)
-        told.append(stream.take(final=stopped or not rest))
+        answers.append(stream.take(final=stopped or not rest))
         if stopped:
             break
-    return told
+    return answers
 
 
-def pieces_of(reader: AnswerParser, told: Sequence[Answer]) -> list[AnswerParts]:
-    last = len(told) - 1
-    return [reader.take(*output, final=i == last) for i, output in enumerate(told)]
+def pieces_of(reader: AnswerParser, answers: Sequence[Answer]) -> list[AnswerParts]:
+    last = len(answers) - 1
+    return [reader.take(*output, final=i == last) for i, output in enumerate(answers)]
 
 
-def whole_of(reader: AnswerParser, told: Sequence[Answer]) -> AnswerParts:
-    token_ids = tuple(token for ids, _ in told for token in ids)
-    return reader.take(token_ids, "".join(text for _, text in told), final=True)
+def whole_of(reader: AnswerParser, answers: Sequence[Answer]) -> AnswerParts:
+    token_ids = tuple(token for ids, _ in answers for token in ids)
+    return reader.take(token_ids, "".join(text for _, text in answers), final=True)
 
 
 WELL_FORMED = {
@@ -120,14 +120,14 @@ def test_however_the_tokens_are_cut_the_deltas_add_up_to_the_whole(
     }
     stop = data.draw(st.sampled_from([(), ("e",), ("|>", "12"), (">!",)]))
     cuts = (sizes[i % len(sizes)] for i in count())
-    told = outputs(tokenizer, token_ids, cuts, stop, options["skip_special"])
+    answers = outputs(tokenizer, token_ids, cuts, stop, options["skip_special"])
     if not stop:
         text = tokenizer.decode(token_ids, options["skip_special"])
-        assert "".join(piece for _, piece in told) == text
+        assert "".join(piece for _, piece in answers) == text
     added = AnswerParts()
-    for piece in pieces_of(parser(tokenizer, **options), told):
+    for piece in pieces_of(parser(tokenizer, **options), answers):
         added.add(piece)
-    assert added == whole_of(parser(tokenizer, **options), told)
+    assert added == whole_of(parser(tokenizer, **options), answers)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -165,8 +165,8 @@ def test_arguments_come_as_they_are_made(name: str) -> None:
     tokenizer = TOKENIZERS[name]()
     text = WELL_FORMED[name].replace("¦", "")
     text = text.replace('{"s": "', '{"s": "' + "far " * 9).replace('a"', "far " * 9)
-    told = outputs(tokenizer, tokenizer.encode(text, add_special=True), repeat(1))
-    pieces = [p.calls[0] for p in pieces_of(parser(tokenizer), told) if 0 in p.calls]
+    answers = outputs(tokenizer, tokenizer.encode(text, add_special=True), repeat(1))
+    pieces = [p.calls[0] for p in pieces_of(parser(tokenizer), answers) if 0 in p.calls]
     assert [piece.name for piece in pieces] == ["f"] + [None] * (len(pieces) - 1)
     assert "far far far" in "".join(piece.arguments for piece in pieces)
     assert max(len(piece.arguments) for piece in pieces) < 12
@@ -241,8 +241,8 @@ def test_calls_read_from_an_answer_render_to_the_same_answer(
     full = tokenizer.encode_chat(answered, add_generation_prompt=False)
     assert full[: len(prompt)] == prompt and end_of_open_reasoning(prompt, tokenizer)
     last = max(i for i, token in enumerate(full) if token in tokenizer.eos_token_ids)
-    told = full[len(prompt) : last]
-    parts = parser(tokenizer, schemas=schemas).take(told, tokenizer.decode(told), final=True)
+    answers = full[len(prompt) : last]
+    parts = parser(tokenizer, schemas=schemas).take(answers, tokenizer.decode(answers), final=True)
     read = whole_message(parts).model_dump(exclude_unset=True)
     assert parts.reasoning == message["reasoning_content"]
     assert parts.content == message["content"]

@@ -85,13 +85,13 @@ def test_an_idle_thread_holds_nothing_of_what_it_did() -> None:
 
     async def leave() -> weakref.ref[Text]:
         text = Text("long")
-        told = weakref.ref(text)
+        reference = weakref.ref(text)
         await in_thread(lambda text=text: len(text))
-        return told
+        return reference
 
-    told = asyncio.run(leave())
+    reference = asyncio.run(leave())
     gc.collect()
-    assert told() is None
+    assert reference() is None
 
 
 def test_everything_in_a_thread_goes_through_one_place() -> None:

@@ -1,4 +1,4 @@
-"""What an answer may be that must call a tool, or may call one beside a form of its own."""
+"""What an answer may be that must call a tool, or may call one and have a form of its own."""
 
 import json
 from contextlib import suppress
@@ -116,7 +116,7 @@ def test_whatever_a_schema_looks_like_it_is_refused_or_used(
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("form", FORMS)
-def test_beside_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> None:
+def test_with_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> None:
     make, chat_format, call = CASES[name]
     asked, content = FORMS[form]
     assert allows(make(), chat_format, asked, call)

@@ -92,7 +92,7 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
     assert calls == [("weather", {"city": "Oslo", "days": 2}), ("time", {})]
     message, chunks = streamed(server, tools=TOOLS)
     assert (message["reasoning"], message["content"]) == ("I look it up.", "One moment.")
-    assert [(name, json.loads(told)) for _, name, told in message["calls"]] == calls
+    assert [(name, json.loads(arguments)) for _, name, arguments in message["calls"]] == calls
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
     if chat_format == "kimi_k2":
         ids = [call.id for call in whole.message.tool_calls]
@@ -174,11 +174,11 @@ def test_every_choice_is_read_by_itself(say: Callable[..., Served]) -> None:
 def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., Served]) -> None:
     server = say(ANSWERS["kimi_k2"])
     whole = ask(server, tools=TOOLS, logprobs=True)
-    told = [entry.token for entry in whole.choices[0].logprobs.content]
-    assert len(told) == whole.usage.completion_tokens
-    assert "</think>" in told and "<|tool_call_end|>" in told
+    spelled = [entry.token for entry in whole.choices[0].logprobs.content]
+    assert len(spelled) == whole.usage.completion_tokens
+    assert "</think>" in spelled and "<|tool_call_end|>" in spelled
     _, chunks = streamed(server, tools=TOOLS, logprobs=True)
-    assert [e.token for c in chunks for e in c.choices[0].logprobs.content] == told
+    assert [e.token for c in chunks for e in c.choices[0].logprobs.content] == spelled
 
 
 def test_one_call_at_a_time_if_the_client_says_so(say: Callable[..., Served]) -> None:

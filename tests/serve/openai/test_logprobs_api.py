@@ -22,7 +22,7 @@ IDS = {"return_token_ids": True}
 CLOSE = 2e-4
 
 
-def law(pair: LoadedPair, token_ids: list[int]) -> np.ndarray:
+def log_distribution(pair: LoadedPair, token_ids: list[int]) -> np.ndarray:
     """float64 log-probabilities of the whole model; row i is about token i + 1."""
     padded = jnp.asarray([token_ids + [0] * (64 - len(token_ids))])
     logits = np.asarray(eagle3_jax.forward(pair.target, padded).logits[0], np.float64)
@@ -40,23 +40,25 @@ def test_an_echoed_completion_tells_every_token_but_the_first(
     )
     choice = answer.choices[0]
     assert choice.model_extra is not None and choice.logprobs is not None
-    told, tokens = choice.logprobs, PROMPT + choice.model_extra["token_ids"]
-    assert told.tokens == [token_text(pair.tokenizer, token) for token in tokens]
-    assert told.token_logprobs is not None and told.top_logprobs is not None
-    assert told.text_offset is not None and told.token_logprobs[0] is None
-    assert len(told.top_logprobs) == len(told.text_offset) == len(tokens) == len(PROMPT) + 12
-    expected = law(pair, tokens)
+    logprobs, tokens = choice.logprobs, PROMPT + choice.model_extra["token_ids"]
+    assert logprobs.tokens == [token_text(pair.tokenizer, token) for token in tokens]
+    assert logprobs.token_logprobs is not None and logprobs.top_logprobs is not None
+    assert logprobs.text_offset is not None and logprobs.token_logprobs[0] is None
+    assert (
+        len(logprobs.top_logprobs) == len(logprobs.text_offset) == len(tokens) == len(PROMPT) + 12
+    )
+    expected = log_distribution(pair, tokens)
     for index in range(1, len(tokens)):
         row = expected[index - 1]
-        assert told.token_logprobs[index] == pytest.approx(row[tokens[index]], abs=CLOSE)
+        assert logprobs.token_logprobs[index] == pytest.approx(row[tokens[index]], abs=CLOSE)
         shown = [tokens[index], *np.argsort(-row)[:3].tolist()]
         texts = [token_text(pair.tokenizer, token) for token in shown]
         # Halves of characters share a text: the best of them stands for all.
         best = {t: max(row[i] for i, u in zip(shown, texts, strict=True) if u == t) for t in texts}
-        assert told.top_logprobs[index] == pytest.approx(best, abs=CLOSE)
+        assert logprobs.top_logprobs[index] == pytest.approx(best, abs=CLOSE)
     prompt_text = pair.tokenizer.decode(PROMPT, skip_special=False)
     assert choice.text.startswith(prompt_text)
-    assert told.text_offset[len(PROMPT)] == len(prompt_text)
+    assert logprobs.text_offset[len(PROMPT)] == len(prompt_text)
     for entry, token in zip(choice.model_extra["prompt_logprobs"][1:], PROMPT[1:], strict=True):
         assert next(iter(entry)) == str(token)
         assert entry[str(token)]["decoded_token"] == token_text(pair.tokenizer, token)
@@ -77,12 +79,12 @@ def test_a_streamed_completion_tells_what_the_whole_one_does(server: Served) -> 
             assert piece.logprobs is not None
             for name, values in piece.logprobs.model_dump().items():
                 parts[piece.index].setdefault(name, []).extend(values)
-    for choice, told in zip(whole.choices, parts, strict=True):
+    for choice, logprobs in zip(whole.choices, parts, strict=True):
         assert choice.logprobs is not None
         expected = choice.logprobs.model_dump()
         for name in ("tokens", "text_offset"):
-            assert told[name] == expected[name]
-        assert told["token_logprobs"][1:] == pytest.approx(
+            assert logprobs[name] == expected[name]
+        assert logprobs["token_logprobs"][1:] == pytest.approx(
             expected["token_logprobs"][1:], abs=CLOSE
         )
     assert parts[0]["tokens"] != parts[1]["tokens"]
@@ -102,11 +104,13 @@ def test_a_chat_tells_bytes_that_add_up_and_its_stream_tells_the_same(
     choice = answer.choices[0]
     assert choice.logprobs is not None and choice.logprobs.content is not None
     assert answer.model_extra is not None and choice.model_extra is not None
-    told, tokens = choice.logprobs.content, choice.model_extra["token_ids"]
+    logprobs, tokens = choice.logprobs.content, choice.model_extra["token_ids"]
     prompt = answer.model_extra["prompt_token_ids"]
-    assert [bytes(t.bytes or ()) for t in told] == [pair.tokenizer.token_bytes(t) for t in tokens]
-    expected = law(pair, prompt + tokens)
-    for index, entry in enumerate(told):
+    assert [bytes(t.bytes or ()) for t in logprobs] == [
+        pair.tokenizer.token_bytes(t) for t in tokens
+    ]
+    expected = log_distribution(pair, prompt + tokens)
+    for index, entry in enumerate(logprobs):
         row = expected[len(prompt) + index - 1]
         assert entry.logprob == pytest.approx(row[tokens[index]], abs=CLOSE)
         best = [top.logprob for top in entry.top_logprobs]
@@ -116,17 +120,17 @@ def test_a_chat_tells_bytes_that_add_up_and_its_stream_tells_the_same(
         for piece in chunk.choices:
             assert piece.logprobs is not None
             streamed += piece.logprobs.content or []
-    assert [entry.token for entry in streamed] == [entry.token for entry in told]
-    assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in told], abs=CLOSE)
+    assert [entry.token for entry in streamed] == [entry.token for entry in logprobs]
+    assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in logprobs], abs=CLOSE)
 
 
 def test_filtered_tokens_are_numbers_in_json(server: Served) -> None:
     """One candidate is left: the others' probability is 0, and JSON has no infinity."""
     body = {"prompt": PROMPT, "logprobs": 3, "top_k": 1, "logprobs_mode": "processed_logprobs"}
     answer = server.http.post("/v1/completions", json=body | SAMPLING).json()
-    told = answer["choices"][0]["logprobs"]
-    assert told["token_logprobs"] == [0.0] * 12
-    assert {value for top in told["top_logprobs"] for value in top.values()} == {0.0, LEAST}
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == [0.0] * 12
+    assert {value for top in logprobs["top_logprobs"] for value in top.values()} == {0.0, LEAST}
 
 
 def test_a_prompt_tells_through_chat_too(server: Served) -> None:
@@ -181,9 +185,9 @@ def test_lm_evals_scoring_gets_the_prompt_and_one_token_of_each_batch_row(server
     one = server.http.post("/v1/completions", json=body | {"max_tokens": 1}).json()["choices"]
     none = server.http.post("/v1/completions", json=body | {"max_tokens": 0}).json()["choices"]
     for row, scored, bare in zip(rows, one, none, strict=True):
-        told, alone = scored["logprobs"], bare["logprobs"]
-        assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
-        assert len(told["token_logprobs"]) == len(told["top_logprobs"]) == len(row) + 1
-        assert all(isinstance(value, float) for value in told["token_logprobs"][1:])
-        assert alone["token_logprobs"] == told["token_logprobs"][:-1]
-        assert alone["top_logprobs"] == told["top_logprobs"][:-1]
+        logprobs, alone = scored["logprobs"], bare["logprobs"]
+        assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
+        assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(row) + 1
+        assert all(isinstance(value, float) for value in logprobs["token_logprobs"][1:])
+        assert alone["token_logprobs"] == logprobs["token_logprobs"][:-1]
+        assert alone["top_logprobs"] == logprobs["top_logprobs"][:-1]

@@ -52,22 +52,22 @@ def test_generate_has_it_among_its_sampling_params(server: Served) -> None:
 
 def test_the_id_that_ends_the_answer_is_text_only_where_it_is_included(server: Served) -> None:
     end = kimi().token_bytes(END).decode()
-    told = ask(server, include_stop_str_in_output=True, token_origins=True)
-    assert told["text"] == SHOWN + end == "".join(one["text"] for one in told["token_origins"])
+    choice = ask(server, include_stop_str_in_output=True, token_origins=True)
+    assert choice["text"] == SHOWN + end == "".join(one["text"] for one in choice["token_origins"])
 
 
 def test_a_stop_string_may_be_a_special_token(server: Served) -> None:
-    told = ask(server, stop="<|im_user|>")
-    assert (told["text"], told["stop_reason"]) == ("hé", "<|im_user|>")
+    choice = ask(server, stop="<|im_user|>")
+    assert (choice["text"], choice["stop_reason"]) == ("hé", "<|im_user|>")
     assert ask(server, stop="<|im_user|>", skip_special_tokens=True)["text"] == "héy you"
 
 
 def test_origins_and_offsets_are_those_of_the_text(server: Served) -> None:
-    told = ask(server, token_origins=True, logprobs=0)
-    assert "".join(one["text"] for one in told["token_origins"]) == SHOWN
+    choice = ask(server, token_origins=True, logprobs=0)
+    assert "".join(one["text"] for one in choice["token_origins"]) == SHOWN
     before = [kimi().decode(IDS[:count], skip_special=False) for count in range(len(IDS))]
     starts = [len(text.rstrip("\ufffd")) for text in before]
-    assert told["logprobs"]["text_offset"][: len(IDS)] == starts
+    assert choice["logprobs"]["text_offset"][: len(IDS)] == starts
 
 
 def test_reasoning_and_content_part_where_their_marks_are(serve: Callable[..., Served]) -> None:

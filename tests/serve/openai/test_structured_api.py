@@ -157,7 +157,7 @@ def test_a_tool_that_must_be_called_gives_the_answer_its_form(
     assert "(call_0)+" in str(many.grammar) and "(call_0)+" not in str(one.grammar)
 
 
-def test_beside_tools_the_answer_is_calls_or_has_its_form(
+def test_with_tools_the_answer_is_calls_or_has_its_form(
     server: Served, seen: list[Request]
 ) -> None:
     for form in ({"response_format": {"type": "json_object"}}, {"guided_choice": ["a"]}):

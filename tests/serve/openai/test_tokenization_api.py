@@ -17,8 +17,8 @@ def test_a_prompt_is_tokenized_in_vllms_form(fake: Served) -> None:
     body = {"model": "fake", "prompt": "abc", "add_special_tokens": False}
     answer = fake.http.post("/tokenize", json=body).json()
     assert answer == {"tokens": [97, 98, 99], "count": 3, "max_model_len": 256, "token_strs": None}
-    told = fake.http.post("/tokenize", json=body | {"return_token_strs": True}).json()
-    assert told["token_strs"] == ["a", "b", "c"]
+    tokenized = fake.http.post("/tokenize", json=body | {"return_token_strs": True}).json()
+    assert tokenized["token_strs"] == ["a", "b", "c"]
 
 
 def test_messages_are_tokenized_as_the_chat_endpoint_runs_them(fake: Served) -> None:

@@ -29,13 +29,13 @@ def rows() -> list[str]:
     passes: dict[str, dict[str, str]] = {}
     for place, neutral in PLACES.items():
         for name, values in neutral.items():
-            told = ", ".join(f"`{json.dumps(v)}`" for v in values if v is not None)
-            passes.setdefault(name, {})[place] = told
-    for told in passes.values():
-        assert len(set(told.values())) == 1, told
+            sets = ", ".join(f"`{json.dumps(v)}`" for v in values if v is not None)
+            passes.setdefault(name, {})[place] = sets
+    for sets in passes.values():
+        assert len(set(sets.values())) == 1, sets
     return [
-        f"| `{name}` | {', '.join(told)} | {next(iter(told.values()))} | {INSTEAD.get(name, '')} |"
-        for name, told in passes.items()
+        f"| `{name}` | {', '.join(sets)} | {next(iter(sets.values()))} | {INSTEAD.get(name, '')} |"
+        for name, sets in passes.items()
     ]
 
 

@@ -159,7 +159,7 @@ def test_what_can_not_be_done_is_400_that_names_it(
     assert naming in answer.json()["error"]["message"]
 
 
-def test_synthetic_acceptance_is_stamped(serve) -> None:
+def test_synthetic_acceptance_is_marked(serve) -> None:
     server = serve(FakeEngine(synthetic_acceptance_length=2.5))
     assert ask(server, text="a")["synthetic_acceptance_length"] == 2.5
     assert events(server, text="a")[0]["synthetic_acceptance_length"] == 2.5
@@ -175,16 +175,16 @@ def test_log_probabilities_are_those_of_completions(server: Served, start: int) 
     plain = {"prompt": prompt, "temperature": 0.8, "max_tokens": 6, "seed": 5}
     plain |= {"echo": True, "logprobs": 2, "return_token_ids": True}
     choice = server.http.post("/v1/completions", json=plain).json()["choices"][0]
-    told = choice["logprobs"]
+    logprobs = choice["logprobs"]
     assert ids == choice["token_ids"]
     rows = meta["input_token_logprobs"] + meta["output_token_logprobs"]
-    values = told["token_logprobs"][start:]
+    values = logprobs["token_logprobs"][start:]
     assert [row[0] for row in rows] == [None, *values[1:]]
     assert [row[1] for row in rows] == prompt[start:] + ids
-    assert [row[2] for row in rows] == told["tokens"][start:]
+    assert [row[2] for row in rows] == logprobs["tokens"][start:]
     tops = meta["input_top_logprobs"] + meta["output_top_logprobs"]
     assert tops[0] is None and all(len(top) == 2 for top in tops[1:])
-    for top, texts in zip(tops[1:], told["top_logprobs"][start + 1 :], strict=True):
+    for top, texts in zip(tops[1:], logprobs["top_logprobs"][start + 1 :], strict=True):
         assert top[0][0] >= top[1][0]
         assert all(texts[text] >= value for value, _, text in top)
     assert "input_token_logprobs" not in ask(server, sampling, input_ids=prompt)["meta_info"]

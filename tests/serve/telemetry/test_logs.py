@@ -42,8 +42,8 @@ def test_a_request_is_one_line_with_its_counts_and_times(logged, stream: bool) -
     wait_for(lines)
     (line,) = lines()
     assert line["request_id"] == answer.headers["X-Request-ID"]
-    told = {name: line[name] for name in ("method", "path", "status", "level", "finish_reason")}
-    assert told == {
+    shown = {name: line[name] for name in ("method", "path", "status", "level", "finish_reason")}
+    assert shown == {
         "method": "POST",
         "path": "/v1/completions",
         "status": 200,
@@ -131,12 +131,15 @@ def test_a_request_is_a_span_with_the_names_for_generative_ai_under_its_callers(
     assert span.name == "text_completion fake"
     assert span.context is not None and span.parent is not None
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (trace, parent)
-    told = dict(span.attributes or {})
-    assert told["gen_ai.operation.name"] == "text_completion"
-    assert told["gen_ai.request.id"] == "abc" and told["gen_ai.request.model"] == "fake"
-    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (6, 6)
-    assert told["gen_ai.response.finish_reasons"] == ("length",)
-    first = told["gen_ai.latency.time_to_first_token"]
+    attributes = dict(span.attributes or {})
+    assert attributes["gen_ai.operation.name"] == "text_completion"
+    assert attributes["gen_ai.request.id"] == "abc" and attributes["gen_ai.request.model"] == "fake"
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (
+        6,
+        6,
+    )
+    assert attributes["gen_ai.response.finish_reasons"] == ("length",)
+    first = attributes["gen_ai.latency.time_to_first_token"]
     duration = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
     assert isinstance(first, float) and 0.01 < first < duration
     assert "secret" not in span.to_json()
