@@ -38,7 +38,7 @@ COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {
     # launch of their own; hipBLASLt takes one launch, and adds the residual in it.
     # XLA counts a donated pool that is written in place once more, finds that pools which fill the
     # memory do not fit, and would compute results again to make room: 1,800 operations of a round.
-    # So it may use a hundred times what is left beside arguments.
+    # So it may use a hundred times what arguments leave.
     "gfx": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_memory_limit_slop_factor": "10000"},
 }
 """Of XLA, by the beginning of the architecture's name."""

@@ -1,4 +1,4 @@
-"""Kernels with a program a row, alone in a launch or beside another kernel's programs."""
+"""Kernels with a program a row, alone in a launch or with another kernel's programs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Tiles that were measured to be best, beside what was measured; heuristics where nothing was.
+"""Measured tiles with their times; heuristics where nothing was measured.
 
 An operation ends its choice of tiles with `return tuned("fp8_matmul", key, Tiles(...))`: the key
 says what the choice depends on, the tiles are what the heuristic says. `tuned/<arch>.json` holds

@@ -12,7 +12,7 @@ def add_norm(
     *,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "*rows hidden"], Float[Array, "*rows hidden"]]:
-    """x + added, and that normed: what goes on beside a block of a model and what goes into it.
+    """x + added, and that normed: what goes past a block of a model and what goes into it.
 
     Both have x's dtype, which added has too; the norm sees the rounded sum, as `rms_norm` would.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.

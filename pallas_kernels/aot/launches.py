@@ -1,4 +1,4 @@
-"""What a compiled program launches, in order: the cost that a small batch pays beside its bytes."""
+"""What a compiled program launches, in order: what a small batch pays besides its bytes."""
 
 import re
 from collections.abc import Sequence

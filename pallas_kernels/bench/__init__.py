@@ -1,1 +1,1 @@
-"""Times the kernels on the GPU that is there, beside its ceilings and what others make of it."""
+"""Times the kernels on the GPU that is there, against its ceilings and other libraries."""

@@ -49,7 +49,7 @@ def choose_tiles(
     narrowest = 32 if None in formats else 16
     columns = next((c for c in (64, 32) if c <= outputs * hit // _PROGRAMS), 16)
     names = [f"{f.weights} {f.activations}" if f else "plain" for f in formats]
-    weights = " beside ".join(dict.fromkeys(names))
+    weights = " and ".join(dict.fromkeys(names))
     key = f"{weights} rows {rows} tiles {hit} inputs {inputs} outputs {outputs}"
     heuristic = ExpertTiles(max(columns, narrowest), BLOCK // 2 if wide else BLOCK)
     tiles = tuned(operation, key + " float32" * wide, heuristic)

@@ -38,7 +38,7 @@ def e8m0(exponent: UInt8[Array, "rows groups"]) -> Float[Array, "rows groups"]:
 
 
 def per_value(scale: Num[Array, "rows groups"]) -> Num[Array, "rows values"]:
-    """A group's scale beside each of its values."""
+    """A group's scale for each of its values."""
     rows, groups = scale.shape
     wide = jnp.broadcast_to(scale[:, :, None], (rows, groups, GROUP))
     return wide.reshape(rows, groups * GROUP)

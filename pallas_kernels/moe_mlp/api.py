@@ -25,7 +25,7 @@ def moe_mlp(
     experts: a stack [experts, in, out] of each matrix; of the experts that a device has, beginning
     with `first` (None: it has all), or of a part of each: the result is then what this device adds
     to the sum over all. shared: one matrix [in, out] each. They may be quantised.
-    Where a kernel can, it quantises x beside the choice, and the shared expert runs in the launches
+    Where a kernel can, it quantises x in the router's launch, and the shared expert runs in those
     of the routed ones. Raises ValueError on shapes that do not fit.
     """
     gate = experts.gate

@@ -9,7 +9,7 @@ FP8_MAX = 448.0
 def contain_spoiled(
     keys: Float[Array, "batch q_len *key"], values: Float[Array, "batch q_len *value"]
 ) -> Float[Array, "batch q_len *value"]:
-    """Values to cache beside these keys: zeros where the row's input was not finite.
+    """Values to cache with these keys: zeros where the row's input was not finite.
 
     Such a row's keys are NaN throughout, as is all that is projected from it, so a query that sees
     it gets NaN from its score. One that doesn't, an earlier row of the same chain, is left alone:

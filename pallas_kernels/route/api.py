@@ -22,7 +22,7 @@ def route(
     on ties, and weighs them with their scores; the bias never enters a weight. The tile map is the
     one that `grouped_mlp` makes of these ids, None where it has to.
     x, format: what the experts will multiply and how their weights are stored. The choice is the
-    work of few programs; others beside it quantise x, where the format says so.
+    work of few programs; others of its launch quantise x, where the format says so.
     held: a device's experts, if it has not all; ids and map count from the first of them.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """

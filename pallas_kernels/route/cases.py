@@ -24,13 +24,13 @@ def cases() -> list[Case]:
         _case(stack, format, tokens)
         for stack in EXPERTS
         if stack.name.endswith("@tp8")
-        for format in (None, *_beside(stack))
+        for format in (None, *_quantised(stack))
         for tokens in (*DECODE_ROWS, MOST_DECODE_ROWS)
     ]
 
 
-def _beside(stack: ExpertStack) -> list[QuantFormat]:
-    """What quantises the experts' rows beside it."""
+def _quantised(stack: ExpertStack) -> list[QuantFormat]:
+    """The formats whose rows are quantised in its launch."""
     formats = KIMI if stack.name.startswith("kimi") else MINIMAX
     return [format for format in formats if format and format.activations != "none"]
 

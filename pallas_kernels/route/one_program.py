@@ -16,7 +16,7 @@ from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
-from pallas_kernels.route.quantising_launch import launch_beside_rows
+from pallas_kernels.route.quantising_launch import launch_with_rows
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import scatter, store
 
@@ -40,7 +40,7 @@ def route(
     """See `pallas_kernels.route.api.route`."""
     tokens, rows = len(logits), row_tile(len(logits), options.top_k, held.experts)
     map_out = map_shapes(tokens * options.top_k, held.experts, rows)
-    (ids, weights, tiles), quantised = launch_beside_rows(
+    (ids, weights, tiles), quantised = launch_with_rows(
         partial(_route, options=options, held=held.experts, tile_rows=rows),
         (logits, bias, held.first),
         (*choice_shapes(tokens, options.top_k), map_out),

@@ -16,7 +16,7 @@ from pallas_kernels.tile_product import Operand
 from pallas_kernels.triton import launch, whole
 
 
-def launch_beside_rows(
+def launch_with_rows(
     body: Callable[[Array, Any, Any], None],
     arrays: Any,
     out_shape: Any,
@@ -28,22 +28,22 @@ def launch_beside_rows(
 ) -> tuple[Any, Operand | None]:
     """What body(program, refs of arrays, refs of out_shape) writes in this many programs, and the
     rows of x as experts in this format multiply them, None where those stay as they are."""
-    beside = None if x is None else row_kernel(x, format)
-    x, quantised = (None, None) if beside is None else (x, Operand(*beside.out))
+    quantiser = None if x is None else row_kernel(x, format)
+    x, quantised = (None, None) if quantiser is None else (x, Operand(*quantiser.out))
     own_row = partial(row_block, row=lambda program: jnp.maximum(program - programs, 0))
 
     def kernel(arrays: Any, x: Any, out: Any, rows: Any) -> None:
         """Grid: programs of the body, then one for each row of x. Blocks: arrays and out whole, x
         and rows a row. Limit: the body's registers. Units: those of body and `row_kernel`."""
         program = pl.program_id(0)
-        if beside is None:
+        if quantiser is None:
             body(program, arrays, out)
             return
         # As two `pl.when` 64 tokens in one program spill a register.
         jax.lax.cond(
             program < programs,
             lambda: body(program, arrays, out),
-            partial(beside.body, x, *jax.tree.leaves(rows)),
+            partial(quantiser.body, x, *jax.tree.leaves(rows)),
         )
 
     return launch(

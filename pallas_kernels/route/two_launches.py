@@ -16,7 +16,7 @@ from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
-from pallas_kernels.route.quantising_launch import launch_beside_rows
+from pallas_kernels.route.quantising_launch import launch_with_rows
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import launch, load, scatter, store, whole
 
@@ -40,7 +40,7 @@ def route(
     tokens, experts = logits.shape
     block = min(16, _SCORES // pl.next_power_of_2(experts))
     blocks = pl.cdiv(tokens, block)
-    (ids, weights, counts), quantised = launch_beside_rows(
+    (ids, weights, counts), quantised = launch_with_rows(
         partial(_choose, options=options, block=block),
         (logits, bias, held.first),
         (

@@ -53,9 +53,9 @@ def test_a_permuted_batch_and_a_spoiled_neighbour_leave_every_rows_bits() -> Non
     spoiled = q.copy()
     spoiled[2] = np.nan
     others = np.array([0, 1, 3, 4])
-    beside = run((spoiled, kernel, cos, sin), "pallas")
-    np.testing.assert_array_equal(beside[0][others], latent[others])
-    np.testing.assert_array_equal(beside[1][others], rope[others])
+    found = run((spoiled, kernel, cos, sin), "pallas")
+    np.testing.assert_array_equal(found[0][others], latent[others])
+    np.testing.assert_array_equal(found[1][others], rope[others])
 
 
 @pytest.mark.usefixtures("no_jaxtyping")

@@ -1,4 +1,4 @@
-"""The experts' GPU kernels, interpreted: every format against the contract, and the laws of rows.
+"""The experts' GPU kernels, interpreted: every format against the contract; independent rows.
 
 Sizes are multiples of no tile: 160 inputs and 96 columns against steps of 128 and tiles of 64.
 """
@@ -111,7 +111,7 @@ def test_a_shared_expert_of_a_routed_ones_shape_joins_them(
 def test_a_shared_expert_that_devices_cut_alone_joins(
     shared: QuantFormat | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """128 columns beside routed experts of 288."""
+    """128 columns with routed experts of 288."""
     rng, (x, *_, ids, weights) = np.random.default_rng(5), make_inputs(None, tokens=5)
     wide, narrow = (EXPERTS, HIDDEN, 288), (EXPERTS, 288, HIDDEN)
     stacks = [jnp.asarray(rng.normal(size=s) / 8, jnp.float32) for s in (wide, wide, narrow)]
@@ -157,11 +157,11 @@ def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: Quan
     assert np.isnan(got).all(1).sum() == 1
 
 
-LAWS = [None, QuantFormat("int4_channel", "int8_token")]
+INDEPENDENT = [None, QuantFormat("int4_channel", "int8_token")]
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("format", LAWS)
+@pytest.mark.parametrize("format", INDEPENDENT)
 def test_a_row_keeps_its_bits_wherever_and_beside_whomever_it_is(
     format: QuantFormat | None,
 ) -> None:

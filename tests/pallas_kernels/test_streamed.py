@@ -1,4 +1,4 @@
-"""Products by streams: beside float64, and that no matrix of a stack is copied for them."""
+"""Products by streams: against float64, and that no matrix of a stack is copied for them."""
 
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ PTPC = QuantFormat("fp8_channel", "fp8_token")
 
 
 def quantized_mlp() -> MLP:
-    """One quantised kernel, drawn at random, beside two plain ones."""
+    """One quantised kernel, drawn at random, with two plain ones."""
     mlp = MLP(32, 48, rngs=nnx.Rngs(0), dtype=jnp.float32)
     quantize_structure(mlp, {"down_proj.kernel": PTPC})
     kernel = mlp.down_proj.kernel

@@ -1,4 +1,4 @@
-"""A job for worker processes that ends as it is told."""
+"""A job for worker processes that ends as its argument says."""
 
 import os
 import signal
