@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from eagle3_jax.models.kimi import KimiTarget as KimiTarget
     from eagle3_jax.models.minimax import MiniMaxTarget as MiniMaxTarget
     from eagle3_jax.models.target import Target as Target
-    from eagle3_jax.sampling_params import SamplingParams as SamplingParams
-    from eagle3_jax.structured_outputs import StructuredOutputs as StructuredOutputs
+    from eagle3_jax.sampling.params import SamplingParams as SamplingParams
+    from eagle3_jax.sampling.structured_outputs import StructuredOutputs as StructuredOutputs
 
 __getattr__ = lazy_names(
     __name__,
@@ -31,7 +31,7 @@ __getattr__ = lazy_names(
         "eagle3_jax.models.kimi": ("KimiTarget",),
         "eagle3_jax.models.minimax": ("MiniMaxTarget",),
         "eagle3_jax.models.target": ("Target",),
-        "eagle3_jax.sampling_params": ("SamplingParams",),
-        "eagle3_jax.structured_outputs": ("StructuredOutputs",),
+        "eagle3_jax.sampling.params": ("SamplingParams",),
+        "eagle3_jax.sampling.structured_outputs": ("StructuredOutputs",),
     },
 )

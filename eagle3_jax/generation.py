@@ -9,7 +9,7 @@ from eagle3_jax.engine.request import FinishReason
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 MAX_BATCH = 8
 LENGTH_STEP = 128

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from eagle3_jax.engine import Engine, EngineConfig
-from eagle3_jax.engine.program_call import Peers
+from eagle3_jax.engine.programs.call import Peers
 from serve.app import create_app
 from serve.asgi.descriptors import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from eagle3_jax.engine.programs import compile_program
+from eagle3_jax.engine.programs.compiled import compile_program
 from pallas_kernels.aot.compile import rocm_is_installed
 from pallas_kernels.dispatch import prefer
 

@@ -9,7 +9,7 @@ from typing import Any
 from convert.load import load_draft, load_target
 from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.generation import Generation, generate
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
-from eagle3_jax.engine.kv_scales import KVScales
+from eagle3_jax.engine.adaptive.batch_size_table import BatchSizeTable, check_table, expand_table
+from eagle3_jax.engine.kv.scales import KVScales
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
-from eagle3_jax.speculative.tree_shape import tree_shape
+from eagle3_jax.speculative.tree.shape import tree_shape
 from eagle3_jax.speculative.widths import Widths
 
 MAX_SPECULATIVE_TOKENS = 8
@@ -32,7 +32,7 @@ class EngineConfig:
     kernels: the implementation that operations run as, None for the device's own (see
     pallas_kernels.dispatch).
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
-    eagle3_jax.speculative.tree_shape), num_speculative_tokens levels deep; topk 1 is a chain.
+    eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
     """
 

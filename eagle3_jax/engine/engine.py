@@ -10,18 +10,23 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.choose_k import ChosenK, FixedChooser, GoodputChooser
+from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.executor import Progress
-from eagle3_jax.engine.grammar import NO_GRAMMARS, GrammarCompiler, Matcher, load_grammars
-from eagle3_jax.engine.kv_peaks import KVPeaks
-from eagle3_jax.engine.masking import Masking
-from eagle3_jax.engine.program_call import Peers
+from eagle3_jax.engine.grammars.interface import (
+    NO_GRAMMARS,
+    GrammarCompiler,
+    Matcher,
+    load_grammars,
+)
+from eagle3_jax.engine.grammars.masking import Masking
+from eagle3_jax.engine.grammars.split_round import run_split_round, with_masks
+from eagle3_jax.engine.kv.peaks import KVPeaks
+from eagle3_jax.engine.programs.call import Peers
+from eagle3_jax.engine.programs.executor import Progress
+from eagle3_jax.engine.programs.runner import ProgramOutput, RowReport, Runner
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
-from eagle3_jax.engine.runner import ProgramOutput, RowReport, Runner
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
-from eagle3_jax.engine.split_round import run_split_round, with_masks
 from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft

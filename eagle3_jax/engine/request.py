@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.grammar import CompiledGrammar
+from eagle3_jax.engine.grammars.interface import CompiledGrammar
 from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 BARS_EVERY_TOKEN = "the request's options bar every token"
 GRAMMAR_FAILED = "structured_outputs are too complex to go on"

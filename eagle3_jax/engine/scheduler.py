@@ -4,8 +4,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.pages import PagePool
-from eagle3_jax.engine.prefix_cache import PrefixCache
+from eagle3_jax.engine.kv.pages import PagePool
+from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.sequence import Sequence, Status
 
 

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.grammar import Matcher
+from eagle3_jax.engine.grammars.interface import Matcher
 from eagle3_jax.engine.logprobs import LogprobRows, LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
-from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
-from eagle3_jax.sampling_limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
+from eagle3_jax.sampling.limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
+from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
 
 FAILURES = {
     NOT_FINITE: "the model's logits are not finite",

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.collectives import Axis, all_columns, num_devices
-from eagle3_jax.noise import Stream
-from eagle3_jax.sampling import draw, probabilities, process_logits
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.noise import Stream
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import draw, probabilities, process_logits
 from eagle3_jax.vocabulary import own_columns
 
 

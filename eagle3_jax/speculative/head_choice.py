@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.collectives import Axis
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.logit_control_rows import NO_TOKEN, TokenBiases
 from pallas_kernels import logits_argmax
 from pallas_kernels.dispatch import candidates
@@ -27,7 +27,7 @@ def choose_in_kernel(
     *,
     axis: Axis = None,
 ) -> Int[Array, "batch rows"]:
-    """The token of `eagle3_jax.sampling.sample` without its top-k and top-p, which need the row.
+    """The token of `sampling.sampler.sample` without its top-k and top-p, which need the row.
 
     A draft that they would bar is a lost draft and never a wrong token: the target does not pick
     it. The target's own rows come here only where neither does anything. Logits that are not all

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.collectives import Axis, first_column
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.logit_control_rows import ANY_TOKEN, NO_TOKEN, LogitControls
 from eagle3_jax.vocabulary import column_ids, own_columns
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from eagle3_jax.speculative.tree_shape import TreeShape
+from eagle3_jax.speculative.tree.shape import TreeShape
 
 RejectionSampleMethod = Literal["coupled", "standard", "synthetic"]
 METHODS: tuple[RejectionSampleMethod, ...] = get_args(RejectionSampleMethod)

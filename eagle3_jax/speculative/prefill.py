@@ -8,17 +8,17 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import view_pages
 from eagle3_jax.collectives import Axis
-from eagle3_jax.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import nan_if_nonfinite, sample
+from eagle3_jax.sampling.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
+from eagle3_jax.sampling.sampler import nan_if_nonfinite, sample
+from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_control_rows import LogitControls, open_controls
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import is_stop
-from eagle3_jax.token_mask import mask_logits
 
 PROMPT_ROWS = 16
 """Rows of a prompt whose logits are held together: 10 MB at 163,840 ids."""

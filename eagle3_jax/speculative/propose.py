@@ -7,13 +7,13 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.sampling import sample
+from eagle3_jax.sampling.sampler import sample
+from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.head_choice import choose_in_kernel, chooses_in_kernel
 from eagle3_jax.speculative.logit_control_rows import LogitControls, TokenBiases
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.state import SlotRows
-from eagle3_jax.token_mask import mask_logits
 
 
 def propose(
@@ -32,7 +32,7 @@ def propose(
 ) -> tuple[Drafts, tuple[KVPool, ...]]:
     """Returns k drafts a row and the draft's pools.
 
-    masks: which tokens the first draft may be, a bit each (eagle3_jax.token_mask).
+    masks: which tokens the first draft may be, a bit each (eagle3_jax.sampling.token_mask).
     with_probs: for rejection sampling, which needs noise of the draft's own and the probabilities
     it drew from, split over target_axis. biases: of rows without other logit controls, where the
     head's kernel chooses.

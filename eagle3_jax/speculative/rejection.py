@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from eagle3_jax.collectives import Axis, all_max
-from eagle3_jax.noise import Stream, uniform
-from eagle3_jax.sampling import draw, probabilities, process_logits
+from eagle3_jax.sampling.noise import Stream, uniform
+from eagle3_jax.sampling.sampler import draw, probabilities, process_logits
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts

@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool, view_pages
 from eagle3_jax.collectives import Axis
-from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import nan_if_nonfinite
+from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
+from eagle3_jax.sampling.sampler import nan_if_nonfinite
+from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_controls import control_logits
@@ -30,7 +31,6 @@ from eagle3_jax.speculative.synthetic import accept_at_rates, verify_synthetic
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import VerifyResult, accept_equal, num_valid_drafts, verify
 from eagle3_jax.speculative.widths import Widths
-from eagle3_jax.token_mask import mask_logits
 
 
 def speculative_round(
@@ -114,8 +114,8 @@ def verify_round(
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """The target's half of a round: verify, decide, commit.
 
-    masks: which tokens may come at each row's position, a bit each; see eagle3_jax.token_mask; only
-    in a full round.
+    masks: which tokens may come at each row's position, a bit each (sampling.token_mask); only in a
+    full round.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths)
     with jax.named_scope("verify"):

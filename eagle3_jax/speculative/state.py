@@ -11,8 +11,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool
-from eagle3_jax.sampling_limits import MAX_STOP_IDS
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.limits import MAX_STOP_IDS
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.widths import Widths
 
@@ -67,7 +67,7 @@ class PrefillChunk:
     start: position of the first; length: how many of them are real; last: the prompt ends here.
     slot, max_len, num_drafts, options [1, ...]: the row to open when the prompt is complete.
     logit_controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
-    mask: which tokens may be sampled, a bit each (eagle3_jax.token_mask), None in the lean program
+    mask: which tokens may be sampled, a bit each (sampling.token_mask), None in the lean program
     too.
     """
 

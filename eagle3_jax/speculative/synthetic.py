@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.collectives import Axis
-from eagle3_jax.noise import Stream, uniform
-from eagle3_jax.sampling import sample
+from eagle3_jax.sampling.noise import Stream, uniform
+from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts
 from eagle3_jax.vocabulary import value_at

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Variant(Enum):
-    """LEAN: the options that every row has (eagle3_jax.sampling_rows).
+    """LEAN: the options that every row has (eagle3_jax.sampling.rows).
 
     FULL: logit controls (eagle3_jax.speculative.logit_controls) and logprobs too.
     ARGMAX: tokens are chosen in the head's kernel and no logits are written: of the options only

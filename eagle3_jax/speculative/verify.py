@@ -1,8 +1,8 @@
 """Decide which drafts the target would have picked itself. No model, no cache.
 
 The coupled method: a draft is accepted iff it equals the target's own choice at that position, at
-any temperature: both use the same noise (see eagle3_jax.sampling), so what is emitted depends on
-the target alone. What every method shares is here too.
+any temperature: both use the same noise (sampling.sampler), so what is emitted depends on the
+target alone. What every method shares is here too.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.collectives import Axis
-from eagle3_jax.sampling import sample
+from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.state import SlotRows
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
-from eagle3_jax.sampling_limits import MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
+from eagle3_jax.sampling.limits import MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
 from serve.asgi.errors import invalid_option
 
 MOST_ENTRIES = {

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from eagle3_jax.structured_outputs import WHITESPACE
+from eagle3_jax.sampling.structured_outputs import WHITESPACE
 from serve.chat_format.tool import ToolSpec
 
 OPTIONS = {"x-guidance": {"whitespace_pattern": WHITESPACE}}

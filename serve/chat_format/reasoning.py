@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.chat_format.marked_text import Mark, TokenBytes
 from serve.chat_format.reader import END_OF_THINK, THINK
 

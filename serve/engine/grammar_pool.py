@@ -3,8 +3,8 @@
 import asyncio
 from functools import partial
 
-from eagle3_jax.engine.grammar import CompiledGrammar, Grammars, GrammarsBusyError
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.engine.grammars.interface import CompiledGrammar, Grammars, GrammarsBusyError
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.engine.errors import Refused, Unavailable
 from serve.engine.threads import Threads
 

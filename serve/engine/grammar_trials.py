@@ -7,7 +7,12 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from eagle3_jax.engine.grammar import GRAMMAR_BYTES, Footprint, GrammarsBusyError, Vocabulary
+from eagle3_jax.engine.grammars.interface import (
+    GRAMMAR_BYTES,
+    Footprint,
+    GrammarsBusyError,
+    Vocabulary,
+)
 from serve.engine import grammar_process
 
 CPU_SECONDS = 1.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
-from eagle3_jax.engine.executor import Progress
+from eagle3_jax.engine.programs.executor import Progress
 
 
 class EngineLike(Protocol):

@@ -17,7 +17,7 @@ from eagle3_jax.engine import (
     Request,
     RequestOutput,
 )
-from eagle3_jax.engine.executor import Progress
+from eagle3_jax.engine.programs.executor import Progress
 from serve.engine.errors import (
     EngineDead,
     EngineError,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from eagle3_jax.engine import RequestOutput
-from eagle3_jax.engine.executor import Progress
+from eagle3_jax.engine.programs.executor import Progress
 from serve.engine.errors import Refused
 from serve.engine.messages import Add, Cancel, EngineLike, Reset, Stop, settle
 

@@ -21,8 +21,8 @@ from eagle3_jax.engine import (
     Request,
     RequestOutput,
 )
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.synthetic_header import synthetic_field
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import demo_draft_dir, demo_target_dir

@@ -2,7 +2,7 @@
 
 import json
 
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.errors import invalid_request
 from serve.chat_format.format import ChatFormat
 from serve.chat_format.kimi_grammar import OPTIONS

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from eagle3_jax.engine import Logprob
 from eagle3_jax.engine.logprobs import LogprobsOfToken
-from eagle3_jax.sampling_limits import MAX_LOGPROBS
+from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from serve.chat_format.marked_text import TokenBytes
 
 LEAST = -9999.0

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from eagle3_jax.sampling_limits import MAX_LOGPROBS
+from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from serve.asgi.errors import invalid_option
 from serve.openai.structured import StructuredFields
 from serve.openai.tools import ToolFields

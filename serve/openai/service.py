@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.grammar import NO_GRAMMARS, CompiledGrammar
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.engine.grammars.interface import NO_GRAMMARS, CompiledGrammar
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.arrivals import Arrivals
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
 from serve.chat_format.format import PLAIN, ChatReading

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from eagle3_jax.structured_outputs import KINDS, StructuredOutputs
+from eagle3_jax.sampling.structured_outputs import KINDS, StructuredOutputs
 from serve.asgi.errors import invalid_option
 from serve.asgi.first_error import FirstErrorOnly
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import fields
 from typing import Any
 
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.options.serve_options import LOGPROBS_MODES
 
 

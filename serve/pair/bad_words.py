@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from eagle3_jax.sampling_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 
 class Encoder(Protocol):

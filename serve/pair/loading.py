@@ -16,8 +16,8 @@ from convert.load import outline_draft, outline_target
 from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
-from eagle3_jax.engine.initial_state import state_shapes
-from eagle3_jax.engine.program_call import Peers
+from eagle3_jax.engine.programs.call import Peers
+from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

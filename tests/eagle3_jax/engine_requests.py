@@ -5,7 +5,7 @@ from dataclasses import replace
 from tiny import VOCAB
 
 from eagle3_jax.engine import Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 KINDS = (

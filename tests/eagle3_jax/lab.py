@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.cache import KVPool, rows_and_scale
-from eagle3_jax.engine.packing import empty_chunk
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.sampling_limits import MAX_STOP_IDS
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.engine.programs.packing import empty_chunk
+from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.sampling.limits import MAX_STOP_IDS
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.widths import Widths
 from serve.bench.common.engine_programs import EnginePrograms

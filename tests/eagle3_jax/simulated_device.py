@@ -18,7 +18,7 @@ import pytest
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.engine import MOST_CHUNKS
-from eagle3_jax.engine.runner import RowReport
+from eagle3_jax.engine.programs.runner import RowReport
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.text import Tokenizer

@@ -10,7 +10,7 @@ from tolerances import CLEAR_MARGIN
 from convert import load_draft, load_target
 from eagle3_jax.generation import expand, generate
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 

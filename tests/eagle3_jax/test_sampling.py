@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eagle3_jax.sampling import gumbel, process_logits, sample
-from eagle3_jax.sampling_limits import MAX_STOP_IDS
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.limits import MAX_STOP_IDS
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import gumbel, process_logits, sample
 
 SAMPLE = jax.jit(sample)
 PROCESS = jax.jit(process_logits)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 
 def test_defaults_are_those_of_vllm():

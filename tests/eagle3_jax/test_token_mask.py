@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.token_mask import mask_logits, mask_words
+from eagle3_jax.sampling.token_mask import mask_logits, mask_words
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 163_840])

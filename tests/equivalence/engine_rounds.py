@@ -12,10 +12,12 @@ from cache_free import Round, speculate
 from oracle_files import golden_json
 from tolerances import CLEAR_MARGIN
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, executor, programs
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs import compiled as programs
+from eagle3_jax.engine.programs import executor
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative import round as round_module
 
 

@@ -10,7 +10,7 @@ from oracle_files import golden_json
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative import tree_round
+from eagle3_jax.speculative.tree import round as tree_round
 
 STEPS, TOPK, NODES = 3, 4, 12
 SETTING = "steps3_topk4_tokens12"

@@ -10,10 +10,10 @@ import pytest
 from test_fp8_matmul import rows
 from test_quantized import random_array
 
-from eagle3_jax.sampling import NO_CANDIDATE as SAMPLER_NO_CANDIDATE
-from eagle3_jax.sampling import NOT_FINITE as SAMPLER_NOT_FINITE
-from eagle3_jax.sampling import sample
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import NO_CANDIDATE as SAMPLER_NO_CANDIDATE
+from eagle3_jax.sampling.sampler import NOT_FINITE as SAMPLER_NOT_FINITE
+from eagle3_jax.sampling.sampler import sample
 from pallas_kernels import QuantFormat, gpu, logits_argmax
 from pallas_kernels.logits_argmax import ArgmaxOptions
 from pallas_kernels.logits_argmax.options import NO_CANDIDATE, NOT_FINITE

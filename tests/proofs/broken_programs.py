@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_jax.engine.programs import compile_program
+from eagle3_jax.engine.programs.compiled import compile_program
 
 
 def compile_rounds_anew(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from eagle3_jax.collectives import Axis
-from eagle3_jax.noise import Stream
-from eagle3_jax.sampling import probabilities, process_logits
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.noise import Stream
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import probabilities, process_logits
 from eagle3_jax.speculative import rejection
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection

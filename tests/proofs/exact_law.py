@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 CUT_TOLERANCE = 1e-3
 """Float32 sums over a large vocabulary may move a cut by so much of a score."""

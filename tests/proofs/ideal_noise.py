@@ -34,7 +34,7 @@ class IdealNoise:
         return (-np.log(-np.log(middles))).astype(np.float32)
 
     def gumbel(self) -> Callable[[Array, Array, Array], Array]:
-        """Stands in for eagle3_jax.sampling.gumbel; a row's seed is its whole outcome.
+        """Stands in for eagle3_jax.sampling.sampler.gumbel; a row's seed is its whole outcome.
 
         Positions past the last repeat it: nothing that counts is drawn there.
         """

@@ -13,8 +13,8 @@ import pytest
 from jaxtyping import Array
 
 from eagle3_jax.collectives import Axis
-from eagle3_jax.noise import Stream
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.noise import Stream
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative import drafts, rejection
 
 OWN = 0
@@ -43,7 +43,7 @@ class IdealStreams:
             monkeypatch.setattr(module, "draw", self.draw)
 
     def uniform(self, seed: Array, positions: Array) -> Array:
-        """Stands in for eagle3_jax.noise.uniform: the middle of a part."""
+        """Stands in for eagle3_jax.sampling.noise.uniform: the middle of a part."""
         return self._middle(seed[:, None], positions)
 
     def draw(
@@ -56,7 +56,7 @@ class IdealStreams:
         token_ids: Array | None = None,
         axis: Axis = None,
     ) -> Array:
-        """Stands in for eagle3_jax.sampling.draw: the id that a part of [0, 1) falls on."""
+        """Stands in for eagle3_jax.sampling.sampler.draw: the id that a part of [0, 1) falls on."""
         assert axis is None, "laws are whole here"
         weights = jnp.exp(scores - scores.max(-1, keepdims=True))
         best = jnp.arange(scores.shape[-1]) == scores.argmax(-1)[..., None]

@@ -10,7 +10,7 @@ import numpy as np
 from tree_decoding import PROMPT
 from tree_model import TreeModel
 
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 
 DrawWithLaw = Callable[..., tuple[jax.Array, jax.Array]]

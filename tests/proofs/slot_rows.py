@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.packing import pack_options
+from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.state import SlotRows
 
 ROOM = 100_000

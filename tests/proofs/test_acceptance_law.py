@@ -9,8 +9,8 @@ import pytest
 from exact_law import exact_law
 from slot_rows import option_rows
 
-from eagle3_jax.sampling import sample
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.sampler import sample
 
 VOCAB, DRAWS = 50, 20_000
 OPTIONS = SamplingParams(temperature=1.0, seed=11)

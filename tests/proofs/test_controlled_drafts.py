@@ -10,10 +10,11 @@ from broken_programs import compile_rounds_anew
 from driving import drive, sizes
 from tiny import VOCAB
 
-from eagle3_jax.engine import Engine, Request, executor
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.programs import executor
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative import propose
 
 STRONG: dict[str, dict[str, Any]] = {

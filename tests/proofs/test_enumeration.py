@@ -16,8 +16,8 @@ from slot_rows import option_rows
 from tree_decoding import PROMPT, Decoder, Verify, repeated, strings_of, with_seeds
 from tree_model import TreeModel, all_strings
 
-from eagle3_jax import sampling
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling import sampler as sampling
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.verify import verify
 
 VOCAB = 4

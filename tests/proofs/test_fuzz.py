@@ -18,7 +18,8 @@ from tiny import MINIMAX, reduced_draft, tiny_draft, tiny_target
 from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves, random_requests
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, executor
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs import executor
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative import round as round_module

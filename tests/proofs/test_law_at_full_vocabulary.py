@@ -11,9 +11,9 @@ import pytest
 from exact_law import check_draws
 from slot_rows import option_rows
 
-from eagle3_jax.sampling import process_logits, sample
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import process_logits, sample
 from pallas_kernels import noise
 
 pytestmark = pytest.mark.optimised

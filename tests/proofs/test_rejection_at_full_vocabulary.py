@@ -12,8 +12,8 @@ from exact_law import check_draws
 from slot_rows import decoding_rows, option_rows
 from test_law_at_full_vocabulary import VOCAB, logits_of_a_model
 
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 

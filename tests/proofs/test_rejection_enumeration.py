@@ -20,8 +20,8 @@ from slot_rows import option_rows
 from tree_decoding import PROMPT, Decoder, Verify, strings_of, with_seeds
 from tree_model import ThirdsModel
 
-from eagle3_jax.noise import Stream
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.noise import Stream
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.drafts import draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 

@@ -14,11 +14,12 @@ from driving import Answer, drive, sizes
 from poison import Poison
 from tiny import VOCAB
 
-from eagle3_jax.engine import Engine, EngineConfig, Request, executor
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs import executor
 from eagle3_jax.layers import gqa, mla
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 KINDS = (
     SamplingParams(temperature=0.0),

@@ -15,11 +15,11 @@ from test_enumeration import OPTIONS
 from tree_decoding import PROMPT, Decoder, repeated
 from tree_model import TreeModel
 
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.state import SlotRows
-from eagle3_jax.speculative.tree import Tree, place_nodes
-from eagle3_jax.speculative.tree_propose import child_log_probs
-from eagle3_jax.speculative.tree_verify import Walk, walk
+from eagle3_jax.speculative.tree.nodes import Tree, place_nodes
+from eagle3_jax.speculative.tree.propose import child_log_probs
+from eagle3_jax.speculative.tree.verify import Walk, walk
 
 VOCAB, LEVELS, NODES, TREES, SEEDS = 4, 3, 10, 250, 3
 ROOM = 99

@@ -8,7 +8,7 @@ from driving import Answer, drive
 from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 STOPS = ["ab", "c", "é", "aab", "中a"]
 WAVE = 16

@@ -10,8 +10,8 @@ import numpy as np
 from slot_rows import decoding_rows
 from tree_model import TreeModel
 
-from eagle3_jax.sampling import sample
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
-from eagle3_jax.engine.executor import Progress
+from eagle3_jax.engine.programs.executor import Progress
 
 VOCAB_SIZE = 128
 MAX_MODEL_LEN = 256

@@ -14,7 +14,7 @@ import httpx
 import openai
 from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
-from eagle3_jax.engine.grammar import Grammars
+from eagle3_jax.engine.grammars.interface import Grammars
 from serve.app import create_app
 from serve.asgi.descriptors import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, run_to_end

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.acceptance.tasks import ChatMessage, Task
 from serve.bench.common.accept_length import OVERALL, AcceptCounts, AcceptRow, distinct_bigrams
 from serve.bench.common.drive import drive

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.engine.programs import Leaves, PairStructure
-from eagle3_jax.sampling import probabilities, process_logits
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.engine.programs.compiled import Leaves, PairStructure
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.sampler import probabilities, process_logits
 from eagle3_jax.speculative.round import speculative_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct

@@ -7,15 +7,20 @@ import jax
 from jax import Array
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.packing import pack_chunk
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.programs.compiled import (
+    PairStructure,
+    compile_program,
+    flatten_model,
+    shapes_of,
+)
+from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.packing import pack_chunk
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.widths import Widths
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.spread import Spread
 from serve.pair.loading import LoadedPair

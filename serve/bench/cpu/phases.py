@@ -21,11 +21,11 @@ from jax import Array
 
 from eagle3_jax.cache import KVPools
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import Leaves, PairStructure
+from eagle3_jax.engine.programs.compiled import Leaves, PairStructure
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.round import verify_round

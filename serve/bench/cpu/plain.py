@@ -9,7 +9,7 @@ import numpy as np
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.kimi import KimiTarget
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.spread import Spread
 from serve.bench.cpu.bandwidth import ReadBandwidth

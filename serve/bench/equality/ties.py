@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from eagle3_jax import forward
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.logit_controls_packing import pack_controls
-from eagle3_jax.engine.packing import pack_options
+from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
+from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import gumbel, process_logits
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import gumbel, process_logits
 from eagle3_jax.speculative.logit_controls import control_logits
 from serve.bench.equality.routing import router_margins, router_scores
 

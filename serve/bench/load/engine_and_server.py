@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eagle3_jax.engine import Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.load.openai_server import Server
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import arrival_times, send

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from convert.text.tokenizer import load_tokenizer
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.speculative.tree_shape import tree_shape
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.speculative.tree.shape import tree_shape
 from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
 from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.packing import pack_options
+from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
-from eagle3_jax.sampling import sample
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import sample
 from serve.bench.acceptance.probabilities import Acceptance
 from serve.bench.acceptance.recorded_rounds import BATCH, RecordedRounds
 from serve.bench.common.command import finish, given_pair

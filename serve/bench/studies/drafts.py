@@ -15,7 +15,7 @@ from convert.quantize.schemes import scheme_of
 from convert.store.reader import is_store, open_store
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, measure_accept
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions

@@ -16,7 +16,7 @@ from rich.console import Console
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
 from serve.bench.common.drive import Answer, drive

@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.grammar import NO_GRAMMARS
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs
-from eagle3_jax.token_mask import open_masks
+from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.token_mask import open_masks
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
 from serve.bench.common.drive import Answer, drive

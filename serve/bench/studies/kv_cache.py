@@ -14,9 +14,9 @@ from typing import Any
 from rich.console import Console
 
 from eagle3_jax.engine import EngineConfig, KVScales, Request
-from eagle3_jax.engine.kv_peaks import HEADROOM
+from eagle3_jax.engine.kv.peaks import HEADROOM
 from eagle3_jax.engine.logprobs import PromptLogprobs
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, measure_accept
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.initial_state import state_shapes
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import PairStructure, flatten_model, program, shapes_of
+from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
+from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import place
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.initial_state import initial_state
+from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.plan.data.gpus import GIB, Gpu

@@ -21,7 +21,7 @@ from convert.quantize.decode import dequantize
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.generation import Generation, generate
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from pallas_kernels import QuantizedArray
 
 DRAFT, KIMI = ORACLES / "quantizer/source", ORACLES / "kimi_bf16"

@@ -10,7 +10,7 @@ from driving import Answer, drive
 from simulated_device import VOCAB, SimulatedRunner, simulated_engine
 
 from eagle3_jax.engine import Acceptance, Engine, EngineConfig, Request, Round
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 K = 3
 CONFIG = EngineConfig(K, max_model_len=48, max_num_seqs=3, page_size=4)

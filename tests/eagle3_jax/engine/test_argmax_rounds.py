@@ -12,14 +12,14 @@ from driving import Answer, drive, sizes
 from tiny import VOCAB, tiny_target
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.choose_k import GoodputChooser
-from eagle3_jax.engine.grammar import Matcher
-from eagle3_jax.engine.program import ProgramKind, all_programs, has_argmax
-from eagle3_jax.engine.runner import Runner
+from eagle3_jax.engine.adaptive.choose_k import GoodputChooser
+from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.engine.programs.program import ProgramKind, all_programs, has_argmax
+from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from pallas_kernels.dispatch import prefer
 
 FREE: list[dict[str, Any]] = [
@@ -48,7 +48,7 @@ BOUND: list[dict[str, Any]] = [
 
 @pytest.fixture
 def gpu_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eagle3_jax.engine.program.chooses_in_kernel", lambda: True)
+    monkeypatch.setattr("eagle3_jax.engine.programs.program.chooses_in_kernel", lambda: True)
 
 
 def asked(options: list[dict[str, Any]], prefix: str) -> list[Request]:
@@ -122,7 +122,7 @@ def test_a_round_is_timed_as_the_program_that_runs(
     target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
 ) -> None:
     """Of every option alone and beside a free neighbour: a full round's time is no lean one's."""
-    monkeypatch.setattr("eagle3_jax.engine.program.chooses_in_kernel", lambda: in_kernel)
+    monkeypatch.setattr("eagle3_jax.engine.programs.program.chooses_in_kernel", lambda: in_kernel)
     config = sizes(3, adaptive=True, batch_buckets=(1, 4))
     runner, chooser, ran = Runner(target, draft, config), GoodputChooser(config), []
     monkeypatch.setattr(runner, "_dispatch", lambda program, *_: ran.append(program))

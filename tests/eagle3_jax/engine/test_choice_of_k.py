@@ -10,7 +10,7 @@ from driving import Answer, drive, sizes
 from lab import Lab, one_row, true_rows
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.choose_k import ChosenK
+from eagle3_jax.engine.adaptive.choose_k import ChosenK
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.widths import Widths

@@ -9,12 +9,18 @@ import pytest
 from mi355x_curves import ACCEPT_LENGTHS, ROUND_MS
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.engine.choose_k import MARGIN, ChosenK, FixedChooser, GoodputChooser, best_k
-from eagle3_jax.engine.program import Program, ProgramKind
-from eagle3_jax.engine.recent_acceptance import RecentAcceptance
+from eagle3_jax.engine.adaptive.choose_k import (
+    MARGIN,
+    ChosenK,
+    FixedChooser,
+    GoodputChooser,
+    best_k,
+)
+from eagle3_jax.engine.adaptive.recent_acceptance import RecentAcceptance
+from eagle3_jax.engine.adaptive.step_cost import StepCosts
+from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
-from eagle3_jax.engine.step_cost import StepCosts
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 K = 6
 LAG = 2  # rounds that are dispatched before one is read

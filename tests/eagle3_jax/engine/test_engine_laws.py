@@ -11,7 +11,7 @@ from simulated_device import VOCAB, plain_answer, simulated_engine
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 EOS = (3,)
 TOKENIZER = ToyTokenizer()

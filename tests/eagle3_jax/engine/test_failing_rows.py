@@ -12,7 +12,7 @@ from tiny import VOCAB, tiny_draft, tiny_target
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 POISON = VOCAB - 1
 """The token whose embedding is spoiled: a prompt that holds it has no finite logits."""

@@ -10,7 +10,7 @@ from toy_tokenizer import ToyTokenizer
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 TOKENIZER = ToyTokenizer()
 MOST = 40

@@ -16,12 +16,12 @@ from tiny import VOCAB
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs
-from eagle3_jax.token_mask import mask_words
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.token_mask import mask_words
 
 pytest.importorskip("llguidance")
-from eagle3_jax.engine.llguidance_grammars import LLGuidanceMatcher
+from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
 
 fill = LLGuidanceMatcher.fill
 SCHEMA = {
@@ -262,7 +262,7 @@ def test_after_warmup_grammars_compile_nothing_and_move_no_array_by_themselves(
 ) -> None:
     engine = ready(target, draft, sizes(3))
     engine.warmup()
-    monkeypatch.setattr("eagle3_jax.engine.executor.compile_program", None)
+    monkeypatch.setattr("eagle3_jax.engine.programs.executor.compile_program", None)
     with jax.transfer_guard("disallow"):
         drive(engine, constrained[:10])
     assert engine.stats().num_accepted_tokens > 10

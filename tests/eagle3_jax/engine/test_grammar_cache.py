@@ -5,12 +5,16 @@ import pytest
 from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import VOCAB
 
-from eagle3_jax.engine.grammar import Footprint, load_grammars
-from eagle3_jax.structured_outputs import StructuredOutputs
-from eagle3_jax.token_mask import open_masks
+from eagle3_jax.engine.grammars.interface import Footprint, load_grammars
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")
-from eagle3_jax.engine.llguidance_grammars import CACHE_BYTES, GRAMMAR_BYTES, LLGuidanceGrammars
+from eagle3_jax.engine.grammars.llguidance_grammars import (
+    CACHE_BYTES,
+    GRAMMAR_BYTES,
+    LLGuidanceGrammars,
+)
 
 FORMS = [StructuredOutputs(regex="ab" * n) for n in range(1, 33)]
 

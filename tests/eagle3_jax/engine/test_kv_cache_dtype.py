@@ -8,10 +8,10 @@ from driving import Answer, drive, sizes
 from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.engine import Engine, KVScales, Request
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv_peaks import KVPeaks
+from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 

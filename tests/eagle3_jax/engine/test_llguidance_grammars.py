@@ -8,9 +8,9 @@ import pytest
 from spelling_tokenizer import EOS, PIECES, SpellingTokenizer
 from tiny import VOCAB
 
-from eagle3_jax.engine.grammar import Grammars, Matcher, load_grammars
-from eagle3_jax.structured_outputs import MAX_CONSTRAINT_BYTES, StructuredOutputs
-from eagle3_jax.token_mask import open_masks, unpack_mask
+from eagle3_jax.engine.grammars.interface import Grammars, Matcher, load_grammars
+from eagle3_jax.sampling.structured_outputs import MAX_CONSTRAINT_BYTES, StructuredOutputs
+from eagle3_jax.sampling.token_mask import open_masks, unpack_mask
 
 pytest.importorskip("llguidance")
 SCHEMA = {"type": "array", "items": {"enum": ["a", "the inner", 7]}, "minItems": 1, "maxItems": 3}

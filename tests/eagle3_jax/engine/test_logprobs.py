@@ -15,10 +15,10 @@ from toy_tokenizer import ToyTokenizer
 import eagle3_jax
 from eagle3_jax.engine import Engine, Logprob, Request
 from eagle3_jax.engine.logprobs import LogprobRows
-from eagle3_jax.logprobs import token_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.logprobs import token_logprobs
+from eagle3_jax.sampling.params import SamplingParams
 
 TOKEN_LOGPROBS = jax.jit(token_logprobs)
 TOLERANCE = 2e-4

@@ -10,17 +10,18 @@ from driving import Answer, drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import VOCAB
 
-from eagle3_jax.engine import GRAMMAR_FAILED, Engine, Request, masking
-from eagle3_jax.engine.grammar import reject_from
+from eagle3_jax.engine import GRAMMAR_FAILED, Engine, Request
+from eagle3_jax.engine.grammars import masking
+from eagle3_jax.engine.grammars.interface import reject_from
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs
-from eagle3_jax.token_mask import open_masks
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")
-from eagle3_jax.engine import llguidance_grammars
-from eagle3_jax.engine.llguidance_grammars import LLGuidanceMatcher
+from eagle3_jax.engine.grammars import llguidance_grammars
+from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
 
 fill = LLGuidanceMatcher.fill
 LISTS = StructuredOutputs(grammar='start: "[" item ("," item){0,9} "]"\nitem: /[a-e]+/')

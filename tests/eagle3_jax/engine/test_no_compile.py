@@ -10,11 +10,11 @@ from driving import Answer, sizes
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.runner import ProgramOutput
+from eagle3_jax.engine.programs.runner import ProgramOutput
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.head_choice import chooses_in_kernel
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"

@@ -11,9 +11,9 @@ from driving import sizes
 from flax import nnx
 from tiny import DRAFT, TARGET
 
-from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import FUNCTIONS, PairStructure, flatten_model, shapes_of
+from eagle3_jax.engine.programs.compiled import FUNCTIONS, PairStructure, flatten_model, shapes_of
+from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from pallas_kernels.dispatch import prefer

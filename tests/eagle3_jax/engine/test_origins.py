@@ -9,7 +9,7 @@ from simulated_device import VOCAB, SimulatedRunner, simulated_engine
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 K = 3
 ROOMY: dict[str, Any] = {"max_model_len": 48, "max_num_seqs": 3, "page_size": 4}

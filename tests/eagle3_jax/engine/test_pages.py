@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eagle3_jax.cache import SCRATCH_PAGE
-from eagle3_jax.engine.pages import PagePool
+from eagle3_jax.engine.kv.pages import PagePool
 
 NUM_PAGES = 7
 keys = st.integers(0, 5).map(lambda number: bytes([number]))

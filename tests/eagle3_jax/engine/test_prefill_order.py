@@ -8,7 +8,7 @@ from simulated_device import VOCAB, simulated_pair
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.engine import MOST_CHUNKS
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 
 def requests(count: int, prompt: int) -> list[Request]:

@@ -8,12 +8,12 @@ from driving import Answer, drive, sizes
 from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.pages import PagePool
-from eagle3_jax.engine.prefix_cache import PrefixCache
+from eagle3_jax.engine.kv.pages import PagePool
+from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 STEM = [(11 * i * i + 5) % VOCAB for i in range(18)]
 KINDS = (

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from simulated_device import VOCAB, SimulatedRunner, plain_answer, simulated_engine
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.runner import RowReport
-from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.engine.programs.runner import RowReport
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
 
 CONFIG = EngineConfig(
     3, max_model_len=48, max_num_seqs=4, page_size=4, num_pages=49, prefill_chunk=8

@@ -10,11 +10,11 @@ from driving import drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.program_call import CallFormat, ProgramCall
+from eagle3_jax.engine.programs.call import CallFormat, ProgramCall
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
-from eagle3_jax.sampling_params import SamplingParams
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 
 
 class Recorder:

@@ -15,7 +15,7 @@ import eagle3_jax
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "bias": {"logit_bias": {3: 4.0, 10: -100.0, 50: 2.5}},

@@ -5,7 +5,7 @@ import pytest
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 K = 3
 

@@ -4,9 +4,9 @@ import pytest
 from toy_tokenizer import PIECES, ToyTokenizer
 
 from eagle3_jax.engine import Request, Round
-from eagle3_jax.engine.packing import pack_options
+from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 ID = {piece: i for i, piece in enumerate(PIECES)}
 

@@ -8,7 +8,7 @@ from driving import drive
 from simulated_device import SimulatedRunner, simulated_engine
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 CONFIG = EngineConfig(3, max_model_len=40, max_num_seqs=2, page_size=4, num_pages=21)
 

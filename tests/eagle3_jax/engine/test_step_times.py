@@ -7,8 +7,8 @@ from driving import drive, sizes
 from simulated_device import VOCAB, simulated_pair
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.choose_k import ChosenK
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.engine.adaptive.choose_k import ChosenK
+from eagle3_jax.sampling.params import SamplingParams
 
 PREFILL_S = 100.0
 

@@ -10,8 +10,8 @@ from tiny import VOCAB
 from wide_pair import wide_target
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.program import Program, ProgramKind
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.engine.programs.program import Program, ProgramKind
+from eagle3_jax.sampling.params import SamplingParams
 from pallas_kernels.aot.hlo import parse_module
 
 K = 3
@@ -34,7 +34,7 @@ def test_devices_choose_the_token_that_one_samples_and_tell_each_other_pairs_alo
     """Under the tie rule; none of these requests has a tie."""
     alone = sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,))
     plain = drive(Engine(wide_target(), None, alone), REQUESTS)
-    monkeypatch.setattr("eagle3_jax.engine.program.chooses_in_kernel", lambda: True)
+    monkeypatch.setattr("eagle3_jax.engine.programs.program.chooses_in_kernel", lambda: True)
     engine = Engine(*pair_on_devices(SETUP), sizes(K))
     answers = drive(engine, REQUESTS)
     for name, answer in answers.items():

@@ -10,9 +10,14 @@ from driving import sizes
 from tiny import tiny_draft, tiny_target
 from wide_pair import WIDE_DRAFT, WIDE_TARGET
 
-from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.program import ProgramKind
-from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.programs.compiled import (
+    PairStructure,
+    compile_program,
+    flatten_model,
+    shapes_of,
+)
+from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
 

@@ -13,7 +13,7 @@ from wide_pair import DRAFTS, wide_minimax, wide_target
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.mesh import make_mesh, shard
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.equality.ties import Difference, Scorer
 
 K = 3

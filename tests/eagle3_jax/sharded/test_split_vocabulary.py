@@ -19,8 +19,9 @@ from host_devices import AXES, on_devices
 from test_sampling import options
 
 from eagle3_jax.collectives import Axis, all_columns
-from eagle3_jax.logprobs import sampled_logprobs
-from eagle3_jax.sampling import (
+from eagle3_jax.sampling.logprobs import sampled_logprobs
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import (
     NO_CANDIDATE,
     NOT_FINITE,
     nan_if_nonfinite,
@@ -28,16 +29,15 @@ from eagle3_jax.sampling import (
     process_logits,
     sample,
 )
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.token_mask import mask_logits, mask_words
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.logit_control_rows import LogitControls, empty_controls
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
-from eagle3_jax.speculative.tree_propose import child_log_probs
+from eagle3_jax.speculative.tree.propose import child_log_probs
 from eagle3_jax.speculative.verify import verify
-from eagle3_jax.token_mask import mask_logits, mask_words
 from eagle3_jax.vocabulary import best_pairs, column_ids
 
 BATCH, ROWS, VOCAB = 40, 3, 104

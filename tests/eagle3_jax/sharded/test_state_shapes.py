@@ -4,8 +4,8 @@ import pytest
 from wide_pair import DRAFTS, wide_target
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.initial_state import initial_state, state_shapes
-from eagle3_jax.engine.programs import shapes_of
+from eagle3_jax.engine.programs.compiled import shapes_of
+from eagle3_jax.engine.programs.initial_state import initial_state, state_shapes
 from eagle3_jax.mesh import make_mesh, shard
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.sampling import NOT_FINITE, sample
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import NOT_FINITE, sample
 from eagle3_jax.speculative.head_choice import choose_in_kernel, chooses_in_kernel
 from eagle3_jax.speculative.logit_control_rows import TokenBiases
 from pallas_kernels import dispatch, gpu

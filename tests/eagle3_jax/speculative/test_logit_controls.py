@@ -11,10 +11,10 @@ import torch
 from lab import one_row
 from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from eagle3_jax.engine.logit_controls_packing import pack_controls
+from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.logit_control_rows import LogitControls, commit_tokens
 from eagle3_jax.speculative.logit_controls import control_logits
 

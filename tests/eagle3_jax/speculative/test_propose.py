@@ -22,8 +22,8 @@ from tiny import (
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import sample
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.state import DecodeState
 

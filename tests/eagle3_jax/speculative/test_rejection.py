@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from lab import one_row
 
-from eagle3_jax.noise import Stream, uniform
-from eagle3_jax.sampling import NO_CANDIDATE, NOT_FINITE, sample
+from eagle3_jax.sampling.noise import Stream, uniform
+from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE, sample
 from eagle3_jax.speculative import rejection
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.rejection import verify_by_rejection

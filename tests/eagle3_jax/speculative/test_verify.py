@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lab import one_row
 
-from eagle3_jax.sampling import sample
+from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import num_valid_drafts, verify
 

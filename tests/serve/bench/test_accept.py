@@ -9,7 +9,7 @@ from oracle_files import ORACLES
 from convert import load_tokenizer
 from eagle3_jax import SamplingParams
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
-from eagle3_jax.engine.executor import Progress
+from eagle3_jax.engine.programs.executor import Progress
 from serve.bench.common.accept_length import OVERALL, AcceptCounts, distinct_bigrams, measure_accept
 from serve.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, held_out_prompts

@@ -6,7 +6,7 @@ from small_pair import PROMPTS, small_pair
 
 from eagle3_jax import generate
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import AcceptCounts, AcceptRow
 from serve.bench.common.drive import Answer
 from serve.bench.common.spread import Spread

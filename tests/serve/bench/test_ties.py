@@ -10,8 +10,8 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax import SamplingParams, forward, generate
-from eagle3_jax.sampling import process_logits
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import process_logits
 from serve.bench.equality.ties import Scorer, first_difference, near_cut, tie_cause
 
 FAR = math.inf

@@ -21,7 +21,7 @@ from driving import drive
 from oracle_files import ORACLES
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.pair.loading import LoadedPair
 
 DRAFT = ORACLES / "draft_mha_bf16"

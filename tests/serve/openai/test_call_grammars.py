@@ -56,7 +56,7 @@ FORMS = {
 
 def allows(tokenizer: Any, chat_format: ChatFormat, asked: dict[str, Any], text: str) -> bool:
     """Whether the text, special strings in it being special, is an answer to the request."""
-    from eagle3_jax.engine.llguidance_grammars import LLGuidanceGrammars
+    from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceGrammars
 
     messages = [{"role": "user", "content": "x"}]
     body = ChatCompletionRequest.model_validate({"messages": messages, "tools": TOOLS, **asked})

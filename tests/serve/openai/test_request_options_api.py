@@ -7,7 +7,7 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax.engine import Request
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 
 GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bias": ({"logit_bias": {"5": 1, "7": -2.5}}, {"logit_bias": ((5, 1.0), (7, -2.5))}),

@@ -8,7 +8,7 @@ from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served, served_by
 
 from eagle3_jax.engine import Request
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.chat_format.format import KIMI_K2
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -8,7 +8,7 @@ import pytest
 
 from convert.device_memory import device_bytes
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.engine.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import state_shapes
 from serve.options.memory import MemoryShare
 from serve.pair.loading import LoadedPair
 from serve.pair.pool_size import PROGRAM_BYTES, fitting_pages, share_bytes

@@ -11,7 +11,7 @@ from flax import nnx
 from oracle_files import ORACLES
 
 from eagle3_jax.config import DraftConfig, KimiConfig
-from eagle3_jax.engine.programs import flatten_model
+from eagle3_jax.engine.programs.compiled import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
 from serve.plan.data.kimi_k25 import DRAFT, TARGET, WeightScheme, abstract_draft, abstract_target
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_jax.engine import Request, RequestOutput, Round
-from eagle3_jax.sampling_params import SamplingParams
+from eagle3_jax.sampling.params import SamplingParams
 from serve.telemetry.exposition import render
 from serve.telemetry.metrics import Metrics
 

@@ -18,14 +18,14 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle3_jax.cache import KVPool, view_nodes
 from eagle3_jax.collectives import Axis, all_max, all_sum
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.sampling import gumbel, process_logits
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import gumbel, process_logits
 from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.logit_controls import control_nodes
 from eagle3_jax.speculative.propose import first_pass
 from eagle3_jax.speculative.state import SlotRows
-from eagle3_jax.speculative.tree import Tree
-from eagle3_jax.speculative.tree_shape import TreeShape
+from eagle3_jax.speculative.tree.nodes import Tree
+from eagle3_jax.speculative.tree.shape import TreeShape
 from eagle3_jax.vocabulary import best_pairs, column_ids
 
 

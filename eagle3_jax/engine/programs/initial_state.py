@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.cache import KVPool, KVPools, QuantizedPool
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv_scales import pool_scales
+from eagle3_jax.engine.kv.scales import pool_scales
 from eagle3_jax.mesh import MeshAxes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from eagle3_jax.engine.grammar import Matcher, reject_from
-from eagle3_jax.token_mask import open_masks
+from eagle3_jax.engine.grammars.interface import Matcher, reject_from
+from eagle3_jax.sampling.token_mask import open_masks
 
 WAIT_S = 0.04
 """What all masks of one step may keep others waiting, half of it before the drafts are made."""

@@ -11,17 +11,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
-from eagle3_jax.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.sampling import nan_if_nonfinite
+from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
+from eagle3_jax.sampling.sampler import nan_if_nonfinite
 from eagle3_jax.speculative.logit_controls import control_nodes
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState, SlotRows
-from eagle3_jax.speculative.tree import Nodes, Tree, place_nodes
-from eagle3_jax.speculative.tree_propose import propose_tree
-from eagle3_jax.speculative.tree_shape import TreeShape
-from eagle3_jax.speculative.tree_verify import Walk, walk
+from eagle3_jax.speculative.tree.nodes import Nodes, Tree, place_nodes
+from eagle3_jax.speculative.tree.propose import propose_tree
+from eagle3_jax.speculative.tree.shape import TreeShape
+from eagle3_jax.speculative.tree.verify import Walk, walk
 from eagle3_jax.speculative.variant import Variant
 
 

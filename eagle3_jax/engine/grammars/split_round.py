@@ -4,9 +4,9 @@ from collections.abc import Sequence as Rows
 
 import numpy as np
 
-from eagle3_jax.engine.grammar import Matcher
-from eagle3_jax.engine.masking import Masking
-from eagle3_jax.engine.runner import ProgramOutput, Runner
+from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.engine.grammars.masking import Masking
+from eagle3_jax.engine.programs.runner import ProgramOutput, Runner
 from eagle3_jax.engine.sequence import Sequence
 
 Masks = dict[Matcher, np.ndarray]

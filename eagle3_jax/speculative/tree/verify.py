@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.collectives import Axis
-from eagle3_jax.sampling import sample
+from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.state import SlotRows
-from eagle3_jax.speculative.tree import Tree
+from eagle3_jax.speculative.tree.nodes import Tree
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, settle
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from eagle3_jax.structured_outputs import StructuredOutputs
-from eagle3_jax.token_mask import WORD_BITS
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.token_mask import WORD_BITS
 
 NO_GRAMMARS = (
     "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a tokenizer that "
@@ -140,6 +140,6 @@ def load_grammars(
         return None
     if not isinstance(tokenizer, GrammarTokenizer):
         return None
-    from eagle3_jax.engine.llguidance_grammars import LLGuidanceGrammars
+    from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceGrammars
 
     return LLGuidanceGrammars(tokenizer, vocab_size, eos_token_ids)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Rows
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.program import Program, ProgramKind, has_argmax
+from eagle3_jax.engine.programs.program import Program, ProgramKind, has_argmax
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 

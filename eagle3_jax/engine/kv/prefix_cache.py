@@ -12,7 +12,7 @@ from array import array
 from hashlib import blake2b
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.pages import PagePool
+from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.sequence import Sequence
 
 KEY_BYTES = 32

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from eagle3_jax.engine.program import Program
+from eagle3_jax.engine.programs.program import Program
 
 Inputs = tuple[Any, ...]
 """Of a program, besides weights and state: trees of NumPy arrays, or of their shapes."""

@@ -9,8 +9,8 @@ from numpy.typing import DTypeLike
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.sampling_limits import MAX_STOP_IDS
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.limits import MAX_STOP_IDS
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.state import PrefillChunk
 
 

@@ -15,18 +15,23 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.initial_state import initial_state
-from eagle3_jax.engine.kv_peaks import KVPeaks, pool_peaks
-from eagle3_jax.engine.logit_controls_packing import no_controls
-from eagle3_jax.engine.packing import empty_chunk
-from eagle3_jax.engine.program import Program, ProgramKind, all_programs
-from eagle3_jax.engine.program_call import Inputs, ProgramCall
-from eagle3_jax.engine.programs import PairStructure, compile_program, flatten_model, shapes_of
+from eagle3_jax.engine.kv.peaks import KVPeaks, pool_peaks
+from eagle3_jax.engine.programs.call import Inputs, ProgramCall
+from eagle3_jax.engine.programs.compiled import (
+    PairStructure,
+    compile_program,
+    flatten_model,
+    shapes_of,
+)
+from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.logit_controls_packing import no_controls
+from eagle3_jax.engine.programs.packing import empty_chunk
+from eagle3_jax.engine.programs.program import Program, ProgramKind, all_programs
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.token_mask import open_masks
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""

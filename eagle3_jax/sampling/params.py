@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eagle3_jax.sampling_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
-from eagle3_jax.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 

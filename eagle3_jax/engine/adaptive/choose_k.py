@@ -8,12 +8,12 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from eagle3_jax.engine.adaptive.recent_acceptance import RecentAcceptance
+from eagle3_jax.engine.adaptive.step_cost import StepCosts
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.program import Program
-from eagle3_jax.engine.program_choice import ProgramChoice
-from eagle3_jax.engine.recent_acceptance import RecentAcceptance
+from eagle3_jax.engine.programs.choice import ProgramChoice
+from eagle3_jax.engine.programs.program import Program
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.engine.step_cost import StepCosts
 
 MARGIN = 0.015
 """Another k must promise so much more goodput; less is noise, and two equals would take turns."""

@@ -19,8 +19,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.collectives import Axis, all_max, all_sum, all_true
-from eagle3_jax.noise import gumbel
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.noise import gumbel
+from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.vocabulary import best_of_devices, column_ids
 from pallas_kernels.dispatch import follows_data
 

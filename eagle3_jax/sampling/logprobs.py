@@ -11,9 +11,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.collectives import Axis, all_sum, first_column
-from eagle3_jax.sampling import process_logits
-from eagle3_jax.sampling_limits import MAX_LOGPROBS
-from eagle3_jax.sampling_rows import SamplingRows
+from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.sampler import process_logits
 from eagle3_jax.vocabulary import best_pairs, logsumexp, value_at
 
 _BLOCK = 128  # neighbouring ids that are searched, or skipped, together

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.sampling_limits import (
+from eagle3_jax.sampling.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_KERNEL_BIASES,

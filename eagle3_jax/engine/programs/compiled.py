@@ -19,18 +19,18 @@ from flax import nnx
 from jax import Array, ShapeDtypeStruct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from eagle3_jax.engine.program import ProgramKind
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.quantized import fit_to_gpu
-from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.mesh import place, spec_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.sampling.logprobs import Logprobs
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk
-from eagle3_jax.speculative.tree_round import tree_round
+from eagle3_jax.speculative.tree.round import tree_round
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
 from pallas_kernels import gpu

@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
-from eagle3_jax.engine.grammar import (
+from eagle3_jax.engine.grammars.cache import GrammarCache
+from eagle3_jax.engine.grammars.interface import (
     GRAMMAR_BYTES,
     Footprint,
     GrammarFailedError,
@@ -19,9 +20,8 @@ from eagle3_jax.engine.grammar import (
     Vocabulary,
     reject_from,
 )
-from eagle3_jax.engine.grammar_cache import GrammarCache
-from eagle3_jax.structured_outputs import WHITESPACE, StructuredOutputs
-from eagle3_jax.token_mask import WORD_BITS
+from eagle3_jax.sampling.structured_outputs import WHITESPACE, StructuredOutputs
+from eagle3_jax.sampling.token_mask import WORD_BITS
 
 LIMITS = {
     "initial_lexer_fuel": 500_000,

@@ -10,21 +10,21 @@ import numpy as np
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.executor import Executor, Progress
-from eagle3_jax.engine.kv_peaks import KVPeaks
-from eagle3_jax.engine.logit_controls_packing import pack_controls
+from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.logprobs import LogprobRows
-from eagle3_jax.engine.packing import pack_chunk
-from eagle3_jax.engine.program import Program, ProgramKind
-from eagle3_jax.engine.program_call import CallFormat, Peers, ProgramCall
-from eagle3_jax.engine.program_choice import ProgramChoice
+from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
+from eagle3_jax.engine.programs.choice import ProgramChoice
+from eagle3_jax.engine.programs.executor import Executor, Progress
+from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
+from eagle3_jax.engine.programs.packing import pack_chunk
+from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
-from eagle3_jax.logprobs import Logprobs
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.sampling.logprobs import Logprobs
+from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.token_mask import open_masks
 
 
 class ProgramOutput(NamedTuple):
