@@ -76,13 +76,10 @@ def load_pair(
     configure: the engine that will be built, if it is known yet: its KV cache must then fit next
     to the weights, and with `memory` fills that share of the devices' memory. adapt_tokenizer:
     makes of the checkpoint's tokenizer the pair's, or refuses it before a weight is read.
-
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
     no weight is read before both are known to fit.
     """
-    for directory in (model, draft):
-        if directory is not None and not directory.is_dir():
-            raise FileNotFoundError(f"{directory}: there is no such directory")
+    _check_directories(model, draft)
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
     tokenizer = load_tokenizer(model)
@@ -112,8 +109,13 @@ def load_pair(
             say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
     check_device_memory(needed, target.devices)
-    filled = target.fill(), proposing and proposing.fill()
-    return LoadedPair(*filled, tokenizer, defaults, config)
+    return LoadedPair(target.fill(), proposing and proposing.fill(), tokenizer, defaults, config)
+
+
+def _check_directories(*directories: Path | None) -> None:
+    for directory in directories:
+        if directory is not None and not directory.is_dir():
+            raise FileNotFoundError(f"{directory}: there is no such directory")
 
 
 def _state_shapes(
