@@ -19,7 +19,7 @@ from eagle3_jax.engine.grammars.interface import (
     load_grammars,
 )
 from eagle3_jax.engine.grammars.masking import Masking
-from eagle3_jax.engine.grammars.split_round import run_split_round, with_masks
+from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
@@ -198,7 +198,7 @@ class Engine:
 
     def _dispatch_round(self) -> bool:
         members, masks = with_masks(self._round_members(), self._masking)
-        for batch in self._batches(members):
+        for batch in batches_of(members, exact=self.config.exact):
             if any(sequence.matcher for sequence in batch):
                 drafts, timed = self.config.num_speculative_tokens, None
                 output = run_split_round(batch, masks, self._runner, self._masking)
@@ -212,15 +212,6 @@ class Engine:
             drafted = min(drafts, self._num_drafts)
             self._in_flight.append(InFlight(output, batch, True, drafted, timed))
         return bool(members)
-
-    def _batches(self, members: list[Sequence]) -> list[list[Sequence]]:
-        """Who shares a round. In exact mode grammars keep to themselves: their rounds are other
-        programs, and nobody's bits may depend on a neighbour's options."""
-        if not self.config.exact:
-            return [members] if members else []
-        free = [s for s in members if s.matcher is None]
-        constrained = [s for s in members if s.matcher is not None]
-        return [batch for batch in (free, constrained) if batch]
 
     def _end_failed(self) -> None:
         """Ends those whose grammars can't say what may come next, and nobody else."""

@@ -21,6 +21,16 @@ def with_masks(members: list[Sequence], masking: Masking) -> tuple[list[Sequence
     return [s for s in members if s.matcher is None or s.matcher in masks], masks
 
 
+def batches_of(members: list[Sequence], *, exact: bool) -> list[list[Sequence]]:
+    """Who shares a round. In exact mode grammars keep to themselves: their rounds are other
+    programs, and nobody's bits may depend on a neighbour's options."""
+    if not exact:
+        return [members] if members else []
+    free = [s for s in members if s.matcher is None]
+    constrained = [s for s in members if s.matcher is not None]
+    return [batch for batch in (free, constrained) if batch]
+
+
 def run_split_round(
     members: Rows[Sequence], first: Masks, runner: Runner, masking: Masking
 ) -> ProgramOutput:
