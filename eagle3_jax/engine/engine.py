@@ -12,12 +12,7 @@ from typing import NamedTuple
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.grammars.interface import (
-    NO_GRAMMARS,
-    GrammarCompiler,
-    Matcher,
-    load_grammars,
-)
+from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.kv.peaks import KVPeaks
@@ -80,9 +75,9 @@ class Engine:
         self._tokenizer = tokenizer
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
-        self.grammars: GrammarCompiler | None = None
+        self.grammars: grammars.GrammarCompiler | None = None
         if config.enable_structured_outputs and config.method == COUPLED:
-            self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
+            self.grammars = grammars.load_grammars(tokenizer, self._vocab_size, self._eos)
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
@@ -118,7 +113,7 @@ class Engine:
         self._scheduler.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
 
-    def _matcher(self, request: Request) -> Matcher | None:
+    def _matcher(self, request: Request) -> grammars.Matcher | None:
         constraint = request.sampling.structured_outputs
         if constraint is None:
             return None
@@ -126,7 +121,7 @@ class Engine:
             topk = self.config.eagle_topk
             raise ValueError(f"structured_outputs need chains: eagle_topk must be 1; it is {topk}")
         if self.grammars is None:
-            raise ValueError(NO_GRAMMARS)
+            raise ValueError(grammars.NO_GRAMMARS)
         return (request.grammar or self.grammars.compile(constraint)).start()
 
     def cancel(self, request_id: str) -> None:
