@@ -126,7 +126,7 @@ def reject_from(row: int, masks: np.ndarray, draft_ids: Sequence[int]) -> list[i
     """The drafts with a barred one in that row, so that nothing behind it can be committed."""
     drafts = list(draft_ids)
     (words,) = np.nonzero(~masks[row])
-    if len(words):
+    if drafts and len(words):
         allowed = int(masks[row, words[0]])
         drafts[row] = int(words[0]) * WORD_BITS + (~allowed & (allowed + 1)).bit_length() - 1
     return drafts

@@ -180,3 +180,7 @@ def test_engines_come_and_go_without_leaving_threads_behind() -> None:
         return sum(thread.name == "masks" for thread in threading.enumerate())
 
     assert threads() == threads()
+
+
+def test_without_drafts_a_late_mask_has_none_to_reject() -> None:
+    assert reject_from(0, np.array([[16384]], np.uint32), []) == []
