@@ -50,7 +50,7 @@ def full_size_options(folder: Path) -> Iterator[PlanOptions]:
         models = [f"--model={_config(folder, target)}", f"--draft={_config(folder, draft)}"]
         sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
         for k in COUNTS:
-            flags = build_parser().parse_args([*models, *sizes, f"-k={k}"])
+            flags = build_parser().parse_args([*models, *sizes, f"--num-speculative-tokens={k}"])
             yield read_options(flags)
 
 
