@@ -28,7 +28,7 @@ from convert.store.manifest import Origin
 from convert.store.parameter import Parameter
 from convert.store.source import fingerprint
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.config.draft_dialects import draft_kind, flat_draft_config
+from eagle3_jax.config.draft_layouts import draft_kind, flat_draft_config
 from eagle3_jax.layers.quantized import SCALE_DTYPES, VALUE_DTYPES, quantize_structure
 
 ANY_TARGET_LAYERS = 10_000

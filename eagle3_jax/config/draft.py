@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle3_jax.config.aux_layers import AuxIdConvention, canonical_aux_layer_ids
 from eagle3_jax.config.brief import brief
-from eagle3_jax.config.draft_dialects import draft_kind, flat_draft_config
+from eagle3_jax.config.draft_layouts import draft_kind, flat_draft_config
 from eagle3_jax.config.latent import LatentAttentionConfig, LatentShape
 from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
 from eagle3_jax.config.rope import RopeConfig

@@ -39,7 +39,7 @@ def add_chat_flags(parser: argparse.ArgumentParser) -> None:
     for flag, what in (("--reasoning-parser", "reasoning"), ("--tool-call-parser", "tool calls")):
         group.add_argument(
             flag,
-            type=_dialect_name,
+            type=_chat_format_name,
             choices=PARSERS,
             default="auto",
             metavar="NAME",
@@ -63,7 +63,7 @@ def read_chat_options(flags: argparse.Namespace) -> ChatOptions:
     )
 
 
-def _dialect_name(name: str) -> str:
+def _chat_format_name(name: str) -> str:
     name = name.replace("-", "_")
     return OTHER_NAMES.get(name, name)
 

@@ -1,4 +1,4 @@
-"""Loading: dialects, types, sharing and overrides."""
+"""Loading: layouts, types, sharing and overrides."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def test_targets_under_other_prefixes_are_the_same(
 
 
 @pytest.mark.parametrize("prefix", ["layers.0.", "model.layers.0.", "model.midlayer."])
-def test_draft_dialects_are_the_same(target: Target, prefix: str, tmp_path: Path) -> None:
+def test_draft_layouts_are_the_same(target: Target, prefix: str, tmp_path: Path) -> None:
     def rename(tensors: Tensors) -> Tensors:
         return {re.sub(r"^midlayer\.", prefix, name): t for name, t in tensors.items()}
 

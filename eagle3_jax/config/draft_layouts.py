@@ -1,4 +1,4 @@
-"""The dialects in which EAGLE-3 drafts publish their configuration, turned into one."""
+"""The layouts in which EAGLE-3 drafts publish their configuration, turned into one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
