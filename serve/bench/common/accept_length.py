@@ -1,17 +1,19 @@
 """Accept length on the held-out prompts, category by category, and how often answers are right."""
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
+from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
 from serve.engine.messages import EngineLike
-from serve.pair.loading import LoadedPair, build_engine
+from serve.pair.loading import LoadedPair, build_engine, fit_length
 
 OVERALL = "overall"
 ANSWER_TOKENS = 160
@@ -79,23 +81,15 @@ class AcceptRow:
 def accept_table(
     pair: LoadedPair,
     prompts: Sequence[HeldOutPrompt],
-    k: int,
+    config: EngineConfig,
     temperature: float,
     *,
-    eagle_topk: int = 1,
-    num_draft_tokens: int | None = None,
-    rejection_sample_method: str = "coupled",
+    max_model_len: int | None = None,
 ) -> list[AcceptRow]:
-    """Accept length by category at one k, overall last; eagle_topk above 1: of trees."""
-    longest = max(len(prompt.token_ids) for prompt in prompts)
-    engine = build_engine(
-        pair,
-        num_speculative_tokens=k,
-        max_model_len=longest + ANSWER_TOKENS,
-        eagle_topk=eagle_topk,
-        num_draft_tokens=num_draft_tokens,
-        rejection_sample_method=rejection_sample_method,
-    )
+    """Accept length by category, overall last. max_model_len: None for what the prompts need."""
+    needed = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
+    fitting = fit_length(config, max_model_len or needed, pair.target.config)
+    engine = build_engine(pair, fitting, clock=time.perf_counter)
     sampling = SamplingParams(temperature=temperature, max_tokens=ANSWER_TOKENS, seed=0)
     return measure_accept(engine, pair.tokenizer, prompts, sampling)[0]
 

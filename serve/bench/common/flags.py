@@ -10,10 +10,12 @@ COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "se
 COUNTS += ("concurrency", "pages")
 
 
-def add_pair_flags(parser: argparse.ArgumentParser) -> None:
-    """The pair that is measured, the embedded one by default, and the record."""
+def add_pair_flags(parser: argparse.ArgumentParser, *, draft: bool = True) -> None:
+    """The pair that is measured, the embedded one by default, and the record; draft: with --draft,
+    which the flags of speculation bring where there are these."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="target checkpoint directory")
-    parser.add_argument("--draft", metavar="DIR", help="draft checkpoint directory")
+    if draft:
+        parser.add_argument("--draft", metavar="DIR", help="draft checkpoint directory")
     parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
     add_json_flag(parser)
 
@@ -68,11 +70,11 @@ def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled"
 
 def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
     """As `check_flags`, for studies that measure nothing without drafts."""
+    check_flags(flags, methods)
     if EngineConfig(num_speculative_tokens=flags.k).num_speculative_tokens == 0:
         raise ValueError(
             "--num-speculative-tokens must be at least 1: without drafts there is nothing to accept"
         )
-    check_flags(flags, methods)
 
 
 def check_demo(flags: argparse.Namespace) -> None:

@@ -3,23 +3,23 @@
 import argparse
 import asyncio
 import math
+import time
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from convert.text.tokenizer import load_tokenizer
+from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.speculative.tree.shape import tree_shape
 from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
 from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
 from serve.bench.common.flags import (
-    add_k_flag,
     add_load_options,
-    add_method_flag,
     add_pair_flags,
+    check_demo,
     check_drafting,
 )
 from serve.bench.common.held_out import held_out
@@ -27,7 +27,9 @@ from serve.bench.common.tables import titled
 from serve.bench.load.http_client import Address
 from serve.bench.load.server_facts import first_model
 from serve.demo import demo_target_dir
-from serve.pair.loading import LoadedPair, build_engine
+from serve.options.engine import add_engine_flags, read_engine_config
+from serve.options.speculation import read_speculation
+from serve.pair.loading import LoadedPair, build_engine, fit_length
 
 TASK_TOKENS = 512
 """Answers to tasks of one's own, unless --max-tokens says more or less."""
@@ -50,18 +52,11 @@ class AcceptRecord:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair or server, what is drafted, and what is asked."""
     parser.set_defaults(check=_check)
-    add_pair_flags(parser)
+    add_pair_flags(parser, draft=False)
     add_load_options(parser)
-    add_k_flag(parser)
-    parser.add_argument(
-        "--eagle-topk", type=int, default=1, metavar="N", help="above 1: trees k levels deep"
-    )
-    parser.add_argument(
-        "--num-draft-tokens", type=int, metavar="N", help="nodes of a tree that are verified"
-    )
+    add_engine_flags(parser, keys=True)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category, at most")
-    add_method_flag(parser)
     parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl files")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="of an answer; 160 (data: 512)")
     parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
@@ -70,23 +65,30 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(flags: argparse.Namespace) -> None:
+    check_demo(flags)
+    embedded = flags.demo or not (flags.model or flags.draft)
+    speculation = read_speculation(argparse.Namespace(**{**vars(flags), "demo": embedded}))
+    flags.draft = speculation.draft
+    flags.k = speculation.engine["num_speculative_tokens"]
+    flags.rejection_sample_method = speculation.engine.get("rejection_sample_method", "coupled")
     check_drafting(flags, methods=("coupled", "standard"))
+    flags.engine = read_engine_config(flags, speculation)
     if flags.temperature < 0:
         raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
     if flags.url and (flags.model or flags.demo):
         raise ValueError("--url is a running server; leave MODEL, --draft and --demo out")
     if flags.max_tokens and not (flags.data or flags.url):
         raise ValueError("--max-tokens belongs to --data or --url")
-    tree_shape(flags.eagle_topk, flags.num_draft_tokens, flags.k)
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Accept length by category, here or of a server."""
     found = conditions()
     title, rows = accept_at_url(flags) if flags.url else accept_here(flags, given_pair(flags))
-    tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
-    k = len(rows[-1].per_position) if flags.url else flags.k
-    record = AcceptRecord(k, **tree, temperature=flags.temperature, rows=rows, tasks=title)
+    engine: EngineConfig = flags.engine
+    k = len(rows[-1].per_position) if flags.url else engine.num_speculative_tokens
+    tree = (engine.eagle_topk, engine.num_draft_tokens)
+    record = AcceptRecord(k, *tree, temperature=flags.temperature, rows=rows, tasks=title)
     print_result(console, record)
     return finish(flags, "accept", found, record)
 
@@ -114,27 +116,20 @@ def _known(value: float, form: str) -> str:
 
 def accept_here(flags: argparse.Namespace, pair: LoadedPair) -> tuple[str, list[AcceptRow]]:
     """A title and the rows of a pair in this process."""
-    tree = {"eagle_topk": flags.eagle_topk, "num_draft_tokens": flags.num_draft_tokens}
-    method = flags.rejection_sample_method
-    shape = f" (topk {flags.eagle_topk}, {flags.num_draft_tokens} nodes)"
-    drafts = f"k={flags.k}{shape if flags.eagle_topk > 1 else ''}"
-    how = f"{drafts}, {method}, temperature {flags.temperature:g}"
+    engine_config: EngineConfig = flags.engine
+    topk, nodes = engine_config.eagle_topk, engine_config.num_draft_tokens
+    drafts = f"k={flags.k}{f' (topk {topk}, {nodes} nodes)' if topk > 1 else ''}"
+    how = f"{drafts}, {flags.rejection_sample_method}, temperature {flags.temperature:g}"
+    length = flags.max_model_len
     if not flags.data:
         prompts = held_out(pair.tokenizer, flags.prompts)
-        rows = accept_table(
-            pair, prompts, flags.k, flags.temperature, **tree, rejection_sample_method=method
-        )
+        rows = accept_table(pair, prompts, engine_config, flags.temperature, max_model_len=length)
         return f"Held-out prompts, {how}", rows
     tasks = read_tasks(flags.data, flags.prompts)
     sampling = _sampling(flags, TASK_TOKENS)
-    room = _room(pair, tasks, sampling)
-    engine = build_engine(
-        pair,
-        num_speculative_tokens=flags.k,
-        max_model_len=room,
-        **tree,
-        rejection_sample_method=method,
-    )
+    room = length or _room(pair, tasks, sampling)
+    fitting = fit_length(engine_config, room, pair.target.config)
+    engine = build_engine(pair, fitting, clock=time.perf_counter)
     rows = measure_tasks(EngineAnswerer(engine, pair.tokenizer, sampling, room), tasks)
     return f"{flags.data}, {how}", rows
 

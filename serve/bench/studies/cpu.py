@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from eagle3_jax.engine.config import EngineConfig
 from serve.bench.common.accept_length import AcceptRow, accept_table
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import allowed_cores, conditions, move_host, pin
@@ -249,7 +250,7 @@ def run_rounds(
     accept: dict[int, AcceptRow] = {}
     for k in WIDTHS:
         say(f"accept length: k={k} on {len(prompts)} held-out prompts")
-        accept[k] = accept_table(pair, prompts, k, temperature=0.0)[-1]
+        accept[k] = accept_table(pair, prompts, EngineConfig(k), temperature=0.0)[-1]
     for batch in BATCHES:
         say(f"rounds: batch {batch}")
         ids = [prompt.token_ids for prompt in prompts]

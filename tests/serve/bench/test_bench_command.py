@@ -26,7 +26,11 @@ from serve.bench.studies.equal import CaseResult, summarize
             "must be at least 1: without drafts",
         ),
         (["accept", "--num-speculative-tokens", "99"], "0..8"),
-        (["accept", "--eagle-topk", "4"], "num_draft_tokens must be 2..37"),
+        (
+            ["accept", "--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "4"],
+            "--speculative-num-draft-tokens must be 2..37",
+        ),
+        (["accept", "somewhere"], "MODEL needs a draft"),
         (["accept", "--temperature", "-1"], "--temperature must be 0 or more; got -1.0"),
         (
             ["acceptance", "--num-speculative-tokens", "0"],
