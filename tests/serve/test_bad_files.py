@@ -95,7 +95,9 @@ def test_spoiled_generation_config(target: Path, capsys: pytest.CaptureFixture[s
 
 def test_sizes_that_cannot_work(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "262144" in refused([str(target), "--max-model-len", "300000"], capsys)
-    assert "num_pages" in refused([str(target), "--num-gpu-blocks-override", "3"], capsys)
+    with pytest.raises(SystemExit, match="2"):
+        serve_main([str(target), "--num-gpu-blocks-override", "3"])
+    assert "--num-gpu-blocks-override must be at least 65" in capsys.readouterr().err
 
 
 def test_taken_port(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
-from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine import CollectedOutput, Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.drive import Answer, drive
+from serve.bench.common.drive import drive
 from serve.bench.common.flags import add_load_options, add_method_flag, add_pair_flags
 from serve.bench.common.held_out import held_out
 from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
@@ -197,7 +197,7 @@ class _Runner:
             answers, result = self._answer(case)
             yield self._compare(result, answers, expected)
 
-    def _answer(self, case: Case) -> tuple[dict[str, Answer], CaseResult]:
+    def _answer(self, case: Case) -> tuple[dict[str, CollectedOutput], CaseResult]:
         start = time.perf_counter()
         engine = self._engine(case)
         answers = drive(engine, self._requests)
@@ -236,7 +236,10 @@ class _Runner:
         return engine
 
     def _compare(
-        self, result: CaseResult, answers: dict[str, Answer], expected: dict[str, Answer]
+        self,
+        result: CaseResult,
+        answers: dict[str, CollectedOutput],
+        expected: dict[str, CollectedOutput],
     ) -> CaseResult:
         found = []
         for request in self._requests:

@@ -9,14 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine import CollectedOutput, Engine, Request
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.drive import Answer, drive
+from serve.bench.common.drive import drive
 from serve.bench.common.flags import add_k_flag, add_load_options, add_pair_flags, check_drafting
 from serve.bench.common.held_out import held_out
 from serve.bench.common.spread import Spread
@@ -151,7 +151,7 @@ def structured_request(prompts: Sequence[list[int]], index: int) -> Request:
     return Request(f"{index}", prompts[index % len(prompts)], sampling)
 
 
-def is_valid(answer: Answer, index: int) -> bool:
+def is_valid(answer: CollectedOutput, index: int) -> bool:
     """Whether a generation ended by itself, and is JSON that fits its schema."""
     try:
         value = json.loads(answer.text)
@@ -181,7 +181,10 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def _mask_seconds(
-    engine: Engine, requests: Sequence[Request], answers: dict[str, Answer], vocab_size: int
+    engine: Engine,
+    requests: Sequence[Request],
+    answers: dict[str, CollectedOutput],
+    vocab_size: int,
 ) -> float:
     """The mean over rounds that would have accepted every draft."""
     assert engine.grammars is not None, "it was asked for"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serve.bench.common.drive import Answer
+from eagle3_jax.engine import CollectedOutput
 from serve.bench.studies.grammar import PERSON, SCHEMAS, StructuredRecord, fits, is_valid
 
 SOUND = StructuredRecord(3, 1.0, 5, 5, 5, 1.5, 1e-4, [])
@@ -33,10 +33,10 @@ def test_what_does_not_fit_is_noticed(change: dict[str, Any]) -> None:
 
 def test_an_answer_is_valid_when_it_ended_by_itself() -> None:
     text = '{"sky": "clear", "cold": true}'
-    assert is_valid(Answer([1], text, "stop"), 2)
-    assert not is_valid(Answer([1], text, "length"), 2)
-    assert not is_valid(Answer([1], text[:-1], "stop"), 2)
-    assert not is_valid(Answer([1], text, "stop"), 0)
+    assert is_valid(CollectedOutput(texts=[text], token_ids=[1], finish_reason="stop"), 2)
+    assert not is_valid(CollectedOutput(texts=[text], token_ids=[1], finish_reason="length"), 2)
+    assert not is_valid(CollectedOutput(texts=[text[:-1]], token_ids=[1], finish_reason="stop"), 2)
+    assert not is_valid(CollectedOutput(texts=[text], token_ids=[1], finish_reason="stop"), 0)
 
 
 def test_one_wrong_answer_fails_the_run() -> None:

@@ -5,10 +5,9 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax import generate
-from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine import CollectedOutput, EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import AcceptCounts, AcceptRow
-from serve.bench.common.drive import Answer
 from serve.bench.common.spread import Spread
 from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
 from serve.bench.cpu.phases import PhaseChains
@@ -85,7 +84,8 @@ def test_a_speed_is_the_kept_tokens_over_their_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     run = AnswerRun.__new__(AnswerRun)
     monkeypatch.setattr(
-        "serve.bench.cpu.answers.drive", lambda *_: {i: Answer([7] * 9) for i in "ab"}
+        "serve.bench.cpu.answers.drive",
+        lambda *_: {i: CollectedOutput(token_ids=[7] * 9) for i in "ab"},
     )
     run._engine, run._requests = None, []  # pyright: ignore[reportAttributeAccessIssue]
     assert run.tokens_per_s() == 36
