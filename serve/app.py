@@ -14,9 +14,9 @@ from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
 from serve.asgi.synthetic_header import SyntheticHeader
 from serve.engine.watchdog import watch
+from serve.openai.answers.responses import ModelCard, ModelList
 from serve.openai.chat import chat_router
 from serve.openai.completions import completions_router
-from serve.openai.responses import ModelCard, ModelList
 from serve.openai.service import Service
 from serve.openai.tokenization import tokenization_router
 from serve.options.operations import Operations

@@ -28,7 +28,7 @@ from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import GenerateOptions
 from serve.generate.progress import OfflineProgress
-from serve.openai.logprobs import TokenBytes, logprobs_by_id
+from serve.openai.answers.logprobs import TokenBytes, logprobs_by_id
 from serve.pair.bad_words import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,

@@ -14,14 +14,14 @@ from serve.asgi.long_texts import templating
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.engine.choices import ChoiceState
-from serve.openai.answer import answer
 from serve.openai.answer_form import answer_form
+from serve.openai.answers.answer import answer
+from serve.openai.answers.logprobs import ChatLogprobs, chat_logprobs
+from serve.openai.answers.messages import delta, whole_message
+from serve.openai.answers.responses import ChatChoice, ChatChunkChoice
 from serve.openai.completions import too_long
 from serve.openai.history import template_messages
-from serve.openai.logprobs import ChatLogprobs, chat_logprobs
-from serve.openai.messages import delta, whole_message
 from serve.openai.protocol import ChatCompletionRequest
-from serve.openai.responses import ChatChoice, ChatChunkChoice
 from serve.openai.service import Service
 
 

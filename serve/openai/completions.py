@@ -11,10 +11,10 @@ from serve.asgi.errors import ApiError, context_exceeded, invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
 from serve.engine.choices import ChoiceState
-from serve.openai.answer import answer
-from serve.openai.logprobs import TextOffsets, completion_logprobs
+from serve.openai.answers.answer import answer
+from serve.openai.answers.logprobs import TextOffsets, completion_logprobs
+from serve.openai.answers.responses import CompletionChoice
 from serve.openai.protocol import CompletionRequest
-from serve.openai.responses import CompletionChoice
 from serve.openai.service import Service, TokenizerLike
 
 DEFAULT_MAX_TOKENS = 16

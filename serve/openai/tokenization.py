@@ -16,9 +16,9 @@ from serve.asgi.errors import invalid_option, invalid_request
 from serve.asgi.first_error import FirstErrorOnly
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating, tokenising
+from serve.openai.answers.logprobs import token_text
 from serve.openai.chat import prompt_ids as chat_prompt_ids
 from serve.openai.completions import prompt_ids
-from serve.openai.logprobs import token_text
 from serve.openai.protocol import ChatMessage, TokenId
 from serve.openai.service import Service
 

@@ -16,7 +16,7 @@ from serve.options.speculation import Speculation, read_speculation
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 SpecMetricsLevel = Literal["none", "summary", "detailed"]
-"""How much responses say about speculation (serve.openai.spec_metrics)."""
+"""How much responses say about speculation (serve.openai.answers.spec_metrics)."""
 SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)
 
 

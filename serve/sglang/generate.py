@@ -17,9 +17,9 @@ from serve.asgi.sse import DONE, event
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
-from serve.openai.answer import respond
+from serve.openai.answers.answer import respond
+from serve.openai.answers.logprobs import best, finite, token_text
 from serve.openai.completions import prompt_ids
-from serve.openai.logprobs import best, finite, token_text
 from serve.openai.service import Service, TokenizerLike
 from serve.sglang.protocol import Asked, GenerateRequest
 

@@ -4,7 +4,9 @@ import argparse
 import asyncio
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 from rich.console import Console
 
@@ -33,6 +35,7 @@ from serve.pair.loading import LoadedPair, build_engine, fit_length
 
 TASK_TOKENS = 512
 """Answers to tasks of one's own, unless --max-tokens says more or less."""
+NAMED = ("num_speculative_tokens", "eagle_topk", "num_draft_tokens", "rejection_sample_method")
 TURN_TOKENS = 16
 """What a template puts around a turn and its answer, at most."""
 
@@ -73,6 +76,10 @@ def _check(flags: argparse.Namespace) -> None:
     flags.rejection_sample_method = speculation.engine.get("rejection_sample_method", "coupled")
     check_drafting(flags, methods=("coupled", "standard"))
     flags.engine = read_engine_config(flags, speculation)
+    if flags.url and flags.engine != EngineConfig():
+        raise ValueError("--url is a running server: leave the options of an engine out")
+    if speculation.draft_tensor_parallel_size not in (None, 1):
+        raise ValueError("accept runs on one device: leave draft_tensor_parallel_size out")
     if flags.temperature < 0:
         raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
     if flags.url and (flags.model or flags.demo):
@@ -120,6 +127,7 @@ def accept_here(flags: argparse.Namespace, pair: LoadedPair) -> tuple[str, list[
     topk, nodes = engine_config.eagle_topk, engine_config.num_draft_tokens
     drafts = f"k={flags.k}{f' (topk {topk}, {nodes} nodes)' if topk > 1 else ''}"
     how = f"{drafts}, {flags.rejection_sample_method}, temperature {flags.temperature:g}"
+    how += "".join(f", {name} {value}" for name, value in _others(engine_config))
     length = flags.max_model_len
     if not flags.data:
         prompts = held_out(pair.tokenizer, flags.prompts)
@@ -132,6 +140,14 @@ def accept_here(flags: argparse.Namespace, pair: LoadedPair) -> tuple[str, list[
     engine = build_engine(pair, fitting, clock=time.perf_counter)
     rows = measure_tasks(EngineAnswerer(engine, pair.tokenizer, sampling, room), tasks)
     return f"{flags.data}, {how}", rows
+
+
+def _others(config: EngineConfig) -> Iterator[tuple[str, Any]]:
+    """Options that are not the default's, but for those that every title names."""
+    for option in fields(config):
+        value = getattr(config, option.name)
+        if option.name not in NAMED and value != option.default:
+            yield option.name, value
 
 
 def accept_at_url(flags: argparse.Namespace) -> tuple[str, list[AcceptRow]]:

@@ -31,6 +31,11 @@ from serve.bench.studies.equal import CaseResult, summarize
             "--speculative-num-draft-tokens must be 2..37",
         ),
         (["accept", "somewhere"], "MODEL needs a draft"),
+        (["accept", "--url", "http://a", "--exact"], "leave the options of an engine out"),
+        (
+            ["accept", "--speculative-config", '{"draft_tensor_parallel_size": 2}'],
+            "accept runs on one device",
+        ),
         (["accept", "--temperature", "-1"], "--temperature must be 0 or more; got -1.0"),
         (
             ["acceptance", "--num-speculative-tokens", "0"],

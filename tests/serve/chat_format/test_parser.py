@@ -18,8 +18,8 @@ from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.parts import AnswerParts
 from serve.chat_format.reasoning import end_of_open_reasoning
+from serve.openai.answers.messages import whole_message
 from serve.openai.history import template_message
-from serve.openai.messages import whole_message
 
 TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
 SCHEMAS = {

@@ -14,12 +14,12 @@ from serve.asgi.sse import DONE, ClientGone, EventStream, event, until_disconnec
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
-from serve.openai.logprobs import logprobs_by_id
+from serve.openai.answers.logprobs import logprobs_by_id
+from serve.openai.answers.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
+from serve.openai.answers.spec_metrics import measure
+from serve.openai.answers.token_origins import TokenOrigin, TokenOrigins
 from serve.openai.protocol import GenerationRequest
-from serve.openai.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
 from serve.openai.service import Service, TokenizerLike
-from serve.openai.spec_metrics import measure
-from serve.openai.token_origins import TokenOrigin, TokenOrigins
 from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.record import Generated
 

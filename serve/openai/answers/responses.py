@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import BaseModel, SerializeAsAny
 
 from serve.engine.choices import TokenCounts
-from serve.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsById
-from serve.openai.spec_metrics import ResponseMetrics
-from serve.openai.token_origins import TokenOrigin
+from serve.openai.answers.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsById
+from serve.openai.answers.spec_metrics import ResponseMetrics
+from serve.openai.answers.token_origins import TokenOrigin
 
 
 class PromptTokensDetails(BaseModel):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from serve.chat_format.parts import AnswerParts, CallPart
-from serve.openai.responses import AssistantMessage, FunctionCall, ToolCall
+from serve.openai.answers.responses import AssistantMessage, FunctionCall, ToolCall
 
 
 def whole_message(parts: AnswerParts) -> AssistantMessage:
