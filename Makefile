@@ -5,11 +5,12 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
-# Exact versions, but torch's: which build of it fits is the machine's affair.
+# Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short clients lint lock clean
+.PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+	rocm-tests rocm-kernels-short rocm-rounds-short clients lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -50,10 +51,16 @@ rocm-check: .venv-rocm/installed
 	$(ROCM)/python -m serve.plan --list
 	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
 
-# The decode steps of 4 and 8 devices, and the round of Kimi-K2.5 MXFP4 on 4.
-rocm-check-short: .venv-rocm/installed
+# The decode steps of 4 and 8 devices, and the round of Kimi-K2.5 MXFP4 on 4: three parts for `make -j`.
+rocm-check-short: rocm-tests rocm-kernels-short rocm-rounds-short
+
+rocm-tests: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
+
+rocm-kernels-short: .venv-rocm/installed
 	$(ROCM)/python -m pallas_kernels.aot --short
+
+rocm-rounds-short: .venv-rocm/installed
 	$(ROCM)/python -m serve.plan --scheme mxfp4 --batch 16
 	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
 		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
@@ -70,7 +77,7 @@ lint: .venv/installed-test
 # Writes down the versions that are installed; `make clean lock LOCKED=` takes the newest there are.
 lock: .venv/installed-test .venv-rocm/installed
 	{ $(BIN)/pip freeze --exclude-editable; $(ROCM)/pip freeze --exclude-editable; } \
-		| grep -v '^torch==' | LC_ALL=C sort --ignore-case --unique > constraints.txt
+		| sed 's/^\(torch==[^+]*\)+.*/\1/' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
 	rm -rf .venv .venv-rocm .venv-clients

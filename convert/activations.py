@@ -23,12 +23,9 @@ def choose_activations(
     published: Mapping[str, QuantFormat], wanted: Activations
 ) -> dict[str, QuantFormat]:
     """Parameter -> format, from the formats as published."""
-    return {path: _choose(format, wanted) for path, format in published.items()}
-
-
-def _choose(format: QuantFormat, wanted: Activations) -> QuantFormat:
+    if wanted is True:
+        return dict(published)
     if wanted is False:
-        return replace(format, activations="none")
-    if wanted is True or format.weights != "int4_channel":
-        return format
-    return replace(format, activations=_BY_TOKEN[wanted])
+        return {path: replace(format, activations="none") for path, format in published.items()}
+    int4 = QuantFormat("int4_channel", _BY_TOKEN[wanted])
+    return {path: int4 if f.weights == int4.weights else f for path, f in published.items()}

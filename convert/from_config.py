@@ -4,22 +4,18 @@ What stays quantised is what config.json says of each linear layer. `convert.pub
 asks the tensors instead, and compares config.json with them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jax.typing import DTypeLike
 
 from convert.fill import shapes_of
 from convert.models.eagle3 import draft_rules
-from convert.models.rules import Rule, split_row
+from convert.models.rules import Rule, filled
 from convert.models.targets import target_files
 from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
 from convert.published.parameters import abstract_draft, abstract_target
-from convert.published.quantization_config import (
-    QuantizationConfig,
-    StoredScheme,
-    read_quantization_config,
-)
+from convert.published.quantization_config import read_quantization_config
 from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -69,41 +65,14 @@ def _quantize(
     published_name: Callable[[str], str],
 ) -> None:
     quantization = read_quantization_config(config)
-    if quantization is not None:
-        kept = _kept(quantization, rules, shapes_of(model), published_name)
-        quantize_structure(model, dict(kept))
-
-
-def _kept(
-    quantization: QuantizationConfig,
-    rules: Iterable[Rule],
-    parameters: Mapping[str, tuple[int, ...]],
-    published_name: Callable[[str], str],
-) -> Iterator[tuple[str, QuantFormat]]:
-    """Parameters that stay quantised. One expert stands for its stack, which has one form."""
-    by_path = {
-        split_row(rule.paths[0])[1]: rule
-        for rule in rules
-        if rule.paths and rule.layout.quantized == "keep"
-    }
-    for path in parameters:
-        template, numbers = _template(path)
-        if (rule := by_path.get(template)) is not None:
+    if quantization is None:
+        return
+    kept: dict[str, QuantFormat] = {}
+    for rule, path, numbers in filled(rules, shapes_of(model)):
+        if rule.layout.quantized == "keep":
+            # One expert stands for its stack, which has one form.
             name = published_name(rule.name.format(**numbers, expert=0))
             if (scheme := quantization.scheme_of(name.removesuffix(".weight"))) is not None:
-                yield path, _format(scheme)
-
-
-def _template(path: str) -> tuple[str, dict[str, str]]:
-    """`layers.3.mlp` -> (`layers.{layer}.mlp`, {"layer": "3"})"""
-    first, _, rest = path.partition(".")
-    number, _, module = rest.partition(".")
-    if first == "layers" and number.isdigit():
-        return f"layers.{{layer}}.{module}", {"layer": number}
-    return path, {}
-
-
-def _format(scheme: StoredScheme) -> QuantFormat:
-    if not scheme.activations:
-        return QuantFormat(scheme.weights)
-    return QuantFormat(scheme.weights, _ACTIVATIONS[scheme.weights])
+                activations = _ACTIVATIONS[scheme.weights] if scheme.activations else "none"
+                kept[path] = QuantFormat(scheme.weights, activations)
+    quantize_structure(model, kept)

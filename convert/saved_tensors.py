@@ -1,7 +1,6 @@
 """Parameters back as a table's tensors, each gathered from its devices when it is written."""
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -10,7 +9,7 @@ from flax import nnx
 
 from convert.files.safetensors_files import DTYPES
 from convert.fill import named_variables
-from convert.models.rules import Rule, split_row
+from convert.models.rules import Layout, Rule, filled, split_row
 from convert.store.parameter import Parameter
 
 ReadArray = Callable[[str], np.ndarray]
@@ -27,17 +26,16 @@ def saved_tensors(
     """
     tensors: list[Parameter] = []
     written: set[str] = set()
-    for rule in rules:
-        for path in shapes if rule.paths else ():
-            stacked, template = split_row(rule.paths[0])
-            if (values := _match(template, path)) is None:
-                continue
-            paths = [split_row(part)[1].format(**values) for part in rule.paths]
-            written.update(paths)
-            rows = range(shapes[path][0]) if stacked else (None,)
-            for row in rows:
-                name = rule.name.format(**values, **({stacked: row} if stacked else {}))
-                tensors.append(_tensor(name, rule, paths, row, shapes, read, dtype))
+    for rule, path, values in filled(rules, shapes):
+        stacked, _ = split_row(rule.paths[0])
+        paths = [split_row(part)[1].format(**values) for part in rule.paths]
+        written.update(paths)
+        saved = DTYPES[rule.saved] if rule.saved else dtype
+        shape = rule.layout.tensor_shape(*(shapes[p][1:] if stacked else shapes[p] for p in paths))
+        for row in range(shapes[path][0]) if stacked else (None,):
+            name = rule.name.format(**values, **({stacked: row} if stacked else {}))
+            arranged = functools.partial(_arranged, rule.layout, paths, row, read, saved)
+            tensors.append(Parameter(name, shape, saved, arranged))
     assert written == set(shapes), f"no rule saves {sorted(set(shapes) - written)}"
     return tensors
 
@@ -54,23 +52,11 @@ def host_reader(model: nnx.Module) -> ReadArray:
     return functools.lru_cache(KEPT)(lambda path: _to_host(variables[path].get_value()))
 
 
-def _tensor(
-    name: str,
-    rule: Rule,
-    paths: Sequence[str],
-    row: int | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    read: ReadArray,
-    dtype: np.dtype,
-) -> Parameter:
-    saved = DTYPES[rule.saved] if rule.saved else dtype
-    parts = [shapes[path] if row is None else shapes[path][1:] for path in paths]
-
-    def arrange() -> np.ndarray:
-        arrays = (read(path) if row is None else read(path)[row] for path in paths)
-        return np.ascontiguousarray(rule.layout.save(*arrays), saved)
-
-    return Parameter(name, rule.layout.tensor_shape(*parts), saved, arrange)
+def _arranged(
+    layout: Layout, paths: Sequence[str], row: int | None, read: ReadArray, dtype: np.dtype
+) -> np.ndarray:
+    arrays = (read(path) if row is None else read(path)[row] for path in paths)
+    return np.ascontiguousarray(layout.save(*arrays), dtype)
 
 
 def _to_host(array: jax.Array) -> np.ndarray:
@@ -80,14 +66,3 @@ def _to_host(array: jax.Array) -> np.ndarray:
         if part.replica_id == 0:
             out[part.index] = np.asarray(jax.device_put(part.data, part.device, may_alias=False))
     return out
-
-
-def _match(template: str, name: str) -> dict[str, str] | None:
-    found = _name_pattern(template).fullmatch(name)
-    return found.groupdict() if found else None
-
-
-@functools.cache
-def _name_pattern(template: str) -> re.Pattern[str]:
-    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>0|[1-9][0-9]*)", escaped))

@@ -50,20 +50,17 @@ class Stored:
                 f"parameters of no use {surplus}; convert it again"
             )
 
-    def read(self, path: str, dtype: np.dtype | None = None) -> np.ndarray:
-        """One parameter; floats are cast to `dtype` unless it is None."""
-        array = self.store.read(path)
-        return array if dtype is None else array.astype(dtype, copy=False)
-
     def load(
         self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
     ) -> jax.Array:
-        """One parameter on its devices; each reads what it holds."""
+        """One parameter on its devices, cast to `dtype` unless it is None; each reads what it
+        holds."""
         if (stored := self.store.parameters[path].shape) != shape:
             raise ValueError(f"{path}: expected shape {shape}, {self.directory} has {stored}")
         if sharding is None:
-            return jax.device_put(self.read(path, dtype))
-        return self.store.read(path, sharding, dtype)
+            array = self.store.read(path)
+            return jax.device_put(array.astype(dtype or array.dtype, copy=False))
+        return self.store.read_sharded(path, sharding, dtype)
 
     def read_target_offsets(self) -> np.ndarray | None:
         """The draft's d2t, or None without one."""

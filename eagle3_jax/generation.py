@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import CollectedOutput, Engine, EngineConfig, Request
-from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import FinishReason
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -100,8 +100,7 @@ def _longest(requests: list[Request], max_position_embeddings: int) -> int:
 
 
 def _run(engine: Engine, requests: list[Request]) -> list[Generation]:
-    asked = {request.request_id: request for request in requests}
-    collected = {request_id: CollectedOutput() for request_id in asked}
+    collected = {request.request_id: CollectedOutput() for request in requests}
     seeds: dict[str, int] = {}
     for request in requests:
         engine.add(request)

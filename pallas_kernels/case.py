@@ -14,9 +14,10 @@ class Case:
     run: the kernel with all that is static bound; reference: its contract, same arguments and
     result. example(seed): arguments as JAX arrays, at the true sizes and with realistic data;
     jax.eval_shape of it is what is compiled. kernels: the names of what it launches.
-    matrix: architecture -> part of the name of the matrix instruction that must do the work; an
-    architecture that is not in it is not compiled for. bytes_moved and flops: what must at least be
-    read and written, and multiplied and added, once for each call: the floors.
+    bytes_moved and flops: what must at least be read and written, and multiplied and added, once
+    for each call: the floors. matrix: architecture -> part of the name of the matrix instruction
+    that must do the work, "" where there is none; an architecture that is not in it is not compiled
+    for.
     decode: whether it belongs to a decode step, and so to the short form of the check.
     """
 
@@ -27,9 +28,9 @@ class Case:
     reference: Callable[..., Any]
     example: Callable[[int], tuple[Any, ...]]
     kernels: tuple[str, ...]
-    matrix: Mapping[str, str]
     bytes_moved: int
     flops: int
+    matrix: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(ARCHS, ""))
     decode: bool = False
     tolerance: float = field(default=2e-2, kw_only=True)
 

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -14,6 +14,8 @@ from pallas_kernels import gpu
 
 _preferred: ContextVar[str | None] = ContextVar("preferred", default=None)
 _log = logging.getLogger(__name__)
+Form = Callable[..., Any] | str
+"""A function, or the reason why it cannot run here."""
 
 
 @contextmanager
@@ -49,13 +51,17 @@ def follows_data() -> bool:
 def choose(
     operation: str,
     implementation: str | None,
-    implementations: Mapping[str, Callable[..., Any] | str],
+    *,
+    reference: Form,
+    pallas: Form,
+    xla: Form | None = None,
 ) -> Callable[..., Any]:
     """The function that runs `operation`; `None` means what `prefer` says, or the GPU's default.
 
-    implementations: name -> the function, or the reason (a string) why it cannot run here.
-    Raises ValueError where none of the names can run, with every implementation's reason.
+    Where there is no `xla` form it is the reference. Raises ValueError where none of the names can
+    run, with every implementation's reason.
     """
+    implementations = {"xla": xla or reference, "reference": reference, "pallas": pallas}
     names = candidates() if implementation is None else (implementation,)
     for name in names:
         found = implementations.get(name)

@@ -41,17 +41,13 @@ class GroupedAttention:
 
 @dataclass(frozen=True)
 class ExpertStack:
-    """The routed experts' matrices of one device: [experts, hidden, inter] twice and back.
-
-    shared_inter: columns of the shared expert, 0 where there is none.
-    """
+    """The routed experts' matrices of one device: [experts, hidden, inter] twice and back."""
 
     name: str
     experts: int
     top_k: int
     hidden: int
     inter: int
-    shared_inter: int
 
 
 @dataclass(frozen=True)
@@ -108,8 +104,8 @@ EXPERTS = [
     stack
     for tp in TP
     for stack in (
-        ExpertStack(f"kimi.experts@tp{tp}", 384, 8, 7168, 2048 // tp, 2048 // tp),
-        ExpertStack(f"minimax.experts@tp{tp}", 256, 8, 3072, 1536 // tp, 0),
+        ExpertStack(f"kimi.experts@tp{tp}", 384, 8, 7168, 2048 // tp),
+        ExpertStack(f"minimax.experts@tp{tp}", 256, 8, 3072, 1536 // tp),
     )
 ]
 HEADS = [

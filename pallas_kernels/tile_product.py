@@ -4,16 +4,19 @@ What the kernels for dense products share. A row or column past its array repeat
 (columns of plain weights count as zeros): a kernel stores none of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
 
 from pallas_kernels.quantized.array import BLOCK
-from pallas_kernels.triton import dot, load, store
+from pallas_kernels.triton import dot, launch, load, store
 
 
 class Operand(NamedTuple):
@@ -47,6 +50,45 @@ class ProductTiles:
     step: int
     warps: int = 4
     stages: int = 2
+
+    def of_program(self) -> tuple[Array, Array]:
+        """Inside of a kernel over tiles of rows x tiles of columns: this program's."""
+        rows = pl.program_id(0) * self.rows + jnp.arange(self.rows)
+        return rows, pl.program_id(1) * self.columns + jnp.arange(self.columns)
+
+
+def launch_tiles(
+    kernel: Callable[..., None],
+    name: str,
+    tiles: ProductTiles,
+    x: Operand,
+    *weights: Operand,
+    dtype: DTypeLike,
+) -> Array:
+    """[rows, outputs] in this dtype: kernel(x, *weights, out, tiles=) for each tile of it."""
+    out = jax.ShapeDtypeStruct((x.values.shape[0], weights[0].outputs), dtype)
+    return launch(
+        partial(kernel, tiles=tiles),
+        name=name,
+        # Tiles of the same columns are neighbours: they share the weights.
+        grid=(pl.cdiv(out.shape[0], tiles.rows), pl.cdiv(out.shape[1], tiles.columns)),
+        out_shape=out,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )(x, *weights)
+
+
+def multiply_tile(x: Operand, w: Operand, out: Any, *, tiles: ProductTiles) -> None:
+    """A kernel: one tile of the product.
+
+    Grid: tiles of rows x tiles of columns. Blocks: x and w whole; a program multiplies [rows, step]
+    with [columns, step] and sums float32 [rows, columns]. Limit: reading weights, each once up to
+    64 rows; registers beyond; launches for a router, which has 3 MiB. Units: float8 times scales,
+    applied to the sum or, of blocks, to each step's part; float32 is not rounded to TF32.
+    """
+    rows, columns = tiles.of_program()
+    (total,) = products(x, [w], rows, columns, tiles.step)
+    store_tile(out, rows, columns, total)
 
 
 def products(

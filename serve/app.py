@@ -12,8 +12,7 @@ from serve.asgi.arrivals import Arriving
 from serve.asgi.auth import RequireKey
 from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
-from serve.asgi.synthetic_header import SyntheticHeader
-from serve.engine.watchdog import watch
+from serve.asgi.synthetic_header import synthetic_header
 from serve.openai.answers.responses import ModelCard, ModelList
 from serve.openai.chat import chat_router
 from serve.openai.completions import completions_router
@@ -21,10 +20,9 @@ from serve.openai.service import Service
 from serve.openai.tokenization import tokenization_router
 from serve.options.operations import Operations
 from serve.page import page_router
-from serve.sglang.cache_control import cache_router
 from serve.sglang.generate import generate_router
-from serve.sglang.model_info import model_info_router
 from serve.sglang.profiling import profiling_router
+from serve.sglang.server_state import server_state_router
 from serve.telemetry.exposition import CONTENT_TYPE, render
 from serve.telemetry.record import Recorded, RecordHandler
 
@@ -45,7 +43,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
-        watching = asyncio.create_task(watch(service.engine, operations.watchdog_timeout_s))
+        watching = asyncio.create_task(service.engine.watch(operations.watchdog_timeout_s))
         yield
         watching.cancel()
         await service.engine.stop(STOP_TIMEOUT_S)
@@ -64,14 +62,14 @@ def create_app(
     if operations.api_keys:
         app.add_middleware(RequireKey, keys=operations.api_keys)
     app.add_middleware(Arriving, arrivals=service.arrivals)
-    app.add_middleware(SyntheticHeader, read=lambda: service.engine.stats)
-    app.add_middleware(Recorded, handlers=record_handlers)
+    app.add_middleware(
+        Recorded, handlers=record_handlers, stamp=lambda: synthetic_header(service.engine.stats)
+    )
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
     app.include_router(generate_router(service))
     app.include_router(tokenization_router(service))
-    app.include_router(model_info_router(service, app.version))
-    app.include_router(cache_router(service))
+    app.include_router(server_state_router(service, app.version))
     app.include_router(profiling_router(operations.profile_dir, jax.profiler))
     app.include_router(page_router())
     _add_models(app, service)

@@ -12,24 +12,24 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.programs.call import Peers
 from serve.app import create_app
-from serve.asgi.descriptors import raise_limit, room_for_connections
+from serve.asgi.accepting import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end
 from serve.chat_format.limited_templates import limited
 from serve.chat_setup import read_answers, set_up_chat
-from serve.demo import demo_draft_dir, demo_target_dir
+from serve.demo import directories
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
 from serve.openai.service import ModelInfo, Service
 from serve.options.foreign import say_without_effect
+from serve.options.hosts import joined
 from serve.options.operations import Operations
 from serve.options.serve_options import ServeOptions
 from serve.pair.generation_config import choose_defaults
@@ -72,7 +72,10 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     hosts, leader = options.hosts, None
     if hosts and not hosts.leads:
-        return follow(hosts, *_alike(options), lambda: _build(options, _silent)[0], report.say)
+        # What process 0 says need not be said by all.
+        return follow(
+            hosts, *_alike(options), lambda: _build(options, lambda _: None)[0], report.say
+        )
     with ExitStack() as stack:
         try:
             address = stack.enter_context(bind(options.host, options.port))
@@ -97,24 +100,18 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     leave(status)
 
 
-def _silent(_: str) -> None:
-    """What process 0 says need not be said by all."""
-
-
 def _alike(options: ServeOptions) -> tuple[Facts, int]:
     """What all processes of an engine must have alike, and over how many devices it lies."""
     assert options.hosts, "only several processes are compared"
-    model, draft, _ = _directories(options)
     parallel = options.parallel
     settings = {**asdict(options.engine), "devices": parallel, "loading": options.load}
-    return facts(options.hosts, model, draft, settings), parallel.tensor_parallel_size
+    return facts(options.hosts, *directories(options), settings), parallel.tensor_parallel_size
 
 
 def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Service:
     choose = choose_defaults(options.generation_config, options.generation_overrides)
     engine, pair = _build(options, report.say, leader)
-    model_directory, _, name = _directories(options)
-    names = options.served_model_name or (name,)
+    names = options.served_model_name or (options.model or DEMO_NAME,)
     metrics = Metrics(names[0])
     thread = EngineThread(
         engine,
@@ -124,7 +121,7 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         explain=leader.explain if leader else None,
     )
     metrics.watch(lambda: thread.stats)
-    model = ModelInfo(names, str(model_directory), engine.config.max_model_len)
+    model = ModelInfo(names, str(directories(options)[0]), engine.config.max_model_len)
     report.say(_describe(engine.config))
     if (length := engine.config.method.synthetic_acceptance_length) is not None:
         report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
@@ -173,11 +170,9 @@ def _build(
     options: ServeOptions, say: Say, peers: Peers | None = None
 ) -> tuple[Engine, LoadedPair]:
     """Loads the pair and makes its engine, as every process of it does."""
-    model, draft, name = _directories(options)
-    say(f"loading {name}")
+    say(f"loading {options.model or DEMO_NAME}")
     pair = load_pair(
-        model,
-        draft,
+        *directories(options),
         options.load,
         options.parallel,
         configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
@@ -186,18 +181,6 @@ def _build(
         adapt_tokenizer=partial(set_up_chat, options.chat),
     )
     return build_engine(pair, pair.config, clock=time.monotonic, peers=peers), pair
-
-
-def _directories(options: ServeOptions) -> tuple[Path, Path | None, str]:
-    """The model's, the draft's if there are drafts, and what the model is called."""
-    speculation = options.speculation
-    if options.demo:
-        model, draft, name = demo_target_dir(), demo_draft_dir(), DEMO_NAME
-    else:
-        name = options.model or ""
-        model = Path(name)
-        draft = Path(speculation.draft) if speculation.draft else None
-    return model, draft if options.engine.num_speculative_tokens else None, name
 
 
 def _observers(
@@ -267,7 +250,6 @@ async def _announce(service: Service, address: socket.socket, report: Report) ->
     await service.engine.ready.wait()
     # What is there now stays: collections that a large body sets off needn't go through it.
     gc.freeze()
-    host, port = address.getsockname()[:2]
-    host = f"[{host}]" if ":" in host else host
+    where = joined(*address.getsockname()[:2])
     names = ", ".join(service.model.names)
-    report.say(f"ready: http://{host}:{port}/v1 (model {names}; /health, /metrics, /docs)")
+    report.say(f"ready: http://{where}/v1 (model {names}; /health, /metrics, /docs)")

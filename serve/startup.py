@@ -8,21 +8,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 logger = logging.getLogger(__name__)
 
 
+def counting_bar(console: Console, told: str, *, disable: bool = False) -> Progress:
+    """How many of how many, and a column that tells more; nothing of it stays."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(told),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        # Standard output may be a file while this is a terminal: it stays what it is.
+        redirect_stdout=False,
+        disable=disable,
+    )
+
+
 class StartupReport:
     """Says what is going on: loading, compiling n of m programs, ready."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("programs"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            redirect_stdout=False,
-        )
+        self._progress = counting_bar(console, "programs")
         self._task = self._progress.add_task("compiling", total=None)
 
     def say(self, text: str) -> None:

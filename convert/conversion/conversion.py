@@ -1,7 +1,8 @@
 """A published checkpoint as the input of a conversion, read no further than its headers."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -50,11 +51,6 @@ class Conversion:
     notes: tuple[str, ...]
 
     @property
-    def is_draft(self) -> bool:
-        """Whether it is a draft's, not a target's."""
-        return _is_draft(self.planned.published)
-
-    @property
     def variables(self) -> dict[str, nnx.Variable]:
         """The model's own variables by path, with shapes in place of arrays."""
         return named_variables(self.model, self.shared)
@@ -65,7 +61,7 @@ class Conversion:
         for path, variable in self.variables.items():
             abstract = variable.get_value()
             dtype = self._dtype(path, np.dtype(abstract.dtype))
-            read = self._reader(path, dtype)
+            read = partial(self.planned.read, path, dtype)
             yield Parameter(path, abstract.shape, dtype, read, self._tensors(path))
 
     def require_unchanged(self) -> None:
@@ -83,9 +79,6 @@ class Conversion:
         sources = self.planned.plan.sources
         found = sources[path] if path in sources else sources[path.rpartition(".")[0]]
         return tuple(s.weight.tensor.name for s in sorted(found, key=lambda s: s.row or 0))
-
-    def _reader(self, path: str, dtype: np.dtype) -> Callable[[], np.ndarray]:
-        return lambda: self.planned.read(path, dtype)
 
     def _dtype(self, path: str, abstract: np.dtype) -> np.dtype:
         kernel, _, which = path.rpartition(".")
@@ -111,15 +104,19 @@ def open_conversion(
     published = open_published(source, int4_order=int4_order)
     planned, model, shared = _plan(published)
     formats = planned.formats
+    assumed = [
+        f"assuming {order}; --int4-order says otherwise"
+        for order in assumed_orders(published.weights, int4_order)
+    ]
     quantize_structure(model, formats)
     origin = Origin(
         source=fingerprint(Path(source)),
         arch=arch,
-        options={"int4_order": int4_order, "assumed": _assumed(published, int4_order)},
+        options={"int4_order": int4_order, "assumed": assumed},
         formats={path: asdict(format) for path, format in formats.items()},
         tensors={weight.name: weight.shape for weight in published.weights},
     )
-    return Conversion(planned, model, shared, origin, tuple(origin.options["assumed"]))
+    return Conversion(planned, model, shared, origin, tuple(assumed))
 
 
 def _plan(published: Published) -> tuple[PublishedParameters, nnx.Module, Collection[str]]:
@@ -146,9 +143,3 @@ def _is_draft(published: Published) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _assumed(published: Published, asked: Int4OrderChoice) -> list[str]:
-    """What no file states, in words."""
-    orders = assumed_orders(published.weights, asked)
-    return [f"assuming {order}; --int4-order says otherwise" for order in orders]

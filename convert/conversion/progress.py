@@ -1,7 +1,6 @@
 """How far a conversion is: a bar on a terminal, a line every tenth elsewhere."""
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -43,12 +42,7 @@ class ByteProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

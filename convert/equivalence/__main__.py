@@ -15,7 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 when a layer differs, 2 for flags and files of no use."""
     flags = _parser().parse_args(argv)
     try:
-        ids = _token_ids(flags.tokens, flags.seed, flags.vocabulary)
+        random = np.random.default_rng(flags.seed)
+        ids = random.integers(0, flags.vocabulary, flags.tokens).tolist()
         failed = []
         for found in compare_layers(
             flags.published, flags.converted or flags.published, flags.layers, ids
@@ -33,10 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed:
         print(f"different beyond relative rms {RELATIVE_RMS:g}: {', '.join(failed)}")
     return 1 if failed else 0
-
-
-def _token_ids(count: int, seed: int, vocabulary: int) -> list[int]:
-    return np.random.default_rng(seed).integers(0, vocabulary, count).tolist()
 
 
 def _layers(text: str) -> list[int]:

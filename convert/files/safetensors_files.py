@@ -76,18 +76,19 @@ class Checkpoint:
     directory: Path
     tensors: dict[str, TensorInfo] = field(repr=False)
 
-    def read(self, name: str, box: Box | None = None) -> np.ndarray:
-        """Reads a box of one tensor, or all of it, into memory of its own."""
-        info = self.tensors[name]
-        return read_box(info, whole(info.shape) if box is None else box)
+    def read(self, name: str) -> np.ndarray:
+        """Reads one tensor into memory of its own."""
+        return read_box(self.tensors[name])
 
 
-def read_box(info: TensorInfo, box: Box) -> np.ndarray:
-    """Reads part of a tensor into memory of its own; ValueError where the file has become shorter.
+def read_box(info: TensorInfo, box: Box | None = None) -> np.ndarray:
+    """Reads part of a tensor, or all of it, into memory of its own; ValueError where the file has
+    become shorter.
 
     Whole rows are not mapped: pages of a map would count as ours while a checkpoint streams by. Of
     narrower ones a map, gone when this returns, reads the pages that have a column in the box.
     """
+    box = whole(info.shape) if box is None else box
     rows, columns = box[:1], box[1:]
     if columns == whole(info.shape[1:]):
         return read_rows(info, *rows) if rows else read_rows(info, slice(0, 1)).reshape(())

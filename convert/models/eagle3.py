@@ -1,7 +1,5 @@
 """The published tensors of an EAGLE-3 draft, of either attention, as a table."""
 
-import re
-
 from convert.models.latent_attention import latent_attention_rules
 from convert.models.rules import Rule, norm_rule, projection_rule
 from eagle3_jax.config import DraftConfig
@@ -42,7 +40,7 @@ def draft_rules(config: DraftConfig, *, own_lm_head: bool = True) -> list[Rule]:
 
 def canonical_draft_name(name: str) -> str:
     """Our name of a tensor: without `model.`, `midlayer.` for `layers.0.`, norms as released."""
-    name = re.sub(r"^model\.", "", name)
+    name = name.removeprefix("model.")
     for spelling, ours in _SPELLINGS.items():
         if name.startswith(spelling):
             return ours + name.removeprefix(spelling)
@@ -50,15 +48,9 @@ def canonical_draft_name(name: str) -> str:
 
 
 def _attention_rules(config: DraftConfig) -> list[Rule]:
-    latent = config.latent
-    if latent is None:
-        return [
-            *(projection_rule(_ATTENTION + f"{name}_proj") for name in "qkvo"),
-            Rule(_ATTENTION + "rotary_emb.inv_freq", why="computed from the configuration"),
-        ]
-    return latent_attention_rules(
-        _ATTENTION,
-        latent.qk_nope_head_dim,
-        latent.v_head_dim,
-        low_rank_queries=latent.q_lora_rank is not None,
-    )
+    if config.latent is not None:
+        return latent_attention_rules(_ATTENTION, config.latent)
+    return [
+        *(projection_rule(_ATTENTION + f"{name}_proj") for name in "qkvo"),
+        Rule(_ATTENTION + "rotary_emb.inv_freq", why="computed from the configuration"),
+    ]

@@ -1,6 +1,5 @@
 """The published tensors of Kimi-K2.5 (and of bare DeepSeek-V3 text models) as a table."""
 
-import re
 from typing import Any
 
 from convert.models.config_json import eos_to_hf, text_model_to_hf
@@ -14,7 +13,7 @@ _EXPERTS = _MLP + "experts."
 
 
 def kimi_rules(config: KimiConfig) -> list[Rule]:
-    """The table for one configuration; names are canonical, see `canonical_kimi_name`."""
+    """The table for one configuration; names are canonical, see `unprefixed`."""
     swiglu = ("gate_proj", "up_proj", "down_proj")
     projections = [
         *(_MLP + name for name in swiglu),
@@ -23,28 +22,17 @@ def kimi_rules(config: KimiConfig) -> list[Rule]:
     ]
     norms = ["norm", _LAYER + "input_layernorm", _LAYER + "post_attention_layernorm"]
     bias = _MLP + "gate.e_score_correction_bias"
-    attention = latent_attention_rules(
-        _LAYER + "self_attn.",
-        config.qk_nope_head_dim,
-        config.v_head_dim,
-        low_rank_queries=config.q_lora_rank is not None,
-    )
     return [
         Rule("embed_tokens.weight", ("embed_tokens.embedding",)),
         *map(norm_rule, norms),
         *map(projection_rule, projections),
-        *attention,
+        *latent_attention_rules(_LAYER + "self_attn.", config),
         *(expert_rule(_EXPERTS + "{expert}." + name, _EXPERTS + name) for name in swiglu),
         Rule(_MLP + "gate.weight", (_MLP + "gate.kernel",), TRANSPOSED_FLOATS),
         Rule(bias, (bias,), saved="F32"),
         Rule("vision_tower.{rest}", why="the vision tower is not part of the text model"),
         Rule("mm_projector.{rest}", why="the vision projector is not part of the text model"),
     ]
-
-
-def canonical_kimi_name(name: str) -> str:
-    """Strips the prefixes in use: language_model.model., model., language_model. (or none)."""
-    return re.sub(r"^(language_model\.)?(model\.)?", "", name)
 
 
 def published_kimi_name(name: str) -> str:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from convert.files.box import Box, scaled
-from convert.models.rules import Rule, WhenQuantized, norm_rule, projection_rule
+from convert.models.rules import Layout, Rule, WhenQuantized, norm_rule, projection_rule
+from eagle3_jax.config import KimiConfig, LatentShape
 
 
-@dataclass(frozen=True)
-class LatentHeads:
+@dataclass(frozen=True, kw_only=True)
+class LatentHeads(Layout):
     """`kv_b_proj`: per head, nope rows of W_UK then v rows of W_UV, over the latent.
 
     Absorption multiplies along its outputs, where a quantised matrix has its scales: floats only.
@@ -18,7 +19,7 @@ class LatentHeads:
     nope: int
     value: int
     quantized: WhenQuantized = "dequantize"
-    row_axis: None = None
+    row_axis: int | None = None
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         """[heads * (nope + v), latent] -> ([heads, latent, nope], [heads, latent, v])."""
@@ -41,16 +42,16 @@ class LatentHeads:
         return (scaled(heads, self.nope + self.value), latent)
 
 
-def latent_attention_rules(
-    prefix: str, nope: int, value: int, *, low_rank_queries: bool
-) -> list[Rule]:
+def latent_attention_rules(prefix: str, config: KimiConfig | LatentShape) -> list[Rule]:
     """The table of the module at `prefix`, such as `layers.{layer}.self_attn.`."""
+    low_rank_queries = config.q_lora_rank is not None
+    heads = LatentHeads(nope=config.qk_nope_head_dim, value=config.v_head_dim)
     queries = ("q_a_proj", "q_b_proj") if low_rank_queries else ("q_proj",)
     norms = ("q_a_layernorm", "kv_a_layernorm") if low_rank_queries else ("kv_a_layernorm",)
     halves = tuple(prefix + f"kv_b_proj.{half}_kernel" for half in ("key", "value"))
     return [
         *(projection_rule(prefix + name) for name in (*queries, "kv_a_proj_with_mqa", "o_proj")),
         *(norm_rule(prefix + name) for name in norms),
-        Rule(prefix + "kv_b_proj.weight", halves, LatentHeads(nope, value)),
+        Rule(prefix + "kv_b_proj.weight", halves, heads),
         Rule(prefix + "rotary_emb.inv_freq", why="computed from the configuration"),
     ]

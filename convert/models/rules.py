@@ -8,9 +8,9 @@ a checkpoint.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -22,35 +22,18 @@ WhenQuantized = Literal["keep", "dequantize", "refuse"]
 """What becomes of a quantised matrix: kept as it is, turned into floats first, or an error."""
 
 
-class Layout(Protocol):
-    """How one checkpoint tensor is arranged in our parameters, and back; views, not copies.
+@dataclass(frozen=True)
+class Layout:
+    """How one checkpoint tensor is arranged in our parameters, and back; views, not copies. This
+    one has the same axes on both sides.
 
     `tensor_shape` is the shape of what `save` would give, `tensor_box` where in the tensor a box of
     a parameter comes from. row_axis: the parameter's axis along which the tensor's rows lie, 0 or
     -1, if they can be arranged some at a time.
     """
 
-    @property
-    def quantized(self) -> WhenQuantized: ...
-
-    @property
-    def row_axis(self) -> int | None: ...
-
-    def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]: ...
-
-    def save(self, *parts: np.ndarray) -> np.ndarray: ...
-
-    def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]: ...
-
-    def tensor_box(self, box: Box) -> Box: ...
-
-
-@dataclass(frozen=True)
-class AsIs:
-    """The same axes on both sides."""
-
     quantized: WhenQuantized = "refuse"
-    row_axis: int = 0
+    row_axis: int | None = 0
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         return (tensor,)
@@ -66,11 +49,11 @@ class AsIs:
 
 
 @dataclass(frozen=True)
-class Transposed:
+class Transposed(Layout):
     """torch keeps [out, in], our float kernels [in, out]."""
 
     quantized: WhenQuantized = "keep"
-    row_axis: int = -1
+    row_axis: int | None = -1
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         return (tensor.T,)
@@ -85,7 +68,7 @@ class Transposed:
         return box[::-1]
 
 
-AS_IS = AsIs()
+AS_IS = Layout()
 TRANSPOSED = Transposed()
 TRANSPOSED_FLOATS = Transposed("refuse")
 
@@ -152,6 +135,20 @@ class RuleTable:
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER = re.compile(r"(?:(?<=\.)|^)(?:0|[1-9][0-9]*)(?=\.|$)")
+
+
+def filled(
+    rules: Iterable[Rule], parameters: Iterable[str]
+) -> Iterator[tuple[Rule, str, dict[str, str]]]:
+    """Every rule with each parameter that its first path stands for, and what stands there for
+    the placeholders."""
+    names = list(parameters)
+    for rule in rules:
+        if rule.paths:
+            escaped = re.escape(split_row(rule.paths[0])[1]).replace(r"\{", "{").replace(r"\}", "}")
+            pattern = re.compile(_PLACEHOLDER.sub(r"(?P<\1>0|[1-9][0-9]*)", escaped))
+            matches = ((path, pattern.fullmatch(path)) for path in names)
+            yield from ((rule, path, match.groupdict()) for path, match in matches if match)
 
 
 def split_row(template: str) -> tuple[str | None, str]:

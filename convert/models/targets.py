@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from convert.models.kimi_k25 import canonical_kimi_name, kimi_rules, kimi_to_hf, published_kimi_name
+from convert.models.kimi_k25 import kimi_rules, kimi_to_hf, published_kimi_name
 from convert.models.llama import llama_rules, llama_to_hf
 from convert.models.minimax_m2 import minimax_rules, minimax_to_hf
 from convert.models.rules import Rule
+from convert.published.exclude import unprefixed
 from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
 
 
@@ -36,7 +37,7 @@ def _with_model_prefix(name: str) -> str:
 
 
 FILES: Mapping[type[TargetConfig], TargetFiles] = {
-    KimiConfig: TargetFiles(kimi_rules, canonical_kimi_name, published_kimi_name, kimi_to_hf),
+    KimiConfig: TargetFiles(kimi_rules, unprefixed, published_kimi_name, kimi_to_hf),
     MiniMaxConfig: TargetFiles(
         minimax_rules, _without_model_prefix, _with_model_prefix, minimax_to_hf
     ),

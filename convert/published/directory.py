@@ -1,19 +1,12 @@
 """A published checkpoint directory: its configuration, and its weights from headers alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convert.files.problems import listed
 from convert.files.safetensors_files import Checkpoint, open_checkpoint, read_json
-from convert.models.rules import Rule
-from convert.published.plan import LoadPlan, make_plan
-from convert.published.quantization_config import (
-    QuantizationConfig,
-    contradictions,
-    read_quantization_config,
-)
+from convert.published.quantization_config import QuantizationConfig, read_quantization_config
 from convert.published.weights import Int4OrderChoice, Weight, find_weights
 
 
@@ -21,7 +14,7 @@ from convert.published.weights import Int4OrderChoice, Weight, find_weights
 class Published:
     """What a directory holds, unread.
 
-    misfits: tensors of no known form, reported with all others by `plan`.
+    misfits: tensors of no known form, reported with all others by `make_plan`.
     """
 
     directory: Path
@@ -35,26 +28,6 @@ class Published:
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Names and shapes of all weights, [out, in]."""
         return {weight.name: weight.shape for weight in self.weights}
-
-    def plan(
-        self,
-        rules: Sequence[Rule],
-        parameters: Mapping[str, tuple[int, ...]],
-        canonical: Callable[[str], str],
-    ) -> LoadPlan:
-        """Holds the weights against a model; ValueError with everything that does not fit."""
-        plan = make_plan(
-            self.checkpoint,
-            self.weights,
-            rules,
-            parameters,
-            canonical=canonical,
-            misfits=self.misfits,
-        )
-        wrong = list(contradictions(self.quantization, self.weights, plan.rules))
-        if wrong:
-            raise ValueError(f"{self.directory}: config.json and tensors disagree:{listed(wrong)}")
-        return plan
 
 
 def open_published(directory: str | Path, *, int4_order: Int4OrderChoice = "auto") -> Published:

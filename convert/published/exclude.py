@@ -40,7 +40,7 @@ def matches(pattern: str, module: str) -> bool:
 
 
 def unprefixed(module: str) -> str:
-    """`language_model.model.norm` -> `norm`"""
+    """`language_model.model.norm` -> `norm`; of the prefixes in use, all may be absent."""
     return _PREFIX.sub("", module, count=1)
 
 

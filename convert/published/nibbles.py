@@ -40,13 +40,8 @@ def words_to_pairs(words: np.ndarray, order: Int4Order) -> np.ndarray:
     return pack_pairs(elements.reshape(*pairs.shape[:-1], -1))
 
 
-def pairs_to_words(pairs: np.ndarray, order: Int4Order) -> np.ndarray:
-    """uint8 [..., 4n], low nibble first -> int32 [..., n]; the inverse of `words_to_pairs`."""
-    if order == "awq":
-        elements = unpack_pairs(pairs).reshape(*pairs.shape[:-1], -1, 8)
-        pairs = pack_pairs(
-            elements[..., np.argsort(_AWQ_NIBBLE_OF_ELEMENT)].reshape(*pairs.shape[:-1], -1)
-        )
+def pairs_to_words(pairs: np.ndarray) -> np.ndarray:
+    """uint8 [..., 4n], low nibble first -> int32 [..., n] in the linear order."""
     return np.ascontiguousarray(pairs).view(np.int32)
 
 

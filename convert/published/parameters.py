@@ -16,7 +16,7 @@ from convert.fill import shapes_of
 from convert.models.eagle3 import canonical_draft_name, draft_rules
 from convert.models.targets import target_files
 from convert.published.directory import Published
-from convert.published.plan import LoadPlan
+from convert.published.plan import LoadPlan, make_plan
 from convert.published.quantization_config import activations_of
 from convert.published.read_parameter import file_dtype, read_floats, read_kept
 from convert.stored import Stored
@@ -42,8 +42,9 @@ class PublishedParameters:
     def formats(self) -> dict[str, QuantFormat]:
         """The parameters that stay quantised, and what their authors multiply them with."""
         quantization = self.published.quantization
+        first = {path: self.plan.sources[path][0].weight for path in self.plan.forms}
         return {
-            path: form.format(activations_of(quantization, self.plan.sources[path][0].weight))
+            path: QuantFormat(form.weights, activations_of(quantization, first[path]))
             for path, form in self.plan.forms.items()
         }
 
@@ -58,11 +59,11 @@ class PublishedParameters:
         """
         kernel, _, which = path.rpartition(".")
         if kernel in self.plan.forms:
-            return read_kept(self.published.checkpoint, self.plan.sources[kernel], which, box)
+            return read_kept(self.plan.sources[kernel], which, box)
         sources = self.plan.sources[path]
         chosen = file_dtype(sources) if dtype is None else dtype
         box = whole(self.shapes[path]) if box is None else box
-        return read_floats(self.published.checkpoint, sources, box, chosen)
+        return read_floats(sources, box, chosen)
 
     def load(
         self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
@@ -104,7 +105,7 @@ def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
 def plan_target(published: Published, model: Target) -> PublishedParameters:
     """Holds a checkpoint against a target; ValueError with everything that does not fit."""
     shapes, files = shapes_of(model), target_files(model.config)
-    plan = published.plan(files.rules(model.config), shapes, files.canonical_name)
+    plan = make_plan(published, files.rules(model.config), shapes, files.canonical_name)
     return PublishedParameters(published, plan, shapes)
 
 
@@ -114,9 +115,8 @@ def plan_draft(
     """The same for a draft; `shared` are the submodules it takes from its target."""
     shapes = shapes_of(model, shared)
     rules = draft_rules(model.config, own_lm_head="lm_head" not in shared)
-    return PublishedParameters(
-        published, published.plan(rules, shapes, canonical_draft_name), shapes
-    )
+    plan = make_plan(published, rules, shapes, canonical_draft_name)
+    return PublishedParameters(published, plan, shapes)
 
 
 def target_config_of(source: Published | Stored) -> TargetConfig:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from convert.files.problems import listed
-from convert.files.safetensors_files import Checkpoint
 from convert.models.rules import Layout, Rule, RuleTable, split_row
-from convert.published.forms import Form
+from convert.published.directory import Published
+from convert.published.form import Form
+from convert.published.quantization_config import contradictions
 from convert.published.weights import Weight
 
 _ROWS_NAMED = 8
@@ -52,25 +53,22 @@ class LoadPlan:
 
 
 def make_plan(
-    checkpoint: Checkpoint,
-    weights: Sequence[Weight],
+    published: Published,
     rules: Sequence[Rule],
     parameters: Mapping[str, tuple[int, ...]],
-    *,
-    canonical: Callable[[str], str] = lambda name: name,
-    misfits: Sequence[str] = (),
+    canonical: Callable[[str], str],
 ) -> LoadPlan:
     """Matches weights to parameter shapes.
 
-    `canonical` gives the table's name of a tensor's; `misfits` are those already found. Raises
-    one ValueError with all: 0 or 2 rules, a parameter missing or filled twice, a wrong shape,
-    dtype or form.
+    `canonical` gives the table's name of a tensor's. Raises one ValueError with all: 0 or 2 rules,
+    a parameter missing or filled twice, a wrong shape, dtype or form; then one with all that
+    config.json says otherwise.
     """
-    table, found = RuleTable(rules), list(misfits)
+    table, found = RuleTable(rules), list(published.misfits)
     sources: defaultdict[str, list[Source]] = defaultdict(list)
     matched: dict[str, Rule] = {}
     dropped: dict[str, str] = {}
-    for weight in weights:
+    for weight in published.weights:
         matches = table.match(canonical(weight.name))
         if len(matches) != 1:
             names = [rule.name for rule, _ in matches]
@@ -86,10 +84,13 @@ def make_plan(
         for path, source in own:
             sources[path].append(source)
     # A weight of no known form would be reported once more, as a missing one.
-    for path, shape in () if misfits else parameters.items():
+    for path, shape in () if published.misfits else parameters.items():
         found += _parameter_misfits(path, shape, sources.get(path, []))
     if found:
-        raise ValueError(f"{checkpoint.directory} does not fit the model:{listed(found)}")
+        raise ValueError(f"{published.directory} does not fit the model:{listed(found)}")
+    wrong = list(contradictions(published.quantization, published.weights, matched))
+    if wrong:
+        raise ValueError(f"{published.directory}: config.json and tensors disagree:{listed(wrong)}")
     return LoadPlan(dict(sources), matched, dropped)
 
 

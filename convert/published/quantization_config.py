@@ -81,12 +81,8 @@ def contradictions(
         stored = weight.form.weights if weight.form else None
         expected = scheme.weights if scheme else None
         if expected != stored:
-            says = expected or "no quantisation"
-            yield f"{weight.name}: config.json says {says}, its tensors are {_described(weight)}"
-
-
-def _described(weight: Weight) -> str:
-    return weight.form.weights if weight.form else weight.tensor.dtype
+            says, found = expected or "no quantisation", stored or weight.tensor.dtype
+            yield f"{weight.name}: config.json says {says}, its tensors are {found}"
 
 
 def activations_of(config: QuantizationConfig | None, weight: Weight) -> ActivationFormat:

@@ -10,40 +10,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from convert.files.box import Box, box_shape, scaled, whole
-from convert.files.safetensors_files import DTYPES, Checkpoint, read_box
+from convert.files.safetensors_files import DTYPES, read_box
 from convert.files.slabs import row_slabs
+from convert.published.form import PartReader
 from convert.published.plan import Source
-from convert.published.weights import PartReader, Weight
-from pallas_kernels import QuantizedArray, dequantize
+from convert.published.weights import Weight
+from pallas_kernels import QuantFormat, QuantizedArray, dequantize
 
 
-def read_floats(
-    checkpoint: Checkpoint, sources: Sequence[Source], box: Box, dtype: np.dtype
-) -> np.ndarray:
+def read_floats(sources: Sequence[Source], box: Box, dtype: np.dtype) -> np.ndarray:
     """Reads a box of a float (or integer) parameter in `dtype`, in memory of its own."""
     out = np.empty(box_shape(box), dtype)
     for source, row in _rows(sources, box):
         if row is None:
-            _copy(checkpoint, source, box, out)
+            _copy(source, box, out)
         else:
-            _copy(checkpoint, source, box[1:], out[row, ...])
+            _copy(source, box[1:], out[row, ...])
     return out
 
 
-def read_kept(
-    checkpoint: Checkpoint, sources: Sequence[Source], which: str, box: Box | None = None
-) -> np.ndarray:
+def read_kept(sources: Sequence[Source], which: str, box: Box | None) -> np.ndarray:
     """Reads the "values" or the "scale" of a parameter that stays quantised, stacked by row; of
     all of them without a box.
 
     Raises ValueError naming the weight when what it holds cannot be right.
     """
     if sources[0].row is None:
-        return _read_part(checkpoint, sources[0].weight, which, box)
+        return _read_part(sources[0].weight, which, box)
     rows = slice(0, len(sources)) if box is None else box[0]
     out: np.ndarray | None = None
     for source, row in _rows(sources, (rows,)):
-        part = _read_part(checkpoint, source.weight, which, box and box[1:])
+        part = _read_part(source.weight, which, box and box[1:])
         if out is None:
             out = np.empty((rows.stop - rows.start, *part.shape), part.dtype)
         out[row] = part
@@ -67,12 +64,11 @@ def _rows(sources: Sequence[Source], box: Box) -> Iterator[tuple[Source, int | N
             yield source, source.row - box[0].start
 
 
-def _copy(checkpoint: Checkpoint, source: Source, box: Box, out: np.ndarray) -> None:
+def _copy(source: Source, box: Box, out: np.ndarray) -> None:
     """Fills a box from one weight, a slab at a time: Kimi's head is 2 GiB, twice would be much."""
     layout, info = source.layout, source.weight.tensor
     if source.weight.form is not None:
-        floats = _dequantized(checkpoint, source.weight)
-        out[...] = layout.load(floats)[source.part][box]
+        out[...] = layout.load(_dequantized(source.weight))[source.part][box]
         return
     wanted = layout.tensor_box(box)
     if layout.row_axis is None or not info.shape:
@@ -85,24 +81,21 @@ def _copy(checkpoint: Checkpoint, source: Source, box: Box, out: np.ndarray) -> 
         out[where] = layout.load(read_box(info, (slab, *columns)))[source.part]
 
 
-def _dequantized(checkpoint: Checkpoint, weight: Weight) -> np.ndarray:
+def _dequantized(weight: Weight) -> np.ndarray:
     assert weight.form is not None, "only quantised weights need it"
-    values, scale = (_read_part(checkpoint, weight, which) for which in ("values", "scale"))
-    quantized = QuantizedArray(jnp.asarray(values), jnp.asarray(scale), weight.form.format())
-    return np.asarray(dequantize(quantized))
+    values, scale = (jnp.asarray(_read_part(weight, which)) for which in ("values", "scale"))
+    return np.asarray(dequantize(QuantizedArray(values, scale, QuantFormat(weight.form.weights))))
 
 
-def _read_part(
-    checkpoint: Checkpoint, weight: Weight, which: str, box: Box | None = None
-) -> np.ndarray:
+def _read_part(weight: Weight, which: str, box: Box | None = None) -> np.ndarray:
     """The values or the scale of one matrix, or what lies in a box of them."""
     assert weight.form is not None, "only quantised weights have parts"
     read = weight.form.values if which == "values" else weight.form.scale
     boxes = {} if box is None else dict(_part_boxes(weight, which, box))
     try:
-        part = read(PartReader(checkpoint, weight, boxes))
+        part = read(PartReader(weight.parts, weight.shape, boxes))
     except ValueError as error:
-        raise ValueError(f"{checkpoint.directory}: {weight.name}: {error}") from error
+        raise ValueError(f"{weight.tensor.file.parent}: {weight.name}: {error}") from error
     return part if box is None or part.ndim < 2 else part[:, _within(weight, which, box)]
 
 

@@ -5,14 +5,12 @@ their form follows from their names and dtypes, never from config.json.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from convert.files.box import Box
-from convert.files.safetensors_files import Checkpoint, TensorInfo
+from convert.files.safetensors_files import TensorInfo
+from convert.published.form import Form, Parts
 from convert.published.forms import (
     FP8_BLOCK,
     FP8_CHANNEL,
@@ -21,8 +19,6 @@ from convert.published.forms import (
     INT4_LINEAR,
     MXFP4,
     W4A8,
-    Form,
-    Parts,
 )
 
 Int4OrderChoice = Literal["auto", "linear", "awq"]
@@ -59,31 +55,6 @@ class Weight:
     def tensor(self) -> TensorInfo:
         """The tensor of a plain weight, the values of a quantised one."""
         return self.parts[self.form.main] if self.form else next(iter(self.parts.values()))
-
-    @property
-    def nbytes(self) -> int:
-        """Of all parts together, in the file."""
-        return sum(part.nbytes for part in self.parts.values())
-
-
-@dataclass(frozen=True)
-class PartReader:
-    """Reads the parts of one weight, of some a box only; what forms are given."""
-
-    checkpoint: Checkpoint
-    weight: Weight
-    boxes: Mapping[str, Box]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in] of the whole matrix."""
-        return self.weight.shape
-
-    def __call__(self, part: str) -> np.ndarray:
-        return self.checkpoint.read(self.weight.parts[part].name, self.boxes.get(part))
-
-    def __contains__(self, part: object) -> bool:
-        return part in self.weight.parts
 
 
 def find_weights(

@@ -11,8 +11,6 @@ from convert.conversion.progress import ByteProgress
 from convert.files.safetensors_files import open_checkpoint
 from convert.quantize.flags import PROG, parse_quantize_flags
 from convert.quantize.report import accept_text, comparison_json, comparison_text, plan_text
-from convert.quantize.run import prepare, write
-from convert.quantize.schemes import scheme_of
 
 INTERRUPTED = 130
 
@@ -36,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _quantize(options: Namespace) -> None:
+    from convert.quantize.run import prepare, write
+    from convert.quantize.schemes import scheme_of
+
     job = prepare(
         options.source,
         options.destination,

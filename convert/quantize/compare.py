@@ -7,13 +7,12 @@ import numpy as np
 
 from convert.files.safetensors_files import Checkpoint, TensorInfo, read_rows
 from convert.files.slabs import row_slabs
-from convert.published.forms import Parts
+from convert.published.form import VALUES_PER_WORD, Parts
 from convert.published.weights import parts_by_weight
 from convert.quantize.decode import dequantize
-from convert.quantize.schemes.fp8_block import BLOCK
+from pallas_kernels.quantized.array import BLOCK
 
 WHOLE = ("weight_shape", "weight_zero_point")
-VALUES_PER_ELEMENT = {"I32": 8, "U8": 2}
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,8 @@ def _rows(parts: Parts) -> int:
 
 def _row_elements(parts: Parts) -> int:
     values = _values(parts)
-    packed = len(parts) > 1 and values.dtype in VALUES_PER_ELEMENT
-    per_element = VALUES_PER_ELEMENT[values.dtype] if packed else 1
-    return math.prod(values.shape[1:]) * per_element
+    per_word = VALUES_PER_WORD.get(values.dtype, 1) if len(parts) > 1 else 1
+    return math.prod(values.shape[1:]) * per_word
 
 
 def _is_table(parts: Parts) -> bool:

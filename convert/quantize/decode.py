@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convert.published.nibbles import flip_offset_binary, signed, unpack_pairs, words_to_pairs
-from convert.quantize.schemes.fp8_block import spread
+from convert.quantize.schemes.fp8 import spread
 from convert.quantize.schemes.mxfp4 import BIAS
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")

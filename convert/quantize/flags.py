@@ -6,8 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from convert.one_line_parser import OneLineParser
-from convert.quantize.schemes import SCHEME_NAMES
-from convert.quantize.select import DRAFT_EXCLUDES, TARGET_EXCLUDES
+from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
 PROG = "eagle3-quantize"
 

@@ -6,10 +6,10 @@ Quark's and compressed-tensors' are read by vLLM and SGLang, the FP8 blocks' by 
 from collections.abc import Sequence
 from typing import Any
 
-from convert.quantize.schemes.fp8_block import BLOCK, Fp8Block
-from convert.quantize.schemes.int4 import Int4Group
+from convert.published.forms import FP8_BLOCK, INT4_GROUP
 from convert.quantize.schemes.quantizer import Quantizer
 from convert.quantize.select import ExcludeStyle, Selection
+from pallas_kernels.quantized.array import BLOCK, GROUP
 
 QUARK_VERSION = "0.13"
 """Of the layout that is written."""
@@ -55,7 +55,7 @@ def written_excludes(
     scheme: Quantizer, selection: Selection, style: ExcludeStyle
 ) -> tuple[str, ...]:
     """What names the kept modules; `fp8_block` knows no patterns, so names whatever the style."""
-    if isinstance(scheme, Fp8Block):
+    if scheme.form is FP8_BLOCK:
         # Peers compare whole names here, and some put `model.` before a draft's.
         prefixed = [f"model.{module}" for module in selection.kept if "." not in module]
         return (*selection.kept, *prefixed)
@@ -71,11 +71,11 @@ def with_quantization(
         raise ValueError(f"config.json: text_config must be an object, got {type(text).__name__}")
     if "quantization_config" in config or "quantization_config" in (text or {}):
         raise ValueError("config.json has a quantization_config, but no weight is quantised")
-    if isinstance(scheme, Fp8Block):
+    if scheme.form is FP8_BLOCK:
         return config | {"quantization_config": _fp8_blocks(excludes)}
-    if not isinstance(scheme, Int4Group):
+    if scheme.form is not INT4_GROUP:
         return config | {"quantization_config": _quark(scheme.name, excludes)}
-    described = {"quantization_config": _compressed_tensors(scheme.group_size, excludes)}
+    described = {"quantization_config": _compressed_tensors(excludes)}
     nested = {"text_config": text | described} if text is not None else {}
     return config | nested | described
 
@@ -110,12 +110,12 @@ def _quark(scheme: str, excludes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _compressed_tensors(group_size: int, excludes: Sequence[str]) -> dict[str, Any]:
+def _compressed_tensors(excludes: Sequence[str]) -> dict[str, Any]:
     weights = {
         "actorder": None,
         "block_structure": None,
         "dynamic": False,
-        "group_size": group_size,
+        "group_size": GROUP,
         "num_bits": 4,
         "observer": "minmax",
         "observer_kwargs": {},

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from convert.files.safetensors_files import Checkpoint, TensorInfo
 from convert.quantize.schemes.quantizer import Part, Quantizer
@@ -15,17 +14,16 @@ LISTED = 20
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """The output's tensors, file by file; each tensor of the source stays in its file."""
+    """The output's tensors, file by file; each tensor of the source stays in its file.
+
+    quantized: names of the weights that are quantised.
+    """
 
     source: Checkpoint = field(repr=False)
     scheme: Quantizer
     selection: Selection
+    quantized: frozenset[str] = field(repr=False)
     files: dict[str, dict[str, Part]] = field(repr=False)
-
-    @cached_property
-    def quantized(self) -> frozenset[str]:
-        """Names of the weights that are quantised."""
-        return frozenset(f"{module}.{WEIGHT}" for module in self.selection.quantized)
 
     @property
     def bytes_read(self) -> int:
@@ -40,7 +38,7 @@ class QuantizePlan:
 
 def make_quantize_plan(source: Checkpoint, scheme: Quantizer, selection: Selection) -> QuantizePlan:
     """Lays out every file. Raises one ValueError listing the weights the scheme can't take."""
-    chosen = {f"{module}.{WEIGHT}" for module in selection.quantized}
+    chosen = frozenset(f"{module}.{WEIGHT}" for module in selection.quantized)
     files: defaultdict[str, dict[str, Part]] = defaultdict(dict)
     misfits = []
     for name, info in source.tensors.items():
@@ -54,7 +52,7 @@ def make_quantize_plan(source: Checkpoint, scheme: Quantizer, selection: Selecti
         more = [f"and {len(misfits) - LISTED} more"] if len(misfits) > LISTED else []
         listed = "\n  ".join([*misfits[:LISTED], *more])
         raise ValueError(f"{scheme.name} can't hold these weights; exclude them:\n  {listed}")
-    return QuantizePlan(source, scheme, selection, dict(files))
+    return QuantizePlan(source, scheme, selection, chosen, dict(files))
 
 
 def parts_of(info: TensorInfo, scheme: Quantizer | None) -> dict[str, Part]:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from convert.published.exclude import REGEX
-from convert.quantize.run import Job
 
 if TYPE_CHECKING:
     from convert.quantize.accept_change import AcceptChange
     from convert.quantize.compare import Comparison
+    from convert.quantize.run import Job
 
 
-def plan_text(job: Job) -> str:
+def plan_text(job: "Job") -> str:
     """The plan in a few lines: what becomes what, what is kept and how config.json says so."""
     plan, selection = job.plan, job.plan.selection
     linear = len(selection.quantized) + len(selection.kept)

@@ -21,6 +21,7 @@ TARGET_EXCLUDES = {
     "fp8_block": (_HEAD,),
 }
 """What the published recipes leave out, where there is one."""
+SCHEME_NAMES = tuple(TARGET_EXCLUDES)
 ROUTER = r"re:.*\.gate$"
 VISION = ("re:.*vision_tower.*", "re:.*mm_projector.*")
 

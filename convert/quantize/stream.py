@@ -1,21 +1,24 @@
 """Write the files of a plan: a slab of rows in memory at a time, whatever the shards' size."""
 
+import math
+import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from convert.files.safetensors_files import TensorInfo, read_rows
+from convert.files.safetensors_files import DTYPES, TensorInfo, encode_header, read_rows
 from convert.files.slabs import row_slabs
 from convert.quantize.plan import WEIGHT, QuantizePlan
-from convert.quantize.schemes.quantizer import Quantizer
-from convert.quantize.shard_file import ShardFile
+from convert.quantize.schemes.quantizer import Part, Quantizer
 
 Advance = Callable[[int], None]
 """Called with the number of bytes of the source that have been read since the last call."""
+Append = Callable[[str, bytes], None]
+"""Writes the next bytes of one tensor."""
 SHAPE = "weight_shape"
-COPY_BYTES = 1 << 24
 
 
 def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
@@ -24,39 +27,54 @@ def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
     for info in plan.source.tensors.values():
         by_file[info.file.name].append(info)
     for file, tensors in by_file.items():
-        with ShardFile(directory / file, plan.files[file]) as shard:
+        with _shard_file(directory / file, plan.files[file]) as append:
             for info in tensors:
                 if info.name in plan.quantized:
-                    _write_quantized(shard, info, plan.scheme, advance)
+                    _write_quantized(append, info, plan.scheme, advance)
                 else:
-                    _copy(shard, info, advance)
+                    _copy(append, info, advance)
 
 
-def _write_quantized(
-    shard: ShardFile, info: TensorInfo, scheme: Quantizer, advance: Advance
-) -> None:
+@contextmanager
+def _shard_file(path: Path, parts: Mapping[str, Part]) -> Iterator[Append]:
+    """A new file with a complete header, whose tensors arrive in pieces and in any order; at the
+    end every tensor must be whole."""
+    # Widest first, so all are aligned.
+    order = sorted(parts, key=lambda name: (-DTYPES[parts[name].dtype].itemsize, name))
+    header, offsets = encode_header((n, parts[n].dtype, parts[n].shape) for n in order)
+    ends = {name: offsets[name] + part.nbytes for name, part in parts.items()}
+    with path.open("xb") as file:
+
+        def append(name: str, data: bytes) -> None:
+            file.seek(offsets[name])
+            file.write(data)
+            offsets[name] += len(data)
+
+        file.write(header)
+        yield append
+        assert offsets == ends, "a tensor is not whole"
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_quantized(append: Append, info: TensorInfo, scheme: Quantizer, advance: Advance) -> None:
     module = info.name.removesuffix(WEIGHT)
     if SHAPE in scheme.parts(info.shape):
-        shard.append(module + SHAPE, np.array(info.shape, np.int32).tobytes())
+        append(module + SHAPE, np.array(info.shape, np.int32).tobytes())
     for rows in row_slabs(info.shape[0], info.shape[1], scheme.row_block):
         weight = read_rows(info, rows)
         _require_finite(info, rows, weight)
         for part, values in scheme.encode(weight).items():
-            shard.append(module + part, values.tobytes())
+            append(module + part, values.tobytes())
         advance(weight.nbytes)
 
 
-def _copy(shard: ShardFile, info: TensorInfo, advance: Advance) -> None:
-    with info.file.open("rb") as file:
-        file.seek(info.start)
-        left = info.nbytes
-        while left:
-            chunk = file.read(min(left, COPY_BYTES))
-            if not chunk:
-                raise ValueError(f"{info.file} ended while {info.name} was read")
-            shard.append(info.name, chunk)
-            advance(len(chunk))
-            left -= len(chunk)
+def _copy(append: Append, info: TensorInfo, advance: Advance) -> None:
+    rows, *columns = info.shape or (1,)
+    for slab in row_slabs(rows, math.prod(columns)):
+        part = read_rows(info, slab)
+        append(info.name, part.tobytes())
+        advance(part.nbytes)
 
 
 def _require_finite(info: TensorInfo, rows: slice, weight: np.ndarray) -> None:

@@ -1,7 +1,8 @@
 """Files of a store: their names and sizes, links refused; and writing that waits for the disk."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from eagle3_jax.replace_file import replaced
@@ -12,8 +13,15 @@ def files_below(directory: Path) -> dict[str, int]:
 
     Raises ValueError for a link: it could lead anywhere.
     """
-    _refuse_link(directory.is_symlink(), directory)
-    return dict(_walk(directory, "")) if directory.is_dir() else {}
+    sizes = {}
+    for path in chain([directory], directory.rglob("*")):
+        if path.is_symlink():
+            raise ValueError(
+                f"{path} is a link; a store's items must be files, copy them in its place"
+            )
+        if path != directory and not path.is_dir():
+            sizes[path.relative_to(directory).as_posix()] = path.stat().st_size
+    return sizes
 
 
 def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
@@ -43,19 +51,3 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            _refuse_link(entry.is_symlink(), Path(entry.path))
-            name = prefix + entry.name
-            if entry.is_dir():
-                yield from _walk(Path(entry.path), f"{name}/")
-            else:
-                yield name, entry.stat().st_size
-
-
-def _refuse_link(is_link: bool, path: Path) -> None:
-    if is_link:
-        raise ValueError(f"{path} is a link; a store's items must be files, copy them in its place")

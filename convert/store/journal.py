@@ -7,7 +7,8 @@ item's files are on disk. A kill can tear the last line at most, and that item i
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Self
@@ -27,36 +28,27 @@ class Journal:
         self.finished = finished
 
     @classmethod
-    def open(cls, directory: Path, request: Mapping[str, Any]) -> Self:
-        """Opens or begins the journal in `directory`.
+    @contextmanager
+    def open(cls, directory: Path, request: Mapping[str, Any]) -> Iterator[Self]:
+        """Opens or begins the journal in `directory`, and gives the lock back when the block ends.
 
         Raises ValueError when the journal belongs to another request, naming what differs, when it
         is damaged, and when another process is writing it.
         """
-        file = (directory / JOURNAL_FILE).open("a+b")
-        try:
+        with (directory / JOURNAL_FILE).open("a+b") as file:
             _lock(file, directory)
             file.seek(0)
             lines = _whole_lines(file)
-            if not lines:
-                file.truncate(0)
-                _append(file, request)
-                return cls(file, {})
-            finished = _read(lines, request, directory)
+            finished = _read(lines, request, directory) if lines else {}
             file.truncate(sum(map(len, lines)))
-            return cls(file, finished)
-        except BaseException:
-            file.close()
-            raise
+            if not lines:
+                _append(file, request)
+            yield cls(file, finished)
 
     def append(self, item: FinishedItem) -> None:
         """Records an item as finished, on disk when this returns."""
         _append(self._file, asdict(item))
         self.finished[item.item] = item
-
-    def close(self) -> None:
-        """Gives the lock back."""
-        self._file.close()
 
 
 def _lock(file: IO[bytes], directory: Path) -> None:

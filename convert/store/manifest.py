@@ -20,6 +20,7 @@ from convert.store.records import (
     Shape,
     Size,
     StoredParameter,
+    must,
     read_record,
 )
 from convert.store.source import SourceFile
@@ -29,12 +30,6 @@ from pallas_kernels import QuantFormat
 MANIFEST_FILE = "manifest.json"
 FORMAT = "eagle3-jax checkpoint"
 VERSION = 2
-
-
-def _known_arch(arch: str) -> str:
-    if arch not in ARCHS:
-        raise ValueError(f"must be one of {', '.join(ARCHS)}")
-    return arch
 
 
 def _known_format(names: Mapping[str, str]) -> Mapping[str, str]:
@@ -58,7 +53,7 @@ class Origin:
     """
 
     source: tuple[SourceFile, ...]
-    arch: Annotated[str, AfterValidator(_known_arch)]
+    arch: Annotated[str, must(ARCHS.__contains__, f"be one of {', '.join(ARCHS)}")]
     options: Mapping[str, str | list[str]]
     formats: Mapping[Name, Format] = field(repr=False)
     tensors: Mapping[Name, Shape] = field(repr=False)

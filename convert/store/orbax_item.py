@@ -41,11 +41,6 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     sys.unraisablehook = before
 
 
-def read_array(stored: ts.TensorStore) -> np.ndarray:
-    """One parameter, whole."""
-    return _read(stored, whole(stored.shape))
-
-
 def read_sharded(
     stored: ts.TensorStore, dtype: np.dtype, sharding: jax.sharding.Sharding
 ) -> jax.Array:
@@ -56,7 +51,7 @@ def read_sharded(
     """
     indices = sharding.addressable_devices_indices_map(stored.shape).values()
     box = hull([box_of(index, stored.shape) for index in indices])
-    read = _read(stored, box)
+    read = read_array(stored, box)
     return jax.make_array_from_callback(
         stored.shape,
         sharding,
@@ -75,8 +70,9 @@ def _database(directory: Path) -> dict[str, Any]:
     return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{directory}/"}}
 
 
-def _read(stored: ts.TensorStore, box: Box) -> np.ndarray:
-    """What lies in a box; in slabs, since TensorStore buffers all that it reads."""
+def read_array(stored: ts.TensorStore, box: Box | None = None) -> np.ndarray:
+    """What lies in a box, or all; in slabs, since TensorStore buffers all that it reads."""
+    box = whole(stored.shape) if box is None else box
     out = np.empty(box_shape(box), stored.dtype.numpy_dtype)
     for slab in _slabs(stored, box):
         ts.array(out)[within(slab, box)].write(stored[slab]).result()

@@ -1,12 +1,13 @@
 """Read a store: parameters by path, whole or laid out on a mesh."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
 
 import jax
 import numpy as np
+import tensorstore as ts
 
 from convert.store.files import differences, files_below
 from convert.store.manifest import MANIFEST_FILE, Manifest, read_manifest
@@ -23,24 +24,21 @@ class Store:
     manifest: Manifest
     parameters: Mapping[str, StoredParameter]
 
-    @overload
-    def read(self, path: str, sharding: None = None) -> np.ndarray: ...
+    def read(self, path: str) -> np.ndarray:
+        """A parameter; KeyError for one the store has not, ValueError where its files are
+        damaged."""
+        with self._opened(path) as stored:
+            return read_array(stored)
 
-    @overload
-    def read(
+    def read_sharded(
         self, path: str, sharding: jax.sharding.Sharding, dtype: np.dtype | None = None
-    ) -> jax.Array: ...
+    ) -> jax.Array:
+        """The same in `dtype` on the devices of a sharding."""
+        with self._opened(path) as stored:
+            return read_sharded(stored, dtype or stored.dtype.numpy_dtype, sharding)
 
-    def read(
-        self,
-        path: str,
-        sharding: jax.sharding.Sharding | None = None,
-        dtype: np.dtype | None = None,
-    ) -> np.ndarray | jax.Array:
-        """A parameter as numpy, or as a jax.Array on the devices of a sharding, in `dtype`.
-
-        Raises KeyError for a path the store has not, ValueError where its files are damaged.
-        """
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[ts.TensorStore]:
         parameter = self.parameters[path]
         try:
             stored = open_array(self.directory.absolute() / ITEMS / parameter.item, path)
@@ -48,9 +46,7 @@ class Store:
             if found != (parameter.shape, parameter.dtype):
                 expected = (parameter.shape, parameter.dtype)
                 raise ValueError(f"expected {expected}, found {found}")
-            if sharding is None:
-                return read_array(stored)
-            return read_sharded(stored, dtype or np.dtype(parameter.dtype), sharding)
+            yield stored
         except Exception as error:  # Orbax and TensorStore promise no type for damaged files.
             reason = next(iter(str(error).splitlines()), repr(error)).partition(" [")[0]
             raise ValueError(f"{path}: cannot be read from {self.directory}: {reason}") from error

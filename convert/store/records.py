@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Annotated, TypeVar
@@ -24,37 +24,31 @@ Record = TypeVar("Record")
 LONGEST = 200
 """Characters of a value in an error."""
 _DTYPES = {dtype.name: dtype for dtype in (*DTYPES.values(), E4M3FNUZ)}
+_NOWHERE = {"", ".", ".."}
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be printable")
-    return text
+def must(hold: Callable[[str], bool], expected: str) -> AfterValidator:
+    """Refuses texts for which a test doesn't hold: they must be what is expected."""
+
+    def check(text: str) -> str:
+        if not hold(text):
+            raise ValueError(f"must {expected}")
+        return text
+
+    return AfterValidator(check)
 
 
-def _one_name(text: str) -> str:
-    if text in ("", ".", "..") or PurePosixPath(text).name != text:
-        raise ValueError("must name one entry of a directory")
-    return text
-
-
-def _inside(text: str) -> str:
-    parts = text.split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        raise ValueError("must be a path inside the store")
-    return text
-
-
-def _dtype(text: str) -> str:
-    if text not in _DTYPES:
-        raise ValueError(f"must be one of {', '.join(_DTYPES)}")
-    return text
-
-
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_printable)]
-EntryName = Annotated[Name, AfterValidator(_one_name)]
+_PRINTABLE = must(str.isprintable, "be printable")
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), _PRINTABLE]
+_IS_ENTRY = must(
+    lambda text: text not in _NOWHERE and PurePosixPath(text).name == text,
+    "name one entry of a directory",
+)
+EntryName = Annotated[Name, _IS_ENTRY]
 """A file or folder, with no way out of the directory that it is looked up in."""
-InsidePath = Annotated[str, AfterValidator(_printable), AfterValidator(_inside)]
+_IS_INSIDE = must(lambda text: _NOWHERE.isdisjoint(text.split("/")), "be a path inside the store")
+InsidePath = Annotated[str, _PRINTABLE, _IS_INSIDE]
+DtypeName = Annotated[str, must(_DTYPES.__contains__, f"be one of {', '.join(_DTYPES)}")]
 Dimension = Annotated[int, Field(ge=0, le=LARGEST_DIMENSION)]
 Shape = Annotated[tuple[Dimension, ...], Field(max_length=MAX_DIMENSIONS)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
@@ -71,7 +65,7 @@ class StoredParameter:
     path: Name
     item: EntryName
     shape: Shape
-    dtype: Annotated[str, AfterValidator(_dtype)]
+    dtype: DtypeName
     nbytes: Size
     checksum: Checksum
     nonfinite: tuple[Name, ...] = ()

@@ -9,7 +9,6 @@ from convert.store.files import differences
 from convert.store.orbax_item import paths_of
 from convert.store.partial import ITEMS
 from convert.store.reader import Store, item_files, open_store
-from convert.store.records import StoredParameter
 from convert.store.source import file_checksum
 
 
@@ -44,8 +43,11 @@ def verify_store(
     damaged_files = (*_wrong_side_files(store), *wrong_files, *_wrong_items(store))
     damage = []
     for parameter in store.parameters.values():
-        wrong = _wrong_parameter(store, parameter)
-        damage += [wrong] if wrong else []
+        try:
+            if checksum(store.read(parameter.path)) != parameter.checksum:
+                damage.append(f"{parameter.path}: its checksum differs")
+        except ValueError as error:
+            damage.append(str(error))
         on_bytes(parameter.nbytes)
     totals = store.manifest.totals
     return Verification(totals["parameters"], totals["bytes"], tuple(damage), damaged_files)
@@ -73,13 +75,3 @@ def _wrong_items(store: Store) -> Iterator[str]:
             continue
         if extra := found - listed.get(item, set()):
             yield f"{item}: holds {sorted(extra)}, which the manifest does not list"
-
-
-def _wrong_parameter(store: Store, parameter: StoredParameter) -> str | None:
-    try:
-        array = store.read(parameter.path)
-    except ValueError as error:
-        return str(error)
-    if checksum(array) != parameter.checksum:
-        return f"{parameter.path}: its checksum differs"
-    return None

@@ -62,8 +62,7 @@ def write_store(
     items = {item.name: item for item in group(parameters, item_bytes)}
     partial = partial_directory(destination)
     claim(partial)
-    journal = Journal.open(partial, _request(items.values(), origin))
-    try:
+    with Journal.open(partial, _request(items.values(), origin)) as journal:
         (partial / ITEMS).mkdir(exist_ok=True)
         for unfinished in check_items(partial, items, journal.finished):
             shutil.rmtree(unfinished)
@@ -73,8 +72,6 @@ def write_store(
         manifest = Manifest(origin, _contents(journal, items))
         check(manifest)
         return _finish(partial, destination, manifest, side_files)
-    finally:
-        journal.close()
 
 
 def _request(items: Iterable[Item], origin: Origin) -> dict[str, Any]:

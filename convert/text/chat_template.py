@@ -3,6 +3,7 @@
 import datetime
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from jinja2 import Template, TemplateError, pass_context
@@ -36,7 +37,8 @@ def compile_template(source: str, origin: str) -> Template:
         optimized=False,
         finalize=_as_it_is,
     )
-    environment.filters["tojson"] = _to_json
+    # jinja's own filter escapes HTML, which no model was trained on.
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     try:
@@ -79,11 +81,6 @@ def render(
     except (TemplateError, *BUGS_OF_TEMPLATES) as error:
         raise ValueError(f"the chat template refuses these messages: {error}") from error
     return "".join(pieces)
-
-
-def _to_json(value: Any, **options: Any) -> str:
-    """jinja's own filter escapes HTML, which no model was trained on."""
-    return json.dumps(value, **{"ensure_ascii": False, **options})
 
 
 @pass_context

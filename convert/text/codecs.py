@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import tiktoken
 import tokenizers
@@ -12,17 +11,6 @@ from convert.files.safetensors_files import read_json
 from convert.text.tiktoken_file import SPLIT_PATTERN, SpecialToken, read_ranks
 from convert.text.tokenizer_json import bytes_of
 from eagle3_jax.config.brief import brief
-
-
-class Codec(Protocol):
-    """A byte-level vocabulary in which every text is plain text."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def token_bytes(self, token_id: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -87,3 +75,7 @@ class JsonCodec:
     def token_bytes(self, token_id: int) -> bytes:
         token = self.model.id_to_token(token_id) if token_id >= 0 else None
         return b"" if token is None else bytes_of(token)
+
+
+Codec = TiktokenCodec | JsonCodec
+"""A byte-level vocabulary in which every text is plain text."""

@@ -12,11 +12,12 @@ from typing import Any
 
 from jinja2 import Template
 
+from convert.files.safetensors_files import read_json
 from convert.text.chat_template import MARK, break_specials, compile_template, render, sound
 from convert.text.codecs import Codec, JsonCodec, TiktokenCodec
 from convert.text.special_texts import SpecialTexts
-from convert.text.template_files import read_template
 from convert.text.tiktoken_file import (
+    CONFIG_FILE,
     RANKS_FILE,
     SpecialToken,
     read_eos_token_ids,
@@ -25,6 +26,7 @@ from convert.text.tiktoken_file import (
 )
 from convert.text.tokenizer_json import TOKENIZER_FILE
 
+TEMPLATE_FILE = "chat_template.jinja"
 MAX_CHUNK_CHARS = 400_000
 MAX_RUN_CHARS = 25_000
 
@@ -151,7 +153,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     else:
         raise FileNotFoundError(f"{directory} holds neither {TOKENIZER_FILE} nor {RANKS_FILE}")
     by_text = {token.text: token.token_id for token in special}
-    template = read_template(directory)
+    template = _read_template(directory)
     return Tokenizer(
         codec=codec,
         special_tokens=special,
@@ -161,6 +163,18 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         template=None if template is None else compile_template(template, str(directory)),
         template_text=template,
     )
+
+
+def _read_template(directory: Path) -> str | None:
+    """The text of chat_template.jinja, or of the template inside tokenizer_config.json."""
+    if (directory / TEMPLATE_FILE).is_file():
+        return (directory / TEMPLATE_FILE).read_text(encoding="utf-8")
+    config = directory / CONFIG_FILE
+    source = read_json(config).get("chat_template") if config.is_file() else None
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        return named.get("default")
+    return source
 
 
 def split_long_text(text: str) -> Iterator[str]:

@@ -58,8 +58,8 @@ class Replica:
             request.method, url, headers=headers, content=await request.body()
         )
         answer = await self._http.send(asked, stream=True)
-        told = {name: v for name, v in answer.headers.items() if name not in OWN_HEADERS}
-        return StreamingResponse(self._body(answer), answer.status_code, told)
+        kept = {name: v for name, v in answer.headers.items() if name not in OWN_HEADERS}
+        return StreamingResponse(self._body(answer), answer.status_code, kept)
 
     @staticmethod
     async def _body(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from docs.generator.commands import commands_page
 from docs.generator.python_api import python_page
+from docs.generator.request_options import options_page
 
 ROOT = Path(__file__).parents[2]
 PAGES: dict[str, Callable[[Path], str]] = {
     "docs/reference/cli.md": commands_page,
     "docs/reference/python.md": python_page,
+    "docs/reference/request-options.md": options_page,
 }

@@ -75,10 +75,10 @@ def _placeholder(action: argparse.Action) -> str:
 def _meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     text = parser._get_formatter()._expand_help(action) if action.help else ""
     switch = isinstance(action.default, bool)
-    told = switch or action.default in NO_DEFAULT or "default" in text
-    default = "" if told else f"default {_value(action.default)}"
+    stated = switch or action.default in NO_DEFAULT or "default" in text
+    default = "" if stated else f"default {_value(action.default)}"
     required = "required" if action.required and action.option_strings else ""
-    return _escape("; ".join(filter(None, (_one_line(text), required, default))))
+    return escape("; ".join(filter(None, (_one_line(text), required, default))))
 
 
 def _value(default: object) -> str:
@@ -87,10 +87,10 @@ def _value(default: object) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{_escape(text)}`"
+    return f"`{escape(text)}`"
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 

@@ -2,11 +2,11 @@
 
 import tomllib
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 MODULES = ("convert.equivalence", "pallas_kernels.bench", "pallas_kernels.aot")
 """What is run as `python -m NAME` and reads flags."""
@@ -43,16 +43,6 @@ def check_flags(entry_point: str, argv: Sequence[str]) -> None:
 def _run(entry_point: str, argv: Sequence[str], *, parse: bool) -> ArgumentParser:
     module, _, function = entry_point.partition(":")
     main = getattr(import_module(module), function)
-    with _ending_at_flags(parse=parse):
-        try:
-            main(list(argv))
-        except Reached as reached:
-            return reached.parser
-    raise AssertionError(f"{entry_point} reads no flags")
-
-
-@contextmanager
-def _ending_at_flags(*, parse: bool) -> Iterator[None]:
     original = ArgumentParser.parse_args
 
     def parse_args(self: ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
@@ -60,8 +50,9 @@ def _ending_at_flags(*, parse: bool) -> Iterator[None]:
             original(self, args, namespace)
         raise Reached(self)
 
-    ArgumentParser.parse_args = parse_args
-    try:
-        yield
-    finally:
-        ArgumentParser.parse_args = original
+    with patch.object(ArgumentParser, "parse_args", parse_args):
+        try:
+            main(list(argv))
+        except Reached as reached:
+            return reached.parser
+    raise AssertionError(f"{entry_point} reads no flags")

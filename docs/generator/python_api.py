@@ -15,6 +15,8 @@ Made by `python -m docs.generator` from the source; a test compares them. Shapes
 jaxtyping reads them.
 """
 LINE = 100
+OPTION_MAKERS = ("option", "_switch")
+"""Of eagle3_jax.sampling.params."""
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign
 
 
@@ -85,7 +87,7 @@ def _class_head(node: ast.ClassDef) -> str:
     bases = ", ".join(map(ast.unparse, node.bases))
     made = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"]
     fields = [
-        ast.unparse(item)
+        _field(item)
         for item in node.body
         if isinstance(item, ast.AnnAssign) and not ast.unparse(item.target).startswith("_")
     ]
@@ -95,10 +97,19 @@ def _class_head(node: ast.ClassDef) -> str:
     return head + (":\n" + indent("\n".join(fields), "    ") if fields else "")
 
 
+def _field(item: ast.AnnAssign) -> str:
+    """As it is written; a request option with its default alone, as its page has the rest."""
+    if isinstance(item.value, ast.Call) and ast.unparse(item.value.func) in OPTION_MAKERS:
+        item.value = item.value.args[0]
+    return ast.unparse(item)
+
+
 def _method(node: ast.FunctionDef) -> str:
     text = " ".join((ast.get_docstring(node) or "").split())
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
-    called = node.name if "property" in decorators else _signature(node, short=True)
+    called = (
+        node.name if decorators & {"property", "cached_property"} else _signature(node, short=True)
+    )
     return f"* `{called}`: {text}\n"
 
 

@@ -6,15 +6,8 @@ from typing import Any
 
 from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, read_rank
 from eagle3_jax.config.moe import MoEConfig
-from eagle3_jax.config.published import (
-    read_ids,
-    read_number,
-    read_sizes,
-    require_keys,
-    require_values,
-)
-from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import TargetConfig, text_fields
+from eagle3_jax.config.published import read_number, read_sizes, require_keys, require_values
+from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,28 +39,22 @@ class KimiConfig(TargetConfig):
         text = text_fields(config)
         require_values(text, _REQUIREMENTS)
         require_keys(text, [n for n in cls.__dataclass_fields__ if n not in _DERIVED])
-        sizes = read_sizes(text, _SIZES) | read_sizes(text, _COUNTS, least=0)
-        if sizes["num_experts_per_tok"] > sizes["n_routed_experts"]:
+        fields = read_shared_fields(config, _SIZES)
+        fields |= read_sizes(text, _COUNTS, least=0)
+        if fields["num_experts_per_tok"] > fields["n_routed_experts"]:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         return cls(
-            **sizes,
+            **fields,
             q_lora_rank=read_rank(text),
             routed_scaling_factor=read_number(text, "routed_scaling_factor"),
             norm_topk_prob=text["norm_topk_prob"],
-            rms_norm_eps=read_number(text, "rms_norm_eps"),
-            rope=RopeConfig.from_hf(text),
-            eos_token_ids=read_ids({**text, **config}, "eos_token_id") or (),
         )
 
     @property
     def latent_attention(self) -> LatentAttentionConfig:
         """The attention of every layer."""
         return LatentAttentionConfig(
-            q_lora_rank=self.q_lora_rank,
-            kv_lora_rank=self.kv_lora_rank,
-            qk_nope_head_dim=self.qk_nope_head_dim,
-            qk_rope_head_dim=self.qk_rope_head_dim,
-            v_head_dim=self.v_head_dim,
+            **{name: getattr(self, name) for name in ("q_lora_rank", *LATENT_SIZES)},
             input_size=self.hidden_size,
             hidden_size=self.hidden_size,
             num_attention_heads=self.num_attention_heads,
@@ -122,10 +109,8 @@ MOE_FIELDS = (
 _DERIVED = ("q_lora_rank", "rope", "eos_token_ids", "latent_norm_eps")
 _COUNTS = ("n_shared_experts", "first_k_dense_replace")
 _SIZES = (
-    *("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"),
-    *("num_hidden_layers", "num_attention_heads", "n_routed_experts", "num_experts_per_tok"),
+    *("intermediate_size", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok"),
     *LATENT_SIZES,
-    "max_position_embeddings",
 )
 _REQUIREMENTS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_jax.config.brief import brief
-from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
-from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import TargetConfig, text_fields
+from eagle3_jax.config.published import read_sizes, require_values
+from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +31,14 @@ class LlamaConfig(TargetConfig):
                 "goes beside its target, not in its place"
             )
         require_values(text, _REQUIREMENTS)
-        sizes = read_sizes(text, _SIZES)
-        heads = sizes["num_attention_heads"]
-        derived = {"num_key_value_heads": heads, "head_dim": sizes["hidden_size"] // heads}
+        fields = read_shared_fields(config, ["intermediate_size"])
+        heads = fields["num_attention_heads"]
+        derived = {"num_key_value_heads": heads, "head_dim": fields["hidden_size"] // heads}
         given = {name: text[name] for name in derived if text.get(name) is not None}
-        sizes |= read_sizes(derived | given, derived)
-        if heads % sizes["num_key_value_heads"] or sizes["head_dim"] % 2:
+        fields |= read_sizes(derived | given, derived)
+        if heads % fields["num_key_value_heads"] or fields["head_dim"] % 2:
             raise ValueError("num_key_value_heads must divide the heads, head_dim must be even")
-        return cls(
-            **sizes,
-            rms_norm_eps=read_number(text, "rms_norm_eps"),
-            rope=RopeConfig.from_hf(text),
-            eos_token_ids=read_ids({**text, **config}, "eos_token_id") or (),
-        )
+        return cls(**fields)
 
     @property
     def rope_dim(self) -> int:
@@ -58,10 +52,6 @@ class LlamaConfig(TargetConfig):
         return {**super().units, **own}
 
 
-_SIZES = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
-    *("num_attention_heads", "max_position_embeddings"),
-)
 _REQUIREMENTS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False, None),

@@ -6,14 +6,8 @@ from typing import Any
 
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.moe import MoEConfig
-from eagle3_jax.config.published import (
-    read_ids,
-    read_number,
-    read_sizes,
-    require_values,
-)
-from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import TargetConfig, text_fields
+from eagle3_jax.config.published import read_sizes, require_values
+from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 
 FULL_ATTENTION = 1
 """In attn_type_list; its other kind is the linear attention of MiniMax's older models."""
@@ -44,21 +38,16 @@ class MiniMaxConfig(TargetConfig):
         text = text_fields(config)
         require_values(text, _REQUIREMENTS)
         _check_attention_types(text)
-        sizes = read_sizes(text, _SIZES)
-        if sizes["num_experts_per_tok"] > sizes["num_local_experts"]:
+        fields = read_shared_fields(config, _SIZES)
+        if fields["num_experts_per_tok"] > fields["num_local_experts"]:
             raise ValueError("num_experts_per_tok must not exceed num_local_experts")
-        if sizes["num_attention_heads"] % sizes["num_key_value_heads"]:
+        if fields["num_attention_heads"] % fields["num_key_value_heads"]:
             raise ValueError("num_key_value_heads must divide num_attention_heads")
-        if sizes["rotary_dim"] % 2 or sizes["rotary_dim"] > sizes["head_dim"]:
+        if fields["rotary_dim"] % 2 or fields["rotary_dim"] > fields["head_dim"]:
             raise ValueError("rotary_dim must be even and at most head_dim")
         mtp = [name for name in MTP_SIZES if text.get(name) is not None]
-        return cls(
-            **sizes,
-            **read_sizes(text, mtp, least=0),
-            rms_norm_eps=read_number(text, "rms_norm_eps"),
-            rope=RopeConfig.from_hf(text),
-            eos_token_ids=read_ids({**text, **config}, "eos_token_id") or (),
-        )
+        fields |= read_sizes(text, mtp, least=0)
+        return cls(**fields)
 
     @property
     def rope_dim(self) -> int:
@@ -106,9 +95,8 @@ def _check_attention_types(text: Mapping[str, Any]) -> None:
 
 MTP_SIZES = ("num_mtp_modules", "mtp_transformer_layers")
 _SIZES = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
-    *("num_attention_heads", "num_key_value_heads", "head_dim", "rotary_dim"),
-    *("num_local_experts", "num_experts_per_tok", "max_position_embeddings"),
+    *("intermediate_size", "num_key_value_heads", "head_dim", "rotary_dim"),
+    *("num_local_experts", "num_experts_per_tok"),
 )
 _REQUIREMENTS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),

@@ -1,11 +1,11 @@
 """What the configuration of every target says, whatever its architecture."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eagle3_jax.config.moe import MoEConfig
-from eagle3_jax.config.published import read_mapping
+from eagle3_jax.config.published import read_ids, read_mapping, read_number, read_sizes
 from eagle3_jax.config.rope import RopeConfig
 
 
@@ -41,3 +41,21 @@ class TargetConfig:
 def text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of the text model: the whole file, or what it nests in text_config."""
     return read_mapping(config, "text_config") or config
+
+
+def read_shared_fields(config: Mapping[str, Any], sizes: Iterable[str]) -> dict[str, Any]:
+    """What every TargetConfig has, and these sizes of its architecture; ValueError for what is
+    missing or no number."""
+    text = text_fields(config)
+    return {
+        **read_sizes(text, (*_SIZES, *sizes)),
+        "rms_norm_eps": read_number(text, "rms_norm_eps"),
+        "rope": RopeConfig.from_hf(text),
+        "eos_token_ids": read_ids({**text, **config}, "eos_token_id") or (),
+    }
+
+
+_SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    "max_position_embeddings",
+)

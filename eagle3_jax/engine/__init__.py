@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from eagle3_jax.engine.config import EngineConfig as EngineConfig
     from eagle3_jax.engine.engine import Engine as Engine
     from eagle3_jax.engine.kv.scales import KVScales as KVScales
-    from eagle3_jax.engine.logprobs import Logprob as Logprob
+    from eagle3_jax.engine.logprob_rows import Logprob as Logprob
     from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
     from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
     from eagle3_jax.engine.request import CollectedOutput as CollectedOutput
@@ -25,7 +25,7 @@ __getattr__ = lazy_names(
         "eagle3_jax.engine.config": ("EngineConfig",),
         "eagle3_jax.engine.engine": ("Engine",),
         "eagle3_jax.engine.kv.scales": ("KVScales",),
-        "eagle3_jax.engine.logprobs": ("Logprob",),
+        "eagle3_jax.engine.logprob_rows": ("Logprob",),
         "eagle3_jax.engine.request": (
             "BARS_EVERY_TOKEN",
             "GRAMMAR_FAILED",

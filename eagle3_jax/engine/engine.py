@@ -164,7 +164,7 @@ class Engine:
 
     def kv_peaks(self) -> KVPeaks:
         """The largest magnitudes in the KV pools; what was overwritten since is not there."""
-        return self._runner.kv_peaks()
+        return self._runner.executor.kv_peaks()
 
     def stats(self) -> EngineStats:
         """A snapshot of load and counters."""
@@ -242,7 +242,10 @@ class Engine:
         program = self._in_flight.popleft()
         rows = self._runner.read(program.output)
         if self._clock:
-            self._note_time(program, self._clock())
+            now = self._clock()
+            if program.timed is not None:
+                self._chooser.took(program.timed, now - self._last_read)
+            self._last_read = now
         for sequence, row in zip(program.members, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
             alive = sequence.status is not Status.FINISHED
@@ -252,11 +255,6 @@ class Engine:
                 self._commit(sequence, row, program.is_round, program.drafted)
             elif program.is_round:
                 self._counters.skipped_finished += program.drafted
-
-    def _note_time(self, program: InFlight, now: float) -> None:
-        if program.timed is not None:
-            self._chooser.took(program.timed, now - self._last_read)
-        self._last_read = now
 
     def _commit(self, sequence: Sequence, row: RowReport, is_round: bool, drafted: int) -> None:
         """Takes one program's tokens for one sequence."""
@@ -268,15 +266,12 @@ class Engine:
         kept = sequence.take(row.token_ids, row.logprobs)
         self._counters.generation_tokens += kept
         if is_round and not replayed:
-            self._count_round(sequence, row, kept, drafted)
+            wanted, accepted = sequence.wanted_drafts(drafted), len(row.token_ids) - 1
+            kind = Round(drafted, wanted, row.verified, accepted, kept)
+            self._chooser.committed(row.verified, accepted)
+            sequence.rounds.append(kind)
+            self._counters.rounds[kind] += 1
         self._report(sequence)
-
-    def _count_round(self, sequence: Sequence, row: RowReport, kept: int, drafted: int) -> None:
-        wanted, accepted = sequence.wanted_drafts(drafted), len(row.token_ids) - 1
-        kind = Round(drafted, wanted, row.verified, accepted, kept)
-        self._chooser.committed(row.verified, accepted)
-        sequence.rounds.append(kind)
-        self._counters.rounds[kind] += 1
 
     def _report(self, sequence: Sequence) -> None:
         """Queues the sequence's news; a finished one leaves the engine."""

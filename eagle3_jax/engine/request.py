@@ -5,7 +5,7 @@ from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import CompiledGrammar
-from eagle3_jax.engine.logprobs import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling.params import SamplingParams
 
 BARS_EVERY_TOKEN = "the request's options bar every token"

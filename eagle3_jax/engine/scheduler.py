@@ -42,7 +42,8 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Forgets a finished sequence and takes back its slot and pages."""
         if sequence.spoiled:
-            self.prefixes.forget(sequence)
+            # Shared ones too: rows that are not finite would fail whoever finds them.
+            self.pages.forget(sequence.pages)
         if sequence in self.admitted:
             self._release(sequence)
         elif sequence in self.waiting:

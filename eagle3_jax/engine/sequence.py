@@ -9,10 +9,11 @@ from functools import cached_property
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import Matcher
-from eagle3_jax.engine.logprobs import LogprobRows, LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling.limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
+from eagle3_jax.sampling.options import AppliedBy
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
 
 FAILURES = {
@@ -104,12 +105,7 @@ class Sequence:
             frozenset() if sampling.ignore_eos else frozenset(eos_token_ids),
             min(most, max_model_len),
             secrets.randbits(63) if sampling.seed is None else sampling.seed,
-            TextStream(
-                tokenizer,
-                sampling.stop,
-                sampling.include_stop_str_in_output,
-                sampling.skip_special_tokens,
-            ),
+            TextStream(tokenizer, sampling),
             matcher,
             prefill_ids=list(request.prompt_ids),
             prompt_logprobs=() if sampling.prompt_logprobs is None else (None,),
@@ -123,29 +119,27 @@ class Sequence:
 
     @cached_property
     def controlled(self) -> bool:
-        """Whether only the full programs know its options: also many stop ids to hold back."""
-        return self._holds_back_many or self.request.sampling.controls_tokens
+        """Whether it needs logit controls: also many stop ids to hold back."""
+        return self._holds_back_many or AppliedBy.LOGIT_CONTROLS in self._applied_by.values()
 
     @cached_property
     def needs_logits(self) -> bool:
-        """Whether its tokens can only be chosen from written logits. What is greedy needs neither
-        top-k nor top-p."""
-        sampling = self.request.sampling
-        filtered = sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
-        controlled = self.controlled and not self.only_biased
-        return filtered or controlled or self.matcher is not None or self.wants_logprobs
+        """Whether its tokens can only be chosen from written logits. A kernel knows a few biases,
+        which are controls else."""
+        applied = self._applied_by
+        if len(self.request.sampling.bias_pairs) <= MAX_KERNEL_BIASES:
+            applied = {name: by for name, by in applied.items() if name != "logit_bias"}
+        written = {AppliedBy.SAMPLER, AppliedBy.FULL_PROGRAMS, AppliedBy.LOGIT_CONTROLS}
+        return self._holds_back_many or not written.isdisjoint(applied.values())
 
-    @property
+    @cached_property
     def needs_full(self) -> bool:
         """Whether only a full program has what it asks for."""
-        return self.controlled or self.matcher is not None or self.wants_logprobs
+        return self.controlled or AppliedBy.FULL_PROGRAMS in self._applied_by.values()
 
     @property
-    def only_biased(self) -> bool:
-        """Whether all that makes it `controlled` is biases, and few enough for a kernel."""
-        sampling = self.request.sampling
-        few = len(sampling.bias_pairs) <= MAX_KERNEL_BIASES
-        return few and not self._holds_back_many and not sampling.limits_tokens
+    def _applied_by(self) -> dict[str, AppliedBy]:
+        return self.request.sampling.active
 
     @property
     def _holds_back_many(self) -> bool:

@@ -54,17 +54,14 @@ class EngineStats(Acceptance):
         """As they are now."""
         pages, prefixes = scheduler.pages, scheduler.prefixes
         return cls(
-            rounds=dict(counters.rounds),
+            **{**vars(counters), "rounds": dict(counters.rounds)},
             num_speculative_tokens=num_speculative_tokens,
             num_running=len(scheduler.admitted),
             num_waiting=len(scheduler.waiting),
             kv_cache_usage=1 - pages.free / pages.total,
             num_preemptions=scheduler.num_preemptions,
-            prompt_tokens=counters.prompt_tokens,
-            generation_tokens=counters.generation_tokens,
             free_pages=pages.free,
             total_pages=pages.total,
-            skipped_finished=counters.skipped_finished,
             prefix_cache_queries=prefixes.num_queries,
             prefix_cache_hits=prefixes.num_hits,
             synthetic_acceptance_length=synthetic_acceptance_length,

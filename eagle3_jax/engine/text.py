@@ -7,6 +7,8 @@ is held back, and so are the tokens it came from: what was handed out is never t
 from collections.abc import Sequence
 from typing import Protocol
 
+from eagle3_jax.sampling.params import SamplingParams
+
 MAX_UNSETTLED = 16
 """Tokens whose text may wait for more bytes; a character has at most 4."""
 
@@ -18,22 +20,13 @@ class Tokenizer(Protocol):
 
 
 class TextStream:
-    """Tokens in, released (tokens, text) out. Without a tokenizer the text stays empty.
+    """Tokens in, released (tokens, text) out. Without a tokenizer the text stays empty."""
 
-    skip_special: whether special tokens add no text.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer | None,
-        stop: Sequence[str],
-        include_stop: bool,
-        skip_special: bool = True,
-    ):
+    def __init__(self, tokenizer: Tokenizer | None, sampling: SamplingParams):
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._stop = tuple(stop)
-        self._include_stop = include_stop
+        self._skip_special = sampling.skip_special_tokens
+        self._stop = tuple(sampling.stop)
+        self._include_stop = sampling.include_stop_str_in_output
         self._tokens: list[int] = []
         self._ends: list[int] = []  # characters of text after each token that is fully decoded
         self._text = ""

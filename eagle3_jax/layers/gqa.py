@@ -1,5 +1,7 @@
 """Grouped-query attention with rotary positions: the attention of Llama-style drafts."""
 
+from functools import partial
+
 import jax
 from flax import nnx
 from jax.typing import DTypeLike
@@ -10,10 +12,10 @@ from eagle3_jax.layers.attention import causal_attention, paged_kv
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.norm import RMSNorm, head_norms
 from eagle3_jax.layers.quantized import kernel_format
-from eagle3_jax.layers.rope import RopeTables, rotate_halves
+from eagle3_jax.layers.rope import RopeTables
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import HeadNorms, cache_heads, gqa_decode, joint_matmul, norm_heads
-from pallas_kernels.quantized import QuantizedRows
+from pallas_kernels.rotation import rotate_halves
 
 
 class GQAttention(nnx.Module):
@@ -33,9 +35,7 @@ class GQAttention(nnx.Module):
     ):
         """qk_norm_eps: of norms over all queries and all keys of a token, if there are some."""
 
-        def linear(shape: tuple[int, int], axes: tuple[str | None, str | None]) -> Linear:
-            return Linear(shape, axes, rngs=rngs, dtype=dtype)
-
+        linear = partial(Linear, rngs=rngs, dtype=dtype)
         self.q_proj = linear((input_size, heads * head_dim), ("embed", "heads"))
         self.k_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
         self.v_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
@@ -75,9 +75,18 @@ class GQAttention(nnx.Module):
         With a norm, of the normed x."""
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope, norm), self.scale)
-            heads = heads.reshape(*x.shape[:2], -1)
-        else:
-            heads, pools = self._attend_cached(x, rope, pools, pages, norm)
+            return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
+        q, k, v = self._multiply(x, norm)
+        (keys, k_scale), (values, v_scale) = map(rows_and_scale, pools)
+        with jax.named_scope("cache_heads"):
+            norms, write = self._head_norms(q, k), (pages.write_pages, pages.write_offsets)
+            q, keys, values = cache_heads(
+                q, k, v, *rope, keys, values, *write, norms=norms, k_scale=k_scale, v_scale=v_scale
+            )
+        pools = with_rows(pools[0], keys), with_rows(pools[1], values)
+        with jax.named_scope("gqa_decode"):
+            paged, then = paged_kv(pools, pages), kernel_format(self.o_proj.kernel)
+            heads = gqa_decode(q, paged, scale=self.scale, then=then)
         return self.o_proj(heads), pools
 
     def project(
@@ -95,7 +104,7 @@ class GQAttention(nnx.Module):
         if (norms := self._head_norms(q, k)) is not None:
             q, k = norm_heads(q, k, norms)
         q, k, v = (rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in (q, k, v))
-        return rotate_halves(q, rope), rotate_halves(k, rope), v
+        return rotate_halves(q, *rope), rotate_halves(k, *rope), v
 
     def _multiply(
         self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
@@ -108,33 +117,3 @@ class GQAttention(nnx.Module):
         self, q: Float[Array, "batch q_len q_width"], k: Float[Array, "batch q_len k_width"]
     ) -> HeadNorms | None:
         return head_norms(self.q_norm, self.k_norm, q, k) if self.has_qk_norm else None
-
-    def _attend_cached(
-        self,
-        x: Float[Array, "batch q_len inputs"],
-        rope: RopeTables,
-        pools: KVPools,
-        pages: PageView,
-        norm: RMSNorm | None,
-    ) -> tuple[Float[Array, "batch q_len heads"] | QuantizedRows, KVPools]:
-        """All heads in one vector, as `o_proj` multiplies it."""
-        q, k, v = self._multiply(x, norm)
-        (keys, k_scale), (values, v_scale) = map(rows_and_scale, pools)
-        with jax.named_scope("cache_heads"):
-            q, keys, values = cache_heads(
-                q,
-                k,
-                v,
-                *rope,
-                keys,
-                values,
-                pages.write_pages,
-                pages.write_offsets,
-                norms=self._head_norms(q, k),
-                k_scale=k_scale,
-                v_scale=v_scale,
-            )
-        pools = with_rows(pools[0], keys), with_rows(pools[1], values)
-        with jax.named_scope("gqa_decode"):
-            paged, then = paged_kv(pools, pages), kernel_format(self.o_proj.kernel)
-            return gqa_decode(q, paged, scale=self.scale, then=then), pools

@@ -37,8 +37,4 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Rows) -> Float[Array, "*rows outputs"]:
         """Of a device's inputs, the sum over all devices; its own part of split outputs."""
-        return all_sum(self.partial(x), self.split[0])
-
-    def partial(self, x: Rows) -> Float[Array, "*rows outputs"]:
-        """What this device adds to the sum."""
-        return matmul(x, self.kernel.get_value())
+        return all_sum(matmul(x, self.kernel.get_value()), self.split[0])

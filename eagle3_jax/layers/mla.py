@@ -5,19 +5,22 @@ The cache row is the normalised latent (kv_lora_rank) followed by the rotated sh
 the up-projections are absorbed into query and output and attention runs on the latent itself.
 """
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.cache import KVPool, KVPools, PageView, rows_and_scale, with_rows
+from eagle3_jax.cache import KVPools, PageView, rows_and_scale, with_rows
 from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers.attention import causal_attention, paged_kv
 from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.quantized import kernel_format
-from eagle3_jax.layers.rope import RopeTables, rotate_interleaved
+from eagle3_jax.layers.rope import RopeTables
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import (
     PagedKV,
@@ -28,6 +31,7 @@ from pallas_kernels import (
     mla_prefill,
 )
 from pallas_kernels.quantized import Rows
+from pallas_kernels.rotation import rotate_interleaved
 
 EXPANDED_ROWS = 256
 """Of a chunk this long, keys and values of the context are less work than absorbed queries."""
@@ -50,9 +54,7 @@ class MLAttention(nnx.Module):
         inputs, heads = config.input_size, config.num_attention_heads
         q_width = heads * config.qk_head_dim
 
-        def linear(shape: tuple[int, int], axes: tuple[str | None, str | None]) -> Linear:
-            return Linear(shape, axes, rngs=rngs, dtype=dtype)
-
+        linear = partial(Linear, rngs=rngs, dtype=dtype)
         if config.q_lora_rank is None:
             self.q_proj = linear((inputs, q_width), ("embed", "heads"))
         else:
@@ -92,12 +94,20 @@ class MLAttention(nnx.Module):
         norm, of the normed x."""
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope, norm), self.scale)
-        else:
-            q_low, pool = self._cache(*self._compress(x, norm), rope, pools[0], pages)
-            expanded = x.shape[1] >= EXPANDED_ROWS and pages.ancestors is None
-            attend = self._attend_expanded if expanded else self._attend_absorbed
-            pools = (pool,)
-            heads = attend(self._queries(q_low), rope, paged_kv(pools, pages))
+            return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
+        q_low, compressed = self._compress(x, norm)
+        latents, kv_scale = rows_and_scale(pools[0])
+        write, options = (pages.write_pages, pages.write_offsets), dict[str, Any](kv_scale=kv_scale)
+        if self.config.q_lora_rank is not None:
+            options |= {"q_low": q_low, "q_norm": self.q_a_layernorm.norm}
+            options["q_format"] = kernel_format(self.q_b_proj.kernel)
+        with jax.named_scope("cache_latents"):
+            latents, normed = cache_latents(
+                compressed, self.kv_a_layernorm.norm, *rope, latents, *write, **options
+            )
+        pools = (with_rows(pools[0], latents),)
+        q = self._queries(q_low if normed is None else normed)
+        heads = self._attend(q, rope, paged_kv(pools, pages))
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
@@ -115,11 +125,13 @@ class MLAttention(nnx.Module):
         if self.config.q_lora_rank is not None:
             q_low = self.q_a_layernorm(q_low)
         q_nope, q_rope = jnp.split(self._queries(q_low), [self.config.qk_nope_head_dim], axis=-1)
-        latent, key_rope = self._latents(compressed, rope)
+        latent, key_rope = jnp.split(compressed, [self.config.kv_lora_rank], axis=-1)
+        key_rope = rotate_interleaved(key_rope[:, :, None], *rope)
+        latent = self.kv_a_layernorm(latent)
         keys = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.key_kernel.get_value())
         values = jnp.einsum("bsc,hcd->bshd", latent, self.kv_b_proj.value_kernel.get_value())
-        key_rope = jnp.broadcast_to(key_rope[:, :, None], (*keys.shape[:3], key_rope.shape[-1]))
-        q = jnp.concatenate([q_nope, rotate_interleaved(q_rope, rope)], axis=-1)
+        key_rope = jnp.broadcast_to(key_rope, (*keys.shape[:3], key_rope.shape[-1]))
+        q = jnp.concatenate([q_nope, rotate_interleaved(q_rope, *rope)], axis=-1)
         return q, jnp.concatenate([keys, key_rope], axis=-1), values
 
     def _compress(
@@ -134,75 +146,28 @@ class MLAttention(nnx.Module):
         q_low, compressed = joint_matmul(x, *kernels, norm=norm and norm.norm)
         return q_low, compressed
 
-    def _cache(
-        self,
-        q_low: Float[Array, "batch q_len q_inputs"],
-        compressed: Float[Array, "batch q_len latent"],
-        rope: RopeTables,
-        pool: KVPool,
-        pages: PageView,
-    ) -> tuple[Rows, KVPool]:
-        """What queries are made of, normed if it is a low rank; the pool with these rows."""
-        rows, kv_scale = rows_and_scale(pool)
-        low_rank = self.config.q_lora_rank is not None
-        with jax.named_scope("cache_latents"):
-            rows, normed = cache_latents(
-                compressed,
-                self.kv_a_layernorm.norm,
-                *rope,
-                rows,
-                pages.write_pages,
-                pages.write_offsets,
-                q_low=q_low if low_rank else None,
-                q_norm=self.q_a_layernorm.norm if low_rank else None,
-                q_format=kernel_format(self.q_b_proj.kernel) if low_rank else None,
-                kv_scale=kv_scale,
-            )
-        return q_low if normed is None else normed, with_rows(pool, rows)
-
     def _queries(self, q_low: Rows) -> Float[Array, "batch q_len heads qk"]:
-        """Not rotated yet."""
+        """Not rotated yet; q_low: what `_compress` gives, normed where it is a low rank."""
         project = self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
         q = project(q_low)
         return q.reshape(*q.shape[:2], -1, self.config.qk_head_dim)
 
-    def _latents(
-        self, compressed: Float[Array, "batch q_len latent"], rope: RopeTables
-    ) -> tuple[Float[Array, "batch q_len kv_lora"], Float[Array, "batch q_len rope"]]:
-        latent, key_rope = jnp.split(compressed, [self.config.kv_lora_rank], axis=-1)
-        key_rope = rotate_interleaved(key_rope[:, :, None], rope)[:, :, 0]
-        return self.kv_a_layernorm(latent), key_rope
-
-    def _attend_absorbed(
+    def _attend(
         self,
         queries: Float[Array, "batch q_len heads qk"],
         rope: RopeTables,
         paged: PagedKV,
     ) -> Float[Array, "batch q_len heads v"]:
-        with jax.named_scope("mla_absorb_query"):
-            q, q_rope = absorb_query(queries, self.kv_b_proj.key_kernel.get_value(), *rope)
-        with jax.named_scope("mla_decode"):
-            return mla_decode(
-                q,
-                q_rope,
-                paged,
-                scale=self.scale,
-                value_kernel=self.kv_b_proj.value_kernel.get_value(),
-            )
-
-    def _attend_expanded(
-        self,
-        queries: Float[Array, "batch q_len heads qk"],
-        rope: RopeTables,
-        paged: PagedKV,
-    ) -> Float[Array, "batch q_len heads v"]:
+        """Over the cache: on expanded keys and values where there are many rows, else absorbed."""
+        key_kernel = self.kv_b_proj.key_kernel.get_value()
+        value_kernel = self.kv_b_proj.value_kernel.get_value()
+        if queries.shape[1] < EXPANDED_ROWS or paged.ancestors is not None:
+            with jax.named_scope("mla_absorb_query"):
+                absorbed = absorb_query(queries, key_kernel, *rope)
+            with jax.named_scope("mla_decode"):
+                return mla_decode(*absorbed, paged, scale=self.scale, value_kernel=value_kernel)
         q_nope, q_rope = jnp.split(queries, [self.config.qk_nope_head_dim], axis=-1)
         with jax.named_scope("mla_prefill"):
-            return mla_prefill(
-                q_nope,
-                rotate_interleaved(q_rope, rope),
-                paged,
-                scale=self.scale,
-                key_kernel=self.kv_b_proj.key_kernel.get_value(),
-                value_kernel=self.kv_b_proj.value_kernel.get_value(),
-            )
+            q_rope = rotate_interleaved(q_rope, *rope)
+            kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
+            return mla_prefill(q_nope, q_rope, paged, scale=self.scale, **kernels)

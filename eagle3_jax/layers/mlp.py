@@ -4,7 +4,6 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.collectives import all_sum
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.norm import RMSNorm
 from pallas_kernels import GatedKernels, gated_matmul
@@ -31,11 +30,5 @@ class MLP(nnx.Module):
         self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
     ) -> Float[Array, "*rows hidden"]:
         """With a norm, of the normed x."""
-        return all_sum(self.partial(x, norm), self.down_proj.split[0])
-
-    def partial(
-        self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
-    ) -> Float[Array, "*rows hidden"]:
-        """What this device's columns add to the sum over devices."""
         gate, up, _ = self.kernels
-        return self.down_proj.partial(gated_matmul(x, gate, up, norm=norm and norm.norm))
+        return self.down_proj(gated_matmul(x, gate, up, norm=norm and norm.norm))

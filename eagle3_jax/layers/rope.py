@@ -1,4 +1,4 @@
-"""Rotary position embeddings: plain and YaRN frequencies, interleaved and split-half rotation."""
+"""Rotary position embeddings: plain and YaRN frequencies, and the tables that rotations take."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import RopeConfig, YarnConfig
-from pallas_kernels import rotation
 
 
 class RopeTables(NamedTuple):
@@ -46,17 +45,3 @@ def rope_tables(rope: RopeConfig, dim: int, positions: Int[Array, "batch q_len"]
     angles = positions[..., None].astype(jnp.float32) * frequencies
     scale = rope.yarn.cos_sin_scale if rope.yarn else 1.0
     return RopeTables(jnp.cos(angles) * scale, jnp.sin(angles) * scale)
-
-
-def rotate_interleaved(
-    x: Float[Array, "batch q_len heads dim"], rope: RopeTables
-) -> Float[Array, "batch q_len heads dim"]:
-    """Rotates the pairs (2i, 2i+1), GPT-J style: the target's convention."""
-    return rotation.rotate_interleaved(x, rope.cos, rope.sin)
-
-
-def rotate_halves(
-    x: Float[Array, "batch q_len heads dim"], rope: RopeTables
-) -> Float[Array, "batch q_len heads dim"]:
-    """Rotates the pairs (i, i + half), NeoX style: the convention of Llama and its drafts."""
-    return rotation.rotate_halves(x, rope.cos, rope.sin)

@@ -35,7 +35,11 @@ class DraftLayer(nnx.Module):
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
-        self.self_attn = _attention(config, rngs=rngs, dtype=dtype)
+        if (latent := config.latent_attention) is not None:
+            self.self_attn = MLAttention(latent, rngs=rngs, dtype=dtype)
+        else:
+            sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+            self.self_attn = GQAttention(2 * hidden, hidden, *sizes, rngs=rngs, dtype=dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype=dtype)
         self.mlp = MLP(hidden, config.intermediate_size, rngs=rngs, dtype=dtype)
         self.norm_before_residual = config.norm_before_residual
@@ -173,13 +177,3 @@ class Eagle3Draft(nnx.Module):
         offsets = self.d2t.get_value()
         draft_ids = first_column(offsets.size, self.vocab_axis) + jnp.arange(offsets.size)
         return draft_ids + offsets
-
-
-def _attention(
-    config: DraftConfig, *, rngs: nnx.Rngs, dtype: DTypeLike
-) -> GQAttention | MLAttention:
-    if (latent := config.latent_attention) is not None:
-        return MLAttention(latent, rngs=rngs, dtype=dtype)
-    sizes = (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
-    hidden = config.hidden_size
-    return GQAttention(2 * hidden, hidden, *sizes, rngs=rngs, dtype=dtype)

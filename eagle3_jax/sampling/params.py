@@ -1,81 +1,270 @@
-"""What a request asks of sampling, under the names vLLM gave these fields."""
+"""What a request asks of sampling, under the names vLLM gave these fields: the table of options."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
+from eagle3_jax.sampling.options import AppliedBy, option, options_of
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
 
+def _is_probability(value: float) -> bool:
+    return 0 < value <= 1
+
+
+def _is_penalty(value: float) -> bool:
+    return -2 <= value <= 2
+
+
+def _counts_logprobs(value: int | None) -> bool:
+    return value is None or 0 <= value <= MAX_LOGPROBS
+
+
+def _are_ids(value: Sequence[int]) -> bool:
+    return all(0 <= token < 2**31 for token in value)
+
+
+def _are_biases(pairs: Sequence[tuple[int, float]]) -> bool:
+    return all(token >= 0 and -100 <= bias <= 100 for token, bias in pairs)
+
+
+def _are_words(words: Sequence[Sequence[int]]) -> bool:
+    sizes = all(1 <= len(word) <= MAX_BAD_WORD_TOKENS for word in words)
+    return len(words) <= MAX_BAD_WORDS and sizes and all(min(word) >= 0 for word in words)
+
+
+def _switch(default: bool, meaning: str) -> Any:
+    kind = {"applied_by": AppliedBy.HOST, "json": bool}
+    return option(default, "true or false", lambda value: True, meaning=meaning, **kind)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
-    """The sampling options of one request.
+    """The sampling options of one request; docs/reference/request-options.md lists their meanings.
 
-    temperature 0 is greedy. top_k 0 or -1, top_p 1 and min_p 0 are off. seed None is drawn by the
-    engine and reported. max_tokens None runs to the model's length. min_tokens bars end and stop
-    ids until so many tokens are out. stop strings and stop_token_ids end the answer.
-    skip_special_tokens False writes special tokens into its text, but for the one that ends it.
-    logit_bias maps ids to what is added to their logits, -100..100. allowed_token_ids, where given,
-    bars all others; bad_words_ids bars ids that would complete one of these in the answer.
-    repetition_penalty (1 is off) acts on tokens of prompt and answer, presence_penalty and
-    frequency_penalty, -2..2, on those of the answer. num_speculative_tokens: drafts verified a
-    round at most, None (or more than the engine makes) for all of them. structured_outputs: the
-    form of the answer. logprobs: log-probabilities of every token of the answer and of so many best
-    ones, 0..20, None for none; logprobs_mode: raw_logprobs, the model's own, or processed_logprobs,
-    those after all options. prompt_logprobs: the same of the prompt's tokens, always raw.
     Raises ValueError for a value out of range.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    allowed_token_ids: Sequence[int] | None = None
-    bad_words_ids: Sequence[Sequence[int]] = ()
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    num_speculative_tokens: int | None = None
-    structured_outputs: StructuredOutputs | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    logprobs_mode: str = "raw_logprobs"
+    n: int = option(
+        1,
+        "at least 1",
+        lambda value: value >= 1,
+        applied_by=AppliedBy.HOST,
+        meaning="answers; the i-th has seed + i",
+    )
+    temperature: float = option(
+        1.0,
+        "a finite number, 0 or more",
+        lambda value: math.isfinite(value) and value >= 0,
+        applied_by=AppliedBy.EVERY_PROGRAM,
+        meaning="divides the logits; 0 is greedy",
+        json=float,
+        generation_config="temperature",
+    )
+    top_p: float = option(
+        1.0,
+        "in (0, 1]",
+        _is_probability,
+        applied_by=AppliedBy.SAMPLER,
+        filters=True,
+        meaning="keeps the smallest set of the best tokens that reaches this probability",
+        json=float,
+        generation_config="top_p",
+    )
+    top_k: int = option(
+        0,
+        "a positive count, or 0 or -1 for all",
+        lambda value: -1 <= value < 2**31,
+        also_off=(-1,),
+        applied_by=AppliedBy.SAMPLER,
+        filters=True,
+        meaning="keeps so many of the best tokens; 0 or -1 all",
+        json=int,
+        generation_config="top_k",
+    )
+    min_p: float = option(
+        0.0,
+        "in [0, 1]",
+        lambda value: 0 <= value <= 1,
+        applied_by=AppliedBy.EVERY_PROGRAM,
+        filters=True,
+        meaning="keeps tokens of at least this share of the best one's probability",
+        json=float,
+        generation_config="min_p",
+    )
+    typical_p: float = option(
+        1.0,
+        "in (0, 1]",
+        _is_probability,
+        applied_by=AppliedBy.FULL_PROGRAMS,
+        filters=True,
+        meaning="keeps the tokens whose surprisal is nearest the entropy, as many as reach this "
+        "probability (arXiv 2202.00666)",
+        json=float,
+        generation_config="typical_p",
+    )
+    seed: int | None = option(
+        None,
+        "a 64-bit integer",
+        lambda value: value is None or -(2**63) <= value < 2**64,
+        applied_by=AppliedBy.EVERY_PROGRAM,
+        meaning="gives the same output again; drawn and reported if left out",
+    )
+    max_tokens: int | None = option(
+        16,
+        "at least 1",
+        lambda value: value is None or value >= 1,
+        applied_by=AppliedBy.HOST,
+        meaning="of the answer at most; without a limit as long as the context allows",
+        generation_config="max_new_tokens",
+    )
+    min_tokens: int = option(
+        0,
+        "0 or more",
+        lambda value: value >= 0,
+        applied_by=AppliedBy.EVERY_PROGRAM,
+        meaning="end and stop ids are barred until so many tokens are out",
+        json=int,
+    )
+    stop: str | Sequence[str] = option(
+        (),
+        "non-empty strings",
+        all,
+        applied_by=AppliedBy.HOST,
+        meaning="strings that end the answer",
+        json=str | list[str],
+    )
+    stop_token_ids: Sequence[int] = option(
+        (),
+        "token ids, 0..2147483647",
+        _are_ids,
+        applied_by=AppliedBy.HOST,
+        meaning="ids that end the answer; 64 at most, EOS ids included",
+        json=list[int],
+    )
+    ignore_eos: bool = _switch(False, "do not end at EOS ids")
+    include_stop_str_in_output: bool = _switch(
+        False, "leave the string that ended the answer in its text"
+    )
+    skip_special_tokens: bool = _switch(
+        True, "leave special tokens out of the text; the one that ends it always is"
+    )
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = option(
+        (),
+        "token ids with numbers in [-100, 100]",
+        _are_biases,
+        applied_by=AppliedBy.LOGIT_CONTROLS,
+        meaning="added to the logits of these ids",
+        json=dict[int, float],
+    )
+    allowed_token_ids: Sequence[int] | None = option(
+        None,
+        "at least one token id, 0 or more",
+        lambda value: value is None or (len(value) > 0 and min(value) >= 0),
+        applied_by=AppliedBy.LOGIT_CONTROLS,
+        meaning="all other ids are barred",
+        json=list[int],
+    )
+    bad_words_ids: Sequence[Sequence[int]] = option(
+        (),
+        f"at most {MAX_BAD_WORDS} words of 1..{MAX_BAD_WORD_TOKENS} token ids, 0 or more",
+        _are_words,
+        applied_by=AppliedBy.LOGIT_CONTROLS,
+        meaning="the last id of each is barred where the answer ends with its others",
+    )
+    repetition_penalty: float = option(
+        1.0,
+        "positive and finite",
+        lambda value: 0 < value < math.inf,
+        applied_by=AppliedBy.LOGIT_CONTROLS,
+        meaning="divides positive and multiplies negative logits of tokens in prompt or answer",
+        json=float,
+        generation_config="repetition_penalty",
+    )
+    presence_penalty: float = option(
+        0.0,
+        "in [-2, 2]",
+        _is_penalty,
+        applied_by=AppliedBy.LOGIT_CONTROLS,
+        meaning="subtracted from the logits of tokens in the answer",
+        json=float,
+    )
+    frequency_penalty: float = option(
+        0.0,
+        "in [-2, 2]",
+        _is_penalty,
+        applied_by=AppliedBy.LOGIT_CONTROLS,
+        meaning="subtracted as many times as the token is in the answer",
+        json=float,
+    )
+    num_speculative_tokens: int | None = option(
+        None,
+        "0 or more",
+        lambda value: value is None or value >= 0,
+        applied_by=AppliedBy.EVERY_PROGRAM,
+        meaning="drafts verified a round at most; without a limit all that the engine makes",
+    )
+    structured_outputs: StructuredOutputs | None = option(
+        None,
+        "a form",
+        lambda value: True,
+        applied_by=AppliedBy.FULL_PROGRAMS,
+        meaning="the form of the answer",
+    )
+    logprobs: int | None = option(
+        None,
+        f"in 0..{MAX_LOGPROBS}",
+        _counts_logprobs,
+        applied_by=AppliedBy.FULL_PROGRAMS,
+        meaning="log-probabilities of each token of the answer and of so many best ones",
+    )
+    prompt_logprobs: int | None = option(
+        None,
+        f"in 0..{MAX_LOGPROBS}",
+        _counts_logprobs,
+        applied_by=AppliedBy.HOST,  # which runs the prompt through a program of its own
+        meaning="the same of the prompt's tokens, always raw",
+    )
+    logprobs_mode: str = option(
+        "raw_logprobs",
+        " or ".join(LOGPROBS_MODES),
+        LOGPROBS_MODES.__contains__,
+        also_off=LOGPROBS_MODES,  # alone: logprobs asks for the programs that read it
+        applied_by=AppliedBy.FULL_PROGRAMS,
+        meaning="the model's own, or after all options",
+        json=str,
+    )
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        self._check_numbers()
-        self._check_stops(stop)
-        self._check_penalties()
-        self._check_logprobs()
-        self._check_bias()
-        self._check_words()
+        frozen = {
+            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            "stop_token_ids": tuple(self.stop_token_ids),
+            "logit_bias": self.bias_pairs,
+            "bad_words_ids": tuple(tuple(word) for word in self.bad_words_ids),
+        }
+        if self.allowed_token_ids is not None:
+            frozen["allowed_token_ids"] = tuple(self.allowed_token_ids)
+        for name, value in frozen.items():
+            object.__setattr__(self, name, value)
+        for name, row in REQUEST_OPTIONS.items():
+            _require(row.holds(getattr(self, name)), name, row.expected, getattr(self, name))
+        fits = self.max_tokens is None or self.min_tokens <= self.max_tokens
+        _require(fits, "min_tokens", f"at most max_tokens={self.max_tokens}", self.min_tokens)
 
-    @property
-    def controls_tokens(self) -> bool:
-        """Whether an option looks at token ids, so that the full programs are needed."""
-        return bool(self.logit_bias) or self.limits_tokens
+    @cached_property
+    def active(self) -> dict[str, AppliedBy]:
+        """The options that change something, with who applies each."""
+        given = {name: row for name, row in REQUEST_OPTIONS.items() if self._does(name)}
+        return {name: row.applied_by for name, row in given.items()}
 
-    @property
-    def limits_tokens(self) -> bool:
-        """Whether such an option is more than a bias."""
-        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-        limits = self.bad_words_ids or self.allowed_token_ids is not None
-        return bool(limits) or penalties != (1, 0, 0)
+    def _does(self, name: str) -> bool:
+        row = REQUEST_OPTIONS[name]
+        return getattr(self, name) not in row.off and (self.temperature > 0 or not row.filters)
 
     @property
     def bias_pairs(self) -> tuple[tuple[int, float], ...]:
@@ -89,64 +278,10 @@ class SamplingParams:
         yield from (("allowed_token_ids", token) for token in self.allowed_token_ids or ())
         yield from (("bad_words_ids", token) for word in self.bad_words_ids for token in word)
 
-    def _check_numbers(self) -> None:
-        _require(self.n >= 1, "n", "at least 1", self.n)
-        in_range = math.isfinite(self.temperature) and self.temperature >= 0
-        _require(in_range, "temperature", "a finite number, 0 or more", self.temperature)
-        _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
-        in_range = -1 <= self.top_k < 2**31
-        _require(in_range, "top_k", "a positive count, or 0 or -1 for all", self.top_k)
-        _require(0 <= self.min_p <= 1, "min_p", "in [0, 1]", self.min_p)
-        if self.seed is not None:
-            _require(-(2**63) <= self.seed < 2**64, "seed", "a 64-bit integer", self.seed)
-        if self.max_tokens is not None:
-            _require(self.max_tokens >= 1, "max_tokens", "at least 1", self.max_tokens)
-            fits = self.min_tokens <= self.max_tokens
-            _require(fits, "min_tokens", f"at most max_tokens={self.max_tokens}", self.min_tokens)
-        _require(self.min_tokens >= 0, "min_tokens", "0 or more", self.min_tokens)
 
-    def _check_stops(self, stop: tuple[str, ...]) -> None:
-        _require(all(stop), "stop", "non-empty strings", stop)
-        valid = all(0 <= token < 2**31 for token in self.stop_token_ids)
-        _require(valid, "stop_token_ids", "token ids, 0..2147483647", self.stop_token_ids)
-
-    def _check_penalties(self) -> None:
-        value = self.repetition_penalty
-        _require(0 < value < math.inf, "repetition_penalty", "positive and finite", value)
-        for name in ("presence_penalty", "frequency_penalty"):
-            value = getattr(self, name)
-            _require(-2 <= value <= 2, name, "in [-2, 2]", value)
-        value = self.num_speculative_tokens
-        _require(value is None or value >= 0, "num_speculative_tokens", "0 or more", value)
-
-    def _check_logprobs(self) -> None:
-        for name in ("logprobs", "prompt_logprobs"):
-            count = getattr(self, name)
-            valid = count is None or 0 <= count <= MAX_LOGPROBS
-            _require(valid, name, f"in 0..{MAX_LOGPROBS}", count)
-        mode, modes = self.logprobs_mode, " or ".join(LOGPROBS_MODES)
-        _require(mode in LOGPROBS_MODES, "logprobs_mode", modes, mode)
-
-    def _check_bias(self) -> None:
-        pairs = self.bias_pairs
-        valid = all(token >= 0 and -100 <= bias <= 100 for token, bias in pairs)
-        _require(valid, "logit_bias", "token ids with numbers in [-100, 100]", self.logit_bias)
-        object.__setattr__(self, "logit_bias", pairs)
-        if self.allowed_token_ids is not None:
-            allowed = tuple(self.allowed_token_ids)
-            valid = bool(allowed) and min(allowed) >= 0
-            _require(valid, "allowed_token_ids", "at least one token id, 0 or more", allowed)
-            object.__setattr__(self, "allowed_token_ids", allowed)
-
-    def _check_words(self) -> None:
-        words = tuple(tuple(word) for word in self.bad_words_ids)
-        sizes = all(1 <= len(word) <= MAX_BAD_WORD_TOKENS for word in words)
-        valid = len(words) <= MAX_BAD_WORDS and sizes and all(min(word) >= 0 for word in words)
-        expected = f"at most {MAX_BAD_WORDS} words of 1..{MAX_BAD_WORD_TOKENS} token ids, 0 or more"
-        _require(valid, "bad_words_ids", expected, words)
-        object.__setattr__(self, "bad_words_ids", words)
+REQUEST_OPTIONS = options_of(SamplingParams)
 
 
-def _require(holds: bool, name: str, expected: str, value: object) -> None:
+def _require(holds: bool, name: str, expected: str, value: Any) -> None:
     if not holds:
         raise ValueError(f"{name} must be {expected}; got {value!r}")

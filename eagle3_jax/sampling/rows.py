@@ -1,9 +1,17 @@
 """The sampling options of a batch as device data, so that no option is ever a reason to compile."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import jax
-from jaxtyping import Array, Float, Int, UInt32
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from eagle3_jax.sampling.limits import MAX_STOP_IDS
+from eagle3_jax.sampling.options import AppliedBy
+from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
 
 
 @jax.tree_util.register_dataclass
@@ -11,14 +19,58 @@ from jaxtyping import Array, Float, Int, UInt32
 class SamplingRows:
     """The sampling options of each sequence of a batch.
 
-    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. seed holds the low and the high
-    word. stop_ids, padded with -1, cannot be sampled at positions before min_len.
+    What has the name of a request option holds its number; None in lean programs for what only full
+    ones apply. seed holds the low and the high word. stop_ids, padded with -1, cannot be sampled at
+    positions before min_len.
     """
 
     temperature: Float[Array, " batch"]
     top_p: Float[Array, " batch"]
     min_p: Float[Array, " batch"]
     top_k: Int[Array, " batch"]
+    typical_p: Float[Array, " batch"] | None
     seed: UInt32[Array, "batch 2"]
     min_len: Int[Array, " batch"]
     stop_ids: Int[Array, "batch max_stop_ids"]
+
+
+NUMBERS = {
+    row.name: np.float32 if REQUEST_OPTIONS[row.name].json is float else np.int32
+    for row in fields(SamplingRows)
+    if row.name in REQUEST_OPTIONS and row.name != "seed"
+}
+"""The options that are one number of a row, with its type."""
+FILTERS = [name for name in NUMBERS if REQUEST_OPTIONS[name].filters]
+FULL = [n for n in NUMBERS if REQUEST_OPTIONS[n].applied_by is AppliedBy.FULL_PROGRAMS]
+
+
+def pack_sampling(
+    sampling: SamplingParams, seed: int = 0, min_len: int = 0, stop_ids: Sequence[int] = ()
+) -> SamplingRows:
+    """One request's row [1, ...] in NumPy, with the first MAX_STOP_IDS of its stop ids."""
+    # NumPy stands in for device arrays until the runner sends them.
+    row: dict[str, Any] = {
+        name: np.array([getattr(sampling, name)], dtype) for name, dtype in NUMBERS.items()
+    }
+    stops = np.full((1, MAX_STOP_IDS), -1, np.int32)
+    stops[0, : len(stop_ids)] = stop_ids[:MAX_STOP_IDS]
+    seed %= 2**64
+    row["seed"] = np.array([[seed % 2**32, seed >> 32]], np.uint32)
+    row["min_len"], row["stop_ids"] = np.array([min_len], np.int32), stops
+    return SamplingRows(**row)
+
+
+def lean_rows(options: SamplingRows) -> SamplingRows:
+    """As lean programs see them: None for what only full ones apply, so that it costs nothing."""
+    return replace(options, **dict.fromkeys(FULL))
+
+
+def filters_off(options: SamplingRows, where: Bool[Array, " batch"]) -> SamplingRows:
+    """The rows without what bars candidates, where that is so."""
+    given = {name: getattr(options, name) for name in FILTERS}
+    off = {
+        name: jnp.where(where, REQUEST_OPTIONS[name].off[0], value)
+        for name, value in given.items()
+        if value is not None
+    }
+    return replace(options, **off)

@@ -104,9 +104,10 @@ def process_logits(
 ) -> Float[Array, "batch rows vocab"]:
     """Log-probabilities up to a constant (the best is 0), -inf where an option filters.
 
-    In order: stop ids before min_len, temperature (0 counts as 1), min-p, top-k, top-p. Top-p acts
-    on the probabilities that min-p and top-k left, renormalised, and keeps the smallest set of the
-    best that reaches its mass. Candidates equal to the last one kept are kept.
+    In order: stop ids before min_len, temperature (0 counts as 1), min-p, top-k, top-p, typical-p.
+    Top-p acts on the probabilities that min-p and top-k left, renormalised, and keeps the smallest
+    set of the best that reaches its mass; typical-p on what top-p left, where the best one may go,
+    and so not at temperature 0. Candidates equal to the last one kept are kept.
     """
     ids = column_ids(logits.shape[-1], token_ids, axis)
     stops = (ids == options.stop_ids[..., None]).any(1)
@@ -115,7 +116,11 @@ def process_logits(
     temperature = jnp.where(options.temperature > 0, options.temperature, 1.0)
     scores = (scores - all_max(scores.max(-1, keepdims=True), axis)) / temperature[:, None, None]
     scores = jnp.where(scores >= jnp.log(options.min_p)[:, None, None], scores, -jnp.inf)
-    return _top_k_top_p(scores, options.top_k[:, None, None], options.top_p[:, None, None], axis)
+    scores = _top_k_top_p(scores, options.top_k[:, None, None], options.top_p[:, None, None], axis)
+    if options.typical_p is None:
+        return scores
+    typical_p = jnp.where(options.temperature > 0, options.typical_p, 1.0)
+    return _typical(scores, typical_p[:, None, None], axis)
 
 
 def _top_k_top_p(
@@ -149,6 +154,30 @@ def _top_k_top_p(
     cut_p = _float(_ONE_KEY - search(has_mass, _ONE_KEY, top_p < 1))
     cut_p = jnp.where(top_p < 1, cut_p, 0.0)
     return jnp.where(weights[..., :vocab] >= cut_p, scores, -jnp.inf)
+
+
+def _typical(
+    scores: Float[Array, "batch rows vocab"], typical_p: Float[Array, "batch 1 1"], axis: Axis
+) -> Float[Array, "batch rows vocab"]:
+    """Keep what is nearest the entropy, up to the distance that has the mass, found as above.
+
+    transformers' TypicalLogitsWarper: surprisal minus entropy is the mean score minus the score.
+    """
+    vocab = scores.shape[-1]
+    padding = (0, 0), (0, 0), (0, -vocab % _CHAINS)
+    padded = jnp.pad(scores, padding, constant_values=-jnp.inf)
+    weights = jnp.exp(padded)
+    total = all_sum(_sum(weights), axis)
+    mean = all_sum(_sum(jnp.where(weights > 0, weights * padded, 0.0)), axis) / total
+    distance = jnp.abs(mean - padded)
+
+    def has_mass(keys: Array) -> Array:
+        near = distance[:, :, None] <= _float(keys)[..., None]
+        held = all_sum(_sum(jnp.where(near, weights[:, :, None], 0.0))[..., 0], axis)
+        return held >= typical_p * total
+
+    cut = _float(_least_key(has_mass, _INF_KEY, typical_p < 1, scores.shape[:2], axis))
+    return jnp.where((distance[..., :vocab] <= cut) | (typical_p >= 1), scores, -jnp.inf)
 
 
 def _float(key: UInt32[Array, "..."]) -> Float[Array, "..."]:

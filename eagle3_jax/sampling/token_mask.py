@@ -10,14 +10,9 @@ from eagle3_jax.vocabulary import own_columns
 WORD_BITS = 32
 
 
-def mask_words(vocab_size: int) -> int:
-    """Words that hold a bit for each token."""
-    return -(-vocab_size // WORD_BITS)
-
-
 def open_masks(vocab_size: int, *rows: int) -> np.ndarray:
     """Masks uint32 [*rows, words] on the host that allow everything."""
-    return np.full((*rows, mask_words(vocab_size)), 2**WORD_BITS - 1, np.uint32)
+    return np.full((*rows, -(-vocab_size // WORD_BITS)), 2**WORD_BITS - 1, np.uint32)
 
 
 def mask_logits(

@@ -5,9 +5,12 @@ counted, what is rejected never was.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.sampling.limits import (
@@ -21,9 +24,7 @@ NO_TOKEN = -1  # in every list of ids: nothing here
 ANY_TOKEN = -2  # in front of a bad word that is shorter than the longest
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class TokenBiases:
+class TokenBiases(NamedTuple):
     """What is added to the logits of a few ids, which are padded with NO_TOKEN."""
 
     ids: Int[Array, "batch biases"]
@@ -61,26 +62,31 @@ class LogitControls:
 
 def empty_controls(slots: int, vocab_size: int) -> LogitControls:
     """Slots without such options."""
+    return jax.tree.map(lambda row: jnp.repeat(row, slots, axis=0), no_controls(vocab_size))
+
+
+def no_controls(vocab_size: int) -> Any:
+    """One row without such options: every shape and dtype of the full prefill's input."""
+    none = partial(_filled, NO_TOKEN, np.int32)
     return LogitControls(
-        enabled=jnp.zeros((slots,), bool),
-        bias=jnp.zeros((slots, vocab_size), jnp.float32),
-        biases=no_biases(slots),
-        bad_words=jnp.full((slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), NO_TOKEN, jnp.int32),
-        stop_ids=jnp.full((slots, MAX_REQUEST_STOP_IDS), NO_TOKEN, jnp.int32),
-        repetition=jnp.ones((slots,), jnp.float32),
-        presence=jnp.zeros((slots,), jnp.float32),
-        frequency=jnp.zeros((slots,), jnp.float32),
-        in_prompt=jnp.zeros((slots, vocab_size), bool),
-        counts=jnp.zeros((slots, vocab_size), jnp.int32),
-        tail=jnp.full((slots, MAX_BAD_WORD_TOKENS - 1), NO_TOKEN, jnp.int32),
-        processed_logprobs=jnp.zeros((slots,), bool),
+        enabled=_filled(False, np.bool_),
+        bias=_filled(0, np.float32, vocab_size),
+        biases=TokenBiases(none(MAX_KERNEL_BIASES), _filled(0, np.float32, MAX_KERNEL_BIASES)),
+        bad_words=none(MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS),
+        stop_ids=none(MAX_REQUEST_STOP_IDS),
+        repetition=_filled(1, np.float32),
+        presence=_filled(0, np.float32),
+        frequency=_filled(0, np.float32),
+        in_prompt=_filled(False, np.bool_, vocab_size),
+        counts=_filled(0, np.int32, vocab_size),
+        tail=none(MAX_BAD_WORD_TOKENS - 1),
+        processed_logprobs=_filled(False, np.bool_),
     )
 
 
-def no_biases(rows: int) -> TokenBiases:
-    """Rows without any."""
-    shape = rows, MAX_KERNEL_BIASES
-    return TokenBiases(jnp.full(shape, NO_TOKEN, jnp.int32), jnp.zeros(shape, jnp.float32))
+def _filled(value: float, dtype: Any, *shape: int) -> Any:
+    """NumPy stands in for device arrays until they are sent."""
+    return np.full((1, *shape), value, dtype)
 
 
 def enabled_biases(logit_controls: LogitControls) -> TokenBiases:

@@ -16,37 +16,26 @@ from eagle3_jax.vocabulary import column_ids, own_columns
 def control_logits(
     logits: Float[Array, "batch rows vocab"],
     positions: Int[Array, "batch rows"],
-    draft_ids: Int[Array, "batch drafts"],
+    draft_ids: Int[Array, "batch *rows drafts"],
     options: SamplingRows,
     logit_controls: LogitControls,
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
+    num_before: Int[Array, "batch_or_1 rows"] | None = None,
 ) -> Float[Array, "batch rows vocab"]:
     """Float32 logits that sampling goes on with; -inf where a token is barred.
 
     In order: allowed ids, bad words, stop ids before min_len, bias, repetition, frequency and
     presence penalty (vLLM's definitions). The last row sees all drafts, each row before it one
-    less. token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
+    less; with num_before each row has drafts of its own, a path, and sees the first so many.
+    token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
     axis: over which the logits are split (eagle3_jax.vocabulary).
     """
-    rows, drafts = logits.shape[1], draft_ids.shape[1]
-    num_before = jnp.arange(rows)[None] + (drafts - rows + 1)
-    return control_nodes(
-        logits, positions, draft_ids[:, None], num_before, options, logit_controls, token_ids, axis
-    )
-
-
-def control_nodes(
-    logits: Float[Array, "batch rows vocab"],
-    positions: Int[Array, "batch rows"],
-    paths: Int[Array, "batch rows_or_1 drafts"],
-    num_before: Int[Array, "batch_or_1 rows"],
-    options: SamplingRows,
-    logit_controls: LogitControls,
-    token_ids: Int[Array, " vocab"] | None = None,
-    axis: Axis = None,
-) -> Float[Array, "batch rows vocab"]:
-    """As `control_logits` where rows have drafts of their own, the first num_before of a path."""
+    paths = draft_ids
+    if num_before is None:
+        rows, drafts = logits.shape[1], draft_ids.shape[1]
+        num_before = jnp.arange(rows)[None] + (drafts - rows + 1)
+        paths = draft_ids[:, None]
     early = positions < options.min_len[:, None]
     stops = jnp.where(early[..., None], logit_controls.stop_ids[:, None], NO_TOKEN)
     bias = own_columns(logit_controls.bias, logits.shape[-1], token_ids, axis)

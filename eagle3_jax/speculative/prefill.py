@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import view_pages
-from eagle3_jax.collectives import Axis
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs, TokenLogprobs, sampled_logprobs, token_logprobs
+from eagle3_jax.sampling.rows import lean_rows
 from eagle3_jax.sampling.sampler import nan_if_nonfinite, sample
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel
-from eagle3_jax.speculative.logit_control_rows import LogitControls, open_controls
+from eagle3_jax.speculative.logit_control_rows import open_controls
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.variant import Variant
@@ -58,10 +58,8 @@ def prefill_chunk(
             chunk.tokens[None, 1:], features, positions, draft_pools, draft_pages
         )
     token, sampled = _first_token(target, hidden, chunk, variant)
-    logprobs = None
-    if sampled is not None:
-        prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
-        logprobs = Logprobs(sampled, prompt)
+    prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
+    logprobs = None if sampled is None else Logprobs(sampled, prompt)
     feature = jax.lax.dynamic_slice_in_dim(aux_hidden, chunk.length - 1, 1, axis=1)
     slots = _open_slot(state.slots, chunk, token, feature)
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
@@ -72,7 +70,8 @@ def prefill_chunk(
 def _first_token(
     target: Target, hidden: Float[Array, "1 size hidden"], chunk: PrefillChunk, variant: Variant
 ) -> tuple[Int[Array, "1 1"], TokenLogprobs | None]:
-    """The token behind the chunk's last row; in a full prefill with its logprobs."""
+    """The token behind the chunk's last row; in a full prefill under all options and with its
+    logprobs."""
     final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
     position = (chunk.start + chunk.length).reshape(1, 1)
     axis = target.vocab_axis
@@ -81,29 +80,15 @@ def _first_token(
         return choose_in_kernel(normed, head, position, chunk.options, axis=axis), None
     logits = nan_if_nonfinite(target.logits(final), axis)
     if chunk.logit_controls is None:
-        return sample(logits, position, chunk.options, axis=axis), None
-    return _sample_controlled(logits, position, chunk, chunk.logit_controls, axis)
-
-
-def _sample_controlled(
-    logits: Float[Array, "1 1 vocab"],
-    position: Int[Array, "1 1"],
-    chunk: PrefillChunk,
-    logit_controls: LogitControls,
-    axis: Axis,
-) -> tuple[Int[Array, "1 1"], TokenLogprobs]:
-    """The first token of the answer under all options, and its logprobs."""
+        return sample(logits, position, lean_rows(chunk.options), axis=axis), None
+    logit_controls, options = chunk.logit_controls, chunk.options
     no_drafts = jnp.zeros((1, 0), jnp.int32)
-    controlled = control_logits(
-        logits, position, no_drafts, chunk.options, logit_controls, axis=axis
-    )
+    controlled = control_logits(logits, position, no_drafts, options, logit_controls, axis=axis)
     if chunk.mask is not None:
         controlled = mask_logits(controlled, chunk.mask[:, None], axis=axis)
-    token = sample(controlled, position, chunk.options, axis=axis)
-    logprobs = sampled_logprobs(
-        logits, controlled, position, token, chunk.options, logit_controls.processed_logprobs, axis
-    )
-    return token, logprobs
+    token = sample(controlled, position, options, axis=axis)
+    processed = logit_controls.processed_logprobs
+    return token, sampled_logprobs(logits, controlled, position, token, options, processed, axis)
 
 
 def _prompt_logprobs(

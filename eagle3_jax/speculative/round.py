@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
-from eagle3_jax.cache import KVPool, view_pages
+from eagle3_jax.cache import view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -114,39 +114,24 @@ def verify_round(
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """The target's half of a round: verify, decide, commit.
 
+    [last token, d1..dk] run through the target at positions n..n+k; rows past the valid drafts
+    repeat the last valid position and write to scratch.
     masks: which tokens may come at each row's position, a bit each (sampling.token_mask); only in a
     full round.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths)
+    rows, pools = batch.rows, state.target_pools
     with jax.named_scope("verify"):
-        hidden, aux_hidden, pools = _run_target(
-            target, aux_layer_ids, drafts, batch, state.target_pools
-        )
+        last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
+        tokens = jnp.concatenate([last, drafts.ids], axis=1)
+        offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
+        positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
+        writes = (offsets <= valid) & batch.active[:, None]
+        pages = view_pages(page_table, positions, writes, pools[0].shape[1])
+        hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
         result, logprobs = _choose(target, hidden, drafts, batch, masks, method)
     state, report = commit_batch(state, batch, result, aux_hidden, pools)
     return state, report, logprobs
-
-
-def _run_target(
-    target: Target,
-    aux_layer_ids: tuple[int, ...],
-    drafts: Drafts,
-    batch: RoundBatch,
-    pools: tuple[KVPool, ...],
-) -> tuple[Array, Array, tuple[KVPool, ...]]:
-    """Runs [last token, d1..dk] through the target at positions n..n+k: hidden states, aux features
-    and pools.
-
-    Rows past the valid drafts repeat the last valid position and write to scratch.
-    """
-    rows = batch.rows
-    last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
-    tokens = jnp.concatenate([last, drafts.ids], axis=1)
-    offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
-    positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
-    writes = (offsets <= valid) & batch.active[:, None]
-    pages = view_pages(batch.page_table, positions, writes, pools[0].shape[1])
-    return target(tokens, positions, aux_layer_ids, pools, pages)
 
 
 def _choose(
@@ -164,7 +149,9 @@ def _choose(
     if batch.biases is not None:
         normed, head = target.normed(hidden), target.lm_head.kernel.get_value()
         chosen = choose_in_kernel(normed, head, positions, rows.options, batch.biases, axis=axis)
-        return _accept(method, chosen, drafts.ids, rows), None
+        if (rates := method.synthetic_acceptance_rates) is None:
+            return accept_equal(chosen, drafts.ids, rows), None
+        return accept_at_rates(chosen, chosen[:, :-1] >= 0, drafts.ids, rows, rates), None
     logits = nan_if_nonfinite(target.logits(hidden), axis)
     if logit_controls is None:
         return _decide(method, logits, drafts, rows, axis), None
@@ -175,14 +162,9 @@ def _choose(
         controlled = mask_logits(controlled, masks, axis=axis)
     result = _decide(method, controlled, drafts, rows, axis)
     with jax.named_scope("logprobs"):
+        processed, tokens = logit_controls.processed_logprobs, result.token_ids
         logprobs = sampled_logprobs(
-            logits,
-            controlled,
-            positions,
-            result.token_ids,
-            rows.options,
-            logit_controls.processed_logprobs,
-            axis,
+            logits, controlled, positions, tokens, rows.options, processed, axis
         )
     return result, Logprobs(logprobs)
 
@@ -200,16 +182,3 @@ def _decide(
     if method.synthetic_acceptance_rates is not None:
         return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates, axis)
     return verify(logits, drafts.ids, rows, axis)
-
-
-def _accept(
-    method: SpeculationMethod,
-    chosen: Int[Array, "batch width"],
-    draft_ids: Int[Array, "batch k"],
-    rows: SlotRows,
-) -> VerifyResult:
-    """As `_decide`, from the target's choices alone."""
-    if method.synthetic_acceptance_rates is None:
-        return accept_equal(chosen, draft_ids, rows)
-    rates, possible = method.synthetic_acceptance_rates, chosen[:, :-1] >= 0
-    return accept_at_rates(chosen, possible, draft_ids, rows, rates)

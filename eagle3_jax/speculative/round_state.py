@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPool
+from eagle3_jax.sampling.rows import lean_rows
 from eagle3_jax.speculative.logit_control_rows import (
     LogitControls,
     TokenBiases,
@@ -46,11 +47,14 @@ def read_batch(
 ) -> RoundBatch:
     """Gathers the rows of the sequences in `slot_ids`."""
     whole: SlotRows = gather(state.slots, slot_ids)
+    rows = narrow(whole, widths) if widths else whole
+    if variant is not Variant.FULL:
+        rows = replace(rows, options=lean_rows(rows.options))
     return RoundBatch(
         slot_ids,
         page_table,
         whole,
-        narrow(whole, widths) if widths else whole,
+        rows,
         ~whole.finished,
         gather(state.logit_controls, slot_ids) if variant is Variant.FULL else None,
         gather(enabled_biases(state.logit_controls), slot_ids)
@@ -72,25 +76,10 @@ def commit_batch(
     target_pools: tuple[KVPool, ...],
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """The state after the round, and the report the host reads: [tokens, number committed (0: the
-    row was finished), drafts verified] a row."""
-    with jax.named_scope("commit"):
-        slots = _commit_rows(state.slots, batch, result, aux_hidden)
-    committed = jnp.where(batch.active, result.num_accepted + 1, 0)
-    logit_controls = state.logit_controls
-    if batch.logit_controls is not None:
-        logit_controls = commit_tokens(logit_controls, batch.slot_ids, result.token_ids, committed)
-    verified = jnp.where(batch.active, num_valid_drafts(batch.rows), 0)
-    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, state.draft_pools, slots, logit_controls), report
+    row was finished), drafts verified] a row.
 
-
-def _commit_rows(
-    slots: SlotRows,
-    batch: RoundBatch,
-    result: VerifyResult,
-    aux_hidden: Float[Array, "batch width aux"],
-) -> SlotRows:
-    """Moves lengths by num_accepted + 1; a finished row keeps what it had."""
+    Lengths move by num_accepted + 1; a finished row keeps what it had.
+    """
     rows = batch.whole
     width = rows.verified_tokens.shape[1]
     new = replace(
@@ -109,4 +98,12 @@ def _commit_rows(
         changed = jnp.where(keep, old, changed)
         return slot.at[batch.slot_ids].set(changed, mode="promise_in_bounds")
 
-    return jax.tree.map(write, slots, rows, new)
+    with jax.named_scope("commit"):
+        slots = jax.tree.map(write, state.slots, rows, new)
+    committed = jnp.where(batch.active, result.num_accepted + 1, 0)
+    logit_controls = state.logit_controls
+    if batch.logit_controls is not None:
+        logit_controls = commit_tokens(logit_controls, batch.slot_ids, result.token_ids, committed)
+    verified = jnp.where(batch.active, num_valid_drafts(batch.rows), 0)
+    report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
+    return DecodeState(target_pools, state.draft_pools, slots, logit_controls), report

@@ -11,8 +11,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPool
-from eagle3_jax.sampling.limits import MAX_STOP_IDS
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.widths import Widths
 
@@ -90,16 +90,7 @@ def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> Slot
     def zeros(*shape: int, dtype: DTypeLike = jnp.int32) -> Array:
         return jnp.zeros((slots, *shape), dtype)
 
-    real = jnp.float32
-    options = SamplingRows(
-        temperature=zeros(dtype=real),
-        top_p=zeros(dtype=real),
-        min_p=zeros(dtype=real),
-        top_k=zeros(),
-        seed=zeros(2, dtype=jnp.uint32),
-        min_len=zeros(),
-        stop_ids=zeros(MAX_STOP_IDS),
-    )
+    greedy = pack_sampling(SamplingParams(temperature=0))
     return SlotRows(
         seq_lens=zeros(),
         max_lens=zeros(),
@@ -108,7 +99,7 @@ def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> Slot
         num_accepted=zeros(),
         aux_hidden=zeros(width, aux_size, dtype=dtype),
         finished=jnp.ones((slots,), bool),
-        options=options,
+        options=jax.tree.map(lambda row: jnp.repeat(row, slots, axis=0), greedy),
     )
 
 

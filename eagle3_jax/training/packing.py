@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,9 +16,7 @@ class Sample:
     wanted: list[bool]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class PackedBatch:
+class PackedBatch(NamedTuple):
     """Packed rows [rows, length]; segment 0 is padding, a segment attends to itself only."""
 
     token_ids: np.ndarray | jax.Array

@@ -24,9 +24,6 @@ def absorb_query(
             "absorb_query: expected q [b, q, heads, nope + rope], key_kernel [heads, kv_lora, "
             f"nope], cos and sin [b, q, rope / 2]; got {q.shape}, {key_kernel.shape}, {cos.shape}"
         )
-    plain = reference.absorb_query
     kernel = pallas.refusal(q, key_kernel) or pallas.absorb_query
-    run = choose(
-        "absorb_query", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
-    )
+    run = choose("absorb_query", implementation, reference=reference.absorb_query, pallas=kernel)
     return run(q, key_kernel, cos, sin)

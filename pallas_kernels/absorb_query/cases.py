@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.absorb_query import pallas, reference
-from pallas_kernels.case import Case
+from pallas_kernels.case import ARCHS, Case
 from pallas_kernels.shapes import DECODE_ROWS, LATENT_ATTENTION, LatentAttention
 
 NOPE = 128
@@ -37,7 +37,7 @@ def _case(shape: LatentAttention, rows: int) -> Case:
         reference=reference.absorb_query,
         example=example,
         kernels=("absorb_query",),
-        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        matrix=dict.fromkeys(ARCHS, "bf16"),
         bytes_moved=2 * (weights + moved),
         flops=2 * rows * weights,
         decode=rows <= 64,

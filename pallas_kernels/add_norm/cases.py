@@ -28,7 +28,6 @@ def _case(name: str, hidden: int, rows: int) -> Case:
         reference=partial(_run, reference.add_norm),
         example=partial(_example, hidden, rows),
         kernels=("add_norm",),
-        matrix={"gfx950": "", "gfx942": ""},
         bytes_moved=8 * rows * hidden + 2 * hidden,
         flops=5 * rows * hidden,
         decode=rows <= 64,

@@ -104,24 +104,11 @@ def _unpack(data: bytes, at: int) -> tuple[Any, int]:
         length, at = struct.unpack_from(code, data, at)[0], at + struct.calcsize(code)
     else:
         length = tag & (0x1F if 0xA0 <= tag <= 0xBF else 0x0F)
-    if 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF):
-        return _unpack_map(data, at, length)
-    if 0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD):
-        return _unpack_list(data, at, length)
-    return data[at : at + length].decode(errors="replace"), at + length
-
-
-def _unpack_map(data: bytes, at: int, length: int) -> tuple[dict[Any, Any], int]:
-    found = {}
-    for _ in range(length):
-        key, at = _unpack(data, at)
-        found[key], at = _unpack(data, at)
-    return found, at
-
-
-def _unpack_list(data: bytes, at: int, length: int) -> tuple[list[Any], int]:
+    is_map = 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF)
+    if not is_map and not (0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD)):
+        return data[at : at + length].decode(errors="replace"), at + length
     found = []
-    for _ in range(length):
+    for _ in range(2 * length if is_map else length):
         value, at = _unpack(data, at)
         found.append(value)
-    return found, at
+    return (dict(zip(found[::2], found[1::2], strict=True)) if is_map else found), at

@@ -29,25 +29,12 @@ NOT_INSTALLED = (
     "XLA's ROCm compiler is not installed: pip install 'eagle3-jax[rocm]' (no GPU needed)"
 )
 # Figures of XLA's own target specs (mi350, mi300), but for the memory: that of MI355X and MI325X.
+# Memory moves so many GB a second and is so many GiB.
 # The runtime version is not in the specs; without it XLA drops every fp8 rewrite, as for a toolkit
 # that is too old.
 _TARGETS = {
-    "gfx950": {
-        "lds": 163840,
-        "cores": 256,
-        "bandwidth": 7782000000000,
-        "ghz": 2.2,
-        "memory": 288 << 30,
-        "name": "MI350X",
-    },
-    "gfx942": {
-        "lds": 65536,
-        "cores": 304,
-        "bandwidth": 6810000000000,
-        "ghz": 2.1,
-        "memory": 256 << 30,
-        "name": "MI300X",
-    },
+    "gfx950": {"name": "MI350X", "cores": 256, "ghz": 2.2, "bandwidth": 7782, "memory": 288},
+    "gfx942": {"name": "MI300X", "cores": 304, "ghz": 2.1, "bandwidth": 6810, "memory": 256},
 }
 
 
@@ -149,16 +136,16 @@ def _plugin_package() -> Path | None:
 
 def _target(arch: str) -> str:
     """XLA's description of the GPU, as text."""
-    t = _TARGETS[arch]
+    t, lds = _TARGETS[arch], gpu.KNOWN[arch].lds_bytes
     # XLA plans for four fifths of what there is where no allocator says how much may be used.
-    memory = t["memory"] * 5 // 4
+    memory = (t["memory"] << 30) * 5 // 4
     device = f"""
         threads_per_block_limit: 1024 threads_per_warp: 64 threads_per_core_limit: 2048
-        shared_memory_per_block: {t["lds"]} shared_memory_per_block_optin: {t["lds"]}
-        shared_memory_per_core: {t["lds"]} core_count: {t["cores"]} fpus_per_core: 128
+        shared_memory_per_block: {lds} shared_memory_per_block_optin: {lds}
+        shared_memory_per_core: {lds} core_count: {t["cores"]} fpus_per_core: 128
         block_dim_limit_x: 2147483647 block_dim_limit_y: 65536 block_dim_limit_z: 65536
-        memory_bandwidth: {t["bandwidth"]} l2_cache_size: 4194304 clock_rate_ghz: {t["ghz"]}
-        device_memory_size: {memory}
+        memory_bandwidth: {t["bandwidth"]}000000000 l2_cache_size: 4194304
+        clock_rate_ghz: {t["ghz"]} device_memory_size: {memory}
         registers_per_core_limit: 131072 registers_per_block_limit: 131072
         rocm_compute_capability {{ gcn_arch_name: "{arch}:sramecc+:xnack-" }}"""
     return re.sub(

@@ -40,7 +40,7 @@ def _all(results: Sequence[Measured]) -> Iterator[Bar]:
         if (against := result.against("torch.matmul")) is not None:
             yield Bar("bf16 product: 0.9 of torch.matmul", 0.9, result.case, against)
         against = result.against("torch._scaled_mm")
-        if against is not None and _number(result.case, "rows", "m") <= 64:
+        if against is not None and _rows(result) <= 64:
             yield Bar("fp8 product, 64 rows at most: torch._scaled_mm", 1.0, result.case, against)
 
 
@@ -58,7 +58,7 @@ def _attention(result: Measured, timed: dict[str, Measured]) -> Iterator[Bar]:
 def _experts(result: Measured) -> Iterator[Bar]:
     if result.operation != "grouped_mlp":
         return
-    tokens = _number(result.case, "tokens")
+    tokens = _rows(result)
     if tokens >= 8:
         yield Bar("grouped_mlp, 8 tokens on: 0.65 of the floor", 0.65, result.case, result.share)
     against = result.against("torch._grouped_mm")
@@ -66,9 +66,7 @@ def _experts(result: Measured) -> Iterator[Bar]:
         yield Bar("grouped_mlp, 64 tokens at most: 2x torch._grouped_mm", 2.0, result.case, against)
 
 
-def _number(case: str, *units: str) -> int:
-    """The number before a unit, or behind it: `16 tokens`, `m16`."""
-    for unit in units:
-        if found := re.search(rf"\b(\d+) {unit}\b|\b{unit}(\d+)\b", case):
-            return int(found[1] or found[2])
-    return 0
+def _rows(result: Measured) -> int:
+    """`rows16` or `tokens16` of the case's name."""
+    found = re.search(r"\b(?:rows|tokens)(\d+)", result.case)
+    return int(found[1]) if found else 0

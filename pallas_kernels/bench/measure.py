@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from pallas_kernels.bench.ceilings import Ceilings
 from pallas_kernels.bench.correct import largest_error
-from pallas_kernels.bench.timing import Spread, Timed, copies_for, time_jax
+from pallas_kernels.bench.timing import Spread, Timed, rotated, time_jax
 from pallas_kernels.case import Case
 
 
@@ -48,8 +45,7 @@ def measure(case: Case, ceilings: Ceilings, samples: int) -> Measured:
     try:
         first = case.example(0)
         error = largest_error(case, first)
-        count = copies_for(sum(leaf.nbytes for leaf in jax.tree.leaves(first)))
-        arguments = [first, *(jax.tree.map(jnp.copy, first) for _ in range(count - 1))]
+        arguments = rotated(first)
         timed = time_jax(case.run, arguments, samples)
     except Exception as failure:  # A GPU refuses in many ways; the other cases go on.
         return Measured(case.name, case.operation, refused=_line(failure))
@@ -59,6 +55,8 @@ def measure(case: Case, ceilings: Ceilings, samples: int) -> Measured:
         name: _attempt(lambda time=time: time(arguments, samples))
         for name, time in _peers(case, first).items()
     }
+    if find_spec("torch") is None:
+        peers["torch"] = "ImportError: torch is not installed"
     right = error <= case.tolerance
     return Measured(case.name, case.operation, error, right, timed, floor, peers)
 
@@ -68,7 +66,7 @@ def _peers(case: Case, arguments: tuple[Any, ...]) -> dict[str, Callable[..., Sp
         "XLA": lambda sets, samples: time_jax(case.reference, sets, samples).us
     }
     if find_spec("torch") is None:
-        return found | {"torch": lambda *_: _missing()}
+        return found
     from pallas_kernels.bench.torch_peers import time_torch, torch_peers
 
     prepared = torch_peers(case.operation, arguments)
@@ -76,10 +74,6 @@ def _peers(case: Case, arguments: tuple[Any, ...]) -> dict[str, Callable[..., Sp
         name: lambda sets, samples, prepare=prepare: time_torch(prepare, sets, samples)
         for name, prepare in prepared.items()
     }
-
-
-def _missing() -> Spread:
-    raise ImportError("torch is not installed")
 
 
 def _attempt(time: Callable[[], Spread]) -> Spread | str:

@@ -8,6 +8,7 @@ from statistics import quantiles
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 CACHE_BYTES = 256 << 20
 """Larger than the last cache of an H200 (50 MB) and of an MI355X (256 MB)."""
@@ -38,6 +39,12 @@ def copies_for(nbytes: int) -> int:
     if nbytes >= CACHE_BYTES:
         return 1
     return min(MOST_COPIES, max(FEWEST_COPIES, math.ceil(CACHE_BYTES / max(nbytes, 1))))
+
+
+def rotated(arguments: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """The arguments and as many copies of them as it takes."""
+    count = copies_for(sum(leaf.nbytes for leaf in jax.tree.leaves(arguments)))
+    return [arguments, *(jax.tree.map(jnp.copy, arguments) for _ in range(count - 1))]
 
 
 def time_jax(

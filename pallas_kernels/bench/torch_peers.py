@@ -18,7 +18,8 @@ Peer = Callable[..., Any]
 
 def torch_peers(operation: str, arguments: Arguments) -> dict[str, Callable[[Arguments], Peer]]:
     """Peer's name -> a function that takes arguments and returns what is timed."""
-    quantised = any(isinstance(a, QuantizedArray) for a in arguments)
+    leaves = jax.tree.leaves(arguments, is_leaf=lambda a: isinstance(a, QuantizedArray))
+    quantised = any(isinstance(leaf, QuantizedArray) for leaf in leaves)
     if operation == "mla_decode":
         return {"torch two bmm": _two_products, "torch flex_attention": _flex_attention}
     if operation == "grouped_mlp":
@@ -118,7 +119,7 @@ def _argmax(arguments: Arguments) -> Peer:
 
 def _grouped(arguments: Arguments) -> Peer:
     """Rows sorted by expert before; three grouped products and the activation."""
-    x, gate, up, down, ids, _ = map(_tensor, arguments)
+    x, gate, up, down, ids, _ = map(_tensor, jax.tree.leaves(arguments))
     order = ids.flatten().argsort()
     rows = x[order // ids.shape[1]]
     counts = torch.bincount(ids.flatten(), minlength=gate.shape[0])

@@ -5,11 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from pallas_kernels import tuning
-from pallas_kernels.bench.timing import copies_for, time_jax
+from pallas_kernels.bench.timing import rotated, time_jax
 from pallas_kernels.case import Case
 
 ENOUGH = 0.97
@@ -31,9 +28,7 @@ class Tuned:
 
 def tune(case: Case) -> list[Tuned]:
     """Each choice of tiles that the case makes, one after the other, the others as they are."""
-    first = case.example(0)
-    count = copies_for(sum(leaf.nbytes for leaf in jax.tree.leaves(first)))
-    sets = [first, *(jax.tree.map(jnp.copy, first) for _ in range(count - 1))]
+    sets = rotated(case.example(0))
     with tuning.trying({}) as asked:
         heuristic_us = time_jax(lambda *a: case.run(*a), sets, _SAMPLES).us.median
     found = []

@@ -1,7 +1,7 @@
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cache_heads import pallas, reference
-from pallas_kernels.cache_heads.norms import HeadNorms
+from pallas_kernels.cache_heads.rows import HeadNorms, HeadRows
 from pallas_kernels.dispatch import choose
 from pallas_kernels.paged import pool_row
 from pallas_kernels.paged.kv_scale import check_scale
@@ -50,10 +50,6 @@ def cache_heads(
         )
     check_scale("cache_heads", k_pool, k_scale)
     check_scale("cache_heads", v_pool, v_scale)
-    plain = reference.cache_heads
     kernel = pool_row.refusal(k_pool, q, k, v) or pallas.cache_heads
-    run = choose(
-        "cache_heads", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
-    )
-    arrays = q, k, v, cos, sin, k_pool, v_pool, pages, offsets
-    return run(*arrays, norms=norms, k_scale=k_scale, v_scale=v_scale)
+    run = choose("cache_heads", implementation, reference=reference.cache_heads, pallas=kernel)
+    return run(HeadRows(q, k, v, cos, sin, pages, offsets, k_scale, v_scale, norms), k_pool, v_pool)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels.cache_heads import pallas, reference
-from pallas_kernels.cache_heads.norms import HeadNorms
+from pallas_kernels.cache_heads.rows import HeadNorms, HeadRows
 from pallas_kernels.case import Case
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.shapes import DECODE_ROWS, GROUPED_ATTENTION, GroupedAttention
@@ -38,7 +38,6 @@ def _case(shape: GroupedAttention, rows: int, fp8: bool) -> Case:
         reference=partial(_run, reference.cache_heads),
         example=partial(_example, shape, rows, fp8),
         kernels=("cache_heads",),
-        matrix={"gfx950": "", "gfx942": ""},
         bytes_moved=4 * asked + 2 * kept * (3 if fp8 else 4),
         flops=6 * (asked + kept),
         decode=rows <= 64,
@@ -47,11 +46,12 @@ def _case(shape: GroupedAttention, rows: int, fp8: bool) -> Case:
 
 def _run(operation: Any, norms: Any, *arrays: Any) -> Any:
     """operation with both pools at one scale, and with norms where there are their arrays."""
-    *given, scale = arrays
+    *given, k_pool, v_pool, pages, offsets, scale = arrays
     if norms is not None:
         q, k, squares = norms
         norms = HeadNorms(Norm(q, 1e-6), Norm(k, 1e-6), squares, 1)
-    return operation(*given, norms=norms, k_scale=scale, v_scale=scale)
+    rows = HeadRows._make([*given, pages, offsets, scale, scale, norms])
+    return operation(rows, k_pool, v_pool)
 
 
 def _example(shape: GroupedAttention, rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:

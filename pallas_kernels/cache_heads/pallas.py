@@ -7,73 +7,38 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
-from jaxtyping import Float, Int
 
-from pallas_kernels.cache_heads.norms import HeadNorms
+from pallas_kernels.cache_heads.rows import Cached, HeadPool, HeadRows
 from pallas_kernels.paged.kernel import padded
+from pallas_kernels.paged.kv_scale import as_factor
 from pallas_kernels.paged.pool_row import as_stored, number
-from pallas_kernels.triton import launch, load, store, whole
+from pallas_kernels.triton import launch, load, store
 
 
-def cache_heads(
-    q: Float[Array, "batch q_len q_width"],
-    k: Float[Array, "batch q_len width"],
-    v: Float[Array, "batch q_len width"],
-    cos: Float[Array, "batch q_len half"],
-    sin: Float[Array, "batch q_len half"],
-    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    pages: Int[Array, "batch q_len"],
-    offsets: Int[Array, "batch q_len"],
-    *,
-    norms: HeadNorms | None = None,
-    k_scale: Float[Array, ""] | None = None,
-    v_scale: Float[Array, ""] | None = None,
-) -> tuple[
-    Float[Array, "batch q_len heads head_dim"],
-    Float[Array, "pages page_size kv_heads head_dim"],
-    Float[Array, "pages page_size kv_heads head_dim"],
-]:
+def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
     """See `pallas_kernels.cache_heads.api.cache_heads`."""
-    (batch, q_len, _), (*_, kv_heads, head_dim) = q.shape, k_pool.shape
-    rows = batch * q_len
-    scales = [jnp.ones(1) if scale is None else scale.reshape(1) for scale in (k_scale, v_scale)]
-    step = Step(
-        *[x.reshape(rows, -1, head_dim) for x in (q, k, v)],
-        *[x.reshape(rows, -1) for x in (cos, sin)],
-        *[x.reshape(rows) for x in (pages, offsets)],
-        *scales,
+    (batch, q_len, _), norms, (*_, kv_heads, head_dim) = rows.q.shape, rows.norms, k_pool.shape
+    count = batch * q_len
+    step = HeadRows._make(
+        [
+            *[x.reshape(count, -1, head_dim) for x in rows[:3]],
+            *[x.reshape(count, -1) for x in rows[3:5]],
+            *[x.reshape(count) for x in rows[5:7]],
+            *map(as_factor, rows[7:9]),
+            norms and (norms.squares.reshape(count, 2), norms.q.weight, norms.k.weight),
+        ]
     )
-    normed = norms and (norms.squares.reshape(rows, 2), norms.q.weight, norms.k.weight)
     eps, devices = ((norms.q.eps, norms.k.eps), norms.devices) if norms else ((0.0, 0.0), 1)
-    arrays, out = (step, normed, k_pool, v_pool), (step.q, k_pool, v_pool)
-    before = len(jax.tree.leaves((step, normed)))
-    turned, k_pool, v_pool = launch(
+    pools, before = (k_pool, v_pool), len(jax.tree.leaves(step))
+    turned, (k_pool, v_pool) = launch(
         partial(_run, eps=eps, devices=devices),
         name="cache_heads",
-        grid=(rows, step.q.shape[1] + kv_heads),
-        in_specs=jax.tree.map(whole, arrays),
-        out_specs=jax.tree.map(whole, out),
-        out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), out),
+        grid=(count, step.q.shape[1] + kv_heads),
+        out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (step.q, pools)),
         num_warps=1,
         input_output_aliases={before: 1, before + 1: 2},
-    )(*arrays)
+    )(step, pools)
     return turned.reshape(batch, q_len, -1, head_dim), k_pool, v_pool
-
-
-class Step(NamedTuple):
-    """The rows of one step, as arrays or as a kernel's refs of them: heads [rows, heads, head_dim],
-    tables [rows, half], places [rows], scales [1]."""
-
-    q: Any
-    k: Any
-    v: Any
-    cos: Any
-    sin: Any
-    page: Any
-    offset: Any
-    k_scale: Any
-    v_scale: Any
 
 
 class Head(NamedTuple):
@@ -98,16 +63,7 @@ class Part(NamedTuple):
 
 
 def _run(
-    step: Step,
-    normed: Any,
-    _k_before: Any,
-    _v_before: Any,
-    turned: Any,
-    k_pool: Any,
-    v_pool: Any,
-    *,
-    eps: tuple[float, float],
-    devices: int,
+    step: HeadRows, _: Any, turned: Any, pools: Any, *, eps: tuple[float, float], devices: int
 ) -> None:
     """One head of one row: a query is rotated, a key too and written with its value.
 
@@ -121,10 +77,11 @@ def _run(
 
     def norm(side: int, rows: Any) -> tuple[Array, Any] | None:
         """The root by which queries (0) or keys (1) are multiplied, and their weight."""
-        if normed is None:
+        if step.norms is None:
             return None
-        mean = number(normed[0], row, side) / (devices * rows.shape[1] * rows.shape[2])
-        return jax.lax.rsqrt(mean + eps[side]), normed[1 + side]
+        squares, *weights = step.norms
+        mean = number(squares, row, side) / (devices * rows.shape[1] * rows.shape[2])
+        return jax.lax.rsqrt(mean + eps[side]), weights[side]
 
     @pl.when(head < heads)
     def _() -> None:
@@ -135,18 +92,16 @@ def _run(
     def _() -> None:
         own = head - heads
         key = _turn(Head(step.k, row, own), step, norm(1, step.k))
-        place = number(step.page, row), number(step.offset, row), own
-        for pool, scale, parts in (
-            (k_pool, step.k_scale, key),
-            (v_pool, step.v_scale, [_value(Head(step.v, row, own), key[0])]),
-        ):
+        place = number(step.pages, row), number(step.offsets, row), own
+        both = key, [_value(Head(step.v, row, own), key[0])]
+        for pool, scale, parts in zip(pools, (step.k_scale, step.v_scale), both, strict=True):
             factor = number(scale, 0)
             for part in parts:
                 stored = as_stored(part.values, pool.dtype, factor)
                 _store(pool, place, part._replace(values=stored))
 
 
-def _turn(x: Head, step: Step, norm: tuple[Array, Any] | None) -> list[Part]:
+def _turn(x: Head, step: HeadRows, norm: tuple[Array, Any] | None) -> list[Part]:
     """A head, normed and rotated: its two halves, and what lies behind them."""
     dim, half = x.ref.shape[2], step.cos.shape[1]
     pair = jnp.arange(padded(half))
@@ -177,7 +132,7 @@ def _normed(x: Head, norm: tuple[Array, Any] | None, column: Array, exists: Arra
 
 
 def _value(x: Head, key: Part) -> Part:
-    """Zeros where the row's keys are NaN; see `pallas_kernels.paged.rows.contain_spoiled`."""
+    """Zeros where the row's keys are NaN; see `pallas_kernels.paged.rows.contain_nonfinite`."""
     column = jnp.arange(padded(x.ref.shape[2]))
     exists = column < x.ref.shape[2]
     first = jnp.sum(jnp.where(key.column == 0, key.values.astype(jnp.float32), 0.0))

@@ -1,38 +1,21 @@
 """Rows of keys and values in the cache, written plainly: the contract."""
 
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pallas_kernels.cache_heads.norms import HeadNorms
-from pallas_kernels.paged.rows import as_stored, contain_spoiled, scatter_rows
+from pallas_kernels.cache_heads.rows import Cached, HeadNorms, HeadPool, HeadRows
+from pallas_kernels.paged.rows import as_stored, contain_nonfinite, scatter_rows
 from pallas_kernels.rms_norm import norm_by
 from pallas_kernels.rotation import rotate_halves
 
 
-def cache_heads(
-    q: Float[Array, "batch q_len q_width"],
-    k: Float[Array, "batch q_len width"],
-    v: Float[Array, "batch q_len width"],
-    cos: Float[Array, "batch q_len half"],
-    sin: Float[Array, "batch q_len half"],
-    k_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    v_pool: Float[Array, "pages page_size kv_heads head_dim"],
-    pages: Int[Array, "batch q_len"],
-    offsets: Int[Array, "batch q_len"],
-    *,
-    norms: HeadNorms | None = None,
-    k_scale: Float[Array, ""] | None = None,
-    v_scale: Float[Array, ""] | None = None,
-) -> tuple[
-    Float[Array, "batch q_len heads head_dim"],
-    Float[Array, "pages page_size kv_heads head_dim"],
-    Float[Array, "pages page_size kv_heads head_dim"],
-]:
+def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
     """See `pallas_kernels.cache_heads.api.cache_heads`."""
+    q, k, v, cos, sin, pages, offsets, k_scale, v_scale, norms = rows
     if norms is not None:
         q, k = norm_heads(q, k, norms)
-    q, k, v = (rows.reshape(*rows.shape[:2], -1, k_pool.shape[-1]) for rows in (q, k, v))
+    q, k, v = (x.reshape(*x.shape[:2], -1, k_pool.shape[-1]) for x in (q, k, v))
     q, k = rotate_halves(q, cos, sin), rotate_halves(k, cos, sin)
-    keys, values = as_stored(k, k_scale), as_stored(contain_spoiled(k, v), v_scale)
+    keys, values = as_stored(k, k_scale), as_stored(contain_nonfinite(k, v), v_scale)
     return (
         q,
         scatter_rows(k_pool, keys, pages, offsets),

@@ -1,6 +1,7 @@
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cache_latents import pallas, reference
+from pallas_kernels.cache_latents.rows import LatentRows
 from pallas_kernels.dispatch import choose
 from pallas_kernels.paged import pool_row
 from pallas_kernels.paged.kv_scale import check_scale
@@ -41,10 +42,7 @@ def cache_latents(
     if (q_low is None) != (q_norm is None):
         raise ValueError("cache_latents: q_low and q_norm come together, got one of them")
     check_scale("cache_latents", pool, kv_scale)
-    plain = reference.cache_latents
     kernel = pool_row.refusal(pool, compressed) or pallas.cache_latents
-    run = choose(
-        "cache_latents", implementation, {"xla": plain, "reference": plain, "pallas": kernel}
-    )
-    options = {"q_low": q_low, "q_norm": q_norm, "q_format": q_format, "kv_scale": kv_scale}
-    return run(compressed, norm, cos, sin, pool, pages, offsets, **options)
+    run = choose("cache_latents", implementation, reference=reference.cache_latents, pallas=kernel)
+    rows = LatentRows(compressed, cos, sin, pages, offsets, norm, kv_scale, q_low, q_norm)
+    return run(rows, pool, q_format)

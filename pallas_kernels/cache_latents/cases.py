@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.cache_latents import pallas, reference
+from pallas_kernels.cache_latents.rows import LatentRows
 from pallas_kernels.case import Case
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.quantized import QuantFormat, QuantizedRows
@@ -38,36 +39,30 @@ def _case(rows: int, fp8: bool, q_format: QuantFormat | None) -> Case:
         reference=partial(_run, _reference, q_format),
         example=partial(_example, rows, fp8),
         kernels=("cache_latents",),
-        matrix={"gfx950": "", "gfx942": ""},
         bytes_moved=rows * (WIDTH * (3 if fp8 else 4) + 4 * Q_LORA),
         flops=4 * rows * (WIDTH + Q_LORA),
         decode=rows <= 64,
     )
 
 
-def _reference(*arguments: Any, q_format: QuantFormat | None, **options: Any) -> Any:
+def _reference(rows: LatentRows, pool: Any, q_format: QuantFormat | None) -> Any:
     """With the queries as the product would quantise them."""
-    pool, normed = reference.cache_latents(*arguments, **options)
+    pool, normed = reference.cache_latents(rows, pool, q_format)
     if q_format is None or normed is None:
         return pool, normed
     values, scale = quantize(normed.reshape(-1, Q_LORA))
-    rows = normed.shape[:2]
-    return pool, QuantizedRows(values.reshape(*rows, -1), scale.reshape(rows), normed.dtype)
+    batch = normed.shape[:2]
+    return pool, QuantizedRows(values.reshape(*batch, -1), scale.reshape(batch), normed.dtype)
 
 
 def _run(
-    operation: Any,
-    q_format: QuantFormat | None,
-    weight: Any,
-    q_weight: Any,
-    q_low: Any,
-    *arrays: Any,
+    operation: Any, q_format: QuantFormat | None, weight: Any, q_weight: Any, *arrays: Any
 ) -> Any:
-    """operation with its norms made of their weights; arrays in its order, the scale last."""
-    first, *rest, scale = arrays
-    norms = Norm(weight, 1e-6), Norm(q_weight, 1e-6)
-    options = {"q_low": q_low, "q_norm": norms[1], "q_format": q_format, "kv_scale": scale}
-    return operation(first, norms[0], *rest, **options)
+    """operation with its norms made of their weights."""
+    q_low, compressed, cos, sin, pool, pages, offsets, scale = arrays
+    norm, q_norm = Norm(weight, 1e-6), Norm(q_weight, 1e-6)
+    rows = LatentRows(compressed, cos, sin, pages, offsets, norm, scale, q_low, q_norm)
+    return operation(rows, pool, q_format)
 
 
 def _example(rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:

@@ -1,7 +1,5 @@
 """One matrix product for plain and for quantised kernels: what a linear layer calls."""
 
-from typing import Any
-
 from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
@@ -28,15 +26,8 @@ def matmul(
         kernel = kernel_for(x, kernel)
     if not isinstance(kernel, QuantizedArray):
         return contract(x, kernel) if implementation == "reference" else rows_matmul(x, kernel)
-    implementations: dict[str, Any] = {
-        "xla": contract,
-        "reference": contract,
-        "pallas": _gpu_kernel(x, kernel),
-    }
-    return choose("matmul", implementation, implementations)(x, kernel)
-
-
-def _gpu_kernel(x: Rows, kernel: QuantizedArray) -> Any:
     if is_four_bit(kernel) and not isinstance(x, QuantizedRows):
-        return dense_refusal(x, kernel) or dense_matmul
-    return refusal(x, kernel) or pallas.matmul
+        faster = dense_refusal(x, kernel) or dense_matmul
+    else:
+        faster = refusal(x, kernel) or pallas.matmul
+    return choose("matmul", implementation, reference=contract, pallas=faster)(x, kernel)

@@ -3,13 +3,12 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels import gpu
 from pallas_kernels.case import Case
 from pallas_kernels.fp8_matmul import pallas
 from pallas_kernels.quantized import QuantFormat, QuantizedArray
+from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 from pallas_kernels.quantized.matmul import matmul as reference
 from pallas_kernels.shapes import DECODE_ROWS, MATRICES, Matrix
 
@@ -56,31 +55,6 @@ def format_name(format: QuantFormat | None) -> str:
     if format is None:
         return "bf16"
     return {PTPC: "ptpc", BLOCKS: "fp8_block", WIDENED: "fp8_weights"}[format]
-
-
-def matrix_instruction(format: QuantFormat | None) -> dict[str, str]:
-    """What must do the work on each GPU."""
-    if format is None or format == WIDENED:
-        return dict.fromkeys(("gfx950", "gfx942"), "bf16")
-    return {"gfx950": "f8f6f4", "gfx942": "fp8"}
-
-
-def example_rows(key: Array, rows: int, inputs: int) -> Array:
-    """bfloat16 activations, N(0, 1)."""
-    return jax.random.normal(key, (rows, inputs), jnp.bfloat16)
-
-
-def example_kernel(
-    key: Array, inputs: int, outputs: int, format: QuantFormat | None
-) -> Array | QuantizedArray:
-    """Random weights with a standard deviation of inputs^-0.5, in the current GPU's float8."""
-    deviation = inputs**-0.5
-    if format is None:
-        return deviation * jax.random.normal(key, (inputs, outputs), jnp.bfloat16)
-    dtype = jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
-    values = jax.random.normal(key, (outputs, inputs), jnp.bfloat16).astype(dtype)
-    scale = jnp.full(format.scale_shape(outputs, inputs), deviation, jnp.float32)
-    return QuantizedArray(values, scale, format)
 
 
 def _example(

@@ -35,10 +35,7 @@ def gqa_decode(
             f"gqa_decode: {q.shape[2]} query heads do not divide over {k_pool.shape[2]} kv heads"
         )
     paged.check("gqa_decode", q)
-    implementations = {
-        "xla": xla.gqa_decode,
-        "reference": reference.gqa_decode,
-        "pallas": refusal(q, k_pool, v_pool) or pallas.gqa_decode,
-    }
-    run = choose("gqa_decode", implementation, implementations)
+    kernel = refusal(q, k_pool, v_pool) or pallas.gqa_decode
+    forms = {"xla": xla.gqa_decode, "reference": reference.gqa_decode, "pallas": kernel}
+    run = choose("gqa_decode", implementation, **forms)
     return run(q, paged, scale, then=then)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.case import Case
+from pallas_kernels.case import ARCHS, Case
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.gqa_decode import pallas, reference
 from pallas_kernels.paged.case import PagedCase
@@ -47,7 +47,7 @@ def _case(shape: GroupedAttention, paged: PagedCase, then: QuantFormat | None = 
         reference=partial(_run, _reference, then),
         example=partial(_example, shape, paged),
         kernels=("gqa_decode", "gqa_decode_merge" + ("" if then is None else "_fp8")),
-        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        matrix=dict.fromkeys(ARCHS, "bf16"),
         bytes_moved=slots * kept + rows * shape.heads * shape.head_dim * 4,
         flops=4 * rows * shape.heads * paged.context * shape.head_dim,
         decode=True,

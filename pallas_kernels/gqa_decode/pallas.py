@@ -13,15 +13,15 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged.kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.paged.kernel import Softmax, add_keys, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.split_kv import (
     AttentionTiles,
+    ContextPart,
     attend_in_parts,
     attend_to_part,
     leave,
     merge,
-    merge_to_fp8,
 )
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.quantized.array import BLOCK
@@ -53,11 +53,8 @@ def gqa_decode(
     kv_heads = paged.pools[0].shape[2]
     shared = heads // kv_heads
     tiles = choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
-    kernel = partial(
-        _attend_part, shared=shared, page_size=paged.page_size, scale=scale * math.log2(math.e)
-    )
     parts = attend_in_parts(
-        kernel,
+        partial(_attend_part, shared=shared, scale=scale * math.log2(math.e)),
         name="gqa_decode",
         queries=(q.reshape(batch, -1, head_dim),),
         paged=paged,
@@ -66,30 +63,15 @@ def gqa_decode(
         tiles=tiles,
     )
     if then is None or then.activations != "fp8_group" or head_dim != BLOCK:
-        merged = merge(*parts, name="gqa_decode_merge", dtype=q.dtype)
+        (merged,) = merge(*parts, name="gqa_decode_merge", dtype=q.dtype)
         return merged.reshape(batch, q_len, -1)
-    merged = merge_to_fp8(*parts, name="gqa_decode_merge_fp8", dtype=q.dtype)
+    merged = merge(*parts, name="gqa_decode_merge_fp8", dtype=q.dtype, fp8=True)
     values, factors = (array.reshape(batch, q_len, -1) for array in merged)
     return QuantizedRows(values, factors, q.dtype)
 
 
 def _attend_part(
-    q: Any,
-    k_pool: Any,
-    v_pool: Any,
-    k_scale: Any,
-    v_scale: Any,
-    table: Any,
-    positions: Any,
-    ancestors: Any,
-    out: Any,
-    log_mass: Any,
-    *,
-    tiles: AttentionTiles,
-    nodes: int,
-    shared: int,
-    page_size: int,
-    scale: float,
+    queries: Any, pools: Any, scales: Any, own: ContextPart, *, shared: int, scale: float
 ) -> None:
     """A tile of the rows that share a key-value head, attended to one part of a sequence's context.
 
@@ -98,8 +80,9 @@ def _attend_part(
     registers, 128 at 64 x 16, and reading the context once. Units: scores to the base 2, float32;
     out float32, log_mass the logarithm to the base 2 of the part's mass.
     """
-    rows, head_dim = positions.shape[0] * shared, q.shape[1]
-    heads = q.shape[0] // positions.shape[0]
+    (q,), (k_scale, v_scale), tiles = queries, scales, own.tiles
+    rows, head_dim = own.positions.shape[0] * shared, q.shape[1]
+    heads = q.shape[0] // own.positions.shape[0]
     row_tiles = pl.cdiv(rows, tiles.rows)
     group, tile = lax.div(pl.program_id(0), row_tiles), lax.rem(pl.program_id(0), row_tiles)
     in_group, in_head = tile * tiles.rows + jnp.arange(tiles.rows), jnp.arange(padded(head_dim, 16))
@@ -112,10 +95,9 @@ def _attend_part(
     def add_slots(at: Array, used: Array, seen: Array, state: Softmax) -> Softmax:
         keys, values = (
             rows_at(pool, at, group * head_dim + in_head, used, is_column).astype(q.dtype)
-            for pool in (k_pool, v_pool)
+            for pool in pools
         )
         return add_keys(state, dot(asked, keys, trans_b=True) * score_scale, seen, values)
 
-    context = Context(table, positions, ancestors, query, is_row, page_size, nodes)
-    state = attend_to_part(context, tiles, in_head.size, add_slots)
-    leave(state, load(v_scale), out, log_mass, row, is_row)
+    state = attend_to_part(own, query, is_row, in_head.size, add_slots)
+    leave(own, state, load(v_scale), row, is_row)

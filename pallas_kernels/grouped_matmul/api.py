@@ -51,17 +51,16 @@ def grouped_mlp(
             f"{x.shape}, {gate.shape}, {up.shape}, {down.shape}, "
             f"{expert_ids.shape}, {expert_weights.shape}"
         )
+    stacks = GatedKernels(gate, up, down)
     run = choose(
         "grouped_mlp",
         implementation,
-        {
-            "xla": partial(_with_shared, xla.grouped_mlp, rows_matmul, shared),
-            "reference": partial(_with_shared, reference.grouped_mlp, matmul, shared),
-            "pallas": pallas.refusal(x, gate, up, down)
-            or partial(pallas.grouped_mlp, shared=shared, tiles=tiles, rows=rows),
-        },
+        xla=partial(_with_shared, xla.grouped_mlp, rows_matmul, shared),
+        reference=partial(_with_shared, reference.grouped_mlp, matmul, shared),
+        pallas=pallas.refusal(x, *stacks)
+        or partial(pallas.grouped_mlp, shared=shared, tiles=tiles, rows=rows),
     )
-    return run(x, gate, up, down, expert_ids, expert_weights)
+    return run(x, stacks, expert_ids, expert_weights)
 
 
 def _with_shared(
@@ -72,4 +71,4 @@ def _with_shared(
     *arrays: Any,
 ) -> Array:
     total = routed(x, *arrays)
-    return total if shared is None else total + swiglu(x, *shared, multiply)
+    return total if shared is None else total + swiglu(x, shared, multiply)

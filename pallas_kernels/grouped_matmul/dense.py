@@ -24,20 +24,10 @@ def dense_refusal(x: Array, *kernels: QuantizedArray) -> str | None:
 
 
 def dense_matmul(
-    x: Float[Array, "*rows inputs"], kernel: QuantizedArray
+    x: Float[Array, "*rows inputs"], *kernels: QuantizedArray
 ) -> Float[Array, "*rows outputs"]:
-    """x @ kernel, as `pallas_kernels.quantized.matmul` gives it."""
-    return _multiply(x, kernel)
-
-
-def dense_gated(
-    x: Float[Array, "*rows inputs"], gate: QuantizedArray, up: QuantizedArray
-) -> Float[Array, "*rows outputs"]:
-    """silu(x @ gate) * (x @ up)."""
-    return _multiply(x, gate, up)
-
-
-def _multiply(x: Array, *kernels: QuantizedArray) -> Array:
+    """x @ kernel, as `pallas_kernels.quantized.matmul` gives it; of two kernels, gate and up,
+    silu(x @ gate) * (x @ up)."""
     flat = x.reshape(-1, x.shape[-1])
     nothing = jnp.zeros(1, jnp.int32)
     batch = ExpertBatch(len(flat), 0, row_tile(len(flat), 1, 1), shared=True)

@@ -98,7 +98,6 @@ def multiply(
         name=name,
         grid=(pl.cdiv(outputs, tiles.columns), batch.shared_tiles + order.expert.size),
         in_specs=_specs(batch, arrays),
-        out_specs=jax.tree.map(whole, [out]),
         out_shape=[out],
         num_warps=tiles.warps,
         num_stages=tiles.stages,

@@ -22,9 +22,7 @@ from pallas_kernels.tile_product import Operand
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
+    stacks: GatedKernels,
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
     *,
@@ -33,11 +31,10 @@ def grouped_mlp(
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
-    joins = shared is not None and can_join(shared, GatedKernels(gate, up, down))
-    if shared is not None and not (joins and refusal(x, *shared) is None):
-        arrays = x, gate, up, down, expert_ids, expert_weights
-        routed = grouped_mlp(*arrays, tiles=tiles, rows=rows)
-        return routed + swiglu(x, *shared)
+    if shared is not None and (not can_join(shared, stacks) or refusal(x, *shared)):
+        routed = grouped_mlp(x, stacks, expert_ids, expert_weights, tiles=tiles, rows=rows)
+        return routed + swiglu(x, shared)
+    gate, up, down = stacks
     (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
     batch = ExpertBatch(tokens, top_k, row_tile(tokens, top_k, experts), shared is not None)
     order = tile_map(expert_ids, experts, batch.rows) if tiles is None else tiles

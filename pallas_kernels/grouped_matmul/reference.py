@@ -4,18 +4,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.grouped_matmul.shared import GatedKernels
 from pallas_kernels.quantized import QuantizedArray, matmul
 
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Float[Array, "experts hidden inter"] | QuantizedArray,
-    up: Float[Array, "experts hidden inter"] | QuantizedArray,
-    down: Float[Array, "experts inter hidden"] | QuantizedArray,
+    stacks: GatedKernels,
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
+    gate, up, down = stacks
     total = jnp.zeros(x.shape, jnp.float32)
     for ids, weight in zip(expert_ids.T, expert_weights.T, strict=True):
         held = (ids >= 0) & (ids < gate.shape[0])

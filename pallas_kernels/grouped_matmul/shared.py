@@ -31,10 +31,9 @@ def can_join(shared: GatedKernels, experts: GatedKernels) -> bool:
 
 def swiglu(
     x: Float[Array, "tokens hidden"],
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
+    kernels: GatedKernels,
     multiply: Callable[[Array, Matrix], Array] = matmul,
 ) -> Float[Array, "tokens hidden"]:
     """down(silu(gate x) * up x)."""
-    return multiply(jax.nn.silu(multiply(x, gate)) * multiply(x, up), down)
+    inner = jax.nn.silu(multiply(x, kernels.gate)) * multiply(x, kernels.up)
+    return multiply(inner, kernels.down)

@@ -29,20 +29,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.grouped_matmul.shared import GatedKernels
 from pallas_kernels.streamed import expert_matmul
 
 
 def grouped_mlp(
     x: Float[Array, "tokens hidden"],
-    gate: Float[Array, "experts hidden inter"] | QuantizedArray,
-    up: Float[Array, "experts hidden inter"] | QuantizedArray,
-    down: Float[Array, "experts inter hidden"] | QuantizedArray,
+    stacks: GatedKernels,
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
     """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
-    (tokens, top_k), experts = expert_ids.shape, gate.shape[0]
+    (tokens, top_k), experts, (gate, up, down) = expert_ids.shape, stacks.gate.shape[0], stacks
     rows = block_rows(tokens, top_k, experts)
     blocks = _one_pair_each(expert_ids) if rows == 1 else _group(expert_ids, experts, rows)
 

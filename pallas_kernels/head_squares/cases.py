@@ -27,7 +27,6 @@ def _case(shape: GroupedAttention, rows: int) -> Case:
         reference=reference.head_squares,
         example=partial(_example, shape, rows),
         kernels=("head_squares",),
-        matrix={"gfx950": "", "gfx942": ""},
         bytes_moved=2 * values + 8 * rows,
         flops=2 * values,
         decode=rows <= 64,

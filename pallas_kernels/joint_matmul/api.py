@@ -56,5 +56,4 @@ def _run(
         kernel = next(filter(None, refusals), None) or getattr(four_bit, operation)
     else:
         kernel = pallas.refusal_of_all(x, kernels) or getattr(pallas, operation)
-    run = choose(operation, implementation, {"xla": plain, "reference": plain, "pallas": kernel})
-    return run(x, *kernels, norm=norm)
+    return choose(operation, implementation, reference=plain, pallas=kernel)(x, *kernels, norm=norm)

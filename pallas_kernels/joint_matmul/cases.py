@@ -6,16 +6,10 @@ from typing import Any
 import jax
 
 from pallas_kernels.case import Case
-from pallas_kernels.fp8_matmul.cases import (
-    BLOCKS,
-    PTPC,
-    example_kernel,
-    example_rows,
-    format_name,
-    matrix_instruction,
-)
+from pallas_kernels.fp8_matmul.cases import BLOCKS, PTPC, format_name
 from pallas_kernels.joint_matmul import pallas, reference
 from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 from pallas_kernels.shapes import DECODE_ROWS, MATRICES, TP, Matrix
 
 NAMED = {matrix.name: matrix for matrix in MATRICES}

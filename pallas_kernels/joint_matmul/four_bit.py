@@ -2,7 +2,7 @@
 
 from jaxtyping import Array, Float
 
-from pallas_kernels.grouped_matmul.dense import dense_gated, dense_matmul
+from pallas_kernels.grouped_matmul.dense import dense_matmul
 from pallas_kernels.quantized import QuantizedArray
 from pallas_kernels.rms_norm import Norm, rms_norm
 
@@ -23,4 +23,4 @@ def gated_matmul(
     norm: Norm | None = None,
 ) -> Float[Array, "*rows outputs"]:
     """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
-    return dense_gated(x if norm is None else rms_norm(x, norm), gate, up)
+    return dense_matmul(x if norm is None else rms_norm(x, norm), gate, up)

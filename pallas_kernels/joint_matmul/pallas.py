@@ -10,20 +10,29 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pallas_kernels.fp8_matmul.operands import as_rows, as_weight, refusal
-from pallas_kernels.joint_matmul.tiles import gated_tiles, joint_tiles
+from pallas_kernels.fp8_matmul.tiles import choose_tiles
 from pallas_kernels.quantized import OneKernel, QuantizedArray
 from pallas_kernels.rms_norm import Norm
-from pallas_kernels.tile_product import Operand, ProductTiles, products, store_tile
-from pallas_kernels.triton import launch, whole
+from pallas_kernels.tile_product import Operand, ProductTiles, launch_tiles, products, store_tile
+from pallas_kernels.triton import launch
 
 
 def joint_matmul(
     x: Float[Array, "*rows inputs"], *kernels: OneKernel, norm: Norm | None = None
 ) -> tuple[Float[Array, "*rows _"], ...]:
     """See `pallas_kernels.joint_matmul.api.joint_matmul`."""
-    outs = multiply_each(
-        as_rows(x, kernels[0], norm), [as_weight(kernel) for kernel in kernels], x.dtype
-    )
+    operand, weights = as_rows(x, kernels[0], norm), [as_weight(kernel) for kernel in kernels]
+    rows, outputs = operand.values.shape[0], [w.outputs for w in weights]
+    # The grid is as long as all weights side by side.
+    tiles = choose_tiles("joint_matmul", operand, weights[0], sum(outputs))
+    outs = launch(
+        functools.partial(_each, count=len(weights), tiles=tiles),
+        name="joint_matmul",
+        grid=(pl.cdiv(rows, tiles.rows), sum(pl.cdiv(size, tiles.columns) for size in outputs)),
+        out_shape=[jax.ShapeDtypeStruct((rows, size), x.dtype) for size in outputs],
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )(operand, *weights)
     return tuple(out.reshape(*x.shape[:-1], -1) for out in outs)
 
 
@@ -31,44 +40,11 @@ def gated_matmul(
     x: Float[Array, "*rows inputs"], gate: OneKernel, up: OneKernel, *, norm: Norm | None = None
 ) -> Float[Array, "*rows outputs"]:
     """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
-    out = multiply_gated(as_rows(x, gate, norm), as_weight(gate), as_weight(up), x.dtype)
+    operands = as_rows(x, gate, norm), as_weight(gate), as_weight(up)
+    # A program has two sums, so half the columns of a tile of 128.
+    tiles = choose_tiles("gated_matmul", *operands[:2], most=64)
+    out = launch_tiles(_gated, "gated_matmul", tiles, *operands, dtype=x.dtype)
     return out.reshape(*x.shape[:-1], -1)
-
-
-def multiply_each(x: Operand, weights: Sequence[Operand], dtype: Any) -> list[Array]:
-    """[rows, out] of each weight."""
-    rows, tiles = x.values.shape[0], joint_tiles(x, weights)
-    out = [jax.ShapeDtypeStruct((rows, w.outputs), dtype) for w in weights]
-    outs = launch(
-        functools.partial(_each, count=len(weights), tiles=tiles),
-        name="joint_matmul",
-        grid=(
-            pl.cdiv(rows, tiles.rows),
-            sum(pl.cdiv(w.outputs, tiles.columns) for w in weights),
-        ),
-        in_specs=jax.tree.map(whole, [x, *weights]),
-        out_specs=[whole(shape) for shape in out],
-        out_shape=out,
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-    )(x, *weights)
-    return list(outs)
-
-
-def multiply_gated(x: Operand, gate: Operand, up: Operand, dtype: Any) -> Array:
-    """[rows, out] of silu(x gate) * (x up)."""
-    tiles = gated_tiles(x, gate)
-    out = jax.ShapeDtypeStruct((x.values.shape[0], gate.outputs), dtype)
-    return launch(
-        functools.partial(_gated, tiles=tiles),
-        name="gated_matmul",
-        grid=(pl.cdiv(out.shape[0], tiles.rows), pl.cdiv(gate.outputs, tiles.columns)),
-        in_specs=jax.tree.map(whole, [x, gate, up]),
-        out_specs=whole(out),
-        out_shape=out,
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-    )(x, gate, up)
 
 
 def refusal_of_all(x: Array, kernels: Sequence[OneKernel]) -> str | None:
@@ -107,8 +83,7 @@ def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: ProductTi
     columns], x read once. Limit: reading the weights, each once up to 64 rows; registers, two sums.
     Units: both products are rounded to the output's dtype before they are gated.
     """
-    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
-    columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
+    rows, columns = tiles.of_program()
     totals = products(x, [gate, up], rows, columns, tiles.step)
     # Rounded where two products and their gating round.
     gated, wide = (total.astype(out.dtype).astype(jnp.float32) for total in totals)

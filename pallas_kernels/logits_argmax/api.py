@@ -1,7 +1,5 @@
 """Projection on a vocabulary and the choice of a token, without the logits."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -43,12 +41,8 @@ def logits_argmax(
             f"token_ids [vocab]; got {x.shape}, {tuple(head.shape)}, {options.seed.shape}, "
             f"{ids.shape}"
         )
-    implementations: dict[str, Any] = {
-        "xla": reference.logits_argmax,
-        "reference": reference.logits_argmax,
-        "pallas": refusal(x, head) or pallas.logits_argmax,
-    }
-    run = choose("logits_argmax", implementation, implementations)
+    kernel = refusal(x, head) or pallas.logits_argmax
+    run = choose("logits_argmax", implementation, reference=reference.logits_argmax, pallas=kernel)
     found = run(x, head, options, ids, axis_name)
     if axis_name is None:
         return found

@@ -7,16 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.case import Case
-from pallas_kernels.fp8_matmul.cases import (
-    PTPC,
-    example_kernel,
-    example_rows,
-    format_name,
-    matrix_instruction,
-)
+from pallas_kernels.fp8_matmul.cases import PTPC, format_name
 from pallas_kernels.logits_argmax import pallas, reference
 from pallas_kernels.logits_argmax.options import ArgmaxOptions
 from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 from pallas_kernels.shapes import DECODE_ROWS, HEADS, Head
 
 

@@ -15,12 +15,12 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.fp8_matmul.operands import as_rows, as_weight
+from pallas_kernels.fp8_matmul.tiles import choose_tiles
 from pallas_kernels.logits_argmax.options import ArgmaxOptions, AxisName, best_of
 from pallas_kernels.logits_argmax.tile_choice import Found, choose_in_tile, holds_min_p
-from pallas_kernels.logits_argmax.tiles import tiles
 from pallas_kernels.quantized import Kernel
 from pallas_kernels.tile_product import Operand, ProductTiles
-from pallas_kernels.triton import launch, load, store, whole
+from pallas_kernels.triton import launch, load, store
 
 
 def logits_argmax(
@@ -32,7 +32,8 @@ def logits_argmax(
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
     """See `pallas_kernels.logits_argmax.api.logits_argmax`."""
     operand, w = as_rows(x, head), as_weight(head)
-    chosen = tiles(operand, w)
+    # What follows the product is paid once a tile.
+    chosen = choose_tiles("logits_argmax", operand, w, least=64)
     run = functools.partial(_launch_tiles, operand, w, options, token_ids, chosen, x.dtype)
     found = run(None)
     if options.min_p is not None:
@@ -58,18 +59,14 @@ def _launch_tiles(
 ) -> Found:
     rows, parts = x.values.shape[0], pl.cdiv(w.outputs, tiles.columns)
     dtypes = Found(jnp.float32, jnp.int32, jnp.float32, jnp.float32)
-    out = [jax.ShapeDtypeStruct((rows, parts), dtype) for dtype in dtypes]
-    operands = [x, w, options, _used_biases(options), token_ids, before]
     found = launch(
         functools.partial(choose_in_tile, tiles=tiles, dtype=dtype),
         name="logits_argmax" if before is None else "logits_argmax_again",
         grid=(pl.cdiv(rows, tiles.rows), parts),
-        in_specs=jax.tree.map(whole, operands),
-        out_specs=[whole(shape) for shape in out],
-        out_shape=out,
+        out_shape=[jax.ShapeDtypeStruct((rows, parts), dtype) for dtype in dtypes],
         num_warps=tiles.warps,
         num_stages=tiles.stages,
-    )(*operands)
+    )(x, w, options, _used_biases(options), token_ids, before)
     return Found(*found)
 
 

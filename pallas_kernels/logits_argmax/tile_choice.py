@@ -47,8 +47,7 @@ def choose_in_tile(
     logits, never written. Limit: reading the head, once up to 64 rows; registers, 132. Units:
     logits and noise in nats.
     """
-    rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
-    columns = pl.program_id(1) * tiles.columns + jnp.arange(tiles.columns)
+    rows, columns = tiles.of_program()
     part = jnp.full(rows.shape, pl.program_id(1))
     inside = rows < x.values.shape[0]
     row = clamp(rows, x.values.shape[0])

@@ -34,10 +34,7 @@ def mla_decode(
             f"{q_latent.shape[2:]} as the queries have"
         )
     paged.check("mla_decode", q_latent)
-    implementations = {
-        "xla": xla.mla_decode,
-        "reference": reference.mla_decode,
-        "pallas": refusal(q_latent, pool) or pallas.mla_decode,
-    }
-    run = choose("mla_decode", implementation, implementations)
+    kernel = refusal(q_latent, pool) or pallas.mla_decode
+    forms = {"xla": xla.mla_decode, "reference": reference.mla_decode, "pallas": kernel}
+    run = choose("mla_decode", implementation, **forms)
     return run(q_latent, q_rope, paged, scale, value_kernel=value_kernel)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.case import Case
+from pallas_kernels.case import ARCHS, Case
 from pallas_kernels.mla_decode import pallas, reference
 from pallas_kernels.paged.case import PagedCase
 from pallas_kernels.paged.kv import PagedKV
@@ -69,7 +69,7 @@ def _case(shape: LatentAttention, paged: PagedCase) -> Case:
         reference=partial(_run, reference.mla_decode),
         example=partial(_example, shape, paged),
         kernels=("mla_decode", "mla_decode_merge"),
-        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        matrix=dict.fromkeys(ARCHS, "bf16"),
         bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
         + queries * (width + shape.kv_lora) * 2,
         flops=2 * scores * (width + shape.kv_lora),

@@ -16,10 +16,11 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.mla_decode.values import merge_into_values
-from pallas_kernels.paged.kernel import Context, Softmax, add_keys, padded, rows_at
+from pallas_kernels.paged.kernel import Softmax, add_keys, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.split_kv import (
     AttentionTiles,
+    ContextPart,
     attend_in_parts,
     attend_to_part,
     leave,
@@ -63,11 +64,8 @@ def mla_decode(
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
     tiles = choose_tiles(rows, kv_lora, q_latent.dtype)
-    kernel = partial(
-        _attend_part, heads=heads, page_size=paged.page_size, scale=scale * math.log2(math.e)
-    )
     parts = attend_in_parts(
-        kernel,
+        partial(_attend_part, heads=heads, scale=scale * math.log2(math.e)),
         name="mla_decode",
         queries=(q_latent.reshape(batch, rows, -1), q_rope.reshape(batch, rows, -1)),
         paged=paged,
@@ -77,26 +75,12 @@ def mla_decode(
     )
     if value_kernel is not None:
         return merge_into_values(*parts, value_kernel, q_len)
-    out = merge(*parts, name="mla_decode_merge", dtype=q_latent.dtype)
+    (out,) = merge(*parts, name="mla_decode_merge", dtype=q_latent.dtype)
     return out.reshape(q_latent.shape)
 
 
 def _attend_part(
-    q_latent: Any,
-    q_rope: Any,
-    pool: Any,
-    kv_scale: Any,
-    table: Any,
-    positions: Any,
-    ancestors: Any,
-    out: Any,
-    log_mass: Any,
-    *,
-    tiles: AttentionTiles,
-    nodes: int,
-    heads: int,
-    page_size: int,
-    scale: float,
+    queries: Any, pools: Any, scales: Any, own: ContextPart, *, heads: int, scale: float
 ) -> None:
     """A tile of a sequence's rows, attended to one part of its context.
 
@@ -105,8 +89,9 @@ def _attend_part(
     sums [rows, kv_lora] are float32, 380 registers at 64 x 16, one wave a SIMD. Units: scores to
     the base 2, float32; out float32, log_mass the logarithm to the base 2 of the part's mass.
     """
+    (q_latent, q_rope), (pool,), (kv_scale,) = queries, pools, scales
     (rows, kv_lora), rope = q_latent.shape, q_rope.shape[1]
-    row = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    row = pl.program_id(0) * own.tiles.rows + jnp.arange(own.tiles.rows)
     in_latent, in_rope = jnp.arange(padded(kv_lora, 16)), jnp.arange(padded(rope, 16))
     is_row, is_latent, is_rope = row < rows, in_latent < kv_lora, in_rope < rope
     latent_query = rows_at(q_latent, row, in_latent, is_row, is_latent)
@@ -119,7 +104,5 @@ def _attend_part(
         scores = dot(latent_query, latent, trans_b=True) + dot(rope_query, rotated, trans_b=True)
         return add_keys(state, scores * (scale * stored_scale), seen, latent)
 
-    query = lax.div(row, heads)
-    context = Context(table, positions, ancestors, query, is_row, page_size, nodes)
-    state = attend_to_part(context, tiles, in_latent.size, add_slots)
-    leave(state, stored_scale, out, log_mass, row, is_row)
+    state = attend_to_part(own, lax.div(row, heads), is_row, in_latent.size, add_slots)
+    leave(own, state, stored_scale, row, is_row)

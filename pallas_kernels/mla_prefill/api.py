@@ -39,10 +39,7 @@ def mla_prefill(
     if paged.ancestors is not None:
         raise ValueError("mla_prefill: expected rows of a chunk, got nodes of a tree")
     paged.check("mla_prefill", q_nope)
-    implementations = {
-        "xla": xla.mla_prefill,
-        "reference": reference.mla_prefill,
-        "pallas": refusal(q_nope, pool) or pallas.mla_prefill,
-    }
-    run = choose("mla_prefill", implementation, implementations)
+    kernel = refusal(q_nope, pool) or pallas.mla_prefill
+    forms = {"xla": xla.mla_prefill, "reference": reference.mla_prefill, "pallas": kernel}
+    run = choose("mla_prefill", implementation, **forms)
     return run(q_nope, q_rope, paged, scale, key_kernel=key_kernel, value_kernel=value_kernel)

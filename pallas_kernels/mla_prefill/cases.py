@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.case import Case
+from pallas_kernels.case import ARCHS, Case
 from pallas_kernels.mla_prefill import pallas, reference
 from pallas_kernels.paged.case import PagedCase
 from pallas_kernels.paged.kv import PagedKV
@@ -37,7 +37,7 @@ def _case(shape: LatentAttention, paged: PagedCase) -> Case:
         reference=partial(_run, reference.mla_prefill),
         example=partial(_example, shape, paged),
         kernels=("mla_prefill_expand", "mla_prefill"),
-        matrix=dict.fromkeys(("gfx950", "gfx942"), "bf16"),
+        matrix=dict.fromkeys(ARCHS, "bf16"),
         bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
         + rows * (NOPE + shape.rope + VALUE) * 2
         + shape.heads * shape.kv_lora * (NOPE + VALUE) * 2,

@@ -18,18 +18,20 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
-from pallas_kernels.mla_prefill.expand import expand
+from pallas_kernels.mla_prefill.expand import expand, of_head
 from pallas_kernels.paged.kernel import (
     Softmax,
     add_keys,
+    arrays_and_specs,
     context_length,
     no_softmax,
+    of_sequence,
     padded,
     rows_at,
     slots_in_pool,
 )
 from pallas_kernels.paged.kv import PagedKV
-from pallas_kernels.triton import dot, launch, load, store, whole
+from pallas_kernels.triton import dot, launch, load, store
 from pallas_kernels.tuning import tuned
 
 
@@ -63,51 +65,29 @@ def mla_prefill(
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
     batch, q_len, heads, _ = q_nope.shape
-    (pool,), (factor,), value_dim = paged.flat_pools, paged.factors, value_kernel.shape[2]
-    keys, values = expand(key_kernel, value_kernel, paged)
-    tiles = choose_tiles(heads, q_nope.dtype)
+    expanded = expand(key_kernel, value_kernel, paged)
+    tiles, (arrays, specs) = choose_tiles(heads, q_nope.dtype), arrays_and_specs(paged)
     queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
-    of_head = [
-        pl.BlockSpec((None, None, *x.shape[2:]), lambda t, h, b: (b, h, 0, 0))
-        for x in (keys, values)
-    ]
-    out = launch(
-        partial(
-            _attend,
-            tiles=tiles,
-            heads=heads,
-            page_size=paged.page_size,
-            scale=scale * math.log2(math.e),
-        ),
+    static = {"heads": heads, "page_size": paged.page_size, "scale": scale * math.log2(math.e)}
+    out = jax.ShapeDtypeStruct((batch, q_len * heads, value_kernel.shape[2]), q_nope.dtype)
+    attended = launch(
+        partial(_attend, tiles=tiles, **static),
         name="mla_prefill",
         grid=(pl.cdiv(q_len, tiles.rows), heads, batch),
-        in_specs=[
-            *map(_of_sequence, queries),
-            *of_head,
-            whole(pool),
-            pl.BlockSpec((None,), lambda t, h, b: (0,)),
-            _of_sequence(paged.page_table),
-            _of_sequence(paged.positions),
-        ],
-        out_specs=pl.BlockSpec((None, q_len * heads, value_dim), lambda t, h, b: (b, 0, 0)),
-        out_shape=jax.ShapeDtypeStruct((batch, q_len * heads, value_dim), q_nope.dtype),
+        in_specs=([*map(of_sequence, queries)], [*map(of_head, expanded)], *specs),
+        out_specs=of_sequence(out),
+        out_shape=out,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-    )(*queries, keys, values, pool, factor, paged.page_table, paged.positions)
-    return out.reshape(batch, q_len, heads, value_dim)
-
-
-def _of_sequence(array: Array) -> pl.BlockSpec:
-    return pl.BlockSpec((None, *array.shape[1:]), lambda t, h, b: (b, *(0,) * (array.ndim - 1)))
+    )(queries, [*expanded], *arrays)
+    return attended.reshape(batch, q_len, heads, -1)
 
 
 def _attend(
-    q_nope: Any,
-    q_rope: Any,
-    keys: Any,
-    values: Any,
-    pool: Any,
-    kv_scale: Any,
+    queries: Any,
+    expanded: Any,
+    pools: Any,
+    scales: Any,
     table: Any,
     positions: Any,
     out: Any,
@@ -124,6 +104,7 @@ def _attend(
     rotated part; [rows, keys] scores at a time. Limit: registers, 249 at 128 x 32, two waves a
     SIMD. Units: scores to the base 2, float32.
     """
+    (q_nope, q_rope), (keys, values), (pool,), (kv_scale,) = queries, expanded, pools, scales
     q_len, rope = positions.shape[0], q_rope.shape[1]
     query = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     is_row, row = query < q_len, query * heads + pl.program_id(1)

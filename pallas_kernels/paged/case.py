@@ -49,10 +49,6 @@ class PagedCase:
         rows = jax.random.normal(key, (self.pages, self.page_size, *row), jnp.bfloat16)
         return (rows / KV_SCALE).astype(self.kv_dtype) if self.fp8 else rows
 
-    def _table(self, key: Array) -> Int[Array, "batch pages_per_seq"]:
-        """Pages in random order, none of them twice."""
-        return jax.random.permutation(key, self.pages - 1).reshape(self.batch, -1) + 1
-
     def _positions(self) -> Int[Array, "batch q_len"]:
         """Of the rows; those of a tree's nodes are all the last before it."""
         first = self.context - self.q_len
@@ -63,7 +59,8 @@ class PagedCase:
         """These pools as the rows see them, pages in an order drawn by the key."""
         scales = tuple(jnp.float32(KV_SCALE) if self.fp8 else None for _ in pools)
         ancestors = self._ancestors() if self.tree else None
-        return PagedKV(pools, scales, self._table(key), self._positions(), ancestors)
+        table = jax.random.permutation(key, self.pages - 1).reshape(self.batch, -1) + 1
+        return PagedKV(pools, scales, table, self._positions(), ancestors)
 
     def _ancestors(self) -> Bool[Array, "batch q_len nodes"]:
         """Of a binary tree: node i hangs on (i - 1) // 2."""

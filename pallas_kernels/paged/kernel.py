@@ -2,30 +2,16 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.experimental import pallas as pl
 
-from pallas_kernels.triton import dot, load
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.triton import dot, load, whole
 
 LOWEST = -1e30
 """Score of what is not seen: finite, since -inf - -inf is NaN."""
-
-
-class Context(NamedTuple):
-    """One sequence's slots as the rows of a program see them; the first three are refs.
-
-    table [pages_per_seq], positions [q_len], ancestors [q_len, nodes]; query: which of the
-    sequence's queries each row belongs to; is_row: whether there is such a row; nodes: of the tree
-    they are nodes of, 0 where they are none.
-    """
-
-    table: Any
-    positions: Any
-    ancestors: Any
-    query: Array
-    is_row: Array
-    page_size: int
-    nodes: int
 
 
 class Softmax(NamedTuple):
@@ -34,6 +20,21 @@ class Softmax(NamedTuple):
     peak: Array
     mass: Array
     total: Array
+
+
+def arrays_and_specs(paged: PagedKV) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Pools, factors, page table and positions as a launch takes them, in a grid whose third
+    dimension are the sequences."""
+    pools, factors = paged.flat_pools, paged.factors
+    one = pl.BlockSpec((None,), lambda *_: (0,))
+    sequences = paged.page_table, paged.positions
+    specs = tuple(map(whole, pools)), tuple(one for _ in factors), *map(of_sequence, sequences)
+    return (pools, factors, *sequences), specs
+
+
+def of_sequence(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
+    """A program sees its own sequence's part of the array."""
+    return pl.BlockSpec((None, *array.shape[1:]), lambda t, s, b: (b, *(0,) * (array.ndim - 1)))
 
 
 def padded(size: int, least: int = 1) -> int:
@@ -59,27 +60,6 @@ def slots_in_pool(table: Any, slots: Array, used: Array, page_size: int) -> Arra
     """The pool's rows that a sequence's slots are, where they are used."""
     page = load(table.at[lax.div(slots, page_size)], mask=used, other=0)
     return page * page_size + lax.rem(slots, page_size)
-
-
-def positions_of_rows(context: Context) -> Array:
-    """Position of each row's query; -1, which sees nothing, where there is no row."""
-    return load(context.positions.at[context.query], mask=context.is_row, other=-1)
-
-
-def look_at(
-    context: Context, slots: Array, stop: Array, position: Array
-) -> tuple[Array, Array, Array]:
-    """Of slots before `stop`: their rows in the pool, which are used, which row sees which."""
-    used = slots < stop
-    seen = (slots[None, :] <= position[:, None]) & used[None, :]
-    if context.nodes:
-        node = slots[None, :] - position[:, None] - 1
-        is_node = (node >= 0) & (node < context.nodes) & (used[None, :] & (position >= 0)[:, None])
-        ancestor = load(context.ancestors.at[context.query[:, None], node], mask=is_node, other=0)
-        seen = seen | (ancestor != 0)
-        # Between the nodes that are asked for may be slots that nobody has written.
-        used = jnp.max(seen.astype(jnp.int32), axis=0) > 0
-    return slots_in_pool(context.table, slots, used, context.page_size), used, seen
 
 
 def no_softmax(rows: int, dim: int) -> Softmax:

@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels.paged.kv_scale import check_scale
+from pallas_kernels.paged.kv_scale import as_factor, check_scale
 from pallas_kernels.paged.visibility import visible_slots
 
 
@@ -49,7 +48,7 @@ class PagedKV:
     @property
     def factors(self) -> tuple[Float[Array, "1"], ...]:
         """The scales as kernels load them: 1 for a pool that has none."""
-        return tuple(jnp.ones(1) if s is None else s.reshape(1) for s in self.scales)
+        return tuple(map(as_factor, self.scales))
 
     def in_use(self, slots: Int[Array, " slots"]) -> Bool[Array, "batch slots"]:
         """Of given slots, those that some query of a sequence sees."""

@@ -14,6 +14,11 @@ def scaled(
     return (stored.astype(jnp.float32) * scale).astype(dtype)
 
 
+def as_factor(scale: Float[Array, ""] | None) -> Float[Array, "1"]:
+    """The scale as kernels load it, 1 for none."""
+    return jnp.ones(1) if scale is None else scale.reshape(1)
+
+
 def check_scale(
     operation: str, pool: Float[Array, "pages page_size ..."], scale: Float[Array, ""] | None
 ) -> None:

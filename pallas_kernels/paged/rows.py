@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 FP8_MAX = 448.0
 
 
-def contain_spoiled(
+def contain_nonfinite(
     keys: Float[Array, "batch q_len *key"], values: Float[Array, "batch q_len *value"]
 ) -> Float[Array, "batch q_len *value"]:
     """Values to cache with these keys: zeros where the row's input was not finite.

@@ -9,7 +9,7 @@ table changes a row's bits.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,17 @@ from pallas_kernels import gpu
 from pallas_kernels.fp8_matmul.quantize import to_fp8_runs
 from pallas_kernels.paged.kernel import (
     LOWEST,
-    Context,
     Softmax,
+    arrays_and_specs,
     context_length,
-    look_at,
     no_softmax,
+    of_sequence,
     padded,
-    positions_of_rows,
     rows_at,
+    slots_in_pool,
 )
 from pallas_kernels.paged.kv import PagedKV
-from pallas_kernels.triton import launch, load, store, whole
+from pallas_kernels.triton import launch, load, store
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,23 @@ class AttentionTiles:
     least_split: int = 256
     num_warps: int = 4
     num_stages: int = 1
+
+
+class ContextPart(NamedTuple):
+    """A program's part of one sequence's context, and where it leaves what its rows get of it.
+
+    Refs: table [pages_per_seq], positions [q_len], ancestors [q_len, nodes]; out [rows, dim],
+    log_mass [rows]. nodes: of the tree that the queries are nodes of, 0 where they are none.
+    """
+
+    page_size: int
+    nodes: int
+    tiles: AttentionTiles
+    table: Any
+    positions: Any
+    ancestors: Any
+    out: Any
+    log_mass: Any
 
 
 def refusal(query: Array, *pools: Array) -> str | None:
@@ -83,23 +100,23 @@ def attend_in_parts(
 ) -> tuple[Float[Array, "batch splits rows dim"], Float[Array, "batch splits rows"]]:
     """What the kernel leaves for each (row tile, part, sequence): attention and log2-mass.
 
-    kernel(*queries, *pools, *scales, table, positions, ancestors, out, log_mass, tiles=, nodes=).
+    kernel(queries, pools, scales, own): refs, and a ContextPart.
     """
     (batch, rows, _), ancestors = queries[0].shape, paged.ancestors
     nodes = 0 if ancestors is None else ancestors.shape[-1]
     # Without a tree nothing is read in its place, and something made for it would be a launch.
     mask = paged.positions if ancestors is None else ancestors.astype(jnp.int8)
-    sequences = (paged.page_table, paged.positions, mask)
+    arrays, specs = arrays_and_specs(paged)
+
+    def program(*refs: Any) -> None:
+        own = ContextPart(paged.page_size, nodes, tiles, *refs[3:])
+        kernel(*refs[:3], own)
+
     parts, log_mass = launch(
-        partial(kernel, tiles=tiles, nodes=nodes),
+        program,
         name=name,
         grid=(row_tiles, tiles.splits, batch),
-        in_specs=[
-            *map(_of_sequence, queries),
-            *map(whole, paged.flat_pools),
-            *(pl.BlockSpec((None,), lambda t, s, b: (0,)) for _ in paged.factors),
-            *map(_of_sequence, sequences),
-        ],
+        in_specs=(jax.tree.map(of_sequence, queries), *specs, of_sequence(mask)),
         out_specs=(
             pl.BlockSpec((None, None, rows, dim), lambda t, s, b: (b, s, 0, 0)),
             pl.BlockSpec((None, None, rows), lambda t, s, b: (b, s, 0)),
@@ -110,50 +127,63 @@ def attend_in_parts(
         ),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-    )(*queries, *paged.flat_pools, *paged.factors, *sequences)
+    )(queries, *arrays, mask)
     return parts, log_mass
 
 
 def attend_to_part(
-    context: Context,
-    tiles: AttentionTiles,
+    own: ContextPart,
+    query: Array,
+    is_row: Array,
     dim: int,
     add_slots: Callable[[Array, Array, Array, Softmax], Softmax],
 ) -> Softmax:
     """What a program's rows get from its part of the context, values of size dim.
 
-    add_slots(at, used, seen, state) takes slots into the running softmax; see `look_at`.
+    query: which of the sequence's queries each row belongs to; is_row: whether there is such a row.
+    add_slots(at, used, seen, state) takes slots into the running softmax; see `_look_at`.
     """
-    length = context_length(context.table, context.positions, context.page_size, context.nodes)
+    tiles, length = own.tiles, context_length(own.table, own.positions, own.page_size, own.nodes)
     start, stop = part(pl.program_id(1), length, tiles)
-    position = positions_of_rows(context)
+    # -1, which sees nothing, where there is no row.
+    position = load(own.positions.at[query], mask=is_row, other=-1)
 
     def add_block(index: Array, state: Softmax) -> Softmax:
         slots = start + index * tiles.keys + jnp.arange(tiles.keys)
-        return add_slots(*look_at(context, slots, stop, position), state)
+        return add_slots(*_look_at(own, query, slots, stop, position), state)
 
     blocks = pl.cdiv(jnp.maximum(stop - start, 0), tiles.keys)
     return lax.fori_loop(0, blocks, add_block, no_softmax(tiles.rows, dim))
 
 
-def leave(
-    state: Softmax, value_scale: Array, out: Any, log_mass: Any, row: Array, is_row: Array
-) -> None:
+def _look_at(
+    own: ContextPart, query: Array, slots: Array, stop: Array, position: Array
+) -> tuple[Array, Array, Array]:
+    """Of slots before `stop`: their rows in the pool, which are used, which row sees which."""
+    used = slots < stop
+    seen = (slots[None, :] <= position[:, None]) & used[None, :]
+    if own.nodes:
+        node = slots[None, :] - position[:, None] - 1
+        is_node = (node >= 0) & (node < own.nodes) & (used[None, :] & (position >= 0)[:, None])
+        ancestor = load(own.ancestors.at[query[:, None], node], mask=is_node, other=0)
+        seen = seen | (ancestor != 0)
+        # Between the nodes that are asked for may be slots that nobody has written.
+        used = jnp.max(seen.astype(jnp.int32), axis=0) > 0
+    return slots_in_pool(own.table, slots, used, own.page_size), used, seen
+
+
+def leave(own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array) -> None:
     """Stores the part's attention and log2-mass: -inf, and no values, where nothing was seen."""
     some = state.mass != 0
     mass = jnp.where(some, state.mass, 1.0)
     column = jnp.arange(state.total.shape[1])
     store(
-        out.at[row[:, None], column[None, :]],
+        own.out.at[row[:, None], column[None, :]],
         state.total * (value_scale / mass)[:, None],
-        mask=(is_row & some)[:, None] & (column < out.shape[1])[None, :],
+        mask=(is_row & some)[:, None] & (column < own.out.shape[1])[None, :],
     )
-    store(log_mass.at[row], jnp.where(some, state.peak + jnp.log2(mass), -jnp.inf), mask=is_row)
-
-
-def _of_sequence(array: Array) -> pl.BlockSpec:
-    """A program sees its own sequence's part of the array."""
-    return pl.BlockSpec((None, *array.shape[1:]), lambda t, s, b: (b, *(0,) * (array.ndim - 1)))
+    log_mass = jnp.where(some, state.peak + jnp.log2(mass), -jnp.inf)
+    store(own.log_mass.at[row], log_mass, mask=is_row)
 
 
 def merge(
@@ -162,68 +192,41 @@ def merge(
     *,
     name: str,
     dtype: DTypeLike,
-) -> Float[Array, "batch rows dim"]:
-    """Joins the parts of each row; those with nothing seen are not read."""
-    (merged,) = _merge(_merge_row, name, parts, log_mass, dtype)
-    return merged
-
-
-def merge_to_fp8(
-    parts: Float[Array, "batch splits rows dim"],
-    log_mass: Float[Array, "batch splits rows"],
-    *,
-    name: str,
-    dtype: DTypeLike,
-) -> tuple[Float[Array, "batch rows dim"], Float[Array, "batch rows 1"]]:
-    """The same, rounded to dtype and then quantised: the GPU's float8 and a scale a row."""
-    kernel = partial(_merge_row_to_fp8, dtype=dtype)
-    values, scale = _merge(kernel, name, parts, log_mass, gpu.current().fp8, jnp.float32)
-    return values, scale
-
-
-def _merge(
-    kernel: Callable[..., None], name: str, parts: Array, log_mass: Array, *dtypes: DTypeLike
-) -> Sequence[Array]:
-    """A program for each row, with outputs of the row's size and, if there is a second dtype, 1."""
+    fp8: bool = False,
+) -> Sequence[Float[Array, "batch rows _"]]:
+    """[batch, rows, dim] in this dtype: the parts of each row joined; those with nothing seen are
+    not read. fp8: that in the GPU's float8, and a scale a row, [batch, rows, 1]."""
     batch, splits, rows, dim = parts.shape
-    sizes = [(dim, dtypes[0]), *((1, dtype) for dtype in dtypes[1:])]
+    outs = [(dim, gpu.current().fp8), (1, jnp.float32)] if fp8 else [(dim, dtype)]
     return launch(
-        kernel,
+        partial(_merge_row, dtype=dtype),
         name=name,
         grid=(rows, batch),
         in_specs=[
             pl.BlockSpec((None, splits, None, dim), lambda r, b: (b, 0, r, 0)),
             pl.BlockSpec((None, splits, None), lambda r, b: (b, 0, r)),
         ],
-        out_specs=[pl.BlockSpec((None, None, size), lambda r, b: (b, r, 0)) for size, _ in sizes],
-        out_shape=[jax.ShapeDtypeStruct((batch, rows, size), dtype) for size, dtype in sizes],
+        out_specs=[pl.BlockSpec((None, None, size), lambda r, b: (b, r, 0)) for size, _ in outs],
+        out_shape=[jax.ShapeDtypeStruct((batch, rows, size), dtype) for size, dtype in outs],
     )(parts, log_mass)
 
 
-def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
-    """A row's parts joined.
+def _merge_row(parts: Any, log_mass: Any, out: Any, *scale: Any, dtype: DTypeLike) -> None:
+    """A row's parts joined, and rounded to dtype; with a scale as float8.
 
     Grid: rows x sequences. Blocks: parts [splits, dim] and log_mass [splits] of the row, all in
     registers. Limit: memory's bandwidth. Units: float32 parts, logarithms to the base 2; -inf is a
-    part that is not read.
+    part that is not read; float8 values * scale, float32, are the row.
     """
     dim = parts.shape[1]
     column = jnp.arange(padded(dim))
-    store(out.at[column], _mean(parts, log_mass).astype(out.dtype), mask=column < dim)
-
-
-def _merge_row_to_fp8(parts: Any, log_mass: Any, out: Any, scale: Any, *, dtype: DTypeLike) -> None:
-    """The same, rounded to dtype, as float8 with one scale.
-
-    Grid: rows x sequences. Blocks: parts [splits, dim] and log_mass [splits] of the row, all in
-    registers. Limit: memory's bandwidth. Units: values * scale is the row, a float32 scale.
-    """
-    dim = parts.shape[1]
-    column = jnp.arange(padded(dim))
-    rounded = _mean(parts, log_mass).astype(dtype).astype(jnp.float32)
-    values, factor = to_fp8_runs(rounded[None, :])
+    row = _mean(parts, log_mass).astype(dtype)
+    if not scale:
+        store(out.at[column], row, mask=column < dim)
+        return
+    values, factor = to_fp8_runs(row.astype(jnp.float32)[None, :])
     store(out.at[column], values.reshape(-1), mask=column < dim)
-    store(scale.at[jnp.arange(1)], factor)
+    store(scale[0].at[jnp.arange(1)], factor)
 
 
 def _mean(parts: Any, log_mass: Any) -> Array:

@@ -16,7 +16,8 @@ def dequantize(array: QuantizedArray) -> Float[Array, "*stack outputs inputs"]:
     """
     weights, scale = array.format.weights, array.scale
     if weights == "mxfp4":
-        return jnp.ldexp(_e2m1(_nibbles(array.values)), _per_group(mx_exponents(scale)))
+        values = _e2m1(_nibbles(array.values))
+        return jnp.ldexp(values, _per_group(scale.astype(jnp.int32) - E8M0_BIAS))
     values = integer_or_fp8_values(array)
     if weights in ("fp8_channel", "int4_channel"):
         return values * scale[..., None]
@@ -31,11 +32,6 @@ def integer_or_fp8_values(array: QuantizedArray) -> Float[Array, "*stack outputs
     if array.format.weights in ("int4_channel", "int4_group"):
         return ((_nibbles(array.values).astype(jnp.int8) ^ 8) - 8).astype(jnp.float32)
     return array.values.astype(jnp.float32)
-
-
-def mx_exponents(scale: Num[Array, "*scales"]) -> Num[Array, "*scales"]:
-    """e8m0 bytes as powers of two, int32."""
-    return scale.astype(jnp.int32) - E8M0_BIAS
 
 
 def _nibbles(pairs: UInt8[Array, "*rows half"]) -> UInt8[Array, "*rows whole"]:

@@ -3,7 +3,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.dispatch import choose
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import pallas, reference
-from pallas_kernels.route.choice import Held, RouterOptions, Routes
+from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes
 
 
 def route(
@@ -33,13 +33,7 @@ def route(
         )
     if x is not None and len(x) != len(logits):
         raise ValueError(f"route: expected {len(logits)} rows of x, got {len(x)}")
-    run = choose(
-        "route",
-        implementation,
-        {
-            "xla": reference.without_tiles,
-            "reference": reference.route,
-            "pallas": pallas.refusal(logits) or pallas.route,
-        },
-    )
-    return run(logits, bias, options, x, format, held)
+    kernel = pallas.refusal(logits) or pallas.route
+    forms = {"xla": reference.without_tiles, "reference": reference.route, "pallas": kernel}
+    own = held or Held(None, logits.shape[1])
+    return choose("route", implementation, **forms)(Asked(logits, bias, options, x, format, own))

@@ -12,7 +12,7 @@ from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.cases import KIMI, MINIMAX
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import one_program, pallas, reference
-from pallas_kernels.route.choice import RouterOptions, Routes
+from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes
 from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
 
 SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
@@ -47,7 +47,6 @@ def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
         reference=partial(_run, _reference, options, format),
         example=partial(_example, stack, tokens),
         kernels=("route",) if few else ("route", "route_map"),
-        matrix={"gfx950": "", "gfx942": ""},
         bytes_moved=4 * stack.experts * (tokens + 1) + 16 * tokens * stack.top_k + 3 * rows,
         flops=0,
         decode=True,
@@ -55,14 +54,15 @@ def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
 
 
 def _run(operation: Any, options: RouterOptions, format: QuantFormat | None, *arrays: Array) -> Any:
-    x, *routed = arrays
-    return operation(*routed, options, *(() if format is None else (x, format)))
+    x, logits, bias = arrays
+    held = Held(None, logits.shape[1])
+    return operation(Asked(logits, bias, options, x if format else None, format, held))
 
 
-def _reference(*arguments: Any) -> Routes:
+def _reference(asked: Asked) -> Routes:
     """With the rows as `grouped_mlp` makes them."""
-    routes = reference.route(*arguments)
-    return routes._replace(rows=activations(*arguments[3:]) if arguments[3:] else None)
+    rows = None if asked.x is None else activations(asked.x, asked.format)
+    return reference.route(asked)._replace(rows=rows)
 
 
 def _example(stack: ExpertStack, tokens: int, seed: int) -> tuple[Array, ...]:

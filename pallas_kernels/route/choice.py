@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.grouped_matmul.tile_map import TileMap
+from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.tile_product import Operand
 
 
@@ -39,6 +40,17 @@ class RouterOptions:
     top_k: int
     normalise: bool
     scaling: float
+
+
+class Asked(NamedTuple):
+    """What every implementation of `route` takes; see `api.route`."""
+
+    logits: Float[Array, "tokens experts"]
+    bias: Float[Array, " experts"]
+    options: RouterOptions
+    x: Float[Array, "tokens hidden"] | None
+    format: QuantFormat | None
+    held: Held
 
 
 def choice_shapes(tokens: int, top_k: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

@@ -14,8 +14,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
-from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
+from pallas_kernels.route.choice import Asked, RouterOptions, Routes, choice_shapes
 from pallas_kernels.route.quantising_launch import launch_with_rows
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import scatter, store
@@ -29,23 +28,15 @@ def fits(tokens: int, experts: int, top_k: int) -> bool:
     return tokens <= MOST_TOKENS and experts <= MOST_EXPERTS and top_k in (1, 2, 4, 8)
 
 
-def route(
-    logits: Array,
-    bias: Array,
-    options: RouterOptions,
-    x: Array | None,
-    format: QuantFormat | None,
-    held: Held,
-) -> Routes:
+def route(asked: Asked) -> Routes:
     """See `pallas_kernels.route.api.route`."""
-    tokens, rows = len(logits), row_tile(len(logits), options.top_k, held.experts)
-    map_out = map_shapes(tokens * options.top_k, held.experts, rows)
+    tokens, options, held = len(asked.logits), asked.options, asked.held.experts
+    rows = row_tile(tokens, options.top_k, held)
+    map_out = map_shapes(tokens * options.top_k, held, rows)
     (ids, weights, tiles), quantised = launch_with_rows(
-        partial(_route, options=options, held=held.experts, tile_rows=rows),
-        (logits, bias, held.first),
+        partial(_route, options=options, held=held, tile_rows=rows),
+        asked,
         (*choice_shapes(tokens, options.top_k), map_out),
-        x,
-        format,
         programs=1,
         # 64 tokens: 128 VGPRs with 16 warps, 256 and more than 500 spilled with 8.
         num_warps=4 if tokens <= 8 else 16,

@@ -1,25 +1,17 @@
 """The router's kernels: one program where it holds all tokens, two launches for more."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax import Array
 
-from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import one_program, two_launches
-from pallas_kernels.route.choice import Held, RouterOptions, Routes
+from pallas_kernels.route.choice import Asked, Routes
 
 
-def route(
-    logits: Float[Array, "tokens experts"],
-    bias: Float[Array, " experts"],
-    options: RouterOptions,
-    x: Float[Array, "tokens hidden"] | None = None,
-    format: QuantFormat | None = None,
-    held: Held | None = None,
-) -> Routes:
+def route(asked: Asked) -> Routes:
     """See `pallas_kernels.route.api.route`."""
-    tokens, experts = logits.shape
-    launches = one_program if one_program.fits(tokens, experts, options.top_k) else two_launches
-    return launches.route(logits, bias, options, x, format, held or Held(None, experts))
+    tokens, experts = asked.logits.shape
+    few = one_program.fits(tokens, experts, asked.options.top_k)
+    return (one_program if few else two_launches).route(asked)
 
 
 def refusal(logits: Array) -> str | None:

@@ -10,7 +10,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from pallas_kernels.grouped_matmul.activations import row_kernel
-from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.route.choice import Asked
 from pallas_kernels.row_kernel import row_block
 from pallas_kernels.tile_product import Operand
 from pallas_kernels.triton import launch, whole
@@ -18,18 +18,17 @@ from pallas_kernels.triton import launch, whole
 
 def launch_with_rows(
     body: Callable[[Array, Any, Any], None],
-    arrays: Any,
+    asked: Asked,
     out_shape: Any,
-    x: Array | None,
-    format: QuantFormat | None,
     *,
     programs: int,
     num_warps: int,
 ) -> tuple[Any, Operand | None]:
-    """What body(program, refs of arrays, refs of out_shape) writes in this many programs, and the
-    rows of x as experts in this format multiply them, None where those stay as they are."""
-    quantiser = None if x is None else row_kernel(x, format)
-    x, quantised = (None, None) if quantiser is None else (x, Operand(*quantiser.out))
+    """What body(program, refs of logits, bias and first expert, refs of out_shape) writes in this
+    many programs, and the rows as experts multiply them, None where those stay as they are."""
+    arrays = asked.logits, asked.bias, asked.held.first
+    quantiser = None if asked.x is None else row_kernel(asked.x, asked.format)
+    x, quantised = (None, None) if quantiser is None else (asked.x, Operand(*quantiser.out))
     own_row = partial(row_block, row=lambda program: jnp.maximum(program - programs, 0))
 
     def kernel(arrays: Any, x: Any, out: Any, rows: Any) -> None:

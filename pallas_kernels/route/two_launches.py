@@ -14,11 +14,10 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
-from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.route.choice import Held, RouterOptions, Routes, choice_shapes
+from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes, choice_shapes
 from pallas_kernels.route.quantising_launch import launch_with_rows
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
-from pallas_kernels.triton import launch, load, scatter, store, whole
+from pallas_kernels.triton import launch, load, scatter, store
 
 MOST_EXPERTS = 4096
 """What the registers of a program hold of each token."""
@@ -28,31 +27,19 @@ _TOKENS = 256
 """Whose choices it sees at once."""
 
 
-def route(
-    logits: Array,
-    bias: Array,
-    options: RouterOptions,
-    x: Array | None,
-    format: QuantFormat | None,
-    held: Held,
-) -> Routes:
+def route(asked: Asked) -> Routes:
     """See `pallas_kernels.route.api.route`."""
-    tokens, experts = logits.shape
+    (tokens, experts), options = asked.logits.shape, asked.options
     block = min(16, _SCORES // pl.next_power_of_2(experts))
     blocks = pl.cdiv(tokens, block)
     (ids, weights, counts), quantised = launch_with_rows(
         partial(_choose, options=options, block=block),
-        (logits, bias, held.first),
-        (
-            *choice_shapes(tokens, options.top_k),
-            jax.ShapeDtypeStruct((blocks, experts), jnp.int32),
-        ),
-        x,
-        format,
+        asked,
+        (*choice_shapes(tokens, options.top_k), jax.ShapeDtypeStruct((blocks, experts), jnp.int32)),
         programs=blocks,
         num_warps=4,
     )
-    return Routes(ids, weights, _tile_map(ids, counts, held), quantised)
+    return Routes(ids, weights, _tile_map(ids, counts, asked.held), quantised)
 
 
 def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block: int) -> None:
@@ -77,17 +64,14 @@ def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block
 
 def _tile_map(ids: Array, counts: Array, held: Held) -> TileMap:
     """`grouped_matmul.tile_map` of these ids."""
-    (tokens, top_k), arrays = ids.shape, (ids, counts, held.first)
+    tokens, top_k = ids.shape
     rows = row_tile(tokens, top_k, held.experts)
-    out = map_shapes(tokens * top_k, held.experts, rows)
     return launch(
         partial(_write_map, rows=rows),
         name="route_map",
         grid=(held.experts,),
-        in_specs=jax.tree.map(whole, arrays),
-        out_specs=jax.tree.map(whole, out),
-        out_shape=out,
-    )(*arrays)
+        out_shape=map_shapes(tokens * top_k, held.experts, rows),
+    )(ids, counts, held.first)
 
 
 def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:

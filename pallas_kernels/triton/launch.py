@@ -19,28 +19,29 @@ def launch(
     *,
     name: str,
     grid: tuple[int, ...],
-    in_specs: Any,
-    out_specs: Any,
     out_shape: Any,
+    in_specs: Any = None,
+    out_specs: Any = None,
     num_warps: int = 4,
     num_stages: int = 1,
     input_output_aliases: Mapping[int, int] | None = None,
 ) -> Callable[..., Any]:
     """One kernel over a grid; interpreted where there is no GPU to compile for.
 
-    in_specs: a BlockSpec an argument, or a tree of them for an argument that is a tree.
+    in_specs: a BlockSpec an argument, or a tree of them for an argument that is a tree. Without
+    specs every program sees all arguments, or all results, whole.
     """
-    return pl.pallas_call(
+    return lambda *arrays: pl.pallas_call(
         kernel,
         name=name,
         grid=grid,
-        in_specs=in_specs,
-        out_specs=out_specs,
+        in_specs=jax.tree.map(whole, arrays) if in_specs is None else in_specs,
+        out_specs=jax.tree.map(whole, out_shape) if out_specs is None else out_specs,
         out_shape=out_shape,
         input_output_aliases=dict(input_output_aliases or {}),
         compiler_params=plt.CompilerParams(num_warps=num_warps, num_stages=num_stages),
         interpret=gpu.interpreted(),
-    )
+    )(*arrays)
 
 
 def scatter(out: Any, place: Array, value: Array, mask: Array) -> None:

@@ -1,10 +1,13 @@
 """Accepts connections, never more than there are descriptors for.
 
-asyncio accepts whatever comes until descriptors run out, and then tries again without rest.
+asyncio accepts whatever comes until descriptors run out, and then tries again without rest. Every
+connection is one, and a process may have only so many.
 """
 
 import asyncio
 import logging
+import os
+import resource
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -12,12 +15,40 @@ from contextlib import suppress
 from serve.asgi.connection import Waiting
 
 logger = logging.getLogger(__name__)
+MOST = 65_536
+"""More descriptors are of no use here, and some libraries walk through all that there may be."""
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
 GRACE_S = 0.2
 """For the request of a connection to arrive, before another one may take its place."""
 LOOK_S = 0.01
 RETRY_S = 1.0
+
+
+def raise_limit() -> None:
+    """Raises the soft limit to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def room_for_connections() -> int:
+    """How many connections the process may have besides what it has open, and a quarter of all for
+    what it will open.
+
+    Raises OSError where that is none.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MOST if soft == resource.RLIM_INFINITY else soft
+    opened = len(os.listdir("/dev/fd"))
+    room = limit - limit // 4 - opened
+    if room < 1:
+        raise OSError(
+            f"{limit} descriptors are too few: {opened} are open before the first connection, and "
+            "a quarter is kept for files; allow more (ulimit -n)"
+        )
+    return room
 
 
 async def accept(

@@ -21,13 +21,10 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.closed = False
+        """Whether requests are late from now on: refused, but for probes and the like."""
         self._tasks: set[asyncio.Task[None] | None] = set()
         self._none_left = asyncio.Event()
         self._none_left.set()
-
-    def close(self) -> None:
-        """From now on requests are late: refused, but for probes and the like."""
-        self.closed = True
 
     async def none_left(self) -> None:
         """Returns when no request is under way."""

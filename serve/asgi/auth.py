@@ -15,11 +15,22 @@ OPEN_FOLDER = "/page/"
 """Probes, collectors, the description of the API and the page; everything else is the model's."""
 
 
-class ApiKeys:
-    """The keys that are accepted; only their digests are kept."""
+class RequireKey:
+    """Answers 401 to requests without a key, but for the open paths. Only the keys' digests are
+    kept."""
 
-    def __init__(self, keys: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Collection[str]) -> None:
+        self._app = app
         self._digests = [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request (ASGI)."""
+        if scope["type"] == "http" and not is_open(scope["path"]):
+            authorization = Headers(scope=scope).get("authorization", "")
+            if not self.accepts(authorization):
+                await as_response(_unauthorized(authorization))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
     def accepts(self, authorization: str) -> bool:
         """Whether the header's value is `Bearer KEY` with one of the keys.
@@ -35,23 +46,6 @@ class ApiKeys:
 
 def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
-
-
-class RequireKey:
-    """Answers 401 to requests without a key, but for the open paths."""
-
-    def __init__(self, app: ASGIApp, keys: Collection[str]) -> None:
-        self._app = app
-        self._keys = ApiKeys(keys)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
-        if scope["type"] == "http" and not is_open(scope["path"]):
-            authorization = Headers(scope=scope).get("authorization", "")
-            if not self._keys.accepts(authorization):
-                await as_response(_unauthorized(authorization))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def is_open(path: str) -> bool:

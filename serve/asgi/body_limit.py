@@ -30,13 +30,18 @@ class BodyLimit:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._read(Headers(scope=scope), receive)
         except TimeoutError:
-            await answer_early(_too_slow(self._timeout_s), scope, receive, send)
+            message = (
+                f"the body did not arrive within {self._timeout_s:g} seconds (--client-timeout)"
+            )
+            error = _closing(408, message, "body_too_slow")
+            await answer_early(error, scope, receive, send)
         except _TooLarge as found:
-            error = self._too_large()
+            message = f"the body is larger than {self._max_bytes} bytes (--max-body-size)"
+            error = _closing(413, message, "body_too_large")
             await answer_early(error, scope, receive, send, ended=found.ended)
         else:
             if body is not None:
-                await self._app(scope, _Replay(body, receive), send)
+                await self._app(scope, _replay(body, receive), send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None when the client went away before its end."""
@@ -56,10 +61,6 @@ class BodyLimit:
             if not message.get("more_body", False):
                 return b"".join(pieces)
 
-    def _too_large(self) -> ApiError:
-        message = f"the body is larger than {self._max_bytes} bytes (--max-body-size)"
-        return _closing(413, message, "body_too_large")
-
 
 class _TooLarge(Exception):
     """ended: whether the client has sent all of it."""
@@ -69,16 +70,14 @@ class _TooLarge(Exception):
         self.ended = ended
 
 
-class _Replay:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Gives the body once, then what the connection says: that the client went away."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._message: Message | None = {"type": "http.request", "body": body, "more_body": False}
-        self._receive = receive
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
 
-    async def __call__(self) -> Message:
-        message, self._message = self._message, None
-        return message or await self._receive()
+    return replay
 
 
 async def answer_early(
@@ -97,11 +96,6 @@ async def answer_early(
             while not ended:
                 ended = not (await receive()).get("more_body", False)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _too_slow(timeout_s: float) -> ApiError:
-    message = f"the body did not arrive within {timeout_s:g} seconds (--client-timeout)"
-    return _closing(408, message, "body_too_slow")
 
 
 def _closing(status: int, message: str, code: str) -> ApiError:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from typing import Literal
 
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
@@ -32,23 +33,19 @@ class TimedConnection(H11Protocol):
     timeout_s: float
     waiting: Waiting
 
-    _head_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
-    _probe_timer: asyncio.TimerHandle | None = None
-    _linger_timer: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._timers: dict[Literal["head", "stall", "probe", "linger"], asyncio.TimerHandle] = {}
         super().connection_made(transport)
         self._note_request()
 
     def data_received(self, data: bytes) -> None:
-        if self._linger_timer is None:
+        if "linger" not in self._timers:
             super().data_received(data)
             self._note_request()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the other direction stays open: for the answer to a whole request."""
-        if self._linger_timer is not None or self.transport.is_closing():
+        if "linger" in self._timers or self.transport.is_closing():
             return False
         if not self._answering:
             if self.conn.trailing_data[0]:
@@ -72,25 +69,20 @@ class TimedConnection(H11Protocol):
         # What h11 quotes of the request is left out: it may be long.
         reason = str(error or msg).partition(": bytearray")[0]
         self._refuse(431 if head_too_large else 400, f"this is not HTTP/1.1: {reason}")
-        self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        self._timers["linger"] = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall_timer = self.loop.call_later(self.timeout_s, self.transport.abort)
+        self._timers["stall"] = self.loop.call_later(self.timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stall_timer = _stop(self._stall_timer)
+        self._timers.pop("stall").cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.waiting.pop(self, None)
-        for timer in (
-            self._head_timer,
-            self._stall_timer,
-            self._probe_timer,
-            self._linger_timer,
-        ):
-            _stop(timer)
+        for timer in self._timers.values():
+            timer.cancel()
         super().connection_lost(exc)
 
     @property
@@ -105,14 +97,15 @@ class TimedConnection(H11Protocol):
         else:
             self.waiting.setdefault(self, self.loop.time())
         if self.conn.their_state is not h11.IDLE:
-            self._head_timer = _stop(self._head_timer)
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.timeout_s, self.transport.abort)
+            if timer := self._timers.pop("head", None):
+                timer.cancel()
+        elif "head" not in self._timers:
+            self._timers["head"] = self.loop.call_later(self.timeout_s, self.transport.abort)
 
     def _probe(self, delay_s: float) -> None:
         """Finds out whether a client that sends no more has gone, which shows only in sending: it
         gets an interim response that means nothing, each twice as late as the one before."""
-        self._probe_timer = self.loop.call_later(delay_s, self._send_probe, delay_s)
+        self._timers["probe"] = self.loop.call_later(delay_s, self._send_probe, delay_s)
 
     def _send_probe(self, delay_s: float) -> None:
         if not self.transport.is_closing() and self.conn.our_state is h11.SEND_RESPONSE:
@@ -138,12 +131,7 @@ class TimedConnection(H11Protocol):
             self.transport.write_eof()
 
 
-def timed_connection(timeout_s: float, waiting: Waiting | None = None) -> type[TimedConnection]:
+def timed_connection(timeout_s: float, waiting: Waiting) -> type[TimedConnection]:
     """The class of a server's connections."""
-    shared = {"timeout_s": timeout_s, "waiting": {} if waiting is None else waiting}
+    shared = {"timeout_s": timeout_s, "waiting": waiting}
     return type("TimedConnection", (TimedConnection,), shared)
-
-
-def _stop(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()

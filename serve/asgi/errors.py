@@ -1,5 +1,6 @@
 """HTTP errors in OpenAI's form: {"error": {message, type, param, code}}."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,24 +22,16 @@ MOST_CHARS = 1000
 OWN_ERRORS = ("unsupported_option", "invalid_option")
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An answer other than 200: HTTP status, and the fields of the error body."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str,
-        param: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.code = code
-        self.param = param
-        self.headers = headers
+    status: int
+    message: str
+    _: KW_ONLY
+    code: str
+    param: str | None = None
+    headers: dict[str, str] | None = None
 
     def body(self) -> dict[str, Any]:
         """The JSON body."""

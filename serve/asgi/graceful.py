@@ -145,7 +145,7 @@ class GracefulServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         self._engine.stop_admitting()
-        self._arrivals.close()
+        self._arrivals.closed = True
         try:
             await asyncio.wait_for(self._arrivals.none_left(), self._drain_timeout_s)
         except TimeoutError:

@@ -109,11 +109,11 @@ def _marks_outside_texts(body: bytes) -> tuple[int, int]:
     return max(commas, texts - parts) + more[0], parts + more[1]
 
 
-def _marks(body: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
+def _marks(body: bytes, start: int = 0) -> tuple[int, int]:
     """Commas, of which there are as many as values, and what begins a list, an object or a value
     behind its key."""
-    parts = sum(body.count(mark, start, end) for mark in (b"[", b"{", b":"))
-    return body.count(b",", start, end), parts
+    parts = sum(body.count(mark, start) for mark in (b"[", b"{", b":"))
+    return body.count(b",", start), parts
 
 
 def _exceeds(commas: int, parts: int) -> bool:

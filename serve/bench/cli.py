@@ -13,6 +13,7 @@ from serve.bench.common.flags import check_flags
 from serve.options.checkpoint import DEFAULTS, read_load_options
 
 FILE_WIDTH = 140
+"""Tables keep their columns where standard output is a file."""
 STUDIES = {
     "cpu": "all ratios of the CPU engine, one pinned core",
     "accept": "accept length on held-out prompts",
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use."""
     flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
     try:
-        return flags.run(flags, _console())
+        return flags.run(flags, Console(width=None if sys.stdout.isatty() else FILE_WIDTH))
     except (ImportError, OSError, ValueError) as error:
         print(f"eagle3-bench: error: {error}", file=sys.stderr)
         return 2
@@ -69,8 +70,3 @@ def _build_parser(argv: Sequence[str]) -> OneLineParser:
             study.add_flags(command)
             command.set_defaults(run=study.run)
     return parser
-
-
-def _console() -> Console:
-    """Tables keep their columns where standard output is a file."""
-    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH)

@@ -1,57 +1,17 @@
 """The chat formats: how models write reasoning and tool calls, and which of them a server reads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from serve.chat_format import kimi_k2, minimax_m2
-from serve.chat_format.kimi_grammar import kimi_calls
+from serve.chat_format.kimi_k2 import KimiReader
 from serve.chat_format.marked_text import Mark
-from serve.chat_format.minimax_grammar import minimax_calls
+from serve.chat_format.minimax_m2 import MiniMaxReader
 from serve.chat_format.reader import END_OF_THINK, THINK, AnswerReader
 from serve.chat_format.reasoning import SpecialTokens, id_of
-from serve.chat_format.tool import ToolSpec
 
-
-@dataclass(frozen=True)
-class ChatFormat:
-    """One model's way. Its call marks must be special tokens.
-
-    always_reasons: an answer begins with reasoning unless the prompt ends with its end.
-    arguments_as_objects: how its template reads the arguments of calls in the history; as the
-    JSON text the model wrote otherwise.
-    """
-
-    name: str
-    reader: type[AnswerReader]
-    call_marks: tuple[Mark, ...]
-    grammar: Callable[[Sequence[ToolSpec], bool], list[str]]
-    always_reasons: bool
-    arguments_as_objects: bool
-
-
-KIMI_K2 = ChatFormat(
-    "kimi_k2",
-    kimi_k2.KimiReader,
-    (
-        kimi_k2.SECTION,
-        kimi_k2.END_OF_SECTION,
-        kimi_k2.CALL,
-        kimi_k2.ARGUMENTS,
-        kimi_k2.END_OF_CALL,
-    ),
-    kimi_calls,
-    always_reasons=False,
-    arguments_as_objects=False,
-)
-MINIMAX_M2 = ChatFormat(
-    "minimax_m2",
-    minimax_m2.MiniMaxReader,
-    (minimax_m2.SECTION, minimax_m2.END_OF_SECTION),
-    minimax_calls,
-    always_reasons=True,
-    arguments_as_objects=True,
-)
+KIMI_K2, MINIMAX_M2 = KimiReader, MiniMaxReader
+ChatFormat = type[AnswerReader]
 CHAT_FORMATS = {known.name: known for known in (KIMI_K2, MINIMAX_M2)}
 
 
@@ -68,9 +28,9 @@ class ChatReading:
     marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def reader(self) -> type[AnswerReader]:
+    def reader(self) -> ChatFormat:
         """Reads answers; without marks any will do."""
-        return (self.tools or self.reasoning or KIMI_K2).reader
+        return self.tools or self.reasoning or KIMI_K2
 
 
 PLAIN = ChatReading()

@@ -3,9 +3,12 @@
 Every call names its function and gives the arguments as JSON; all marks are special tokens.
 """
 
+import json
 import re
+from collections.abc import Sequence
 
 from serve.chat_format.marked_text import Mark, Piece
+from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
 from serve.chat_format.reader import AnswerReader
 
 SECTION = Mark("<|tool_calls_section_begin|>")
@@ -14,12 +17,31 @@ CALL = Mark("<|tool_call_begin|>")
 ARGUMENTS = Mark("<|tool_call_argument_begin|>")
 END_OF_CALL = Mark("<|tool_call_end|>")
 HEADER = re.compile(r"\s*(?:functions\.)?([\w.-]+)(?::\d+)?\s*")
+CALLS_RULE = f"calls: {SECTION} {{calls}} {END_OF_SECTION}"
+CALL_RULE = (
+    f"call_{{n}}: {CALL} {{header}} INDEX {ARGUMENTS} arguments_{{n}} {END_OF_CALL}\n"
+    "arguments_{n}: %json {schema}"
+)
+INDEX_RULE = "INDEX: /[0-9]{1,3}/"
 
 
 class KimiReader(AnswerReader):
     """A call's id is its header as it stands, `functions.NAME:INDEX`; so are its arguments."""
 
+    name = "kimi_k2"
     section = SECTION
+    call_marks = (SECTION, END_OF_SECTION, CALL, ARGUMENTS, END_OF_CALL)
+
+    @staticmethod
+    def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
+        """Arguments follow their schemas."""
+        any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
+        rules = [CALLS_RULE.format(calls=any_call if once else f"{any_call}+"), INDEX_RULE]
+        for n, tool in enumerate(tools):
+            schema = json.dumps({"type": "object", **tool.parameters, **JSON_OPTIONS})
+            header = json.dumps(f"functions.{tool.name}:")
+            rules.append(CALL_RULE.format(n=n, header=header, schema=schema))
+        return rules
 
     def _in_section(self, piece: Piece) -> None:
         if piece == CALL:

@@ -106,7 +106,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_all(free: queue.SimpleQueue[subprocess.Popen[bytes] | None]) -> None:
-    with suppress(queue.Empty):
-        while True:
-            if process := free.get_nowait():
-                _end(process)
+    while not free.empty():
+        if process := free.get():
+            _end(process)

@@ -1,6 +1,13 @@
-"""The parts of a chat answer: reasoning, content and tool calls, whole or a piece of each."""
+"""The parts of a chat answer: reasoning, content and calls of tools, whole or a piece of each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_jax.sampling.structured_outputs import WHITESPACE
+
+JSON_OPTIONS = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
+"""What llguidance is told of every schema."""
 
 
 @dataclass
@@ -20,10 +27,11 @@ class AnswerParts:
     content: str = ""
     calls: dict[int, CallPart] = field(default_factory=dict)
 
-    def add(self, more: "AnswerParts") -> None:
-        """Puts the next piece behind this one."""
-        self.reasoning += more.reasoning
-        self.content += more.content
-        for index, call in more.calls.items():
-            so_far = self.calls.setdefault(index, CallPart(call.id, call.name))
-            so_far.arguments += call.arguments
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A function that a model may call. parameters: the JSON schema of its arguments; empty where
+    any will do."""
+
+    name: str
+    parameters: Mapping[str, Any]

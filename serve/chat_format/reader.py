@@ -6,11 +6,11 @@ between calls and for what follows them, which no template could give back to th
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from serve.chat_format.marked_text import Mark, Piece
-from serve.chat_format.parts import AnswerParts, CallPart
+from serve.chat_format.parts import AnswerParts, CallPart, ToolSpec
 
 THINK, END_OF_THINK = Mark("<think>"), Mark("</think>")
 Schemas = Mapping[str, Mapping[str, Any]]
@@ -18,17 +18,31 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 class AnswerReader:
-    """Reads one answer. What may come next is the method that reads it.
+    """One model's way, and what reads an answer in it; what may come next is the method that reads
+    it.
 
     inside_reasoning: where the prompt ends. schemas: of the functions on offer, None where no
     calls are to be read. one_call: whatever follows the first call is left out. new_id: names
     calls that the model gives no name.
     """
 
+    name: str
     section: Mark
     """What calls begin with; it ends reasoning too."""
+    call_marks: tuple[Mark, ...]
+    """Those of calls, which must be special tokens."""
     blanks = ""
     """What the template puts around reasoning and content."""
+    always_reasons = False
+    """Whether an answer begins with reasoning unless the prompt ends with its end."""
+    arguments_as_objects = False
+    """How its template reads the arguments of calls in the history; else as the JSON text the model
+    wrote."""
+
+    @staticmethod
+    def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
+        """Rules of `calls`, for llguidance: one call or several of any of the functions."""
+        raise NotImplementedError
 
     def __init__(
         self,

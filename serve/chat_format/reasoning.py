@@ -12,7 +12,9 @@ from serve.chat_format.reader import END_OF_THINK, THINK
 class SpecialTokens(TokenBytes, Protocol):
     """Encodes special strings as their ids if asked to, and spells ids."""
 
-    def encode(self, text: str, add_special: bool = False) -> list[int]: ...
+    def encode(
+        self, text: str, add_special: bool = False, most: int | None = None
+    ) -> list[int]: ...
 
 
 def id_of(mark: Mark, tokenizer: SpecialTokens) -> int | None:

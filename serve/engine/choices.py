@@ -27,6 +27,10 @@ class ChoiceState(CollectedOutput):
         return Acceptance(Counter(self.rounds), num_speculative_tokens=0)
 
 
+Part = ChoiceState | RequestOutput
+"""A choice once it is whole, or one output of it."""
+
+
 @dataclass(frozen=True)
 class TokenCounts:
     """A prompt counts once however many choices it has; cached tokens were not run again."""
@@ -65,6 +69,16 @@ class Choices:
             completion=sum(len(state.token_ids) for state in self.states),
         )
 
+    @property
+    def accepted_tokens(self) -> int:
+        """Draft tokens that were accepted so far."""
+        return sum(state.acceptance.num_accepted_tokens for state in self.states)
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of each choice, "abort" where it has not finished."""
+        return [state.finish_reason or "abort" for state in self.states]
+
     async def follow(
         self, stream: OutputStream
     ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
@@ -76,6 +90,11 @@ class Choices:
             state = self._by_id[output.request_id]
             state.take(output)
             yield state, output
+
+    async def collect(self, stream: OutputStream) -> None:
+        """Takes every output."""
+        async for _ in self.follow(stream):
+            pass
 
 
 def _without_answer(output: RequestOutput) -> RequestOutput:

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, BinaryIO
 
@@ -62,7 +61,8 @@ def try_grammar(tokenizer: LLTokenizer, grammar: str, limits: dict[str, Any]) ->
         return {"error": start.get_error()}
     sizes, matcher, draw = list[int](), start.deep_copy(), random.Random(0)
     for _ in range(WALK):
-        allowed = _without(matcher.compute_bitmask(), tokenizer.eos_tokens)
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        allowed = mask & ~sum(1 << token for token in tokenizer.eos_tokens)
         sizes.append(used_bytes())
         if allowed:
             matcher.consume_token(_any_bit(allowed, draw))
@@ -72,10 +72,6 @@ def try_grammar(tokenizer: LLTokenizer, grammar: str, limits: dict[str, Any]) ->
             return {"error": matcher.get_error()}
     gained = (sizes[-1] - sizes[WALK // 2]) // (WALK - 1 - WALK // 2)
     return {"held_bytes": sizes[-1] - before, "mask_bytes": max(gained, 0)}
-
-
-def _without(mask: bytes, tokens: Sequence[int]) -> int:
-    return int.from_bytes(mask, "little") & ~sum(1 << token for token in tokens)
 
 
 def _any_bit(bits: int, draw: random.Random) -> int:

@@ -54,21 +54,14 @@ class GrammarTrials:
         return footprint
 
     def start(self) -> None:
-        """Starts the process that others are forked from, before anybody waits for it."""
+        """Starts the process that others are forked from, before anybody waits for it. It ends when
+        this one has closed its socket."""
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
             if self._process is not None:
                 self._control.close()
             self._control, self._process = _start(self._vocabulary)
-
-    def stop(self) -> None:
-        """Ends it; those under way end by themselves."""
-        with self._lock:
-            if self._process is not None:
-                self._control.close()
-                self._process.wait()
-                self._process = None
 
     def _ask(self, question: bytes) -> dict[str, int]:
         self.start()

@@ -1,9 +1,7 @@
-"""Messages from the event loop to the engine's thread, and the interfaces at both ends."""
+"""The interfaces at both ends of the engine's thread: the engine, and who is told of requests."""
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput
 from eagle3_jax.engine.programs.executor import Progress
@@ -32,39 +30,3 @@ class EngineObserver(Protocol):
     def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None: ...
     def on_refused(self, request_id: str) -> None: ...
     def on_aborted(self, request_id: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class Add:
-    """All of the requests or none."""
-
-    requests: tuple[Request, ...]
-    accepted: asyncio.Future[None]
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Requests that nobody waits for."""
-
-    request_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Reset:
-    """Empty the prefix cache."""
-
-    done: asyncio.Future[bool]
-
-
-class Stop:
-    """Ends the thread."""
-
-
-def settle(future: asyncio.Future[Any], result: object) -> None:
-    """Gives a future its result, or its exception, if nobody has done so or given it up."""
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)

@@ -6,8 +6,10 @@ is for the event loop.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from eagle3_jax.engine import (
@@ -27,11 +29,15 @@ from serve.engine.errors import (
     ShuttingDown,
     Unavailable,
 )
-from serve.engine.messages import Add, Cancel, EngineLike, EngineObserver, Reset, Stop, settle
+from serve.engine.messages import EngineLike, EngineObserver
 from serve.engine.stream import OutputStream
+from serve.engine.threads import settle
 from serve.engine.worker import EngineWorker
 
+logger = logging.getLogger(__name__)
+
 STOP_POLL_S = 0.01
+LONGEST_LOOK_S = 1.0
 
 
 class EngineThread:
@@ -44,7 +50,6 @@ class EngineThread:
         *,
         max_queued: int = 4096,
         progress: Progress | None = None,
-        clock: Callable[[], float] = time.monotonic,
         explain: Callable[[Exception], Exception] | None = None,
     ) -> None:
         """max_queued: sequences that may run and wait at a time. explain: what is behind an error
@@ -52,10 +57,9 @@ class EngineThread:
         self.state: Literal["starting", "ready", "draining", "ending", "dead"] = "starting"
         self.ready = asyncio.Event()
         self.dead = asyncio.Event()
-        self._worker = EngineWorker(engine, progress, clock, explain)
+        self._worker = EngineWorker(engine, progress, explain)
         self._max_queued = max_queued
         self._observer = observer
-        self._clock = clock
         self._streams: dict[str, OutputStream] = {}
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._idle = asyncio.Event()
@@ -70,13 +74,13 @@ class EngineThread:
         """Adds all requests or none; raises Refused with the engine's reason."""
         self.check_room(len(requests))
         stream = OutputStream([request.request_id for request in requests])
-        now = self._clock()
+        now = time.monotonic()
         for request in requests:
             self._streams[request.request_id] = stream
             self._observer.on_submit(request, now)
         self._idle.clear()
         accepted = self._answer()
-        self._worker.inbox.put(Add(tuple(requests), accepted))
+        self._worker.inbox.put(partial(self._worker.add, requests, accepted))
         try:
             await accepted
         except asyncio.CancelledError:
@@ -91,11 +95,6 @@ class EngineThread:
     def stats(self) -> EngineStats:
         """The engine's statistics as of its latest step."""
         return self._worker.stats
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._worker.alive
 
     def check_admitting(self) -> None:
         """Raises the EngineError that says why no request that arrives now is taken, if so."""
@@ -124,14 +123,15 @@ class EngineThread:
         if len(self._streams) + count > self._max_queued:
             raise QueueFull(self._max_queued)
 
-    @property
-    def step_seconds(self) -> float:
-        """How long the step under way has taken so far; 0 between steps."""
-        return self._worker.step_seconds
-
-    def stack(self) -> str:
-        """Where the thread is, for the log."""
-        return self._worker.stack()
+    async def watch(self, timeout_s: float) -> None:
+        """Declares the engine dead when a step takes longer, so that a supervisor restarts the
+        process."""
+        while self.state != "dead":
+            await asyncio.sleep(min(timeout_s / 4, LONGEST_LOOK_S))
+            if self._worker.step_seconds > timeout_s:
+                reason = f"a step took longer than {timeout_s:g} seconds (--watchdog-timeout)"
+                logger.error("%s; the engine is at\n%s", reason, self._worker.stack())
+                self.fail(reason)
 
     def fail(self, reason: str) -> None:
         """Declares the engine dead: every request under way fails, no other is taken."""
@@ -153,7 +153,7 @@ class EngineThread:
         """Gives up what `stream` still waits for; without effect once it has finished."""
         waiting = tuple(id for id in stream.unfinished if self._streams.pop(id, None))
         if waiting:
-            self._worker.inbox.put(Cancel(waiting))
+            self._worker.inbox.put(partial(self._worker.cancel, waiting))
             for request_id in waiting:
                 self._observer.on_aborted(request_id)
         self._note_idle()
@@ -162,7 +162,7 @@ class EngineThread:
         """Empties the prefix cache; False, and nothing happens, while the engine has requests."""
         self.check_admitting()
         done = self._answer()
-        self._worker.inbox.put(Reset(done))
+        self._worker.inbox.put(partial(self._worker.reset_prefix_cache, done))
         return await done
 
     def stop_admitting(self) -> None:
@@ -186,10 +186,10 @@ class EngineThread:
                 stream.push(_aborted(request_id))
 
     async def stop(self, timeout_s: float) -> None:
-        """Ends the thread, or leaves it when it is still busy after `timeout_s` (see `alive`)."""
-        self._worker.inbox.put(Stop())
+        """Ends the thread, or leaves it when it is still busy after `timeout_s`."""
+        self._worker.inbox.put(None)
         deadline = time.monotonic() + timeout_s
-        while self.alive and time.monotonic() < deadline:
+        while self._worker.thread.is_alive() and time.monotonic() < deadline:
             await asyncio.sleep(STOP_POLL_S)
 
     def on_ready(self) -> None:

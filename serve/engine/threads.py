@@ -26,11 +26,6 @@ class Threads:
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    @property
-    def busy(self) -> bool:
-        """Whether some work waits or is under way."""
-        return self._busy > 0
-
     async def run(self, work: Callable[[], T]) -> T:
         """What the work returns, or raises what it raises; RuntimeError in place of what would end
         a thread, a generator or the event loop. Not begun once nobody waits for it any more."""
@@ -56,13 +51,12 @@ class Threads:
 def _do(work: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
     if answer.cancelled():
         return
-    value, error = None, None
     try:
-        value = work()
+        result = work()
     except BaseException as raised:
-        error = _holdable(raised)
+        result = _holdable(raised)
     with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-        answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
+        answer.get_loop().call_soon_threadsafe(settle, answer, result)
 
 
 def _holdable(raised: BaseException) -> Exception:
@@ -74,13 +68,14 @@ def _holdable(raised: BaseException) -> Exception:
     return error
 
 
-def _settle(answer: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
+def settle(answer: asyncio.Future[Any], result: object) -> None:
+    """Gives a future its result, or its exception, if nobody has done so or given it up."""
     if answer.done():
         return
-    if error is None:
-        answer.set_result(value)
+    if isinstance(result, Exception):
+        answer.set_exception(result)
     else:
-        answer.set_exception(error)
+        answer.set_result(result)
 
 
 _threads = Threads("shared", 4)

@@ -1,5 +1,6 @@
-"""The thread that owns the engine: takes messages in, steps, and reports to the event loop."""
+"""The thread that owns the engine: takes calls in, steps, and reports to the event loop."""
 
+import asyncio
 import logging
 import queue
 import sys
@@ -9,10 +10,11 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from eagle3_jax.engine import RequestOutput
+from eagle3_jax.engine import Request, RequestOutput
 from eagle3_jax.engine.programs.executor import Progress
 from serve.engine.errors import Refused
-from serve.engine.messages import Add, Cancel, EngineLike, Reset, Stop, settle
+from serve.engine.messages import EngineLike
+from serve.engine.threads import settle
 
 logger = logging.getLogger(__name__)
 Post = Callable[..., object]
@@ -32,45 +34,39 @@ class Reports(Protocol):
 class EngineWorker:
     """Steps an engine while it has work, until it is stopped or the engine raises.
 
-    clock: seconds. explain: what is behind an error of the engine; called on the thread, may wait.
+    explain: what is behind an error of the engine; called on the thread, may wait.
+    inbox: what the thread is to call between two steps; None ends it.
     """
 
     def __init__(
         self,
         engine: EngineLike,
         progress: Progress | None,
-        clock: Callable[[], float] = time.monotonic,
-        explain: Callable[[Exception], Exception] | None = None,
+        explain: Callable[[Exception], Exception] | None,
     ) -> None:
-        self.inbox: queue.SimpleQueue[Add | Cancel | Reset | Stop] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.stats = engine.stats()
         self._engine = engine
         self._progress = progress
-        self._clock = clock
         self._explain = explain
         self._step_began: float | None = None
         # A daemon: a compile that is under way can't be interrupted, and must not hold an exit up.
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, post: Post, reports: Reports) -> None:
         """Starts warming up, then serves the inbox."""
         self._post, self._reports = post, reports
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        self.thread.start()
 
     @property
     def step_seconds(self) -> float:
         """How long the step under way has taken so far; 0 between steps."""
         began = self._step_began
-        return 0.0 if began is None else self._clock() - began
+        return 0.0 if began is None else time.monotonic() - began
 
     def stack(self) -> str:
         """Where the thread is, for the log."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
+        frame = sys._current_frames().get(self.thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def _run(self) -> None:
@@ -78,7 +74,7 @@ class EngineWorker:
             self._engine.warmup(self._progress)
             self.stats = self._engine.stats()
             self._post(self._reports.on_ready)
-            while self._handle_messages():
+            while self._do_calls():
                 if self._engine.has_work:
                     self._step()
         except Exception as error:
@@ -87,41 +83,42 @@ class EngineWorker:
             self._post(self._reports.fail, str(reason))
 
     def _step(self) -> None:
-        self._step_began = began = self._clock()
+        self._step_began = began = time.monotonic()
         outputs = self._engine.step()
         self._step_began = None
         self.stats = self._engine.stats()
-        self._post(self._reports.on_step, self._engine.started, began, outputs, self._clock())
+        self._post(self._reports.on_step, self._engine.started, began, outputs, time.monotonic())
 
-    def _handle_messages(self) -> bool:
-        """Takes in what waits; blocks when there is nothing else to do. False: stop."""
+    def _do_calls(self) -> bool:
+        """Does what waits; blocks when there is nothing else to do. False: stop."""
         while True:
             try:
-                message = self.inbox.get(block=not self._engine.has_work)
+                call = self.inbox.get(block=not self._engine.has_work)
             except queue.Empty:
                 return True
-            if isinstance(message, Stop):
+            if call is None:
                 return False
-            if isinstance(message, Add):
-                self._add(message)
-            elif isinstance(message, Reset):
-                self._post(settle, message.done, self._engine.reset_prefix_cache())
-            else:
-                self._cancel_all(message.request_ids)
+            call()
             self.stats = self._engine.stats()
 
-    def _add(self, message: Add) -> None:
+    def add(self, requests: Sequence[Request], accepted: asyncio.Future[None]) -> None:
+        """Adds all of the requests or none; on the thread, as what follows."""
         added: list[str] = []
         try:
-            for request in message.requests:
+            for request in requests:
                 self._engine.add(request)
                 added.append(request.request_id)
         except ValueError as error:
-            self._cancel_all(added)
-            self._post(settle, message.accepted, Refused(str(error)))
+            self.cancel(added)
+            self._post(settle, accepted, Refused(str(error)))
         else:
-            self._post(settle, message.accepted, None)
+            self._post(settle, accepted, None)
 
-    def _cancel_all(self, request_ids: Iterable[str]) -> None:
+    def cancel(self, request_ids: Iterable[str]) -> None:
+        """Gives up requests that nobody waits for."""
         for request_id in request_ids:
             self._engine.cancel(request_id)
+
+    def reset_prefix_cache(self, done: asyncio.Future[bool]) -> None:
+        """Empties the prefix cache, if the engine can now."""
+        self._post(settle, done, self._engine.reset_prefix_cache())

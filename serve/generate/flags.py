@@ -10,35 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from convert.one_line_parser import OneLineParser
-from eagle3_jax.engine.config import EngineConfig
-from serve.options.checkpoint import LoadOptions, add_load_flags, read_load_options
-from serve.options.engine import add_engine_flags, read_engine_config
-from serve.options.memory import MemoryShare, add_memory_flags, read_memory_share
-from serve.options.parallel import ParallelOptions, add_parallel_flags, read_parallel_options
+from serve.options.pair import PairOptions, add_pair_flags, read_pair_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
-from serve.options.speculation import Speculation, read_speculation
-from serve.options.spellings import parse_flags
+from serve.options.spellings import read_command
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """Flags of the answer's form, with their names in StructuredOutputs."""
 
 
-@dataclass(frozen=True)
-class GenerateOptions:
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(PairOptions):
     """The command line as values.
 
     `sampling` holds the SamplingParams fields that were given, but bad words, which are still text;
-    `form` the StructuredOutputs field, if one was. max_model_len: the engine's, None for what the
-    prompts need.
+    `form` the StructuredOutputs field, if one was.
     """
 
-    model: str | None
-    speculation: Speculation
-    engine: EngineConfig
-    max_model_len: int | None
-    memory: MemoryShare | None
-    load: LoadOptions
-    parallel: ParallelOptions
     prompts: tuple[str, ...]
     sampling: dict[str, Any]
     bad_words: tuple[str, ...]
@@ -50,12 +37,7 @@ class GenerateOptions:
 
 def parse_generate_flags(argv: Sequence[str]) -> GenerateOptions:
     """Reads the command line; ends the process with status 2 and one line for mistakes."""
-    parser = _build_parser()
-    flags = parse_flags(parser, argv)
-    try:
-        return _check(flags)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    return read_command(_build_parser(), argv, _check)
 
 
 def read_prompts(path: str) -> list[str]:
@@ -81,8 +63,6 @@ def _read_line(line: str, path: str) -> str:
 
 
 def _check(flags: argparse.Namespace) -> GenerateOptions:
-    if bool(flags.model) == flags.demo:
-        raise ValueError("give one of MODEL, a checkpoint directory, and --demo")
     prompts = list(flags.prompt)
     for path in flags.prompts_file:
         prompts += read_prompts(path)
@@ -90,17 +70,8 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
         raise ValueError("give at least one --prompt or a --prompts-file that has some")
     if not flags.json and (flags.logprobs is not None or flags.prompt_logprobs is not None):
         raise ValueError("--logprobs and --prompt-logprobs are printed with --json only")
-    speculation = read_speculation(flags)
-    engine = read_engine_config(flags, speculation)
-    proposes = bool(flags.demo or speculation.draft) and engine.num_speculative_tokens > 0
     return GenerateOptions(
-        model=flags.model,
-        speculation=speculation,
-        engine=engine,
-        max_model_len=flags.max_model_len,
-        memory=read_memory_share(flags),
-        load=read_load_options(flags, has_draft=proposes),
-        parallel=read_parallel_options(flags, speculation.draft_tensor_parallel_size),
+        **read_pair_options(flags, flags.model),
         prompts=tuple(prompts),
         sampling=read_sampling_flags(flags),
         bad_words=tuple(flags.bad_words),
@@ -146,8 +117,5 @@ def _build_parser() -> OneLineParser:
     add("--raw", action="store_true", help="send prompts as they are, without the chat template")
     add("--json", action="store_true", help="one JSON object a line")
     add_sampling_flags(parser)
-    add_engine_flags(parser, keys=True)
-    add_memory_flags(parser)
-    add_load_flags(parser)
-    add_parallel_flags(parser)
+    add_pair_flags(parser, keys=True)
     return parser

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,10 +24,10 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.synthetic_header import synthetic_field
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
-from serve.demo import demo_draft_dir, demo_target_dir
+from serve.demo import directories
 from serve.generate.flags import GenerateOptions
 from serve.generate.progress import OfflineProgress
-from serve.openai.answers.logprobs import TokenBytes, logprobs_by_id
+from serve.openai.answers.logprob_forms import TokenBytes, logprobs_by_id
 from serve.pair.bad_words import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,
@@ -90,7 +89,8 @@ def run(options: GenerateOptions) -> int:
             outputs = behind(form, end_of_open_reasoning(prompt, pair.tokenizer))
             params = replace(sampling, structured_outputs=outputs)
             engine.add(Request(str(index), prompt, params))
-        answers = [Generated(texts=[_echo(pair, prompt, options.echo)]) for prompt in prompts]
+        echoes = [pair.tokenizer.decode(prompt, skip_special=False) for prompt in prompts]
+        answers = [Generated(texts=[echo] if options.echo else []) for echo in echoes]
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
@@ -106,36 +106,24 @@ def run(options: GenerateOptions) -> int:
 
 def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
     """The pair, and the prompts as token ids."""
-    if options.model is None:
-        model, draft = demo_target_dir(), demo_draft_dir()
-    else:
-        directory = options.speculation.draft
-        model, draft = Path(options.model), Path(directory) if directory else None
     prompts: list[list[int]] = []
 
     def configure(target: TargetConfig, tokenizer: Tokenizer) -> EngineConfig:
-        prompts.extend(_encode(tokenizer, prompt, options.raw) for prompt in options.prompts)
+        for prompt in options.prompts:
+            if options.raw:
+                prompts.append(tokenizer.encode(prompt, add_special=True))
+            else:
+                prompts.append(tokenizer.encode_chat([{"role": "user", "content": prompt}]))
         return _engine_config(options, target, max(map(len, prompts)))
 
     pair = load_pair(
-        model,
-        draft if options.engine.num_speculative_tokens else None,
+        *directories(options),
         options.load,
         options.parallel,
         configure=configure,
         memory=options.memory,
     )
     return pair, prompts
-
-
-def _encode(tokenizer: Tokenizer, prompt: str, raw: bool) -> list[int]:
-    if raw:
-        return tokenizer.encode(prompt, add_special=True)
-    return tokenizer.encode_chat([{"role": "user", "content": prompt}])
-
-
-def _echo(pair: LoadedPair, prompt: list[int], wanted: bool) -> str:
-    return pair.tokenizer.decode(prompt, skip_special=False) if wanted else ""
 
 
 def _engine_config(

@@ -1,13 +1,12 @@
 """What the terminal shows while eagle3-generate works."""
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from eagle3_jax.engine import EngineStats
+from serve.startup import counting_bar
 
 
 class OfflineProgress:
@@ -16,18 +15,8 @@ class OfflineProgress:
     def __init__(self, console: Console, num_prompts: int) -> None:
         self._console = console
         self._num_prompts = num_prompts
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[totals]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            # Standard output may be a file while this is a terminal: it stays what it is.
-            redirect_stdout=False,
-            disable=not console.is_terminal,
-        )
+        disable = not console.is_terminal
+        self._bar = counting_bar(console, "{task.fields[totals]}", disable=disable)
         self._task = self._bar.add_task("compiling", totals="")
         self._totals = ""
         self._start_s = 0.0
@@ -36,12 +25,7 @@ class OfflineProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
         if self._totals:
             self._console.print(self._totals, highlight=False)

@@ -4,7 +4,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
 
 import jax
 
@@ -28,7 +28,7 @@ def follow(
     build: Callable[[], Engine],
     say: Say,
 ) -> int:
-    """Builds the engine that process 0 builds and runs its plans.
+    """Builds the engine that process 0 builds and runs its calls of programs.
 
     Returns the exit status, 2 for what process 0 refuses; otherwise ends the process: with 0 when
     process 0 stops, 1 when it is lost or either of them fails.
@@ -49,7 +49,7 @@ def follow(
         engine.warmup()
         follower.link.send(Kind.COMPILED)
         with follower.passing_on_signals():
-            engine.follow(follower.plans())
+            engine.follow(follower.calls())
     except Exception as error:
         follower.fail(error)
     leave(0)
@@ -61,18 +61,34 @@ class _Follower:
     def __init__(self, link: Link, say: Say):
         self.link = link
         self._say = say
-        self._plans: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lost = threading.Event()
         link.start(self._receive, self._on_lost)
 
-    def plans(self) -> Iterator[bytes]:
-        """Plans in their order until process 0 stops."""
-        while (plan := self._plans.get()) is not None:
-            yield plan
+    def calls(self) -> Iterator[bytes]:
+        """Calls in their order until process 0 stops."""
+        while (call := self._calls.get()) is not None:
+            yield call
 
-    def passing_on_signals(self) -> Any:
+    @contextmanager
+    def passing_on_signals(self) -> Iterator[None]:
         """For a block: the first signal asks process 0 to drain, which ends this process, too."""
-        return _Signals(self.link, self._say)
+        asked = False
+
+        def on_signal(number: int, _: object) -> None:
+            nonlocal asked
+            if asked:
+                leave(128 + number)
+            asked = True
+            self._say(f"asked to stop: {self.link.name} finishes what is under way")
+            self.link.send(Kind.DRAIN)
+
+        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def fail(self, error: Exception) -> None:
         """Ends because of an error of this process, if it is not that process 0 is gone."""
@@ -87,12 +103,14 @@ class _Follower:
             leave(1)
 
     def _receive(self, kind: Kind, payload: bytes) -> None:
-        if kind is Kind.PLAN:
-            self._plans.put(payload)
+        if kind is Kind.CALL:
+            self._calls.put(payload)
         elif kind is Kind.STOP:
             self.link.let_go()
-            self._plans.put(None)
-            self._within(STOP_S, 0)
+            self._calls.put(None)
+            deadline = threading.Timer(STOP_S, leave, (0,))
+            deadline.daemon = True
+            deadline.start()
         elif kind is Kind.FAILED:
             self._on_lost(f"{self.link.name} ends: {payload.decode()}")
 
@@ -100,31 +118,3 @@ class _Follower:
         self._lost.set()
         self._say(f"error: {reason}")
         leave(1)
-
-    @staticmethod
-    def _within(seconds: float, status: int) -> None:
-        timer = threading.Timer(seconds, leave, (status,))
-        timer.daemon = True
-        timer.start()
-
-
-class _Signals:
-    """SIGINT and SIGTERM of a process that does not decide when to stop."""
-
-    def __init__(self, link: Link, say: Say):
-        self._link, self._say, self._asked = link, say, False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _: object) -> None:
-        if self._asked:
-            leave(128 + number)
-        self._asked = True
-        self._say(f"asked to stop: {self._link.name} finishes what is under way")
-        self._link.send(Kind.DRAIN)

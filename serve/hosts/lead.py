@@ -1,4 +1,4 @@
-"""Process 0 of several: sends plans to the others, and knows when one of them is gone."""
+"""Process 0 of several: sends calls of programs to the others, and notices when one is gone."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class Leader:
     """
 
     def __init__(self, links: Mapping[int, Link], say: Say):
-        self.on_end: Callable[[str], None] = self._end_now
+        self.on_end: Callable[[str], None] = lambda _: leave(1)
         self.on_drain: Callable[[], None] = self.stop_now
         self._links = links
         self._say = say
@@ -41,10 +41,10 @@ class Leader:
         self._check()
 
     def send(self, message: bytes) -> None:
-        """Sends a plan to all peers; PeerLost when one can't take it."""
+        """Sends a call to all peers; PeerLost when one can't take it."""
         self._check()
         for link in self._links.values():
-            link.send(Kind.PLAN, message)
+            link.send(Kind.CALL, message)
 
     def explain(self, error: Exception) -> Exception:
         """What is behind an engine's error: a peer that is gone, if one is; may take seconds."""
@@ -97,9 +97,6 @@ class Leader:
         for compiled in self._compiled.values():
             compiled.set()
         self.on_end(reason)
-
-    def _end_now(self, reason: str) -> None:
-        leave(1)
 
 
 def lead(hosts: HostOptions, facts: Facts, tensor_parallel_size: int, say: Say) -> Leader:

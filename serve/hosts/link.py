@@ -26,9 +26,9 @@ class Kind(IntEnum):
     REFUSED = 3  # why not: text
     BEAT = 4
     COMPILED = 5
-    PLAN = 6  # eagle3_jax.engine.programs.call
+    CALL = 6  # eagle3_jax.engine.programs.call
     DRAIN = 7  # asks process 0 to stop as if it had the signal itself
-    STOP = 8  # there will be no more plans
+    STOP = 8  # there will be no more calls
     FAILED = 9  # the sender ends because of this: text
 
 

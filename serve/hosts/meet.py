@@ -1,10 +1,13 @@
 """How processes find each other before anything is loaded, and make sure that they agree."""
 
+import hashlib
 import json
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from serve.hosts.link import SILENCE_S, Kind, Link, PeerLost
 from serve.options.hosts import HostOptions
@@ -13,6 +16,8 @@ from serve.pair.notices import Say
 MEET_S = 300.0
 """All must have come by then; pods of a group may start minutes apart."""
 HELLO_S = 10.0
+PACKAGES = ("eagle3-jax", "jax", "jaxlib", "llguidance")
+WEIGHT_FILES = ("*.safetensors", "*.json")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Facts = Mapping[str, str]
 """What every process must have alike: what it is called -> its value."""
@@ -24,7 +29,7 @@ def gather(hosts: HostOptions, facts: Facts, say: Say) -> dict[int, Link]:
     links: dict[int, Link] = {}
     try:
         with closing(_listen(hosts)) as listener:
-            say(f"process 0 of {hosts.num_processes}: waiting for the others at {where(hosts)}")
+            say(f"process 0 of {hosts.num_processes}: waiting for the others at {hosts.calls_at}")
             deadline = time.monotonic() + MEET_S
             while len(links) < hosts.num_processes - 1:
                 _admit(listener, hosts, facts, links, deadline, say)
@@ -41,7 +46,7 @@ def gather(hosts: HostOptions, facts: Facts, say: Say) -> dict[int, Link]:
 
 def join(hosts: HostOptions, facts: Facts) -> Link:
     """Finds process 0; ValueError with its reason where it refuses, PeerLost where it is not."""
-    deadline, name = time.monotonic() + MEET_S, f"process 0 ({where(hosts)})"
+    deadline, name = time.monotonic() + MEET_S, f"process 0 ({hosts.calls_at})"
     while True:
         try:
             connection = socket.create_connection((hosts.coordinator[0], hosts.plan_port), HELLO_S)
@@ -62,12 +67,6 @@ def join(hosts: HostOptions, facts: Facts) -> Link:
     return link
 
 
-def where(hosts: HostOptions) -> str:
-    """The address of process 0 for plans."""
-    host = hosts.coordinator[0]
-    return f"[{host}]:{hosts.plan_port}" if ":" in host else f"{host}:{hosts.plan_port}"
-
-
 def _listen(hosts: HostOptions) -> socket.socket:
     """On the loopback where that is the coordinator, else everywhere: names of pods may not resolve
     in the pod itself."""
@@ -80,7 +79,7 @@ def _listen(hosts: HostOptions) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        raise OSError(f"can't listen on {host}:{port} for plans: {error.strerror}") from error
+        raise OSError(f"can't listen on {host}:{port} for calls: {error.strerror}") from error
 
 
 def _admit(
@@ -98,7 +97,7 @@ def _admit(
     except TimeoutError as error:
         missing = [i for i in range(1, hosts.num_processes) if i not in links]
         listed = ", ".join(f"process {i}" for i in missing)
-        raise ValueError(f"{listed} did not come to {where(hosts)} in {MEET_S:g} s") from error
+        raise ValueError(f"{listed} did not come to {hosts.calls_at} in {MEET_S:g} s") from error
     link = Link(connection, f"{host}:{port}")
     link.patience(HELLO_S)
     try:
@@ -129,3 +128,34 @@ def _difference(name: str, ours: Facts, theirs: Facts) -> str | None:
         if theirs.get(fact) != ours.get(fact)
     ]
     return f"{name} differs in {'; '.join(differing)}" if differing else None
+
+
+def facts(
+    hosts: HostOptions, model: Path, draft: Path | None, settings: Mapping[str, object]
+) -> Facts:
+    """Versions, checkpoints by what lies in their directories, and settings by their values; None
+    is left out. The directories' names may differ. Raises OSError for one that can't be read."""
+    files = {"model": model} | ({"draft": draft} if draft else {})
+    return {
+        **{package: _version(package) for package in PACKAGES},
+        "number of processes": str(hosts.num_processes),
+        **{f"files of the {name}": _digest(directory) for name, directory in files.items()},
+        **{name: str(value) for name, value in settings.items() if value is not None},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _digest(directory: Path) -> str:
+    """Of names, sizes of weights and the small files' content: enough to tell checkpoints apart."""
+    found = hashlib.sha256()
+    for pattern in WEIGHT_FILES:
+        for path in sorted(directory.glob(pattern)):
+            content = path.read_bytes() if path.suffix == ".json" else b""
+            found.update(f"{path.name} {path.stat().st_size}\n".encode() + content)
+    return found.hexdigest()[:12]

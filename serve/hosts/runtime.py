@@ -10,7 +10,7 @@ import jax
 
 from serve.hosts.meet import LOOPBACK
 from serve.hosts.relay import relay
-from serve.options.hosts import HostOptions
+from serve.options.hosts import HostOptions, joined
 
 START_S = 120
 
@@ -21,7 +21,7 @@ def start_jax(hosts: HostOptions) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     host, port = hosts.coordinator
     if hosts.leads:
-        address, bound = _joined(host, port), _joined(host if host in LOOPBACK else "::", port)
+        address, bound = joined(host, port), joined(host if host in LOOPBACK else "::", port)
         _check_free(host, port)
     else:
         # JAX aborts this process when process 0 is gone, before it could say so itself.
@@ -62,10 +62,6 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _check_free(host: str, port: int) -> None:

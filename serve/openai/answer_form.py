@@ -5,7 +5,7 @@ import json
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.errors import invalid_request
 from serve.chat_format.format import ChatFormat
-from serve.chat_format.kimi_grammar import OPTIONS
+from serve.chat_format.parts import JSON_OPTIONS
 from serve.openai.protocol import ChatCompletionRequest
 
 JSON_OBJECT = {"type": "object"}
@@ -49,4 +49,4 @@ def _content(form: StructuredOutputs) -> str:
         raise invalid_request(message, param="structured_outputs", code="unsupported_option")
     if not isinstance(schema, dict):
         schema = {} if schema else {"enum": []}
-    return f"content: %json {json.dumps(schema | OPTIONS)}"
+    return f"content: %json {json.dumps(schema | JSON_OPTIONS)}"

@@ -1,5 +1,6 @@
 """HTTP endpoint for chat completions: POST /v1/chat/completions."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -7,28 +8,28 @@ import fastapi
 from fastapi import APIRouter, Response
 
 from convert.text.tokenizer import TooManyTokens
-from eagle3_jax.engine import Request, RequestOutput
+from eagle3_jax.engine import Request
 from serve.asgi.errors import invalid_request, shortened
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
-from serve.engine.choices import ChoiceState
+from serve.engine.choices import ChoiceState, Part
 from serve.openai.answer_form import answer_form
 from serve.openai.answers.answer import answer
-from serve.openai.answers.logprobs import ChatLogprobs, chat_logprobs
-from serve.openai.answers.messages import delta, whole_message
-from serve.openai.answers.responses import ChatChoice, ChatChunkChoice
+from serve.openai.answers.logprob_forms import ChatLogprobs, chat_logprobs
+from serve.openai.answers.responses import ChatChoice, ChatChunkChoice, delta, whole_message
 from serve.openai.completions import too_long
 from serve.openai.history import template_messages
-from serve.openai.protocol import ChatCompletionRequest
+from serve.openai.protocol import ChatCompletionRequest, ChatMessage
 from serve.openai.service import Service
 
 
 class TemplateInput(Protocol):
     """What a prompt is made of."""
 
-    def template_messages(self) -> list[dict[str, Any]]: ...
+    @property
+    def messages(self) -> Sequence[ChatMessage] | None: ...
     def template_options(self) -> dict[str, Any]: ...
 
 
@@ -52,24 +53,18 @@ class ChatForm:
         self._inside_reasoning = end_of_reasoning is not None
         self._parsers: dict[int, AnswerParser] = {}
 
-    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> ChatChoice:
-        """A finished choice."""
-        parts = self._parser().take(state.token_ids, state.text, final=True)
-        fields = self._ended(shared, bool(parts.calls))
-        return ChatChoice(**fields, logprobs=self._logprobs(state), message=whole_message(parts))
-
-    def piece(
-        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
-    ) -> ChatChunkChoice:
-        """One output of a choice."""
+    def choice(
+        self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
+    ) -> ChatChoice | ChatChunkChoice:
+        """A choice, or one part of it."""
         if first:
             self._parsers[state.index] = self._parser()
         parser = self._parsers[state.index]
-        final = output.finish_reason is not None
-        parts = parser.take(output.token_ids, output.text, final=final)
-        fields = self._ended(shared, parser.has_calls)
-        logprobs = self._logprobs(output)
-        return ChatChunkChoice(**fields, logprobs=logprobs, delta=delta(parts, first))
+        parts = parser.take(part.token_ids, part.text, final=part.finish_reason is not None)
+        fields = dict(self._ended(shared, parser.has_calls), logprobs=self._logprobs(part))
+        if part is state:
+            return ChatChoice(**fields, message=whole_message(parts))
+        return ChatChunkChoice(**fields, delta=delta(parts, first))
 
     def _parser(self) -> AnswerParser:
         offered = self._body.offered
@@ -88,7 +83,7 @@ class ChatForm:
             return shared
         return shared | {"finish_reason": "tool_calls"}
 
-    def _logprobs(self, part: ChoiceState | RequestOutput) -> ChatLogprobs | None:
+    def _logprobs(self, part: Part) -> ChatLogprobs | None:
         """The log-probabilities of a choice, or of one part of it, if they were asked for."""
         count = self._body.num_logprobs
         if count is None:
@@ -143,7 +138,8 @@ def prompt_ids(service: Service, body: TemplateInput, contexts: int = 1) -> list
     tools = service.reading.tools
     as_objects = tools is None or tools.arguments_as_objects
     try:
-        messages = template_messages(body.template_messages(), as_objects)
+        given = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
+        messages = template_messages(given, as_objects)
         options = {**service.template_kwargs, **body.template_options()}
         most = contexts * service.model.max_model_len
         return service.tokenizer.encode_chat(messages, most, **options)

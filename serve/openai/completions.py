@@ -6,13 +6,13 @@ import fastapi
 from fastapi import APIRouter, Response
 
 from convert.text.tokenizer import TooManyTokens
-from eagle3_jax.engine import Request, RequestOutput
+from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
-from serve.engine.choices import ChoiceState
+from serve.engine.choices import ChoiceState, Part
 from serve.openai.answers.answer import answer
-from serve.openai.answers.logprobs import TextOffsets, completion_logprobs
+from serve.openai.answers.logprob_forms import TextOffsets, completion_logprobs
 from serve.openai.answers.responses import CompletionChoice
 from serve.openai.protocol import CompletionRequest
 from serve.openai.service import Service, TokenizerLike
@@ -33,24 +33,10 @@ class CompletionForm:
         self._tokenizer = tokenizer
         self._offsets: dict[int, TextOffsets] = {}
 
-    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> CompletionChoice:
-        """A finished choice."""
-        return self._choice(state, state, state.text, True, shared)
-
-    def piece(
-        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    def choice(
+        self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> CompletionChoice:
-        """One output of a choice."""
-        return self._choice(state, output, output.text, first, shared)
-
-    def _choice(
-        self,
-        state: ChoiceState,
-        part: ChoiceState | RequestOutput,
-        text: str,
-        first: bool,
-        shared: dict[str, Any],
-    ) -> CompletionChoice:
+        """A choice, or one part of it."""
         prompt = state.request.prompt_ids if self._body.echo and first else []
         echo = b"".join(map(self._tokenizer.token_bytes, prompt)).decode(errors="replace")
         logprobs = None
@@ -66,7 +52,7 @@ class CompletionForm:
                 offsets,
                 self._body.logprobs,
             )
-        return CompletionChoice(**shared, logprobs=logprobs, text=echo + text)
+        return CompletionChoice(**shared, logprobs=logprobs, text=echo + part.text)
 
 
 def completions_router(service: Service) -> APIRouter:

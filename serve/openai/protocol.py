@@ -5,13 +5,14 @@ Every option may be null, which means the server's default. Unknown fields are i
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.params import REQUEST_OPTIONS
 from serve.asgi.errors import invalid_option
 from serve.openai.structured import StructuredFields
 from serve.openai.tools import ToolFields
-from serve.openai.unsupported import CHAT, COMPLETION, refuse_unsupported
+from serve.openai.unsupported import CHAT, COMPLETION
 
 MAX_CHOICES = 128
 MAX_STOP_CHARS = 4096
@@ -19,24 +20,11 @@ MAX_STOP_CHARS = 4096
 MAX_NAME_CHARS = 1024
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 """Bounded before it is a key: numbers far beyond can be made to have all the same hash."""
-SAMPLING_OPTIONS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "logit_bias",
-    "allowed_token_ids",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logprobs_mode",
-)
+PLAIN_OPTIONS: dict[str, Any] = {
+    name: (row.json | None, None) for name, row in REQUEST_OPTIONS.items() if row.json is not None
+}
+OptionFields = create_model("OptionFields", __base__=StructuredFields, **PLAIN_OPTIONS)
+"""The request options that bodies have as they are."""
 
 
 class StreamOptions(BaseModel):
@@ -54,8 +42,8 @@ class SpeculativeOptions(BaseModel):
     num_tokens: int | None = Field(None, ge=0)
 
 
-class GenerationRequest(StructuredFields):
-    """What completions and chat share."""
+class GenerationRequest(OptionFields):
+    """What completions and chat share: options, and those that bodies have in another form."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -64,25 +52,13 @@ class GenerationRequest(StructuredFields):
     best_of: int | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     logit_bias: dict[TokenId, float] | None = None
-    allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     speculative: SpeculativeOptions | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    logprobs_mode: str | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_NAME_CHARS)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -144,7 +120,7 @@ class GenerationRequest(StructuredFields):
 
     def sampling_options(self) -> dict[str, Any]:
         """The sampling options this request sets, by their SamplingParams names."""
-        given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        given = {name: getattr(self, name) for name in PLAIN_OPTIONS}
         given["logprobs"], given["prompt_logprobs"] = self.num_logprobs, self.num_prompt_logprobs
         given["num_speculative_tokens"] = self.speculative and self.speculative.num_tokens
         lists = {name: tuple(v) for name, v in given.items() if isinstance(v, list)}
@@ -153,6 +129,8 @@ class GenerationRequest(StructuredFields):
 
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
+
+    neutral = COMPLETION
 
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -167,12 +145,6 @@ class CompletionRequest(GenerationRequest):
     def token_limit(self) -> int | None:
         """Tokens to generate at most: an engine's request generates one, wanted or not."""
         return 1 if self.prompt_only else self.max_tokens
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, body: Any) -> Any:
-        refuse_unsupported(body, COMPLETION)
-        return body
 
     @property
     def num_logprobs(self) -> int | None:
@@ -212,18 +184,14 @@ class ChatMessage(BaseModel):
 class ChatCompletionRequest(GenerationRequest, ToolFields):
     """The body of POST /v1/chat/completions."""
 
+    neutral = CHAT
+
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, body: Any) -> Any:
-        refuse_unsupported(body, CHAT)
-        return body
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> Self:
@@ -245,10 +213,6 @@ class ChatCompletionRequest(GenerationRequest, ToolFields):
         """What the chat template gets besides the messages."""
         options = dict(self.chat_template_kwargs or {})
         return options | {"tools": self.shown_tools} if self.shown_tools else options
-
-    def template_messages(self) -> list[dict[str, Any]]:
-        """The messages as the chat template reads them."""
-        return [message.model_dump(exclude_unset=True) for message in self.messages]
 
 
 def _part_text(part: Any) -> str:

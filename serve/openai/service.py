@@ -14,6 +14,7 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.arrivals import Arrivals
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
 from serve.chat_format.format import PLAIN, ChatReading
+from serve.chat_format.reasoning import SpecialTokens
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.openai.protocol import GenerationRequest
@@ -26,20 +27,16 @@ MAX_NAMED_TOKENS = 2**19
 """Each is looked at for every choice, by the engine's thread too."""
 
 
-class TokenizerLike(Protocol):
+class TokenizerLike(SpecialTokens, Protocol):
     """What the server needs of a tokenizer (`convert.text.tokenizer.Tokenizer`)."""
 
     @property
     def named_tokens(self) -> Mapping[str, str]: ...
     @property
     def template_text(self) -> str | None: ...
-    def encode(
-        self, text: str, add_special: bool = False, most: int | None = None
-    ) -> list[int]: ...
     def encode_chat(
         self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
     ) -> list[int]: ...
-    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -92,10 +89,15 @@ class Service:
         options = self._options(body, len(prompts))
         for prompt in prompts:
             room = self._check_prompt(prompt, body.token_limit)
-            sampling = _limited(options, body.token_limit, default_max_tokens, room)
+            # As asked, or what is the default here and fits.
+            usual = options.get("max_tokens") or default_max_tokens or room
+            limit = min(usual, room) if body.token_limit is None else body.token_limit
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
-                params = _checked(**sampling, seed=seed + sibling, structured_outputs=outputs)
+                params = _checked(
+                    **options | {"max_tokens": limit, "seed": seed + sibling},
+                    structured_outputs=outputs,
+                )
                 name, salt = f"{run}-{len(requests)}", body.cache_salt or ""
                 requests.append(Request(name, prompt, params, salt))
         return tuple(requests)
@@ -121,7 +123,10 @@ class Service:
     def _options(self, body: GenerationRequest, num_prompts: int) -> dict[str, Any]:
         """The sampling options of every choice; raises 400 where they name too many tokens."""
         options = {**self.default_sampling, **body.sampling_options()}
-        options["bad_words_ids"] = self._bad_words_ids(body.bad_words or ())
+        try:
+            options["bad_words_ids"] = spell_bad_words(self.tokenizer, body.bad_words or ())
+        except ValueError as error:
+            raise invalid_request(str(error), param="bad_words") from error
         named = sum(len(options.get(name) or ()) for name in NAMING_OPTIONS)
         if named * num_prompts * body.num_choices > MAX_NAMED_TOKENS:
             message = (
@@ -130,12 +135,6 @@ class Service:
             )
             raise invalid_request(message, param="logit_bias")
         return options
-
-    def _bad_words_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        try:
-            return spell_bad_words(self.tokenizer, words)
-        except ValueError as error:
-            raise invalid_request(str(error), param="bad_words") from error
 
     def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:
         """Tokens that fit behind the prompt."""
@@ -148,14 +147,6 @@ class Service:
             context = self.model.max_model_len
             raise context_exceeded(context, f"{len(prompt)}{asked}", param=param)
         return room
-
-
-def _limited(
-    options: dict[str, Any], asked: int | None, default: int | None, room: int
-) -> dict[str, Any]:
-    """The options with `max_tokens`: as asked, or what is the default here and fits."""
-    usual = options.get("max_tokens") or default or room
-    return {**options, "max_tokens": min(usual, room) if asked is None else asked}
 
 
 def _checked(**options: Any) -> SamplingParams:

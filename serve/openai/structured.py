@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from eagle3_jax.sampling.structured_outputs import KINDS, StructuredOutputs
 from serve.asgi.errors import invalid_option
-from serve.asgi.first_error import FirstErrorOnly
+from serve.openai.unsupported import RefusesUnsupported
 
 OTHER_NAMES = {
     "guided_json": "json",
@@ -22,7 +22,7 @@ OTHER_NAMES = {
 FORMATS = ("text", "json_object", "json_schema")
 
 
-class StructuredFields(FirstErrorOnly):
+class StructuredFields(RefusesUnsupported):
     """The fields, at most one of which may ask for a form."""
 
     response_format: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ from serve.asgi.errors import invalid_option, invalid_request
 from serve.asgi.first_error import FirstErrorOnly
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating, tokenising
-from serve.openai.answers.logprobs import token_text
+from serve.openai.answers.logprob_forms import token_text
 from serve.openai.chat import prompt_ids as chat_prompt_ids
 from serve.openai.completions import prompt_ids
 from serve.openai.protocol import ChatMessage, TokenId
@@ -48,10 +48,6 @@ class TokenizeRequest(FirstErrorOnly):
         options = {"add_generation_prompt": self.add_generation_prompt}
         tools = {"tools": self.tools} if self.tools else {}
         return options | (self.chat_template_kwargs or {}) | tools
-
-    def template_messages(self) -> list[dict[str, Any]]:
-        """The messages as the chat template reads them."""
-        return [message.model_dump(exclude_unset=True) for message in self.messages or ()]
 
 
 class TokenizeResponse(BaseModel):

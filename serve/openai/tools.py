@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serve.asgi.errors import invalid_option
-from serve.chat_format.tool import ToolSpec
+from serve.chat_format.parts import ToolSpec
 
 
 class Function(BaseModel):

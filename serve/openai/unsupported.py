@@ -6,9 +6,12 @@ and clients add fields of their own.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
+
+from serve.asgi.first_error import FirstErrorOnly
 
 SHARED: dict[str, tuple[object, ...]] = {
     "length_penalty": (None, 1),
@@ -60,14 +63,19 @@ INSTEAD = {
 """What to do without the option, where that is more than leaving it out."""
 
 
-def refuse_unsupported(body: Any, neutral: Mapping[str, tuple[object, ...]]) -> None:
-    """Raises the error that names the first option of `body` outside its neutral values."""
-    if not isinstance(body, Mapping):
-        return
-    for name, allowed in neutral.items():
-        if name in body and body[name] not in allowed:
-            raise PydanticCustomError(
-                "unsupported_option",
-                "{param} is not implemented in this release; {instead}",
-                {"param": name, "instead": INSTEAD.get(name, "leave it out")},
-            )
+class RefusesUnsupported(FirstErrorOnly):
+    """A body that may name the options of `neutral` with the values there alone."""
+
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, body: Any) -> Any:
+        for name, allowed in cls.neutral.items() if isinstance(body, Mapping) else ():
+            if name in body and body[name] not in allowed:
+                raise PydanticCustomError(
+                    "unsupported_option",
+                    "{param} is not implemented in this release; {instead}",
+                    {"param": name, "instead": INSTEAD.get(name, "leave it out")},
+                )
+        return body

@@ -73,20 +73,12 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
         dest="lm_head",
         help="the head that the draft uses",
     )
-    group.add_argument(
-        FLAGS["rope_theta"],
-        type=_positive,
-        metavar="X",
-        dest="rope_theta",
-        help="rotary base in the place of config.json's",
-    )
-    group.add_argument(
-        FLAGS["yarn_factor"],
-        type=_positive,
-        metavar="F",
-        dest="yarn_factor",
-        help="YaRN factor in the place of config.json's",
-    )
+    for name, metavar, what in (
+        ("rope_theta", "X", "rotary base"),
+        ("yarn_factor", "F", "YaRN factor"),
+    ):
+        text = f"{what} in the place of config.json's"
+        group.add_argument(FLAGS[name], type=_positive, metavar=metavar, dest=name, help=text)
 
 
 def read_load_options(flags: argparse.Namespace, *, has_draft: bool) -> LoadOptions:

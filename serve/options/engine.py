@@ -18,18 +18,26 @@ from serve.options.speculation import Speculation, add_speculation_flags
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
 KERNELS = ("auto", "pallas", "xla", "reference")
 HOW_TO_MEASURE = "eagle3-bench kv-cache --model MODEL --draft DRAFT --measure FILE"
+COUNTS = {
+    "max_model_len": ("prompt + answer", "--max-model-len", "--context-length"),
+    "max_num_seqs": ("requests decoded together", "--max-num-seqs", "--max-running-requests"),
+    "page_size": ("tokens a cache page holds", "--block-size", "--page-size"),
+    "num_pages": ("cache pages", "--num-gpu-blocks-override"),
+    "prefill_chunk": (
+        "prompt tokens a chunk",
+        "--max-num-batched-tokens",
+        "--chunked-prefill-size",
+    ),
+}
+"""Flags of fields that are counts, behind what they mean."""
 FLAGS = {
     "adaptive": "--adaptive",
     "eagle_topk": "--speculative-eagle-topk",
     "exact mode": "--exact",
     "kv_cache_dtype": "--kv-cache-dtype",
     "kv_cache_scale": "--kv-cache-scale",
-    "max_model_len": "--max-model-len",
-    "max_num_seqs": "--max-num-seqs",
     "num_draft_tokens": "--speculative-num-draft-tokens",
-    "num_pages": "--num-gpu-blocks-override",
-    "page_size": "--block-size",
-    "prefill_chunk": "--max-num-batched-tokens",
+    **{field: flag for field, (_, flag, *_) in COUNTS.items()},
 }
 """What EngineConfig's errors name, under the names that a command line has for it."""
 
@@ -38,25 +46,8 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> 
     """Adds the groups "speculation" and "engine"; keys: also what `add_speculation_flags` adds."""
     add_speculation_flags(parser, keys=keys)
     group = parser.add_argument_group("engine")
-
-    def count(*names: str, dest: str, help: str) -> None:
-        group.add_argument(*names, type=int, metavar="N", dest=dest, help=help)
-
-    count("--max-model-len", "--context-length", dest="max_model_len", help="prompt + answer")
-    count(
-        "--max-num-seqs",
-        "--max-running-requests",
-        dest="max_num_seqs",
-        help="requests decoded together",
-    )
-    count("--block-size", "--page-size", dest="page_size", help="tokens a cache page holds")
-    count("--num-gpu-blocks-override", dest="num_pages", help="cache pages")
-    count(
-        "--max-num-batched-tokens",
-        "--chunked-prefill-size",
-        dest="prefill_chunk",
-        help="prompt tokens a chunk",
-    )
+    for field, (meaning, *names) in COUNTS.items():
+        group.add_argument(*names, type=int, metavar="N", dest=field, help=meaning)
     group.add_argument(
         "--kv-cache-dtype",
         choices=KV_CACHE_DTYPES,

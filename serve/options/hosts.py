@@ -17,7 +17,7 @@ FLAGS = {
 @dataclass(frozen=True)
 class HostOptions:
     """One process of several. coordinator: host and port of JAX's coordinator, which process 0 is;
-    plan_port: where it hands out plans, on the same host."""
+    plan_port: where it hands out calls of programs, on the same host."""
 
     coordinator: tuple[str, int]
     plan_port: int
@@ -28,6 +28,11 @@ class HostOptions:
     def leads(self) -> bool:
         """Whether this process owns HTTP and scheduling."""
         return self.process_id == 0
+
+    @property
+    def calls_at(self) -> str:
+        """The address of process 0 for calls of programs."""
+        return joined(self.coordinator[0], self.plan_port)
 
 
 def add_host_flags(parser: argparse.ArgumentParser) -> None:
@@ -52,16 +57,14 @@ def add_host_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_host_options(
-    flags: argparse.Namespace, environment: Mapping[str, str] = os.environ
-) -> HostOptions | None:
+def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
     """The group as values, None for a process that is alone; ValueError for half a group."""
     given: dict[str, Any] = {name: getattr(flags, name) for name in FLAGS}
     if flags.master_addr and not flags.coordinator_address:
         port = flags.master_port or DEFAULT_PORT
         given["coordinator_address"] = f"{flags.master_addr}:{port}"
     if flags.distributed:
-        found = from_environment(environment)
+        found = from_environment(os.environ)
         given = {name: found[name] if value is None else value for name, value in given.items()}
     if all(value is None for value in given.values()):
         return None
@@ -105,6 +108,11 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "--distributed finds neither LWS_LEADER_ADDRESS (LeaderWorkerSet) nor SLURM_PROCID (srun) "
         f"in the environment; give {', '.join(FLAGS.values())}"
     )
+
+
+def joined(host: str, port: int) -> str:
+    """An address as URLs have it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -26,7 +26,7 @@ def read_kv_scales(path: Path) -> KVScales:
             "eagle3-bench kv-cache --measure writes it"
         )
     lists = (found[name] for name in POOLS)
-    if not all(isinstance(scales, list) and all(map(_is_number, scales)) for scales in lists):
+    if not all(isinstance(it, list) and {*map(type, it)} <= {int, float} for it in lists):
         raise ValueError(f"{path}: target and draft must be lists of numbers, one for each KV pool")
     try:
         return KVScales(tuple(found["target"]), tuple(found["draft"]))
@@ -38,7 +38,3 @@ def write_kv_scales(path: Path, scales: KVScales, measured: dict[str, Any]) -> N
     """Writes the file; measured: from what."""
     content = {"target": scales.target, "draft": scales.draft, MEASURED: measured}
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)

@@ -33,41 +33,42 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags in a group of their own."""
     group, default = parser.add_argument_group("operations"), Operations()
     _add_log_flags(group)
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--api-key",
         nargs="+",
         metavar="KEY",
         help=f"clients must send one of these as bearer token (or set {KEY_VARIABLE})",
     )
-    group.add_argument(
+    add(
         "--max-body-size",
         type=float,
         default=default.max_body_bytes / MIB,
         metavar="MIB",
         help="larger bodies are refused with 413",
     )
-    group.add_argument(
+    add(
         "--max-num-queued-reqs",
         type=int,
         default=default.max_queued,
         metavar="N",
         help="sequences running and waiting; more are refused with 429",
     )
-    group.add_argument(
+    add(
         "--client-timeout",
         type=float,
         default=default.client_timeout_s,
         metavar="SECONDS",
         help="for sending a request, and for a stalled reader to read on",
     )
-    group.add_argument(
+    add(
         "--watchdog-timeout",
         type=float,
         default=default.watchdog_timeout_s,
         metavar="SECONDS",
         help="an engine step that takes longer ends the process with status 1",
     )
-    group.add_argument(
+    add(
         "--profile-dir",
         type=Path,
         metavar="DIR",
@@ -76,14 +77,11 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_log_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--log-format", choices=get_args(LogFormat), default="text")
-    group.add_argument(
-        "--disable-uvicorn-access-log", action="store_true", help="no line for each request"
-    )
-    group.add_argument(
-        "--enable-log-requests", action="store_true", help="prompts too in the lines of requests"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--log-format", choices=get_args(LogFormat), default="text")
+    add("--disable-uvicorn-access-log", action="store_true", help="no line for each request")
+    add("--enable-log-requests", action="store_true", help="prompts too in the lines of requests")
+    add(
         "--otlp-traces-endpoint",
         metavar="URL",
         help="send a span for each request there (OpenTelemetry over HTTP, extra otel)",

@@ -5,21 +5,14 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from convert.one_line_parser import OneLineParser
+from eagle3_jax.sampling.params import LOGPROBS_MODES
 from serve.options.chat import add_chat_flags
-from serve.options.checkpoint import add_load_flags
-from serve.options.engine import add_engine_flags
 from serve.options.foreign import add_other_flags
 from serve.options.hosts import add_host_flags
-from serve.options.memory import add_memory_flags
 from serve.options.operations import add_operation_flags
-from serve.options.parallel import add_parallel_flags
-from serve.options.serve_options import (
-    LOGPROBS_MODES,
-    SPEC_METRICS_LEVELS,
-    ServeOptions,
-    check_options,
-)
-from serve.options.spellings import parse_flags
+from serve.options.pair import add_pair_flags
+from serve.options.serve_options import SPEC_METRICS_LEVELS, ServeOptions, check_options
+from serve.options.spellings import read_command
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
@@ -27,12 +20,11 @@ def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
 
     Ends the process with status 2 and one line for what can't be served.
     """
-    parser = _build_parser()
-    flags = parse_flags(parser, argv)
-    try:
-        options = check_options(flags)
-    except ValueError as error:
-        parser.error(str(error))
+    return read_command(_build_parser(), argv, _read)
+
+
+def _read(flags: argparse.Namespace) -> tuple[ServeOptions, list[str]]:
+    options = check_options(flags)
     keys = [f"--speculative-config {key}" for key in options.speculation.without_effect]
     return options, [*flags.without_effect, *keys]
 
@@ -45,10 +37,7 @@ def _build_parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     _add_model_flags(parser.add_argument_group("model"))
-    add_engine_flags(parser)
-    add_memory_flags(parser)
-    add_load_flags(parser)
-    add_parallel_flags(parser)
+    add_pair_flags(parser)
     add_chat_flags(parser)
     add_host_flags(parser)
     _add_server_flags(parser.add_argument_group("server"))
@@ -58,22 +47,19 @@ def _build_parser() -> OneLineParser:
 
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory")
-    group.add_argument("--model", "--model-path", metavar="MODEL", help="the same")
-    group.add_argument("--demo", action="store_true", help="serve the embedded pair")
-    group.add_argument(
-        "--served-model-name", nargs="+", default=[], metavar="NAME", help="names for clients"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory")
+    add("--model", "--model-path", metavar="MODEL", help="the same")
+    add("--demo", action="store_true", help="serve the embedded pair")
+    add("--served-model-name", nargs="+", default=[], metavar="NAME", help="names for clients")
+    add(
         "--generation-config",
         default="auto",
         metavar="auto|vllm|DIR",
         help="where sampling defaults come from: the checkpoint, nowhere (vllm), or a directory",
     )
-    group.add_argument(
-        "--override-generation-config", metavar="JSON", help="sampling defaults, before those"
-    )
-    group.add_argument(
+    add("--override-generation-config", metavar="JSON", help="sampling defaults, before those")
+    add(
         "--sampling-defaults",
         choices=("model", "openai"),
         help="SGLang's: openai is vllm's nowhere",
@@ -81,24 +67,23 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", default="127.0.0.1")
-    group.add_argument("--port", type=int, default=8000, help="0 = any free port")
-    group.add_argument(
-        "--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8000, help="0 = any free port")
+    add("--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM")
+    add(
         "--per-request-spec-decode-metrics",
         choices=SPEC_METRICS_LEVELS,
         default="none",
         help="what responses say in metrics.speculative_decoding",
     )
-    group.add_argument(
+    add(
         "--logprobs-mode",
         choices=LOGPROBS_MODES,
         default=LOGPROBS_MODES[0],
         help="of the model's own logits, or after all options",
     )
-    group.add_argument(
+    add(
         "--seed",
         "--random-seed",
         type=int,

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,36 +39,28 @@ class Speculation:
 def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
     """Adds the group to a command; keys: those of KEY_FLAGS too."""
     group = parser.add_argument_group("speculation")
+    add = group.add_argument
     if keys:
-        _add_key_flags(group)
-    group.add_argument(
-        "--speculative-config", metavar="JSON", help=f"keys: {', '.join(SPECULATIVE_KEYS)}"
-    )
-    group.add_argument(
+        add("--draft", metavar="DIR", help="draft checkpoint directory")
+        add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
+        add("--rejection-sample-method", metavar="NAME", help="coupled, standard or synthetic")
+        add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
+    add("--speculative-config", metavar="JSON", help=f"keys: {', '.join(SPECULATIVE_KEYS)}")
+    add(
         "--adaptive",
         action="store_true",
         help="choose k round by round, 0..num_speculative_tokens, by measured tokens a second",
     )
-    group.add_argument("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
-    group.add_argument("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
-    group.add_argument("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
-    group.add_argument(
-        "--speculative-eagle-topk", type=int, metavar="N", help="children a node; 1 is a chain"
-    )
-    group.add_argument(
+    add("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
+    add("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
+    add("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
+    add("--speculative-eagle-topk", type=int, metavar="N", help="children a node; 1 is a chain")
+    add(
         "--speculative-num-draft-tokens",
         type=int,
         metavar="N",
         help="nodes of a tree to verify, the verified token among them; K+1 in a chain",
     )
-
-
-def _add_key_flags(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--draft", metavar="DIR", help="draft checkpoint directory")
-    add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
-    add("--rejection-sample-method", metavar="NAME", help="coupled, standard or synthetic")
-    add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
 
 
 def read_speculation(flags: argparse.Namespace) -> Speculation:
@@ -120,8 +112,8 @@ def _read_json(text: str) -> dict[str, Any]:
         keys = ", ".join(known)
         raise ValueError(f"--speculative-config: unknown keys {unknown}; there are {keys}")
     for key, value in config.items():
-        fits, expected = SPECULATIVE_KEYS.get(key, (_is_anything, ""))
-        if value is not None and not fits(value):
+        kind, expected = SPECULATIVE_KEYS.get(key, ((type(value),), ""))
+        if value is not None and not _is(kind, value):
             raise ValueError(f"--speculative-config {key} must be {expected}; got {value!r}")
     return config
 
@@ -130,21 +122,18 @@ def _from_keys(config: Mapping[str, Any], flags: argparse.Namespace) -> Speculat
     given = {key: value for key, value in config.items() if value is not None}
     _require("--speculative-config method", given.pop("method", "eagle3"), "eagle3")
     without_effect = tuple(key for key in DRAFT_KEYS if key in given)
-    _check_same_dtype(given.get("kv_cache_dtype"), flags.kv_cache_dtype)
+    dtype = str(given.get("kv_cache_dtype", flags.kv_cache_dtype))
+    if dtype.removesuffix("_e4m3") != flags.kv_cache_dtype.removesuffix("_e4m3"):
+        raise ValueError(
+            "--speculative-config kv_cache_dtype: target and draft share pages of one dtype, that "
+            f"of --kv-cache-dtype, {flags.kv_cache_dtype!r}; got {given['kv_cache_dtype']!r}"
+        )
     draft = given.pop("model", None)
     size = given.pop("draft_tensor_parallel_size", None)
     engine = {key: _frozen(v) for key, v in given.items() if key not in DRAFT_KEYS}
     proposes = flags.demo or draft or flags.speculative_config is not None
     engine.setdefault("num_speculative_tokens", DEFAULT_K if proposes else 0)
     return Speculation(draft, engine, size, without_effect)
-
-
-def _check_same_dtype(draft: str | None, target: str) -> None:
-    if draft is not None and str(draft).removesuffix("_e4m3") != target.removesuffix("_e4m3"):
-        raise ValueError(
-            "--speculative-config kv_cache_dtype: target and draft share pages of one dtype, that "
-            f"of --kv-cache-dtype, {target!r}; got {draft!r}"
-        )
 
 
 def _from_sglang(flags: argparse.Namespace) -> Speculation:
@@ -170,41 +159,26 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _is_anything(_: Any) -> bool:
-    return True
+def _is(kind: Any, value: Any) -> bool:
+    """Whether a JSON value is of one of the types, or a list of such; true and false are no
+    numbers."""
+    if isinstance(kind, list):
+        return type(value) is list and all(_is(kind[0], item) for item in value)
+    return type(value) in kind
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _are_rows(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(row, list) for row in value)
-
-
-SPECULATIVE_KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (_is_text, "a directory"),
-    "method": (_is_text, "'eagle3'"),
-    "num_speculative_tokens": (_is_integer, "an integer"),
+NUMBER = (int, float)
+SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
+    "model": ((str,), "a directory"),
+    "method": ((str,), "'eagle3'"),
+    "num_speculative_tokens": ((int,), "an integer"),
     "num_speculative_tokens_per_batch_size": (
-        _are_rows,
+        [(list,)],
         "a list of [first batch size, last batch size, k]",
     ),
-    "draft_tensor_parallel_size": (_is_integer, "an integer"),
-    "rejection_sample_method": (_is_text, "a name"),
-    "synthetic_acceptance_length": (_is_number, "a number"),
-    "synthetic_acceptance_rates": (_are_numbers, "a list of numbers"),
+    "draft_tensor_parallel_size": ((int,), "an integer"),
+    "rejection_sample_method": ((str,), "a name"),
+    "synthetic_acceptance_length": (NUMBER, "a number"),
+    "synthetic_acceptance_rates": ([NUMBER], "a list of numbers"),
 }
 """Keys of --speculative-config, with what their values must be."""

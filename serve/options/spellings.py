@@ -2,19 +2,24 @@
 
 import argparse
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 DOTTED = ("--speculative-config",)
 
 
-def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """`parser.parse_args` for command lines in these spellings too."""
+def read_command(
+    parser: argparse.ArgumentParser, argv: Sequence[str], read: Callable[[argparse.Namespace], T]
+) -> T:
+    """What is read of a command line, in these spellings too; ends the process with status 2 and
+    one line for mistakes."""
     try:
         joined = join_dotted([_with_dashes(argument) for argument in argv])
-    except ValueError as error:
+        return read(parser.parse_args(joined))
+    except (OSError, ValueError) as error:
         parser.error(str(error))
-    return parser.parse_args(joined)
 
 
 def _with_dashes(argument: str) -> str:

@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
 
 FILE = "generation_config.json"
 NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
+    row.generation_config: name
+    for name, row in REQUEST_OPTIONS.items()
+    if row.generation_config is not None
 }
 
 

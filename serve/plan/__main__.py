@@ -12,12 +12,12 @@ from rich.table import Table
 
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS
+from serve.plan.cli import FILE_WIDTH
 from serve.plan.compile.compiled_round import RoundShape
+from serve.plan.compile.full_size_table import GIB, MIB, failed
 from serve.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
 from serve.plan.data.kimi_k25 import WeightScheme
 
-FILE_WIDTH = 150
-GIB, MIB = 1 << 30, 1 << 20
 _HEADINGS = (
     *(f"launches a MoE layer (goal {GOAL})", "whole round", "copies of weights"),
     *("arguments GiB", "temporaries MiB", "s"),
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     reports = [result for result in results if isinstance(result, RoundReport)]
     for report in reports if flags.list else ():
         console.print("\n".join(_layer(report)), markup=False, highlight=False, soft_wrap=True)
-    failures = list(_failures(shapes, results))
+    failures = list(failed(map(_name, shapes), results))
     console.print("\n".join(failures), markup=False, highlight=False, soft_wrap=True)
     return 1 if failures else 0
 
@@ -94,17 +94,6 @@ def _layer(report: RoundReport) -> Iterator[str]:
 
 def _name(shape: RoundShape) -> str:
     return f"{shape.arch} {shape.scheme} batch {shape.batch}"
-
-
-def _failures(
-    shapes: Sequence[RoundShape], results: Sequence[RoundReport | Failure]
-) -> Iterator[str]:
-    for shape, result in zip(shapes, results, strict=True):
-        name = f"FAILED {_name(shape)}:"
-        if isinstance(result, Failure):
-            yield f"{name} {result.reason} {result.said}"
-        else:
-            yield from (f"{name} {failure}" for failure in result.failures)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     try:
         if flags.constants:
-            _constants(console)
+            from serve.plan.tables import print_constants
+
+            print_constants(console)
         elif flags.compile:
             return _compile(console, read_options(flags))
         else:
@@ -31,12 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _constants(console: Console) -> None:
-    from serve.plan.tables import print_constants
-
-    print_constants(console)
 
 
 def _compile(console: Console, options: PlanOptions) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from serve.plan.model.parallel import Parallelism
 PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}
 COUNTS = ("tensor_parallel_size", "isl", "osl", "block_size")
+COUNTS += ("max_model_len", "max_num_seqs", "draft_tensor_parallel_size")
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,8 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
     if flags.model is None:
         raise ValueError("--model CONFIG_OR_DIR is needed")
     for name in COUNTS:
-        _positive(name, getattr(flags, name))
-    for name in ("max_model_len", "max_num_seqs", "draft_tensor_parallel_size"):
-        if getattr(flags, name) is not None:
-            _positive(name, getattr(flags, name))
+        if (value := getattr(flags, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
     if not 0 < flags.gpu_memory_utilization <= 1:
         raise ValueError("--gpu-memory-utilization must be above 0 and at most 1")
     if min(flags.concurrency) < 1:
@@ -130,11 +130,6 @@ def _accept_lengths(flags: argparse.Namespace) -> tuple[float, ...]:
     return lengths
 
 
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
-
-
 def _add_models(group: argparse._ArgumentGroup) -> None:
     both = "config.json as published, or a directory with one"
     group.add_argument("--model", type=Path, metavar="CONFIG_OR_DIR", help=f"target: {both}")
@@ -142,9 +137,7 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_devices(group: argparse._ArgumentGroup) -> None:
-    def count(*names: str, default: int | None = None, help: str) -> None:
-        group.add_argument(*names, type=int, default=default, metavar="N", help=help)
-
+    count = partial(group.add_argument, type=int, metavar="N")
     kind = group.add_mutually_exclusive_group()
     kind.add_argument("--gpu", choices=tuple(GPUS), default="MI355X")
     kind.add_argument(
@@ -172,9 +165,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
-    def count(*names: str, default: int | None = None, help: str) -> None:
-        group.add_argument(*names, type=int, default=default, metavar="N", help=help)
-
+    count = partial(group.add_argument, type=int, metavar="N")
     count("--isl", default=1024, help="tokens of a prompt; default: 1024")
     count("--osl", default=1024, help="tokens of an answer; default: 1024")
     group.add_argument(

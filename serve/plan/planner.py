@@ -119,14 +119,19 @@ def _check_length(options: PlanOptions, trained: int) -> None:
         raise ValueError(f"--max-model-len must hold --isl + --osl, {needed} tokens; got {length}")
 
 
-def _memory(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Memory:
-    config = EngineConfig(
+def engine_config(options: PlanOptions, pair: AbstractPair) -> EngineConfig:
+    """Of the engine that is planned, but for its pools."""
+    return EngineConfig(
         num_speculative_tokens=options.num_speculative_tokens if pair.draft else 0,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
         page_size=options.page_size,
     )
+
+
+def _memory(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Memory:
     gpu, utilization = GPUS[options.gpu], options.gpu_memory_utilization
+    config = engine_config(options, pair)
     return plan_memory(pair.target, pair.draft, gpu, parallel, config, utilization)
 
 

@@ -13,6 +13,7 @@ from serve.plan.model.published_rows import Compared
 from serve.plan.model.rounds import Load
 from serve.plan.options import PlanOptions
 from serve.plan.planner import CapacityPlan
+from serve.text_table import text_table
 
 _TITLES: dict[Bound, str] = {
     "datasheet": "Datasheet limit: bytes and FLOP at datasheet rates, launches free",
@@ -36,9 +37,7 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
 
 def print_constants(console: Console) -> None:
     """What is assumed of each GPU, and from where."""
-    table = _table("Constants")
-    for heading in ("", *GPUS):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = text_table("Constants", ("", *GPUS), left=("",))
     gpus = GPUS.values()
     table.add_row("memory, GiB", *(f"{gpu.memory / GIB:.1f}" for gpu in gpus))
     table.add_row("HBM, TB/s", *(f"{gpu.bandwidth / 1e12:g}" for gpu in gpus))
@@ -62,7 +61,7 @@ def print_constants(console: Console) -> None:
 
 def _memory_table(memory: Memory, options: PlanOptions) -> Table:
     devices = options.parallel.devices
-    table = _table(f"Memory of each of {devices} x {memory.gpu}")
+    table = text_table(f"Memory of each of {devices} x {memory.gpu}")
     table.show_header = False
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify)
@@ -89,9 +88,8 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
 def _fits_table(plan: CapacityPlan) -> Table:
     options = plan.options
     length, dtype = options.max_model_len, options.kv_cache_dtype
-    table = _table(f"Least GPUs for {length:,} tokens")
-    for heading in ("", "GPUs", f"KV tokens, {dtype}"):
-        table.add_column(heading, justify="right" if heading else "left")
+    headings = ("", "GPUs", f"KV tokens, {dtype}")
+    table = text_table(f"Least GPUs for {length:,} tokens", headings, left=("",))
     found = {fit.gpu: fit for fit in plan.fits}
     for name in GPUS:
         fit = found.get(name)
@@ -101,9 +99,9 @@ def _fits_table(plan: CapacityPlan) -> Table:
 
 
 def _limits_table(limits: Iterable[Limit]) -> Table:
-    table = _table("What 32 bits hold (2^31), on each GPU, with pools as large as they can be")
-    for heading in ("", "count", "32 bits", "reached at tokens of KV", "the engine"):
-        table.add_column(heading, justify="left" if heading in ("", "the engine") else "right")
+    title = "What 32 bits hold (2^31), on each GPU, with pools as large as they can be"
+    headings = ("", "count", "32 bits", "reached at tokens of KV", "the engine")
+    table = text_table(title, headings, left=("", "the engine"))
     for limit in limits:
         most = f"{limit.most:,}" if limit.most else ""
         verdict = "too few" if limit.binds else "enough"
@@ -113,15 +111,13 @@ def _limits_table(limits: Iterable[Limit]) -> Table:
 
 def _loads_table(plan: CapacityPlan, bound: Bound) -> Table:
     options = plan.options
-    table = _table(_TITLES[bound])
     k = options.num_speculative_tokens
     headings = ["\nC", "\nfits", "experts\nread", "plain\nms", "tok/s\n/GPU"]
     if plan.memory.draft:
         headings += [f"k = {k}\ndraft ms", "verify\nms", "verify\n/ plain", "draft\nshare"]
         headings += ["break-\neven", "accept\nlength", "speed-\nup", "tok/s\n/GPU"]
         headings += ["best\nk", "speed-\nup", "tok/s\n/GPU"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    table = text_table(_TITLES[bound], headings)
     most = plan.memory.sequences(options.isl + options.osl, options.kv_cache_dtype)
     for load in plan.loads:
         if load.bound == bound:
@@ -167,11 +163,9 @@ def _notes(options: PlanOptions) -> list[str]:
 
 
 def _published_table(compared: Sequence[Compared]) -> Table:
-    table = _table(
-        "Published figures beside the two limits, ms of a step or round of all C sequences"
-    )
-    for heading in ("", "C", "k", "published", "ms", *BOUNDS, "ms / tuned"):
-        table.add_column(heading, justify="left" if heading in ("", "published") else "right")
+    title = "Published figures beside the two limits, ms of a step or round of all C sequences"
+    headings = ("", "C", "k", "published", "ms", *BOUNDS, "ms / tuned")
+    table = text_table(title, headings, left=("", "published"))
     sources = list(dict.fromkeys(row.setup.source for row in compared))
     seen = ""
     for row in compared:
@@ -195,7 +189,3 @@ def _gib(nbytes: int) -> str:
 
 def _whole(nbytes: int) -> str:
     return f"{nbytes:,} B in all"
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold")

@@ -10,7 +10,7 @@ import fastapi
 from fastapi import APIRouter, Response
 
 from eagle3_jax.engine import Logprob, Request
-from eagle3_jax.engine.logprobs import LogprobsOfToken
+from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
 from serve.asgi.sse import DONE, event
@@ -18,7 +18,7 @@ from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
 from serve.openai.answers.answer import respond
-from serve.openai.answers.logprobs import best, finite, token_text
+from serve.openai.answers.logprob_forms import best, finite, token_text
 from serve.openai.completions import prompt_ids
 from serve.openai.service import Service, TokenizerLike
 from serve.sglang.protocol import Asked, GenerateRequest
@@ -37,11 +37,10 @@ def generate_router(service: Service) -> APIRouter:
         planned = await tokenising(request, partial(_plan, service, body.asked))
         requests = await service.compile_grammars([one for _, one in planned])
         asked = [one for one, _ in planned]
-        stream = await service.engine.submit(requests)
         synthetic = synthetic_field(service.engine.stats)
         choices = Choices(requests, len(body.asked))
         answer = GenerateAnswer(body, asked, choices, service.tokenizer, synthetic)
-        return await respond(service, request, answer, stream, streamed=bool(body.stream))
+        return await respond(service, request, answer, streamed=bool(body.stream))
 
     return router
 
@@ -66,13 +65,10 @@ class GenerateAnswer:
     tokenizer: TokenizerLike
     synthetic: dict[str, float]
 
-    async def collect(self, stream: OutputStream) -> Response:
+    def whole(self) -> str:
         """An object, or a list of one for each choice of each prompt."""
-        async for _ in self.choices.follow(stream):
-            pass
         bodies = [self._body(state) for state in self.choices.states]
-        whole = bodies[0] if self.body.single else bodies
-        return Response(json.dumps(whole), media_type="application/json")
+        return json.dumps(bodies[0] if self.body.single else bodies)
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The same objects as they grow, then the end; `index` says which, where there are more."""
@@ -104,21 +100,22 @@ class GenerateAnswer:
 
     def _logprobs(self, state: ChoiceState, asked: Asked) -> dict[str, Any]:
         """Of each token [log-probability, id, text]; the first one of a prompt has null."""
-        if asked.top is None:
+        if (top := asked.sampling.logprobs) is None:
             return {}
-        output = self._places("output", state.token_ids, state.logprobs, asked.top)
+        output = self._places("output", state.token_ids, state.logprobs, top)
         start = (
             len(state.request.prompt_ids) if asked.logprob_start is None else asked.logprob_start
         )
         ids = state.request.prompt_ids[start:]
         entries: list[LogprobsOfToken | None] = list(state.prompt_logprobs[start:])
-        return output | self._places("input", ids, [None, *entries[1:]][: len(ids)], asked.top)
+        return output | self._places("input", ids, [None, *entries[1:]][: len(ids)], top)
 
     def _places(
         self, name: str, ids: Sequence[int], entries: Sequence[LogprobsOfToken | None], top: int
     ) -> dict[str, Any]:
         def row(token_id: int, entry: Logprob | None) -> list[Any]:
-            text = token_text(self.tokenizer, token_id) if self._tells_text else None
+            told = self.body.return_text_in_logprobs
+            text = token_text(self.tokenizer, token_id) if told else None
             return [None if entry is None else finite(entry), token_id, text]
 
         pairs = list(zip(ids, entries, strict=True))
@@ -130,10 +127,6 @@ class GenerateAnswer:
                 entry and [row(*one) for one in best(entry, top)] for _, entry in pairs
             ]
         return fields
-
-    @property
-    def _tells_text(self) -> bool:
-        return bool(self.body.return_text_in_logprobs)
 
 
 def finish_reason(state: ChoiceState) -> dict[str, Any] | None:

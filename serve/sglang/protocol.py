@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from serve.asgi.errors import invalid_option
-from serve.asgi.first_error import MOST_ENTRIES, FirstErrorOnly
+from serve.asgi.first_error import MOST_ENTRIES
 from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
-from serve.openai.unsupported import refuse_unsupported
+from serve.openai.unsupported import RefusesUnsupported
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "image_data": (None, []),
@@ -35,6 +35,8 @@ NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
 }
 
 
+EACH = ("rid", "cache_salt", "return_logprob", "top_logprobs_num", "logprob_start_len")
+"""What may be said of each prompt, besides its options."""
 Salt = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
@@ -42,17 +44,13 @@ Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 class GenerateSampling(GenerationRequest):
     """`sampling_params`: the options of completions, four of them under SGLang's names."""
 
+    neutral = NEUTRAL_SAMPLING
+
     max_tokens: int | None = Field(None, alias="max_new_tokens")
     min_tokens: int | None = Field(None, alias="min_new_tokens")
     seed: int | None = Field(None, alias="sampling_seed", ge=-(2**63), lt=2**63)
     include_stop_str_in_output: bool | None = Field(None, alias="no_stop_trim")
     logprobs: int | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, body: Any) -> Any:
-        refuse_unsupported(body, NEUTRAL_SAMPLING)
-        return body
 
     @property
     def num_logprobs(self) -> int | None:
@@ -61,13 +59,12 @@ class GenerateSampling(GenerationRequest):
 
 
 class Asked(NamedTuple):
-    """What is asked of one prompt. logprob_start: where those of the prompt begin, None for none of
-    it; top: how many of the best are given, None for no log-probabilities."""
+    """What is asked of one prompt. logprob_start: where log-probabilities of the prompt begin, None
+    for none of it."""
 
     prompt: str | list[int]
     sampling: GenerateSampling
     rid: str | None
-    top: int | None
     logprob_start: int | None
 
 
@@ -75,10 +72,11 @@ def _listed(value: Any) -> Any:
     return [{}] if value is None else value if isinstance(value, list) else [value]
 
 
-class GenerateRequest(FirstErrorOnly):
+class GenerateRequest(RefusesUnsupported):
     """One prompt, or a batch of them; what is no list holds for all of a batch."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    neutral = NEUTRAL
 
     text: str | list[str] | None = None
     input_ids: list[int] | list[list[int]] | None = None
@@ -96,12 +94,6 @@ class GenerateRequest(FirstErrorOnly):
     ) = None
     return_text_in_logprobs: bool | None = None
     stream: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, body: Any) -> Any:
-        refuse_unsupported(body, NEUTRAL)
-        return body
 
     @model_validator(mode="after")
     def _check_prompts(self) -> Self:
@@ -136,32 +128,16 @@ class GenerateRequest(FirstErrorOnly):
         count = len(prompts)
         samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)
         samplings = _each("sampling_params", samplings, count)
-        rids = _each("rid", self.rid, count)
-        salts = _each("cache_salt", self.cache_salt, count)
-        starts = _each("logprob_start_len", self.logprob_start_len, count)
-        tops = _each("top_logprobs_num", self.top_logprobs_num, count)
-        wanted = _each("return_logprob", self.return_logprob, count)
-        each = zip(prompts, samplings, rids, salts, wanted, tops, starts, strict=True)
-        return [_asked(*one) for one in each]
-
-
-def _asked(
-    prompt: str | list[int],
-    sampling: GenerateSampling,
-    rid: str | None,
-    salt: str | None,
-    wanted: bool | None,
-    top: int | None,
-    start: int | None,
-) -> Asked:
-    top = (top or 0) if wanted else None
-    start = None if top is None or start is None or start < 0 else start
-    update = {
-        "logprobs": top,
-        "prompt_logprobs": None if start is None else top,
-        "cache_salt": salt,
-    }
-    return Asked(prompt, sampling.model_copy(update=update), rid, top, start)
+        others = zip(*(_each(name, getattr(self, name), count) for name in EACH), strict=True)
+        found: list[Asked] = []
+        for prompt, sampling, said in zip(prompts, samplings, others, strict=True):
+            rid, salt, wanted, top, start = said
+            top = (top or 0) if wanted else None
+            start = None if top is None or start is None or start < 0 else start
+            counts = {"logprobs": top, "prompt_logprobs": None if start is None else top}
+            sampling = sampling.model_copy(update=counts | {"cache_salt": salt})
+            found.append(Asked(prompt, sampling, rid, start))
+        return found
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:

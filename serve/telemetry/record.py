@@ -10,6 +10,8 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.engine.choices import Choices
+
 REQUEST_ID = "x-request-id"
 FIT_FOR_LOGS = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
 
@@ -17,29 +19,12 @@ LONGEST = 200
 """Characters of a method or a path that are kept."""
 
 
-@dataclass(frozen=True)
-class Generated:
-    """What a request has generated, its prompts and choices together.
-
-    prompt_ids: the first prompt. finish_reasons: of each choice, "abort" where it was given up.
-    first_output: when it came, in seconds of the monotonic clock.
-    """
-
-    prompt_ids: Sequence[int]
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    accepted_tokens: int
-    finish_reasons: list[str]
-    first_output: float | None
-
-
 @dataclass
 class RequestRecord:
     """A request from its head to the last byte of its answer; times are in seconds.
 
-    count: reads what it has generated so far, once it generates; `generated` is what it says at the
-    end. status: 499 if the client went away before there was one.
+    generated: its choices, once it generates some. status: 499 if the client went away before there
+    was one.
     """
 
     request_id: str
@@ -47,8 +32,7 @@ class RequestRecord:
     path: str
     headers: Headers = field(repr=False)
     status: int = 499
-    count: Callable[[], Generated] | None = field(default=None, repr=False)
-    generated: Generated | None = None
+    generated: Choices | None = field(default=None, repr=False)
     began: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
     """The same on the wall's clock, in nanoseconds since 1970."""
@@ -71,11 +55,11 @@ class RequestRecord:
         }
         if (generated := self.generated) is None:
             return fields
-        first = self.time_to_first_token
+        first, counts = self.time_to_first_token, generated.counts
         return fields | {
-            "prompt_tokens": generated.prompt_tokens,
-            "cached_tokens": generated.cached_tokens,
-            "completion_tokens": generated.completion_tokens,
+            "prompt_tokens": counts.prompt,
+            "cached_tokens": counts.cached,
+            "completion_tokens": counts.completion,
             "accepted_tokens": generated.accepted_tokens,
             "finish_reason": ",".join(dict.fromkeys(generated.finish_reasons)),
             "ttft_s": None if first is None else round(first, 6),
@@ -95,11 +79,13 @@ class Recorded:
     """Makes the record of every request, gives it an id and hands it to the handlers at its end.
 
     The id is the client's X-Request-ID if that is fit for a log, else a new one; the answer has it.
+    stamp: other headers that every answer has.
     """
 
-    def __init__(self, app: ASGIApp, handlers: Sequence[RecordHandler]) -> None:
-        self._app = app
-        self._handlers = handlers
+    def __init__(
+        self, app: ASGIApp, handlers: Sequence[RecordHandler], stamp: Callable[[], dict[str, str]]
+    ) -> None:
+        self._app, self._handlers, self._stamp = app, handlers, stamp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
@@ -115,7 +101,7 @@ class Recorded:
         async def send_noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                MutableHeaders(scope=message).update({REQUEST_ID: request_id, **self._stamp()})
             await send(message)
 
         try:
@@ -125,6 +111,5 @@ class Recorded:
             raise
         finally:
             record.duration = time.monotonic() - record.began
-            record.generated = record.count and record.count()
             for handle in self._handlers:
                 handle(record)

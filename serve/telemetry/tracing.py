@@ -6,7 +6,8 @@ Its packages are the extra `otel`, imported only when asked for.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from serve.telemetry.record import Generated, RecordHandler, RequestRecord
+from serve.engine.choices import Choices
+from serve.telemetry.record import RecordHandler, RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -54,7 +55,7 @@ def spans(processor: "SpanProcessor", model_name: str) -> RecordHandler:
     return trace
 
 
-def _attributes(record: RequestRecord, generated: Generated, model_name: str) -> dict[str, Any]:
+def _attributes(record: RequestRecord, generated: Choices, model_name: str) -> dict[str, Any]:
     fields = record.fields()
     attributes = {
         "gen_ai.operation.name": OPERATIONS.get(record.path, "generate_content"),

@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from convert import load_target, load_tokenizer, save_hf
 from eagle3_jax.config import (
@@ -31,7 +32,6 @@ from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target import target_step
 from serve.demo import recipe
 from serve.demo.training_data import read_samples, sample_batches
-from serve.train.progress import progress_report
 
 BatchAt = Callable[[int], PackedBatch]
 COUNTED_BATCHES = 300
@@ -50,7 +50,9 @@ def train_target(options: argparse.Namespace) -> bool:
     params, done = _run(options, state, target_step(optimizer, graphdef), batch_at)
     if done:
         save_hf(nnx.merge(graphdef, params), options.output)
-        _write_generation_config(options.output, recipe.TARGET)
+        eos_ids, longest = list(recipe.TARGET.eos_token_ids), recipe.TARGET.max_position_embeddings
+        content = json.dumps({"eos_token_id": eos_ids, "max_length": longest}, indent=2)
+        (options.output / "generation_config.json").write_text(f"{content}\n")
     return done
 
 
@@ -101,12 +103,19 @@ def _run(
     """The loop with its progress and log; returns the parameters and whether it finished."""
     log_path = _checkpoint(options).with_name("log.jsonl")
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("a", buffering=1) as log, progress_report(options.steps) as show:
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with (
+        log_path.open("a", buffering=1) as log,
+        # A bar with the latest metrics; still on no terminal.
+        Progress(*columns, TextColumn("{task.description}")) as progress,
+    ):
+        task = progress.add_task("", total=options.steps)
 
         def report(number: int, metrics: dict[str, float]) -> None:
             entry = {"step": number, "time": time.strftime("%H:%M:%S"), **metrics}
             log.write(json.dumps(entry) + "\n")
-            show(number, metrics)
+            text = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+            progress.update(task, completed=number, description=text)
 
         outcome = train(
             state,
@@ -176,11 +185,3 @@ def _answer_counts(batch_at: BatchAt, vocab_size: int) -> np.ndarray:
         batch = batch_at(step)
         counts += np.bincount(batch.token_ids[batch.wanted > 0], minlength=vocab_size)
     return counts
-
-
-def _write_generation_config(directory: Path, config: KimiConfig) -> None:
-    content = {
-        "eos_token_id": list(config.eos_token_ids),
-        "max_length": config.max_position_embeddings,
-    }
-    (directory / "generation_config.json").write_text(json.dumps(content, indent=2) + "\n")

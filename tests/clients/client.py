@@ -32,7 +32,7 @@ class Client:
     """One client in one mode.
 
     environment: which of clients.environments it is installed in.
-    distribution: the package whose version is told; for a `version` of its own it is "".
+    distribution: the package whose version is reported; for a `version` of its own it is "".
     command: (server, empty directory for results) -> argv; it runs in that directory, and argv[0]
         is a program of the environment.
     read: what the result files in that directory say.

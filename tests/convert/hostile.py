@@ -1,4 +1,4 @@
-"""Hostile checkpoints: values and files made to break a reader, and the law that readers keep."""
+"""Hostile checkpoints: values and files made to break a reader, and the rule that readers keep."""
 
 import json
 import struct
@@ -29,7 +29,7 @@ def fuzz(examples: int) -> settings:
 
 
 def opens_or_says_why(directory: Path, opens: Callable[[Path], object]) -> str:
-    """The law: success, or one of two errors, in lines one can read, that names the files."""
+    """The rule: success, or one of two errors, in lines one can read, that names the files."""
     try:
         opens(directory)
     except (ValueError, FileNotFoundError) as error:

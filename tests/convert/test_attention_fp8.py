@@ -11,7 +11,7 @@ from oracle_files import ORACLES
 
 from convert import load_target
 from convert.quantize.decode import dequantize
-from convert.quantize.schemes.ptpc_fp8 import PtpcFp8
+from convert.quantize.schemes import scheme_of
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.moe import MoE
@@ -30,7 +30,7 @@ def is_attention(name: str) -> bool:
 def with_fp8_attention(tensors: Tensors) -> Tensors:
     result = dict(tensors)
     for name in filter(is_attention, tensors):
-        for part, array in PtpcFp8().encode(tensors[name]).items():
+        for part, array in scheme_of("ptpc_fp8").encode(tensors[name]).items():
             result[name.removesuffix("weight") + part] = array
     return result
 
@@ -38,7 +38,7 @@ def with_fp8_attention(tensors: Tensors) -> Tensors:
 def with_rounded_attention(tensors: Tensors) -> Tensors:
     """The same weights as floats."""
     return {
-        name: dequantize(PtpcFp8().encode(array)) if is_attention(name) else array
+        name: dequantize(scheme_of("ptpc_fp8").encode(array)) if is_attention(name) else array
         for name, array in tensors.items()
     }
 

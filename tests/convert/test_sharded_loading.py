@@ -23,7 +23,7 @@ from convert.files.safetensors_files import read_box
 from convert.fill import named_variables
 from convert.load import outline_target
 from convert.outline import Outline
-from convert.published import read_parameter
+from convert.published import form, read_parameter
 from eagle3_jax.mesh import make_mesh
 
 FOUR, BY_EXPERT = make_mesh(4), make_mesh(2, enable_expert_parallel=True)
@@ -59,7 +59,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(found.nbytes)
         return found
 
-    for module in (safetensors_files, read_parameter):
+    for module in (safetensors_files, read_parameter, form):
         monkeypatch.setattr(module, "read_box", counted)
     return sizes
 

@@ -10,8 +10,8 @@ import numpy as np
 from eagle3_jax.cache import KVPool, rows_and_scale
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
-from eagle3_jax.sampling.limits import MAX_STOP_IDS
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.widths import Widths
 from serve.bench.common.engine_programs import EnginePrograms
@@ -24,17 +24,8 @@ def one_row(
     temperature: float = 0.0, seed: int = 0, stop_ids: Sequence[int] = (), min_len: int = 0
 ) -> SamplingRows:
     """Sampling options [1] of one sequence."""
-    stops = np.full((1, MAX_STOP_IDS), -1, np.int32)
-    stops[0, : len(stop_ids)] = stop_ids
-    return SamplingRows(
-        temperature=jnp.array([temperature], jnp.float32),
-        top_p=jnp.ones(1, jnp.float32),
-        min_p=jnp.zeros(1, jnp.float32),
-        top_k=jnp.zeros(1, jnp.int32),
-        seed=jnp.array([[seed, 0]], jnp.uint32),
-        min_len=jnp.array([min_len], jnp.int32),
-        stop_ids=jnp.asarray(stops),
-    )
+    row = pack_sampling(SamplingParams(temperature=temperature), seed, min_len, stop_ids)
+    return jax.tree.map(jnp.asarray, row)
 
 
 class Lab(EnginePrograms):

@@ -1,8 +1,8 @@
 """A stand-in for the runner: programs become Python on tokens, and every cache row is checked.
 
-A "model" here is a law: the next token is a hash of seed and history. A cache row remembers the
-history it was written for, so that a page with two owners, a lost page or a wrong table shows as
-soon as the row is read. A draft's row at i remembers the history up to i+1, or that a draft step
+A "model" here is a function: the next token is a hash of seed and history. A cache row remembers
+the history it was written for, so that a page with two owners, a lost page or a wrong table shows
+as soon as the row is read. A draft's row at i remembers the history up to i+1, or that a draft step
 made it up. Programs run at dispatch; reports are read when the engine reads them.
 """
 
@@ -26,7 +26,7 @@ from eagle3_jax.engine.text import Tokenizer
 VOCAB = 17
 
 
-def law(history: Rows[int], seed: int, barred: Rows[int] = ()) -> int:
+def next_token(history: Rows[int], seed: int, barred: Rows[int] = ()) -> int:
     """The token after `history`: half of them follow a short cycle, so that texts repeat."""
     bits = zlib.crc32(np.asarray([seed, *history], np.int64).tobytes())
     token = (history[-1] + 1) % VOCAB if bits & 1 else (bits >> 1) % VOCAB
@@ -46,7 +46,7 @@ class Slot:
     def choose(self, history: list[int]) -> int:
         request = self.sequence.request
         early = len(history) < len(request.prompt_ids) + request.sampling.min_tokens
-        return law(history, self.sequence.seed, self.sequence.stop_ids if early else ())
+        return next_token(history, self.sequence.seed, self.sequence.stop_ids if early else ())
 
     def commit(self, token: int) -> None:
         self.tokens.append(token)
@@ -106,7 +106,7 @@ class SimulatedRunner:
         return report
 
     def agreeing(self, slot: Slot) -> int:
-        """How many drafts the target would have chosen too: a law of the history as well."""
+        """How many drafts the target would have chosen too: a function of the history as well."""
         return zlib.crc32(repr(slot.tokens).encode()) % (self.drafts + 1)
 
     def _advance(self, sequence: Sequence, drafts: int) -> RowReport:
@@ -199,7 +199,7 @@ def plain_answer(
     while True:
         early = len(answer) < sampling.min_tokens
         history = [*request.prompt_ids, *answer]
-        token = law(history, seed, sorted(stops) if early else ())
+        token = next_token(history, seed, sorted(stops) if early else ())
         answer.append(token)
         if token in stops:
             shown = answer if sampling.include_stop_str_in_output else answer[:-1]

@@ -43,13 +43,13 @@ def test_tokens_and_accepted_counts_are_those_of_eagles_own_loop(
     answers = generate(golden_target, draft, prompts, sampling, num_speculative_tokens=k)
     for transcript, answer in zip(clear, answers, strict=True):
         first = transcript["steps"][0]["candidates"][0][0]
-        told = [first]
+        expected = [first]
         for step in transcript["steps"]:
-            told += [*step["candidates"][step["best"]][1 : step["accepted"] + 1], step["next"]]
-        assert answer.token_ids == told
+            expected += [*step["candidates"][step["best"]][1 : step["accepted"] + 1], step["next"]]
+        assert answer.token_ids == expected
         accepted = [step["accepted"] for step in transcript["steps"]]
         assert answer.accepted[: len(accepted) - 2] == accepted[:-2]
-        assert sum(a + 1 for a in answer.accepted) + 1 == len(told)
+        assert sum(a + 1 for a in answer.accepted) + 1 == len(expected)
 
 
 def test_siblings_use_the_seeds_that_follow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -6,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling_rows import sampling_rows
 
-from eagle3_jax.sampling.limits import MAX_STOP_IDS
-from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import gumbel, process_logits, sample
 
 SAMPLE = jax.jit(sample)
@@ -17,28 +15,13 @@ GUMBEL = jax.jit(gumbel)
 IDS = jnp.arange(1024)
 
 
-def options(batch: int, stop_ids: Sequence[int] = (), **fields: Any) -> SamplingRows:
-    """Rows of one value each or of an array [batch]; all filters off unless named."""
-    stops = np.full((batch, MAX_STOP_IDS), -1, np.int32)
-    stops[:, : len(stop_ids)] = stop_ids
-    seed = np.asarray(fields.get("seed", np.arange(2 * batch).reshape(batch, 2)), np.uint32)
-
-    def row(name: str, default: float, dtype: type) -> jax.Array:
-        return jnp.asarray(np.broadcast_to(np.asarray(fields.get(name, default), dtype), (batch,)))
-
-    return SamplingRows(
-        temperature=row("temperature", 1.0, np.float32),
-        top_p=row("top_p", 1.0, np.float32),
-        min_p=row("min_p", 0.0, np.float32),
-        top_k=row("top_k", 0, np.int32),
-        min_len=row("min_len", 0, np.int32),
-        seed=jnp.asarray(np.broadcast_to(seed, (batch, 2))),
-        stop_ids=jnp.asarray(stops),
-    )
-
-
-def law(
-    logits: NDArray[Any], temperature: float, top_p: float, top_k: int, min_p: float
+def distribution(
+    logits: NDArray[Any],
+    temperature: float,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    typical_p: float = 1.0,
 ) -> NDArray[np.float64]:
     """The exact distribution by sorting, in float64; candidates tied with the last kept stay."""
     scaled = logits.astype(np.float64) / temperature
@@ -50,6 +33,13 @@ def law(
     if top_p < 1:
         ordered = np.sort(probs)[::-1]
         probs[probs < ordered[np.searchsorted(np.cumsum(ordered), top_p - 1e-12)]] = 0
+        probs /= probs.sum()
+    if typical_p < 1:
+        surprisal = -np.log(np.maximum(probs, 1e-300))
+        distance = np.where(probs > 0, np.abs(surprisal - probs @ surprisal), np.inf)
+        order = np.argsort(distance)
+        last = np.searchsorted(np.cumsum(probs[order]), typical_p - 1e-12)
+        probs[distance > distance[order[last]] + 1e-12] = 0
     return probs / probs.sum()
 
 
@@ -60,17 +50,21 @@ SETTINGS = [
     {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "min_p": 0.0},
     {"temperature": 1.3, "top_p": 0.7, "top_k": 7, "min_p": 0.02},
     {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.2},
+    {"temperature": 1.0, "typical_p": 0.4},
+    {"temperature": 0.7, "typical_p": 0.8, "top_p": 0.9, "min_p": 0.01},
 ]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_sampled_frequencies_pass_a_chi_square_against_the_exact_law(setting: dict[str, Any]):
+def test_sampled_frequencies_pass_a_chi_square_against_the_exact_distribution(
+    setting: dict[str, Any],
+):
     draws, vocab = 40_000, 16
     logits = np.random.default_rng(3).normal(size=vocab).astype(np.float32) * 0.8
-    probs = law(logits, **setting)
+    probs = distribution(logits, **setting)
     tiled = jnp.broadcast_to(jnp.asarray(logits), (4, draws // 4, vocab))
     positions = jnp.broadcast_to(jnp.arange(draws // 4, dtype=jnp.int32), (4, draws // 4))
-    tokens = np.asarray(SAMPLE(tiled, positions, options(4, **setting)))
+    tokens = np.asarray(SAMPLE(tiled, positions, sampling_rows(4, **setting)))
     counts = np.bincount(tokens.ravel(), minlength=vocab)
     kept = probs > 0
     assert counts[~kept].sum() == 0
@@ -95,12 +89,15 @@ def test_kept_sets_equal_those_of_a_sort(vocab: int, tied: bool):
         "top_p": rng.choice([0.05, 0.5, 0.9, 0.99, 1.0], batch),
         "top_k": rng.choice([0, 1, 2, 10, vocab, vocab + 5], batch),
         "min_p": rng.choice([0.0, 0.01, 0.3, 0.999, 1.0], batch),
+        "typical_p": rng.choice([0.1, 0.5, 0.95, 1.0, 1.0], batch),
     }
     positions = jnp.zeros((batch, 1), jnp.int32)
-    scores = np.asarray(PROCESS(jnp.asarray(logits), positions, options(batch, (), **fields)))[:, 0]
+    scores = np.asarray(
+        PROCESS(jnp.asarray(logits), positions, sampling_rows(batch, (), **fields))
+    )[:, 0]
     for i in range(batch):
-        expected = law(
-            logits[i, 0], *(fields[n][i] for n in ("temperature", "top_p", "top_k", "min_p"))
+        expected = distribution(
+            logits[i, 0], **{name: values[i] for name, values in fields.items()}
         )
         np.testing.assert_array_equal(np.isfinite(scores[i]), expected > 0)
         np.testing.assert_allclose(np.exp(scores[i]) / np.exp(scores[i]).sum(), expected, atol=1e-6)
@@ -108,23 +105,32 @@ def test_kept_sets_equal_those_of_a_sort(vocab: int, tied: bool):
 
 def test_even_the_smallest_top_p_keeps_the_best_and_its_equals():
     logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
-    scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), options(1, top_p=1e-30))
+    scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), sampling_rows(1, top_p=1e-30))
     np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_even_the_largest_min_p_keeps_the_best_and_its_equals(temperature: float):
     logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
-    rows = options(1, min_p=1.0, temperature=temperature)
+    rows = sampling_rows(1, min_p=1.0, temperature=temperature)
     scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), rows)
     np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
+
+
+@pytest.mark.parametrize("typical_p", [1e-30, 0.05, 0.5])
+def test_typical_p_may_bar_the_best_of_sampled_rows_and_nothing_of_greedy_ones(typical_p: float):
+    logits = jnp.asarray([[[4.0, *np.linspace(2.0, 1.0, 60)]]] * 2)
+    rows = sampling_rows(2, typical_p=typical_p, temperature=[1.0, 0.0])
+    kept = np.isfinite(np.asarray(PROCESS(logits, jnp.zeros((2, 1), jnp.int32), rows)))[:, 0]
+    assert kept[0].any() and not kept[0, 0]
+    assert kept[1].all()
 
 
 def test_temperature_zero_takes_the_largest_logit_and_the_lowest_id_of_equals():
     rng = np.random.default_rng(0)
     logits = rng.integers(-3, 4, size=(3, 5, 40)).astype(np.float32)
     positions = jnp.arange(15, dtype=jnp.int32).reshape(3, 5)
-    filters = options(3, temperature=0.0, top_p=0.3, top_k=2, min_p=0.1)
+    filters = sampling_rows(3, temperature=0.0, top_p=0.3, top_k=2, min_p=0.1)
     tokens = SAMPLE(jnp.asarray(logits), positions, filters)
     np.testing.assert_array_equal(tokens, logits.argmax(-1))
 
@@ -132,7 +138,7 @@ def test_temperature_zero_takes_the_largest_logit_and_the_lowest_id_of_equals():
 def test_greedy_and_sampled_rows_share_a_batch():
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 400, 30)).astype(np.float32))
     positions = jnp.broadcast_to(jnp.arange(400, dtype=jnp.int32), (2, 400))
-    tokens = np.asarray(SAMPLE(logits, positions, options(2, temperature=[0.0, 1.0])))
+    tokens = np.asarray(SAMPLE(logits, positions, sampling_rows(2, temperature=[0.0, 1.0])))
     best = np.asarray(logits).argmax(-1)
     np.testing.assert_array_equal(tokens[0], best[0])
     assert 0.02 < (tokens[1] == best[1]).mean() < 0.5
@@ -142,10 +148,12 @@ def test_stop_ids_cannot_be_sampled_before_min_len_and_can_from_there():
     logits = np.zeros((1, 6, 10), np.float32)
     logits[..., [2, 7]] = 20.0
     positions = jnp.arange(6, dtype=jnp.int32)[None]
-    tokens = np.asarray(SAMPLE(jnp.asarray(logits), positions, options(1, (2, 7), min_len=4)))[0]
+    tokens = np.asarray(
+        SAMPLE(jnp.asarray(logits), positions, sampling_rows(1, (2, 7), min_len=4))
+    )[0]
     assert not np.isin(tokens[:4], [2, 7]).any()
     assert np.isin(tokens[4:], [2, 7]).all()
-    greedy = options(1, (2, 7), min_len=4, temperature=0.0)
+    greedy = sampling_rows(1, (2, 7), min_len=4, temperature=0.0)
     np.testing.assert_array_equal(
         SAMPLE(jnp.asarray(logits), positions, greedy)[0], [0, 0, 0, 0, 2, 2]
     )
@@ -159,7 +167,7 @@ def test_a_reduced_vocabulary_sees_the_noise_and_the_stop_ids_of_the_full_one():
     reduced = np.random.default_rng(5).normal(size=(1, 7, 6)).astype(np.float32)
     logits = np.full((1, 7, 20), -np.inf, np.float32)
     logits[..., np.asarray(ids)] = reduced
-    rows = options(1, (4, 9), min_len=3, seed=[[3, 4]], top_k=3, top_p=0.9)
+    rows = sampling_rows(1, (4, 9), min_len=3, seed=[[3, 4]], top_k=3, top_p=0.9)
     np.testing.assert_array_equal(
         SAMPLE(jnp.asarray(reduced), positions, rows, ids),
         SAMPLE(jnp.asarray(logits), positions, rows),
@@ -170,7 +178,9 @@ def test_a_token_depends_on_its_own_row_only():
     rng = np.random.default_rng(8)
     logits = jnp.asarray(rng.normal(size=(4, 3, 100)).astype(np.float32) * 2)
     positions = jnp.asarray(rng.integers(0, 99, (4, 3)), jnp.int32)
-    rows = options(4, top_p=[0.5, 0.9, 1, 0.7], top_k=[3, 0, 9, 50], temperature=[1, 2, 0, 0.5])
+    rows = sampling_rows(
+        4, top_p=[0.5, 0.9, 1, 0.7], top_k=[3, 0, 9, 50], temperature=[1, 2, 0, 0.5]
+    )
     whole = np.asarray(SAMPLE(logits, positions, rows))
     for b, j in np.ndindex(4, 3):
         alone = jax.tree.map(lambda leaf, b=b: leaf[b : b + 1], rows)
@@ -181,7 +191,7 @@ def test_a_token_depends_on_its_own_row_only():
 def uniforms(
     seeds: NDArray[Any], first_position: int = 0, first_id: int = 0
 ) -> NDArray[np.float64]:
-    """Noise [seeds, 64 positions, 1024 ids] mapped back to uniforms by the Gumbel law."""
+    """Noise [seeds, 64 positions, 1024 ids] mapped back to uniforms by the Gumbel distribution."""
     positions = jnp.broadcast_to(first_position + jnp.arange(64), (len(seeds), 64))
     values = GUMBEL(jnp.asarray(seeds, jnp.uint32)[:, None], positions, first_id + IDS)
     return np.exp(-np.exp(-np.asarray(values, np.float64)))

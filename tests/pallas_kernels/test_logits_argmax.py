@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling_rows import sampling_rows
 from test_fp8_matmul import rows
 from test_quantized import random_array
 
-from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import NO_CANDIDATE as SAMPLER_NO_CANDIDATE
 from eagle3_jax.sampling.sampler import NOT_FINITE as SAMPLER_NOT_FINITE
 from eagle3_jax.sampling.sampler import sample
@@ -90,15 +90,7 @@ def test_it_is_the_samplers_choice() -> None:
     """Same noise, same filters: only a tie within rounding could differ."""
     x, chosen = rows(ROWS, HIDDEN), options(0.05, 0)
     logits = jnp.asarray(x) @ head()
-    sampling = SamplingRows(
-        temperature=chosen.temperature,
-        top_p=jnp.ones(ROWS),
-        min_p=jnp.full(ROWS, 0.05),
-        top_k=jnp.zeros(ROWS, jnp.int32),
-        seed=chosen.seed,
-        min_len=jnp.zeros(ROWS, jnp.int32),
-        stop_ids=jnp.full((ROWS, 8), -1),
-    )
+    sampling = sampling_rows(ROWS, temperature=chosen.temperature, seed=chosen.seed, min_p=0.05)
     expected = jax.jit(sample)(logits[:, None], chosen.positions[:, None], sampling)[:, 0]
     np.testing.assert_array_equal(run(x, head(), chosen)[1], expected)
     assert (SAMPLER_NOT_FINITE, SAMPLER_NO_CANDIDATE) == (NOT_FINITE, NO_CANDIDATE)

@@ -38,10 +38,10 @@ def replaces_from_p(
     return result._replace(token_ids=jnp.where(kept, result.token_ids, drawn))
 
 
-def laws_in_another_order(
+def distributions_in_another_order(
     logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None
 ) -> VerifyResult:
-    """Holds each draft against the law of the draft before it."""
+    """Holds each draft against the distribution of the draft before it."""
     assert drafts.probs is not None
     return verify_by_rejection(
         logits, drafts._replace(probs=jnp.roll(drafts.probs, 1, axis=1)), rows, axis
@@ -51,17 +51,22 @@ def laws_in_another_order(
 def never_subtracts_beyond_the_draft(
     logits: jax.Array, drafts: Drafts, rows: SlotRows, axis: Axis = None
 ) -> VerifyResult:
-    """Takes q for the target's own law: whatever was drafted is accepted."""
+    """Takes q for the target's own distribution: whatever was drafted is accepted."""
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
     scores = process_logits(logits, positions, rows.options)
-    law = probabilities(scores, rows.options.temperature)[:, :-1]
-    return verify_by_rejection(logits, drafts._replace(probs=law), rows, axis)
+    distribution = probabilities(scores, rows.options.temperature)[:, :-1]
+    return verify_by_rejection(logits, drafts._replace(probs=distribution), rows, axis)
 
 
-BROKEN = (one_more, replaces_from_p, laws_in_another_order, never_subtracts_beyond_the_draft)
+BROKEN = (
+    one_more,
+    replaces_from_p,
+    distributions_in_another_order,
+    never_subtracts_beyond_the_draft,
+)
 
 
-def law_without_options(
+def distribution_without_options(
     logits: jax.Array,
     positions: jax.Array,
     options: SamplingRows,
@@ -69,7 +74,7 @@ def law_without_options(
     vocab_size: int,
     *axes: Axis,
 ) -> tuple[jax.Array, jax.Array]:
-    """Draws with the request's options and reports the law without them."""
+    """Draws with the request's options and reports the distribution without them."""
     tokens, _ = draw_with_probs(logits, positions, options, target_ids, vocab_size, *axes)
     zeros = jnp.zeros_like(options.top_p)
     bare = replace(options, top_k=jnp.zeros_like(options.top_k), top_p=zeros + 1, min_p=zeros)

@@ -1,7 +1,7 @@
 """A noise space small enough to walk through: each id has one of a few Gumbel quantiles.
 
 A whole outcome is a number in base `levels`, one digit for each position and id. All outcomes
-together are every noise there is, equally likely, so that laws become counts.
+together are every noise there is, equally likely, so that distributions become counts.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from jaxtyping import Array
 
 @dataclass(frozen=True)
 class IdealNoise:
-    """levels: quantiles of the Gumbel law that an id may have. positions: how many have noise."""
+    """levels: quantiles of the Gumbel distribution that an id may have. positions: how many have
+    noise."""
 
     levels: int
     vocab: int
@@ -49,7 +50,7 @@ class IdealNoise:
 
         return gumbel
 
-    def counted_law(self, scores: np.ndarray) -> np.ndarray:
+    def counted_distribution(self, scores: np.ndarray) -> np.ndarray:
         """How many of one position's outcomes choose each id, by walking through them."""
         counts = np.zeros(self.vocab, np.int64)
         for noise in product(self.quantiles, repeat=self.vocab):

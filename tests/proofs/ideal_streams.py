@@ -1,8 +1,8 @@
 """Streams of noise small enough to walk through: one of a few equal parts of [0, 1) at each use.
 
-A whole outcome is a number in base `levels`, with a digit for each stream and position. Laws whose
-probabilities are thirds have exact counts over six levels: every ratio and every residual of two
-such laws has a denominator that divides six.
+A whole outcome is a number in base `levels`, with a digit for each stream and position.
+Distributions whose probabilities are thirds have exact counts over six levels: every ratio and
+every residual of two such distributions has a denominator that divides six.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class IdealStreams:
         axis: Axis = None,
     ) -> Array:
         """Stands in for eagle3_jax.sampling.sampler.draw: the id that a part of [0, 1) falls on."""
-        assert axis is None, "laws are whole here"
+        assert axis is None, "distributions are whole here"
         weights = jnp.exp(scores - scores.max(-1, keepdims=True))
         best = jnp.arange(scores.shape[-1]) == scores.argmax(-1)[..., None]
         weights = jnp.where(options.temperature[:, None, None] > 0, weights, best)

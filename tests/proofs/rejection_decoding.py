@@ -13,7 +13,7 @@ from tree_model import TreeModel
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 
-DrawWithLaw = Callable[..., tuple[jax.Array, jax.Array]]
+DrawWithProbs = Callable[..., tuple[jax.Array, jax.Array]]
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,30 @@ class RejectionDrafter:
     k: int
     target_ids: tuple[int, ...] | None = None
     lost: tuple[int, ...] = ()
-    draw: DrawWithLaw = draw_with_probs
+    draw: DrawWithProbs = draw_with_probs
 
     @cached_property
-    def _draw(self) -> DrawWithLaw:
+    def _draw(self) -> DrawWithProbs:
         """Compiled here, as it is now."""
         return jax.jit(lambda *inputs: self.draw(*inputs, vocab_size=self.model.vocab))
 
     def __call__(self, histories: np.ndarray, lengths: np.ndarray) -> Drafts:
-        """Drafts behind each history, each with the law it was drawn from."""
-        history, rows, laws = np.pad(histories, ((0, 0), (0, self.k))), np.arange(len(lengths)), []
+        """Drafts behind each history, each with the distribution it was drawn from."""
+        history, rows, distributions = (
+            np.pad(histories, ((0, 0), (0, self.k))),
+            np.arange(len(lengths)),
+            [],
+        )
         ids = None if self.target_ids is None else jnp.asarray(self.target_ids)
         for step in range(self.k):
             logits = self.model.logits(history, lengths + step)
             last = history[rows, np.maximum(lengths + step - 1, 0)]
             logits[np.isin(last, self.lost) & (lengths + step > 0)] = np.nan
             positions = jnp.asarray(len(PROMPT) + lengths + step)[:, None]
-            drawn, law = self._draw(jnp.asarray(logits)[:, None], positions, self.options, ids)
+            drawn, distribution = self._draw(
+                jnp.asarray(logits)[:, None], positions, self.options, ids
+            )
             history[rows, lengths + step] = np.maximum(np.asarray(drawn)[:, 0], 0)
-            laws.append(law[:, 0])
+            distributions.append(distribution[:, 0])
         drafted = [history[rows, lengths + step] for step in range(self.k)]
-        return Drafts(jnp.asarray(np.stack(drafted, axis=1)), jnp.stack(laws, axis=1))
+        return Drafts(jnp.asarray(np.stack(drafted, axis=1)), jnp.stack(distributions, axis=1))

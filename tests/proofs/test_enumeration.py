@@ -1,4 +1,4 @@
-"""Proof (a): on tiny vocabularies, every draft and every noise: the output law is the target's.
+"""Proof (a): over every draft and noise of tiny vocabularies, outputs follow the target.
 
 Coupled sampling reduces to one statement: what verify commits is what plain decoding commits,
 whatever was drafted. It is checked for all draft strings. Then whole generations are counted over
@@ -39,8 +39,8 @@ COUNTED = (
     SamplingParams(temperature=0.6),
     SamplingParams(temperature=1.3, top_k=2),
 )
-LAW_BREAKING = tuple(f for f in BROKEN if f is not one_position_late)
-"""Noise of another position is still noise: the law stands, the tokens don't."""
+CHANGING_THE_DISTRIBUTION = tuple(f for f in BROKEN if f is not one_position_late)
+"""Noise of another position is still noise: the distribution stands, the tokens don't."""
 
 
 def check_every_draft(verify: Verify, k: int, seeds: int) -> None:
@@ -64,7 +64,7 @@ def check_every_draft(verify: Verify, k: int, seeds: int) -> None:
 
 
 def check_counts(verify: Verify, k: int, options: SamplingParams, noise: IdealNoise) -> None:
-    """Over all noise, every answer comes as often as the target's law says, exactly.
+    """Over all noise, every answer comes as often as the target's distribution says, exactly.
 
     The draft is a model of its own with the same noise: some outcomes accept, some reject.
     """
@@ -75,29 +75,29 @@ def check_counts(verify: Verify, k: int, options: SamplingParams, noise: IdealNo
         verify, lambda histories, lengths: drafting.drafts(histories, lengths, k), LENGTH, k
     )
     counts = dict(strings_of(tokens, SMALL))
-    assert counts == law_of_answers(target, options, noise)
+    assert counts == distribution_of_answers(target, options, noise)
     assert sum(counts.values()) == len(noise.outcomes)
     assert len(np.unique(paths, axis=0)) > 1, "a single accept path was taken"
 
 
-def law_of_answers(
+def distribution_of_answers(
     target: TreeModel, options: SamplingParams, noise: IdealNoise
 ) -> dict[tuple[int, ...], int]:
     """Outcomes of each answer: the noise of positions is independent, so counts multiply."""
-    law: dict[tuple[int, ...], int] = {(): 1}
+    distribution: dict[tuple[int, ...], int] = {(): 1}
     for length in range(LENGTH):
         longer: dict[tuple[int, ...], int] = {}
-        for history, count in law.items():
+        for history, count in distribution.items():
             logits = target.logits(np.array([history], int).reshape(1, -1), np.array([length]))[0]
-            counts = noise.counted_law(scores(logits, options))
+            counts = noise.counted_distribution(scores(logits, options))
             for token in np.flatnonzero(counts):
                 longer[*history, int(token)] = count * int(counts[token])
-        law = longer
-    return law
+        distribution = longer
+    return distribution
 
 
 def scores(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
-    """Scaled logits, without what top-k bars: all that these counted laws use."""
+    """Scaled logits, without what top-k bars: all that these counted distributions use."""
     scaled = logits / np.float32(options.temperature)
     barred = options.top_k and scaled < np.sort(scaled)[-options.top_k]
     return np.where(barred, -np.inf, scaled)
@@ -117,7 +117,7 @@ def test_whatever_is_drafted_the_plain_tokens_are_committed(k: int, long: bool) 
 
 
 @pytest.mark.parametrize(("k", "options"), [*enumerate(COUNTED, 1)], ids=["plain", "cold", "top-k"])
-def test_over_all_noise_and_accept_paths_the_law_is_the_targets(
+def test_over_all_noise_and_accept_paths_the_distribution_is_the_targets(
     k: int, options: SamplingParams, noise: IdealNoise
 ) -> None:
     check_counts(verify, k, options, noise)
@@ -129,7 +129,7 @@ def test_the_proof_over_drafts_notices(wrong: Verify) -> None:
         check_every_draft(wrong, 2, seeds=16)
 
 
-@pytest.mark.parametrize("wrong", LAW_BREAKING, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("wrong", CHANGING_THE_DISTRIBUTION, ids=lambda f: f.__name__)
 def test_the_proof_over_noise_notices(wrong: Verify, noise: IdealNoise) -> None:
     with pytest.raises(AssertionError, match="=="):
         check_counts(wrong, 2, COUNTED[0], noise)

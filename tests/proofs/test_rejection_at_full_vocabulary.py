@@ -1,4 +1,4 @@
-"""Proof (b) for rejection sampling: what is committed at 163,840 ids has the target's law."""
+"""Proof (b) for rejection sampling: what is committed at 163,840 ids follows the target."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from broken_rejection import never_subtracts_beyond_the_draft
-from exact_law import check_draws
+from exact_distribution import check_draws
 from slot_rows import decoding_rows, option_rows
-from test_law_at_full_vocabulary import VOCAB, logits_of_a_model
+from test_distribution_at_full_vocabulary import VOCAB, logits_of_a_model
 
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows
@@ -53,12 +53,14 @@ def committed_tokens(verify: Callable, setting: SamplingParams, draws: int) -> n
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=["plain", "filtered"])
-def test_committed_tokens_follow_the_targets_law(setting: SamplingParams, long: bool) -> None:
+def test_committed_tokens_follow_the_targets_distribution(
+    setting: SamplingParams, long: bool
+) -> None:
     draws = committed_tokens(verify_by_rejection, setting, 4000 if long else 160)
     check_draws(draws, logits_of_a_model(), setting)
 
 
-def test_the_proof_notices_tokens_of_the_drafts_law() -> None:
+def test_the_proof_notices_tokens_of_the_drafts_distribution() -> None:
     draws = committed_tokens(never_subtracts_beyond_the_draft, SETTINGS[0], 160)
-    with pytest.raises(AssertionError, match="law"):
+    with pytest.raises(AssertionError, match="distribution"):
         check_draws(draws, logits_of_a_model(), SETTINGS[0])

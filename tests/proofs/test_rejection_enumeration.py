@@ -1,8 +1,8 @@
-"""Proof (a) for rejection sampling: over all noise and accept paths, the law is the target's.
+"""Proof (a) for rejection sampling: over all noise and accept paths, outputs follow the target.
 
 Whole generations are counted over every outcome of four streams of noise: what the draft draws,
-whether it is accepted, what replaces it, and the bonus token. Laws are thirds, so the counts are
-integers and must be the target's to the unit.
+whether it is accepted, what replaces it, and the bonus token. Distributions are thirds, so the
+counts are integers and must be the target's to the unit.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from itertools import product
 import ideal_streams
 import numpy as np
 import pytest
-from broken_rejection import BROKEN, law_without_options, shared
-from exact_law import exact_law
+from broken_rejection import BROKEN, distribution_without_options, shared
+from exact_distribution import exact_distribution
 from ideal_streams import DIGITS, IdealStreams
-from rejection_decoding import DrawWithLaw, RejectionDrafter
+from rejection_decoding import DrawWithProbs, RejectionDrafter
 from slot_rows import option_rows
 from tree_decoding import PROMPT, Decoder, Verify, strings_of, with_seeds
 from tree_model import ThirdsModel
@@ -67,9 +67,9 @@ def check_counts(
     case: Case,
     models: Sequence[int],
     verify: Verify = verify_by_rejection,
-    draw: DrawWithLaw = draw_with_probs,
+    draw: DrawWithProbs = draw_with_probs,
 ) -> None:
-    """Over all noise, every answer comes as often as the target's law says, exactly."""
+    """Over all noise, every answer comes as often as the target's distribution says, exactly."""
     rows = with_seeds(option_rows([case.options], PROMPT), streams.outcomes)
     paths = []
     for seed in models:
@@ -78,36 +78,38 @@ def check_counts(
         model = ThirdsModel(VOCAB, LENGTH + case.k, seed=2 * seed + 1, columns=columns)
         drafter = RejectionDrafter(model, rows, case.k, case.target_ids, case.lost, draw)
         tokens, path = Decoder(target, rows).rounds(verify, drafter, LENGTH, case.k)
-        law = law_of_answers(target, case.options, outcomes=len(tokens))
-        assert dict(strings_of(tokens, VOCAB)) == law
+        distribution = distribution_of_answers(target, case.options, outcomes=len(tokens))
+        assert dict(strings_of(tokens, VOCAB)) == distribution
         paths.extend(map(tuple, path))
     assert len(set(paths)) > 1, "a single accept path was taken"
 
 
-def law_of_answers(
+def distribution_of_answers(
     target: ThirdsModel, options: SamplingParams, outcomes: int
 ) -> dict[tuple[int, ...], int]:
-    """Outcomes of each answer under the target's exact law."""
-    law = {}
+    """Outcomes of each answer under the target's exact distribution."""
+    distribution = {}
     for answer in product(range(VOCAB), repeat=LENGTH):
         share = 1.0
         for length, token in enumerate(answer):
             logits = target.logits(np.array([answer]), np.array([length]))[0]
-            share *= law_of_token(logits, options)[token]
-        assert abs(share * outcomes - round(share * outcomes)) < 0.01, "the law has no exact count"
+            share *= distribution_of_token(logits, options)[token]
+        assert abs(share * outcomes - round(share * outcomes)) < 0.01, (
+            "the distribution has no exact count"
+        )
         if share > 0:
-            law[answer] = round(share * outcomes)
-    return law
+            distribution[answer] = round(share * outcomes)
+    return distribution
 
 
-def law_of_token(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
+def distribution_of_token(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
     if options.temperature == 0:
         return np.eye(VOCAB)[np.argmax(logits)]
-    return exact_law(logits, options)
+    return exact_distribution(logits, options)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_over_all_noise_and_accept_paths_rejection_has_the_targets_law(
+def test_over_all_noise_and_accept_paths_rejection_has_the_targets_distribution(
     case: Case, streams: IdealStreams, long: bool
 ) -> None:
     check_counts(streams, case, range(40) if long else case.models)
@@ -119,9 +121,9 @@ def test_the_proof_of_rejection_notices(wrong: Verify, streams: IdealStreams) ->
         check_counts(streams, CASES["two drafts"], MODELS, verify=wrong)
 
 
-def test_the_proof_notices_a_law_without_the_options(streams: IdealStreams) -> None:
+def test_the_proof_notices_probabilities_without_the_options(streams: IdealStreams) -> None:
     with pytest.raises(AssertionError, match="=="):
-        check_counts(streams, CASES["top-k"], MODELS, draw=law_without_options)
+        check_counts(streams, CASES["top-k"], MODELS, draw=distribution_without_options)
 
 
 @pytest.mark.parametrize("stream", [Stream.ACCEPT, Stream.RESIDUAL])

@@ -1,8 +1,8 @@
 """Proofs (a) and (b) for options that look at token ids: bias, allowed ids, bad words, penalties.
 
 Inside a chain of drafts, the row that decides a position sees what it would see if the drafts
-before it had been committed one by one: for every draft string. And the law that results is that
-of the options.
+before it had been committed one by one: for every draft string. And the distribution that results
+is that of the options.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact_law import check_draws
+from exact_distribution import check_draws
 from slot_rows import option_rows
 from tree_model import all_strings
 
@@ -80,7 +80,7 @@ def expected_logits(logits: np.ndarray, options: SamplingParams, answer: list[in
     return scores
 
 
-def check_law(control: Control, options: SamplingParams, draws: int) -> None:
+def check_distribution(control: Control, options: SamplingParams, draws: int) -> None:
     """Draws at the real vocabulary after an answer that has said its likeliest tokens."""
     logits = np.random.default_rng(1).normal(scale=1.8, size=FULL_VOCAB).astype(np.float32)
     likely = [5, 7, 900, 4000]
@@ -108,8 +108,10 @@ def test_inside_a_chain_drafts_count_as_if_committed(options: SamplingParams) ->
 
 @pytest.mark.optimised
 @pytest.mark.parametrize("options", AT_FULL_VOCAB, ids=["bias", "repetition", "presence"])
-def test_draws_follow_the_law_of_token_options(options: SamplingParams, long: bool) -> None:
-    check_law(control_logits, options, draws=4000 if long else 400)
+def test_draws_follow_the_distribution_of_token_options(
+    options: SamplingParams, long: bool
+) -> None:
+    check_distribution(control_logits, options, draws=4000 if long else 400)
 
 
 def ignoring_drafts(
@@ -138,5 +140,5 @@ def test_the_proof_notices_drafts_that_do_not_count(options: SamplingParams) -> 
 
 @pytest.mark.optimised
 def test_the_proof_notices_penalties_without_an_answer() -> None:
-    with pytest.raises(AssertionError, match="law"):
-        check_law(without_the_answer, AT_FULL_VOCAB[1], draws=400)
+    with pytest.raises(AssertionError, match="distribution"):
+        check_distribution(without_the_answer, AT_FULL_VOCAB[1], draws=400)

@@ -39,7 +39,8 @@ class TreeModel:
 
 
 class ThirdsModel(TreeModel):
-    """Laws whose probabilities are thirds, some of them 0; of a draft, over `columns` ids only."""
+    """Distributions whose probabilities are thirds, some of them 0; of a draft, over `columns` ids
+    only."""
 
     def __init__(self, vocab: int, depth: int, seed: int, columns: int | None = None) -> None:
         rng, self.vocab = np.random.default_rng(seed), vocab

@@ -1,17 +1,22 @@
 """The schemes of `--scheme`, by name."""
 
-from convert.quantize.schemes.fp8_block import Fp8Block
-from convert.quantize.schemes.int4 import Int4Channel, Int4Group
-from convert.quantize.schemes.mxfp4 import Mxfp4
-from convert.quantize.schemes.ptpc_fp8 import PtpcFp8
+from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, INT4_LINEAR, MXFP4
+from convert.quantize.schemes import fp8, int4
+from convert.quantize.schemes.mxfp4 import encode_mxfp4
 from convert.quantize.schemes.quantizer import Quantizer
+from pallas_kernels.quantized.array import BLOCK, GROUP
 
-GROUP_SIZE = 32
-"""The only one that published checkpoints of the family use, and the only one we load."""
-_SCHEMES: dict[str, Quantizer] = {
-    scheme.name: scheme for scheme in (PtpcFp8(), Int4Channel(), Mxfp4(), Fp8Block())
+_WORD, _GROUP = (8, "eight INT4 values share a word"), (GROUP, f"{GROUP} inputs share a scale")
+_SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Quantizer("ptpc_fp8", FP8_CHANNEL, fp8.encode_channels),
+        Quantizer("int4", INT4_LINEAR, int4.encode_channels, _WORD),
+        Quantizer("mxfp4", MXFP4, encode_mxfp4, _GROUP, scale_dtype="U8"),
+        Quantizer("fp8_block", FP8_BLOCK, fp8.encode_blocks, row_block=BLOCK),
+    )
 }
-SCHEME_NAMES = tuple(_SCHEMES)
+_INT4_GROUPS = Quantizer("int4", INT4_GROUP, int4.encode_groups, _GROUP, scale_dtype="BF16")
 
 
 def scheme_of(name: str, group_size: int | None = None) -> Quantizer:
@@ -20,6 +25,7 @@ def scheme_of(name: str, group_size: int | None = None) -> Quantizer:
         return _SCHEMES[name]
     if name != "int4":
         raise ValueError(f"--group-size belongs to --scheme int4, not to {name}")
-    if group_size != GROUP_SIZE:
-        raise ValueError(f"--group-size must be {GROUP_SIZE}, got {group_size}")
-    return Int4Group(group_size)
+    # The only one that published checkpoints of the family use, and the only one we load.
+    if group_size != GROUP:
+        raise ValueError(f"--group-size must be {GROUP}, got {group_size}")
+    return _INT4_GROUPS

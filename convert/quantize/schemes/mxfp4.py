@@ -1,13 +1,11 @@
 """MXFP4: E2M1 values, 32 inputs to a power of two chosen by Quark's "even" rule."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from convert.published.nibbles import pack_pairs
-from convert.quantize.schemes.quantizer import Part, require_multiple, row_absmax
+from convert.quantize.schemes.quantizer import row_absmax
+from pallas_kernels.quantized.array import GROUP
 
-GROUP = 32
 LARGEST_EXPONENT = 2
 """Of E2M1, whose largest value is 6."""
 QUARTER = 0x200000
@@ -15,28 +13,13 @@ QUARTER = 0x200000
 BIAS = 127
 
 
-@dataclass(frozen=True)
-class Mxfp4:
-    """`weight` U8 [out, in / 2], low nibble first, and `weight_scale` U8 (E8M0) [out, in / 32]."""
-
-    name: str = "mxfp4"
-    row_block: int = 1
-
-    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
-        """Groups may not be ragged."""
-        require_multiple(shape, GROUP, f"{GROUP} inputs share a scale")
-        return {
-            "weight": Part("U8", (shape[0], shape[1] // 2)),
-            "weight_scale": Part("U8", (shape[0], shape[1] // GROUP)),
-        }
-
-    def encode(self, weight: np.ndarray) -> dict[str, np.ndarray]:
-        """Quantises rows; a group of zeros gets the least scale."""
-        groups = weight.astype(np.float32).reshape(len(weight), -1, GROUP)
-        scale = shared_exponents(row_absmax(groups))
-        inverse = np.ldexp(np.float32(1), BIAS - scale.astype(np.int32))
-        codes = e2m1_codes(groups * inverse[..., None])
-        return {"weight": pack_pairs(codes.reshape(weight.shape)), "weight_scale": scale}
+def encode_mxfp4(weight: np.ndarray) -> dict[str, np.ndarray]:
+    """Quantises rows; a group of zeros gets the least scale."""
+    groups = weight.astype(np.float32).reshape(len(weight), -1, GROUP)
+    scale = shared_exponents(row_absmax(groups))
+    inverse = np.ldexp(np.float32(1), BIAS - scale.astype(np.int32))
+    codes = e2m1_codes(groups * inverse[..., None])
+    return {"weight": pack_pairs(codes.reshape(weight.shape)), "weight_scale": scale}
 
 
 def shared_exponents(absmax: np.ndarray) -> np.ndarray:

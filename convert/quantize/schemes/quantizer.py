@@ -1,11 +1,12 @@
-"""Interface of the quantisers: the tensors that one weight becomes, and their values."""
+"""What a quantiser is: the tensors that one weight becomes, and their values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from convert.files.safetensors_files import tensor_bytes
+from convert.published.form import Form
 
 
 @dataclass(frozen=True)
@@ -21,36 +22,35 @@ class Part:
         return tensor_bytes(self.dtype, self.shape)
 
 
-class Quantizer(Protocol):
-    """A quantiser of weights [out, in].
+@dataclass(frozen=True)
+class Quantizer:
+    """A quantiser of weights [out, in]; name: as `--scheme` spells it.
 
-    Rows are quantised independently in multiples of `row_block`, so a weight may be encoded a slab
-    of rows at a time: the slabs' parts, one after the other, are the parts of the whole.
+    encode: quantises finite rows in the dtype they are published in. Rows are quantised
+    independently in multiples of `row_block`, so a weight may be encoded a slab of rows at a time:
+    the slabs' parts, one after the other, are the parts of the whole. unit: what has to divide the
+    inputs, and why.
     """
 
-    @property
-    def name(self) -> str:
-        """As `--scheme` spells it."""
-        ...
-
-    @property
-    def row_block(self) -> int:
-        """Rows that share a scale."""
-        ...
+    name: str
+    form: Form
+    encode: Callable[[np.ndarray], dict[str, np.ndarray]]
+    unit: tuple[int, str] = (1, "any shape fits")
+    row_block: int = 1
+    scale_dtype: str = "F32"
 
     def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
         """The tensors of one weight by their names' last component; ValueError if none fit."""
-        ...
-
-    def encode(self, weight: np.ndarray) -> dict[str, np.ndarray]:
-        """Quantises finite rows in the dtype they are published in."""
-        ...
-
-
-def require_multiple(shape: tuple[int, ...], of: int, why: str) -> None:
-    """Raises ValueError unless the inputs of a weight [out, in] divide."""
-    if shape[1] % of:
-        raise ValueError(f"{why}, so its {shape[1]} inputs should be a multiple of {of}")
+        (outputs, inputs), (unit, why) = shape, self.unit
+        if inputs % unit:
+            raise ValueError(f"{why}, so its {inputs} inputs should be a multiple of {unit}")
+        others = self.form.part_shapes(outputs, inputs)
+        shapes = {part: allowed[0] for part, allowed in others.items()}
+        shapes[self.form.main] = (outputs, inputs // self.form.values_per_word)
+        return {
+            part: Part(self.scale_dtype if part in self.form.scales else dtypes[0], shapes[part])
+            for part, dtypes in self.form.parts.items()
+        }
 
 
 def row_absmax(values: np.ndarray) -> np.ndarray:

@@ -40,12 +40,6 @@ class GrammarCache(Generic[T]):
             self._kept.move_to_end(key)
             self._trim()
 
-    @property
-    def held_bytes(self) -> int:
-        """Of all values that are kept, as far as they have grown by now."""
-        with self._lock:
-            return self._sum()
-
     def _sum(self) -> int:
         return sum(value.held_bytes for value in self._kept.values())
 

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -184,7 +184,8 @@ class LLGuidanceMatcher:
         matcher, begun = self._matcher, self._begun
         for row, mask in enumerate(masks):
             if not begun:
-                _bar(mask, self._compiled.eos)
+                for token in self._compiled.eos:
+                    mask[token // WORD_BITS] &= ~np.uint32(1 << token % WORD_BITS)
             elif (failure := self._compiled.write_mask(matcher, mask)) is not None:
                 if row == 0:
                     raise GrammarFailedError(failure)
@@ -243,11 +244,6 @@ def _refusal(reason: str) -> ValueError:
 def _plain(reason: str) -> str:
     """llguidance's reason in one line, without its account of its own state."""
     return " ".join(reason.partition("\n<")[0].split())[:MOST_SAID]
-
-
-def _bar(mask: np.ndarray, tokens: Iterable[int]) -> None:
-    for token in tokens:
-        mask[token // WORD_BITS] &= ~np.uint32(1 << token % WORD_BITS)
 
 
 def _only_token(mask: np.ndarray) -> int | None:

@@ -72,11 +72,6 @@ class PrefixCache:
                 self._pages.publish(page, key)
             sequence.num_published = count
 
-    def forget(self, sequence: Sequence) -> None:
-        """Takes all pages of a sequence out, shared ones too: rows that are not finite would fail
-        whoever finds them."""
-        self._pages.forget(sequence.pages)
-
     def _whole(self, count: int) -> int:
         return count - count % self._unit
 

@@ -1,4 +1,4 @@
-"""Which program runs on which inputs, and that as bytes: the plans that other processes get."""
+"""Which program runs on which inputs, and that as bytes: the calls that other processes get."""
 
 import math
 import struct
@@ -52,13 +52,13 @@ class CallFormat:
         """The call of a message; ValueError for one that this engine can't have sent."""
         (index,) = _INDEX.unpack_from(message)
         if index >= len(self._programs):
-            raise ValueError(f"a plan names program {index} of {len(self._programs)}")
+            raise ValueError(f"a call names program {index} of {len(self._programs)}")
         program = self._programs[index]
         shapes, tree = jax.tree.flatten(self._input_shapes(program))
         sizes = [math.prod(shape.shape) * shape.dtype.itemsize for shape in shapes]
         if len(message) != _INDEX.size + sum(sizes):
             raise ValueError(
-                f"a plan of {program} takes {_INDEX.size + sum(sizes)} bytes, got {len(message)}"
+                f"a call of {program} takes {_INDEX.size + sum(sizes)} bytes, got {len(message)}"
             )
         leaves, start = [], _INDEX.size
         for shape, size in zip(shapes, sizes, strict=True):

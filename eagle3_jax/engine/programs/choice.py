@@ -18,7 +18,10 @@ class ProgramChoice:
     def program_for(self, members: Rows[Sequence], drafts: int | None = None) -> Program:
         """The whole round of so many drafts over these sequences; None stands for all that an
         engine may choose: their costs are measured by what is the same in them."""
-        kind, batch = self._kind_of_round(members), self._config.bucket_for(len(members))
+        kind = ProgramKind.FULL_ROUND if self._needs_full(members) else ProgramKind.ROUND
+        if self._can_argmax(members):
+            kind = ProgramKind.ARGMAX_ROUND
+        batch = self._config.bucket_for(len(members))
         if drafts is None or not self._config.chooses_k:
             return Program(kind, batch)
         # The narrowest one that reads all rows of the last round.
@@ -37,11 +40,6 @@ class ProgramChoice:
         return Program(
             ProgramKind.ARGMAX_PREFILL if self._can_argmax(sampling) else ProgramKind.PREFILL
         )
-
-    def _kind_of_round(self, members: Rows[Sequence]) -> ProgramKind:
-        if self._can_argmax(members):
-            return ProgramKind.ARGMAX_ROUND
-        return ProgramKind.FULL_ROUND if self._needs_full(members) else ProgramKind.ROUND
 
     def _needs_full(self, members: Rows[Sequence]) -> bool:
         return any(self._config.exact or member.needs_full for member in members)

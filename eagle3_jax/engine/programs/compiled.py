@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 from jax import Array, ShapeDtypeStruct
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.quantized import fit_to_gpu
@@ -29,7 +29,7 @@ from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
-from eagle3_jax.speculative.state import DecodeState, PrefillChunk
+from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.tree.round import tree_round
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
@@ -87,69 +87,34 @@ def _models(
 
 
 def _round(
-    pair: PairStructure,
-    target: Leaves,
-    draft: Leaves,
-    state: DecodeState,
-    slot_ids: Array,
-    page_table: Array,
-    *,
-    variant: Variant = Variant.LEAN,
-    widths: Widths | None = None,
+    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any, **options: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
     if pair.method.tree:
-        batch = slot_ids, page_table, pair.method.tree
-        return tree_round(*models, pair.aux_layer_ids, state, *batch, variant=variant)
-    batch, static = (slot_ids, page_table), {"method": pair.method, "widths": widths}
-    return speculative_round(*models, pair.aux_layer_ids, state, *batch, variant=variant, **static)
+        options["shape"] = pair.method.tree
+        return tree_round(*models, pair.aux_layer_ids, *batch, **options)
+    return speculative_round(*models, pair.aux_layer_ids, *batch, method=pair.method, **options)
 
 
 def _prefill(
-    pair: PairStructure,
-    target: Leaves,
-    draft: Leaves,
-    state: DecodeState,
-    chunk: PrefillChunk,
-    *,
-    variant: Variant = Variant.LEAN,
-    score_prompt: bool = False,
+    pair: PairStructure, target: Leaves, draft: Leaves, *chunk: Any, **options: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
-    models = _models(pair, target, draft)
-    return prefill_chunk(
-        *models, pair.aux_layer_ids, state, chunk, variant=variant, score_prompt=score_prompt
-    )
+    return prefill_chunk(*_models(pair, target, draft), pair.aux_layer_ids, *chunk, **options)
 
 
 def _propose(
-    pair: PairStructure,
-    target: Leaves,
-    draft: Leaves,
-    state: DecodeState,
-    slot_ids: Array,
-    page_table: Array,
-    masks: Array,
+    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
 ) -> tuple[DecodeState, Drafts]:
     _, proposer = _models(pair, target, draft)
-    batch = slot_ids, page_table, masks
-    return propose_round(proposer, state, *batch, variant=Variant.FULL, method=pair.method)
+    return propose_round(proposer, *batch, variant=Variant.FULL, method=pair.method)
 
 
 def _verify(
-    pair: PairStructure,
-    target: Leaves,
-    draft: Leaves,
-    state: DecodeState,
-    slot_ids: Array,
-    page_table: Array,
-    drafts: Drafts,
-    masks: Array,
+    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     verifier, _ = _models(pair, target, draft)
-    batch = slot_ids, page_table, drafts, masks
-    return verify_round(
-        verifier, pair.aux_layer_ids, state, *batch, variant=Variant.FULL, method=pair.method
-    )
+    static: Any = {"variant": Variant.FULL, "method": pair.method}
+    return verify_round(verifier, pair.aux_layer_ids, *batch, **static)
 
 
 FUNCTIONS = {
@@ -167,21 +132,16 @@ FUNCTIONS = {
 
 @lru_cache(maxsize=128)
 def compile_program(
-    kind: ProgramKind,
-    pair: PairStructure,
-    target: Shapes,
-    draft: Shapes,
-    state: DecodeState,
-    *inputs: Any,
-    widths: Widths | None = None,
+    kind: ProgramKind, pair: PairStructure, *shapes: Any, widths: Widths | None = None
 ) -> Callable[..., tuple[Any, ...]]:
-    """Compiles the program of this kind for these shapes: the state comes first.
+    """Compiles the program of this kind for these shapes: of the target's and the draft's leaves,
+    of the state, which is donated, and of what the host sends.
 
-    widths: of a round narrower than the state. The state is donated.
+    widths: of a round narrower than the state.
     """
-    function = program(kind, pair, target, draft, state, *inputs, widths=widths)
+    function = program(kind, pair, *shapes, widths=widths)
     with prefer(pair.kernels):
-        lowered = jax.jit(function, donate_argnums=(2,)).lower(target, draft, state, *inputs)
+        lowered = jax.jit(function, donate_argnums=(2,)).lower(*shapes)
     return lowered.compile(compiler_options=gpu.compiler_options())
 
 
@@ -194,32 +154,24 @@ def program(
     *inputs: Any,
     widths: Widths | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """What `compile_program` compiles, as a function of arrays of these shapes."""
+    """What `compile_program` compiles, as a function of arrays of these shapes.
+
+    On a mesh each device runs it on its part of weights and state; what the host sends and reads is
+    the same everywhere.
+    """
     function = partial(FUNCTIONS[kind], pair)
     if widths is not None:
         function = partial(function, widths=widths)
     sharding = state.slots.seq_lens.sharding
-    if isinstance(sharding, NamedSharding):
-        held = (target, draft, state)
-        function = _on_every_device(kind, function, sharding.mesh, held, len(inputs))
-    return function
-
-
-def _on_every_device(
-    kind: ProgramKind,
-    function: Callable[..., Any],
-    mesh: Mesh | AbstractMesh,
-    held: tuple[Shapes, Shapes, DecodeState],
-    inputs: int,
-) -> Callable[..., tuple[Any, ...]]:
-    """The program as each device of a mesh runs it on its part of weights and state; what the host
-    sends and reads is the same everywhere."""
-    specs, whole = jax.tree.map(lambda shape: shape.sharding.spec, held), PartitionSpec()
+    if not isinstance(sharding, NamedSharding):
+        return function
+    held, whole = (target, draft, state), PartitionSpec()
+    specs = jax.tree.map(lambda shape: shape.sharding.spec, held)
     outputs = (whole,) if kind is ProgramKind.PROPOSE else (whole, whole)
     return jax.shard_map(
         function,
-        mesh=mesh,
-        in_specs=(*specs, *[whole] * inputs),
+        mesh=sharding.mesh,
+        in_specs=(*specs, *[whole] * len(inputs)),
         out_specs=(specs[2], *outputs),
         # It follows the axes of values through jnp alone, not through kernels.
         check_vma=False,

@@ -24,7 +24,6 @@ from eagle3_jax.engine.programs.compiled import (
     shapes_of,
 )
 from eagle3_jax.engine.programs.initial_state import initial_state
-from eagle3_jax.engine.programs.logit_controls_packing import no_controls
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import Program, ProgramKind, all_programs
 from eagle3_jax.mesh import mesh_of
@@ -32,6 +31,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.logit_control_rows import no_controls
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
@@ -93,9 +93,14 @@ class Executor:
 
     def input_shapes(self, program: Program) -> Inputs:
         """Shapes and dtypes of what the host sends a program."""
+        config = self._config
         if program.batch is None:
-            return (shapes_of(self._chunk(program.takes_controls)),)
-        batch, config = program.batch, self._config
+            chunk: Any = empty_chunk(config)
+            if program.takes_controls:
+                mask = open_masks(self._vocab_size, 1, 1)[0]
+                chunk = replace(chunk, logit_controls=no_controls(self._vocab_size), mask=mask)
+            return (shapes_of(chunk),)
+        batch = program.batch
         inputs: list[Any] = [_int32(batch), _int32(batch, config.pages_per_seq)]
         if program.kind is ProgramKind.PROPOSE:
             inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
@@ -117,13 +122,6 @@ class Executor:
     def _sees_all(self) -> bool:
         """Whether all devices belong to this process."""
         return self._everywhere is None or self._everywhere.is_fully_addressable
-
-    def _chunk(self, with_controls: bool) -> Any:
-        chunk = empty_chunk(self._config)
-        if not with_controls:
-            return chunk
-        mask = open_masks(self._vocab_size, 1, 1)[0]
-        return replace(chunk, logit_controls=no_controls(self._vocab_size), mask=mask)
 
     def _put_batch(self, slots: np.ndarray, table: np.ndarray, *rest: Any) -> list[Any]:
         """Sends a round's inputs; slots and page table only where they are not what their bucket

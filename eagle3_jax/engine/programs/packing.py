@@ -9,8 +9,8 @@ from numpy.typing import DTypeLike
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.sampling.limits import MAX_STOP_IDS
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.state import PrefillChunk
 
 
@@ -25,15 +25,7 @@ def empty_chunk(config: EngineConfig) -> PrefillChunk:
         slot=_pack(0),
         max_len=_pack(0),
         num_drafts=_pack(0),
-        options=SamplingRows(
-            temperature=_pack([0], np.float32),
-            top_p=_pack([1], np.float32),
-            min_p=_pack([0], np.float32),
-            top_k=_pack([0]),
-            seed=_pack([[0, 0]], np.uint32),
-            min_len=_pack([0]),
-            stop_ids=_pack([[-1] * MAX_STOP_IDS]),
-        ),
+        options=pack_sampling(SamplingParams(temperature=0)),
     )
 
 
@@ -57,17 +49,9 @@ def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
 
 def pack_options(sequence: Sequence) -> SamplingRows:
     """A request's sampling options as one device row."""
-    sampling, seed = sequence.request.sampling, sequence.seed % 2**64
-    stop_ids = sequence.stop_ids[:MAX_STOP_IDS]
-    return SamplingRows(
-        temperature=_pack([sampling.temperature], np.float32),
-        top_p=_pack([sampling.top_p], np.float32),
-        min_p=_pack([sampling.min_p], np.float32),
-        top_k=_pack([max(sampling.top_k, 0)]),
-        seed=_pack([[seed % 2**32, seed >> 32]], np.uint32),
-        min_len=_pack([len(sequence.request.prompt_ids) + sampling.min_tokens]),
-        stop_ids=_pack([[*stop_ids, *[-1] * (MAX_STOP_IDS - len(stop_ids))]]),
-    )
+    sampling, prompt_length = sequence.request.sampling, len(sequence.request.prompt_ids)
+    min_len = prompt_length + sampling.min_tokens
+    return pack_sampling(sampling, sequence.seed, min_len, sequence.stop_ids)
 
 
 def _pack(value: Any, dtype: DTypeLike = np.int32) -> Any:

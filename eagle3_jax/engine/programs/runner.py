@@ -10,8 +10,7 @@ import numpy as np
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv.peaks import KVPeaks
-from eagle3_jax.engine.logprobs import LogprobRows
+from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
@@ -75,11 +74,6 @@ class Runner:
         self._vocab_size = target.config.vocab_size
         self._padding_slot = config.max_num_seqs
         self._choice = ProgramChoice(config)
-
-    @property
-    def programs(self) -> list[Program]:
-        """Every program this runner will ever run."""
-        return self.executor.programs
 
     def compile(self, progress: Progress | None = None) -> None:
         """Compiles every program, here and in peers; without this, each is compiled when it first
@@ -153,10 +147,6 @@ class Runner:
         """Waits for the drafts [batch, k]; the copy is the caller's to change."""
         return np.array(jax.device_get(proposal.draft_ids))
 
-    def kv_peaks(self) -> KVPeaks:
-        """Waits for all programs and looks through the pools."""
-        return self.executor.kv_peaks()
-
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""
         return open_masks(self._vocab_size, batch, rows)
@@ -209,10 +199,7 @@ class Runner:
 def _with_logprobs(reports: list[RowReport], logprobs: Logprobs) -> list[RowReport]:
     """The rows' reports with their logprobs, read from the device."""
 
-    def of_row(row: int) -> dict[str, LogprobRows]:
-        prompt = (
-            {"prompt_logprobs": LogprobRows.of_row(logprobs.prompt, row)} if logprobs.prompt else {}
-        )
-        return {"logprobs": LogprobRows.of_row(logprobs.sampled, row), **prompt}
+    def of_row(row: int) -> list[LogprobRows | None]:
+        return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]
 
-    return [report._replace(**of_row(row)) for row, report in enumerate(reports)]
+    return [RowReport(*report[:2], *of_row(row)) for row, report in enumerate(reports)]

@@ -1,16 +1,12 @@
 """A tree of drafts whose shape is data: its parents, and what follows from them."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Tree:
+class Tree(NamedTuple):
     """Nodes of each sequence's tree; node 0 is the root, the last token known.
 
     tokens: int32, target ids. parents: int32, parents[i] < i, and 0 for the root itself.

@@ -7,7 +7,6 @@ child if its own log-probabilities are the draft's plus independent Gumbel error
 guess is no token of a distribution but the target's choice with noise that both know.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -15,15 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle3_jax.cache import KVPool, view_nodes
+from eagle3_jax.cache import KVPools, view_nodes
 from eagle3_jax.collectives import Axis, all_max, all_sum
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows, filters_off
 from eagle3_jax.sampling.sampler import gumbel, process_logits
-from eagle3_jax.speculative.logit_control_rows import LogitControls
-from eagle3_jax.speculative.logit_controls import control_nodes
+from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.propose import first_pass
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.round_state import RoundBatch
 from eagle3_jax.speculative.tree.nodes import Tree
 from eagle3_jax.speculative.tree.shape import TreeShape
 from eagle3_jax.vocabulary import best_pairs, column_ids
@@ -53,24 +51,19 @@ class Candidates(NamedTuple):
 
 
 def propose_tree(
-    draft: Eagle3Draft,
-    rows: SlotRows,
-    pools: tuple[KVPool, ...],
-    page_table: Int[Array, "batch pages_per_seq"],
-    active: Bool[Array, " batch"],
-    shape: TreeShape,
-    levels: int,
-    logit_controls: LogitControls | None = None,
-) -> tuple[Tree, tuple[KVPool, ...]]:
-    """Returns a tree of shape.num_draft_tokens nodes and the draft's pools.
+    draft: Eagle3Draft, batch: RoundBatch, pools: KVPools, shape: TreeShape
+) -> tuple[Tree, KVPools]:
+    """Returns a tree of shape.num_draft_tokens nodes, as many levels deep as a chain has drafts,
+    and the draft's pools.
 
     Each draft step runs the topk nodes of a level in slots of their own, under the tree's mask.
     """
+    rows, page_table, active = batch.rows, batch.page_table, batch.active
     hidden, pools = first_pass(draft, rows, pools, page_table, active)
     frontier, first_number = _root(hidden), 1
-    found = _expand(draft, rows, frontier, shape.topk, logit_controls)
+    found = _expand(draft, batch, frontier, shape.topk)
     candidates = [found]
-    for step in range(1, levels):
+    for step in range(1, rows.verified_tokens.shape[1] - 1):
         with jax.named_scope(f"draft_step_{step}"):
             frontier = _best_children(frontier, found, first_number, shape.topk)
             first_number += found.scores.shape[1]
@@ -80,11 +73,10 @@ def propose_tree(
             positions = rows.seq_lens[:, None] + jnp.full((shape.topk,), step - 1)
             hidden, pools = draft(frontier.paths[..., -1], frontier.hidden, positions, pools, pages)
             frontier = frontier._replace(hidden=hidden)
-            found = _expand(draft, rows, frontier, shape.topk, logit_controls)
+            found = _expand(draft, batch, frontier, shape.topk)
             candidates.append(found)
-    everything = Candidates(
-        *(jnp.concatenate(part, axis=1) for part in zip(*candidates, strict=True))
-    )
+    levels = zip(*candidates, strict=True)
+    everything = Candidates(*(jnp.concatenate(part, axis=1) for part in levels))
     root = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
     return _keep_best(everything, root, shape.num_draft_tokens - 1), pools
 
@@ -101,22 +93,16 @@ def _root(hidden: Float[Array, "batch 1 hidden"]) -> Frontier:
     )
 
 
-def _expand(
-    draft: Eagle3Draft,
-    rows: SlotRows,
-    frontier: Frontier,
-    topk: int,
-    logit_controls: LogitControls | None,
-) -> Candidates:
+def _expand(draft: Eagle3Draft, batch: RoundBatch, frontier: Frontier, topk: int) -> Candidates:
     """The topk best children of each node."""
-    ids, axis, depth = draft.target_ids, draft.vocab_axis, frontier.paths.shape[-1]
+    rows, depth = batch.rows, frontier.paths.shape[-1]
+    ids, axis = draft.target_ids, draft.vocab_axis
     positions = jnp.broadcast_to(rows.seq_lens[:, None] + 1 + depth, frontier.numbers.shape)
     logits = draft.logits(frontier.hidden)
-    if logit_controls is not None:
+    if batch.logit_controls is not None:
         num_before = jnp.full((1, logits.shape[1]), depth)
-        logits = control_nodes(
-            logits, positions, frontier.paths, num_before, rows.options, logit_controls, ids, axis
-        )
+        controls = rows.options, batch.logit_controls, ids, axis
+        logits = control_logits(logits, positions, frontier.paths, *controls, num_before)
     log_probs = child_log_probs(logits, positions, rows.options, ids, axis)
     log_probs, columns = lax.top_k(log_probs, min(topk, logits.shape[-1]))
     tokens = column_ids(logits.shape[-1], ids, axis)[columns]
@@ -161,12 +147,7 @@ def child_log_probs(
     """
     ids = column_ids(logits.shape[-1], token_ids, axis)
     sampled = options.temperature > 0
-    options = replace(
-        options,
-        top_k=jnp.where(sampled, options.top_k, 0),
-        top_p=jnp.where(sampled, options.top_p, 1.0),
-        min_p=jnp.where(sampled, options.min_p, 0.0),
-    )
+    options = filters_off(options, ~sampled)
     scores = process_logits(logits, positions, options, token_ids, axis)
     noise = gumbel(options.seed[:, None], positions, ids)
     noisy = jnp.where(sampled[:, None, None], scores + noise, scores)

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from eagle3_jax.cache import KVPool, move_rows, view_nodes, view_pages
+from eagle3_jax.cache import KVPools, move_rows, view_nodes, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.sampling.sampler import nan_if_nonfinite
-from eagle3_jax.speculative.logit_controls import control_nodes
+from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
-from eagle3_jax.speculative.state import DecodeState, SlotRows
-from eagle3_jax.speculative.tree.nodes import Nodes, Tree, place_nodes
+from eagle3_jax.speculative.state import DecodeState
+from eagle3_jax.speculative.tree.nodes import Tree, place_nodes
 from eagle3_jax.speculative.tree.propose import propose_tree
 from eagle3_jax.speculative.tree.shape import TreeShape
 from eagle3_jax.speculative.tree.verify import Walk, walk
@@ -43,19 +43,14 @@ def tree_round(
     """
     assert draft is not None, "the runner refuses trees without a draft"
     batch = read_batch(state, slot_ids, page_table, variant)
-    rows, active, logit_controls = batch.rows, batch.active, batch.logit_controls
-    levels = rows.verified_tokens.shape[1] - 1
     with jax.named_scope("propose"):
-        tree, draft_pools = propose_tree(
-            draft, rows, state.draft_pools, page_table, active, shape, levels, logit_controls
-        )
+        tree, draft_pools = propose_tree(draft, batch, state.draft_pools, shape)
     with jax.named_scope("verify"):
-        nodes = place_nodes(tree, levels)
         walked, aux_hidden, pools, logprobs = _target_nodes(
-            target, aux_layer_ids, tree, nodes, batch, state.target_pools
+            target, aux_layer_ids, tree, batch, state.target_pools
         )
     with jax.named_scope("commit"):
-        pools = _move_path(pools, walked, rows, page_table, active)
+        pools = _move_path(pools, walked, batch)
         features = take_path(aux_hidden, walked.path)
     state = replace(state, draft_pools=draft_pools)
     state, report = commit_batch(state, batch, walked.result, features, pools)
@@ -63,15 +58,11 @@ def tree_round(
 
 
 def _target_nodes(
-    target: Target,
-    aux_layer_ids: tuple[int, ...],
-    tree: Tree,
-    nodes: Nodes,
-    batch: RoundBatch,
-    pools: tuple[KVPool, ...],
-) -> tuple[Walk, Array, tuple[KVPool, ...], Logprobs | None]:
+    target: Target, aux_layer_ids: tuple[int, ...], tree: Tree, batch: RoundBatch, pools: KVPools
+) -> tuple[Walk, Array, KVPools, Logprobs | None]:
     """Runs all nodes through the target, each at its depth's position, and decides."""
     rows, logit_controls, axis = batch.rows, batch.logit_controls, target.vocab_axis
+    nodes = place_nodes(tree, rows.verified_tokens.shape[1] - 1)
     positions = rows.seq_lens[:, None] + nodes.depths
     pages = view_nodes(
         batch.page_table, rows.seq_lens, nodes.ancestors, batch.active, pools[0].shape[1]
@@ -80,9 +71,8 @@ def _target_nodes(
     logits = nan_if_nonfinite(target.logits(hidden), axis)
     if logit_controls is None:
         return walk(logits, tree, nodes.depths, rows, axis), aux_hidden, pools, None
-    controlled = control_nodes(
-        logits, positions + 1, nodes.paths, nodes.depths, rows.options, logit_controls, axis=axis
-    )
+    options = rows.options, logit_controls, None, axis, nodes.depths
+    controlled = control_logits(logits, positions + 1, nodes.paths, *options)
     walked = walk(controlled, tree, nodes.depths, rows, axis)
     with jax.named_scope("logprobs"):
         logprobs = sampled_logprobs(
@@ -104,18 +94,12 @@ def take_path(
     return jnp.take_along_axis(features, path[..., None], axis=1)
 
 
-def _move_path(
-    pools: tuple[KVPool, ...],
-    walked: Walk,
-    rows: SlotRows,
-    page_table: Int[Array, "batch pages_per_seq"],
-    active: Bool[Array, " batch"],
-) -> tuple[KVPool, ...]:
+def _move_path(pools: KVPools, walked: Walk, batch: RoundBatch) -> KVPools:
     """Copies the accepted nodes' rows to the slots of their positions."""
     depths = jnp.arange(1, walked.path.shape[1])
-    start = rows.seq_lens[:, None]
-    moves = (depths <= walked.result.num_accepted[:, None]) & active[:, None]
+    start = batch.rows.seq_lens[:, None]
+    moves = (depths <= walked.result.num_accepted[:, None]) & batch.active[:, None]
     page_size = pools[0].shape[1]
-    origin = view_pages(page_table, start + walked.path[:, 1:], moves, page_size)
-    to = view_pages(page_table, start + depths, moves, page_size)
+    origin = view_pages(batch.page_table, start + walked.path[:, 1:], moves, page_size)
+    to = view_pages(batch.page_table, start + depths, moves, page_size)
     return tuple(move_rows(pool, origin, to) for pool in pools)

@@ -1,11 +1,12 @@
 """The pair a study measures, and its record and exit status."""
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from serve.bench.common.conditions import Conditions
-from serve.bench.common.record import write_record
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.pair.loading import LoadedPair, keep_compiled_programs, load_pair
 
@@ -25,3 +26,18 @@ def finish(flags: argparse.Namespace, benchmark: str, found: Conditions, result:
     if flags.json:
         write_record(flags.json, benchmark, found, result)
     return 0 if getattr(result, "holds", True) else 1
+
+
+def write_record(path: str | Path, benchmark: str, found: Conditions, record: Any) -> None:
+    """Writes a dataclass, the benchmark that made it and the conditions; infinities become null."""
+    fields = {"benchmark": benchmark, "conditions": asdict(found), **_finite(asdict(record))}
+    Path(path).write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has neither infinities nor NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value

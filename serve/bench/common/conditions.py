@@ -2,11 +2,14 @@
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from rich.console import Console
 
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "torch", "transformers")
 
@@ -27,6 +30,14 @@ class Conditions:
     python: str
     system: str
     versions: dict[str, str]
+
+    def print_to(self, console: Console, repetitions: int) -> None:
+        """Where and when, in two lines."""
+        core = "not pinned" if self.pinned_core is None else f"pinned to core {self.pinned_core}"
+        where = f"{self.cpu}, {self.cores} cores, {core}, load {self.load_average}"
+        console.print(f"{where}, median of {repetitions}")
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        console.print(f"{self.date}, Python {self.python}, {versions}")
 
 
 def allowed_cores() -> list[int]:
@@ -76,6 +87,19 @@ def conditions(pinned_core: int | None = None) -> Conditions:
         system=f"{platform.system()} {platform.machine()}",
         versions={name: found for name in PACKAGES if (found := _version(name))},
     )
+
+
+def memory_mib(pid: int, name: str) -> float:
+    """VmRSS, what a process has in memory, or VmHWM, the most it ever had; 0 once it has ended.
+
+    Not ru_maxrss, which a child starts with its parent's value of.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def _cpu_model() -> str:

@@ -1,7 +1,8 @@
 """Flags that several studies share, and the checks of their values."""
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import add_load_flags
@@ -10,47 +11,48 @@ COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "se
 COUNTS += ("concurrency", "pages")
 
 
-def add_pair_flags(parser: argparse.ArgumentParser, *, draft: bool = True) -> None:
-    """The pair that is measured, the embedded one by default, and the record; draft: with --draft,
-    which the flags of speculation bring where there are these."""
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "--json": {"metavar": "FILE", "help": "write the record there"},
+    "--num-speculative-tokens": {
+        "dest": "k",
+        "type": int,
+        "default": 3,
+        "metavar": "K",
+        "help": "drafts a round, 1..8",
+    },
+    "--rejection-sample-method": {"default": "coupled", "metavar": "NAME"},
+    "--repetitions": {"type": int, "default": 5, "metavar": "N"},
+    "--requests": {"type": int, "default": 64, "metavar": "N"},
+    "--concurrency": {"type": int, "nargs": "+", "metavar": "N"},
+    "--prompts": {"type": int, "metavar": "N", "help": "a category"},
+    "--core": {"type": int, "metavar": "N"},
+}
+"""Flags of several studies. --prompts: held-out ones."""
+
+
+def add_shared(parser: argparse.ArgumentParser, name: str, **own: Any) -> None:
+    """Adds a flag of SHARED; own: what the study says differently."""
+    parser.add_argument(name, **{**SHARED[name], **own})
+
+
+def add_pair_flags(
+    parser: argparse.ArgumentParser, *, draft: bool = True, load: bool = True
+) -> None:
+    """The pair that is measured, the embedded one by default, and the record. draft: with --draft,
+    which the flags of speculation bring where there are these. load: and how it is loaded."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="target checkpoint directory")
     if draft:
         parser.add_argument("--draft", metavar="DIR", help="draft checkpoint directory")
     parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
-    add_json_flag(parser)
-
-
-def add_load_options(parser: argparse.ArgumentParser) -> None:
-    """How the pair is loaded."""
-    parser.set_defaults(loads=True)
-    add_load_flags(parser)
+    add_shared(parser, "--json")
+    if load:
+        parser.set_defaults(loads=True)
+        add_load_flags(parser)
 
 
 def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
     """For studies that measure no other pair."""
     parser.set_defaults(demo=True, model=None, draft=None)
-
-
-def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """The record."""
-    parser.add_argument("--json", metavar="FILE", help="write the record there")
-
-
-def add_k_flag(parser: argparse.ArgumentParser, text: str = "drafts a round, 1..8") -> None:
-    """The drafts of a round."""
-    parser.add_argument(
-        "--num-speculative-tokens", dest="k", type=int, default=3, metavar="K", help=text
-    )
-
-
-def add_prompts_flag(parser: argparse.ArgumentParser, number: int) -> None:
-    """How many held-out prompts."""
-    parser.add_argument("--prompts", type=int, default=number, metavar="N", help="a category")
-
-
-def add_method_flag(parser: argparse.ArgumentParser) -> None:
-    """How drafts are drawn and accepted."""
-    parser.add_argument("--rejection-sample-method", default="coupled", metavar="NAME")
 
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:

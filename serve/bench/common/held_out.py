@@ -18,9 +18,9 @@ class HeldOutPrompt:
 def held_out(tokenizer: Tokenizer, per_category: int) -> list[HeldOutPrompt]:
     """The first prompts of every category that pose different problems, category by category."""
     return [
-        HeldOutPrompt(category, conversation, _encode(tokenizer, conversation))
-        for category in CATEGORIES
-        for conversation in held_out_prompts(category, per_category)
+        HeldOutPrompt(name, c, tokenizer.encode_chat(c.prompt, tools=list(c.tools) or None))
+        for name in CATEGORIES
+        for c in held_out_prompts(name, per_category)
     ]
 
 
@@ -31,8 +31,3 @@ def user_prompts(per_category: int) -> list[str]:
         next(m["content"] for m in conversation.prompt if m["role"] == "user")
         for conversation in conversations
     ]
-
-
-def _encode(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
-    tools = list(conversation.tools) or None
-    return tokenizer.encode_chat(conversation.prompt, tools=tools)

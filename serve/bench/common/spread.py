@@ -1,8 +1,12 @@
-"""Median, best and worst of repeated measurements."""
+"""Repeated measurements: all sides in turn; median, best and worst of each."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
+
+Turn = TypeVar("Turn")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,14 @@ class Spread:
         return cls(median(samples), best, worst, len(samples))
 
     @property
-    def relative(self) -> float:
-        """(worst - best) / median: how far the repetitions lie apart."""
-        return abs(self.worst - self.best) / self.median
+    def milliseconds(self) -> str:
+        """Median and best, in words."""
+        return f"{self.median * 1e3:.2f} (best {self.best * 1e3:.2f})"
+
+
+def in_turn(sides: Iterable[Turn], repetitions: int) -> Iterator[Turn]:
+    """All sides so often; each time another begins."""
+    order = deque(sides)
+    for _ in range(repetitions):
+        yield from tuple(order)
+        order.rotate()

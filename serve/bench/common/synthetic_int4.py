@@ -1,197 +1,117 @@
 """A checkpoint as Kimi-K2.5 is released, INT4 in groups of 32, of any size and random content."""
 
 import json
-import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+
+from convert.files.safetensors_files import INDEX_FILE
+from convert.fill import shapes_of
+from convert.models.kimi_k25 import kimi_rules, kimi_to_hf, published_kimi_name
+from convert.save import write_tensors
+from convert.saved_tensors import saved_tensors
+from convert.store.parameter import Parameter
+from eagle3_jax.config import KimiConfig
+from eagle3_jax.models.kimi import KimiTarget
+from serve.bench.cpu.kimi_108m import KIMI_108M
 
 SHARD_BYTES = 2**30
 GROUP = 32
-Tensor = tuple[str, str, tuple[int, ...], int]
-"""Name, dtype, shape and bytes."""
-_ITEMSIZE = {"BF16": 2, "F32": 4, "I32": 4}
-_PREFIX = "language_model.model."
+WIDTHS = replace(
+    KIMI_108M,
+    vocab_size=16384,
+    hidden_size=2048,
+    intermediate_size=1024,
+    moe_intermediate_size=1024,
+    num_attention_heads=16,
+    n_routed_experts=64,
+    num_experts_per_tok=8,
+    q_lora_rank=512,
+    kv_lora_rank=256,
+)
+"""Of the synthetic target; a layer of experts dominates it, as in the real one."""
+_DENSE = r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"
+_INT4 = {"num_bits": 4, "type": "int", "group_size": GROUP, "symmetric": True, "strategy": "group"}
+_QUANTIZATION = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", _DENSE],
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": _INT4}},
+}
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Widths of the synthetic target; a layer of experts dominates it, as in the real one."""
-
-    hidden: int = 2048
-    expert: int = 1024
-    experts: int = 64
-    heads: int = 16
-    q_rank: int = 512
-    kv_rank: int = 256
-    nope: int = 64
-    rope: int = 32
-    vocab: int = 16384
-
-
-def write_synthetic(directory: Path, nbytes: int, sizes: Sizes, *, seed: int = 0) -> int:
+def write_synthetic(
+    directory: Path, nbytes: int, widths: KimiConfig = WIDTHS, *, seed: int = 0
+) -> int:
     """Writes config.json and shards of about `nbytes` in all; returns their number of bytes."""
     directory.mkdir()
-    dense = _nbytes(_tensors(sizes, 1))
-    layer_bytes = _nbytes(_tensors(sizes, 2)) - dense
-    layers = 1 + max(1, round((nbytes - dense) / layer_bytes))
-    config = json.dumps(_config(sizes, layers), indent=1)
-    (directory / "config.json").write_text(config, encoding="utf-8")
     noise = np.random.default_rng(seed)
-    shards = list(_shards(_tensors(sizes, layers)))
+    one, two = (_nbytes(_tensors(_with_layers(widths, layers), noise)) for layers in (1, 2))
+    config = _with_layers(widths, 1 + max(1, round((nbytes - one) / (two - one))))
+    fields = kimi_to_hf(config, "bfloat16")
+    fields["text_config"]["quantization_config"] = _QUANTIZATION
+    (directory / "config.json").write_text(json.dumps(fields, indent=1), encoding="utf-8")
+    shards = list(_shards(_tensors(config, noise)))
     weight_map: dict[str, str] = {}
     for number, tensors in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):06d}.safetensors"
-        _write_shard(directory / file, tensors, sizes, noise)
-        weight_map |= {name: file for name, *_ in tensors}
+        write_tensors(directory / file, tensors)
+        weight_map |= {tensor.path: file for tensor in tensors}
     index = {"metadata": {}, "weight_map": weight_map}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (directory / INDEX_FILE).write_text(json.dumps(index), encoding="utf-8")
     return sum(map(_nbytes, shards))
 
 
-def _tensors(sizes: Sizes, layers: int) -> Iterator[Tensor]:
-    vocabulary = (sizes.vocab, sizes.hidden)
-    yield _tensor(_PREFIX + "embed_tokens.weight", vocabulary)
-    for layer in range(layers):
-        module = f"{_PREFIX}layers.{layer}."
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            yield _tensor(f"{module}{norm}.weight", (sizes.hidden,))
-        for name, shape in _attention(sizes).items():
-            yield _tensor(f"{module}self_attn.{name}.weight", shape)
-        yield from _mlp(module + "mlp.", sizes) if layer else _plain(module + "mlp.", sizes)
-    yield _tensor(_PREFIX + "norm.weight", (sizes.hidden,))
-    yield _tensor("language_model.lm_head.weight", vocabulary)
+def _with_layers(widths: KimiConfig, layers: int) -> KimiConfig:
+    return replace(widths, num_hidden_layers=layers)
 
 
-def _attention(sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    heads, qk = sizes.heads, sizes.nope + sizes.rope
-    return {
-        "q_a_proj": (sizes.q_rank, sizes.hidden),
-        "q_a_layernorm": (sizes.q_rank,),
-        "q_b_proj": (heads * qk, sizes.q_rank),
-        "kv_a_proj_with_mqa": (sizes.kv_rank + sizes.rope, sizes.hidden),
-        "kv_a_layernorm": (sizes.kv_rank,),
-        "kv_b_proj": (heads * 2 * sizes.nope, sizes.kv_rank),
-        "o_proj": (sizes.hidden, heads * sizes.nope),
-    }
+def _tensors(config: KimiConfig, noise: np.random.Generator) -> Iterator[Parameter]:
+    """By name, so that those of a layer are together."""
+    model = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0)))
+    # Only names, shapes and dtypes are asked for: all content is made here.
+    rules, bfloat16 = kimi_rules(config), np.dtype(jnp.bfloat16)
+    floats = saved_tensors(rules, shapes_of(model), lambda _: np.empty(0), bfloat16)
+    for tensor in sorted(floats, key=lambda tensor: tensor.path):
+        name, shape, dtype = published_kimi_name(tensor.path), tensor.shape, tensor.dtype
+        if ".experts." in name:
+            outputs, inputs = shape
+            yield _random(f"{name}_packed", (outputs, inputs // 8), np.dtype(np.int32), noise)
+            yield _random(f"{name}_scale", (outputs, inputs // GROUP), dtype, noise)
+            matrix = np.array(shape, np.int32)
+            yield Parameter(f"{name}_shape", (2,), matrix.dtype, matrix.copy)
+        else:
+            yield _random(name, shape, dtype, noise)
 
 
-def _mlp(module: str, sizes: Sizes) -> Iterator[Tensor]:
-    yield _tensor(module + "gate.weight", (sizes.experts, sizes.hidden))
-    yield _tensor(module + "gate.e_score_correction_bias", (sizes.experts,), "F32")
-    yield from _plain(module + "shared_experts.", sizes)
-    for expert in range(sizes.experts):
-        for name, (outputs, inputs) in _matrices(sizes).items():
-            weight = f"{module}experts.{expert}.{name}.weight"
-            yield _tensor(weight + "_packed", (outputs, inputs // 8), "I32")
-            yield _tensor(weight + "_scale", (outputs, inputs // GROUP))
-            yield _tensor(weight + "_shape", (2,), "I32")
+def _random(
+    name: str, shape: tuple[int, ...], dtype: np.dtype, noise: np.random.Generator
+) -> Parameter:
+    """Any words for packed weights, small positive numbers for all others."""
+
+    def content() -> np.ndarray:
+        if dtype == np.int32:
+            return noise.integers(-(2**31), 2**31, shape, np.int32)
+        if dtype == jnp.bfloat16:
+            return noise.integers(0x3C00, 0x3E00, shape, np.uint16).view(dtype)
+        return np.zeros(shape, dtype)
+
+    return Parameter(name, shape, dtype, content)
 
 
-def _plain(module: str, sizes: Sizes) -> Iterator[Tensor]:
-    for name, shape in _matrices(sizes).items():
-        yield _tensor(f"{module}{name}.weight", shape)
+def _nbytes(tensors: Iterable[Parameter]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
-def _matrices(sizes: Sizes) -> dict[str, tuple[int, int]]:
-    wide, narrow = (sizes.expert, sizes.hidden), (sizes.hidden, sizes.expert)
-    return {"gate_proj": wide, "up_proj": wide, "down_proj": narrow}
-
-
-def _tensor(name: str, shape: tuple[int, ...], dtype: str = "BF16") -> Tensor:
-    return name, dtype, shape, int(np.prod(shape)) * _ITEMSIZE[dtype]
-
-
-def _nbytes(tensors: Iterable[Tensor]) -> int:
-    return sum(nbytes for *_, nbytes in tensors)
-
-
-def _shards(tensors: Iterator[Tensor]) -> Iterator[list[Tensor]]:
-    shard: list[Tensor] = []
+def _shards(tensors: Iterable[Parameter]) -> Iterator[list[Parameter]]:
+    shard: list[Parameter] = []
     for tensor in tensors:
-        if shard and _nbytes(shard) + tensor[3] > SHARD_BYTES:
+        if shard and _nbytes(shard) + tensor.nbytes > SHARD_BYTES:
             yield shard
             shard = []
         shard.append(tensor)
     yield shard
-
-
-def _write_shard(
-    file: Path, tensors: list[Tensor], sizes: Sizes, noise: np.random.Generator
-) -> None:
-    header, end = {}, 0
-    for name, dtype, shape, nbytes in tensors:
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}
-        end += nbytes
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    with file.open("wb") as opened:
-        opened.write(struct.pack("<Q", len(encoded)) + encoded)
-        for name, dtype, _, nbytes in tensors:
-            opened.write(_content(name, dtype, nbytes, sizes, noise))
-
-
-def _content(name: str, dtype: str, nbytes: int, sizes: Sizes, noise: np.random.Generator) -> bytes:
-    """Any words for packed weights, small positive numbers for all others."""
-    if name.endswith("weight_shape"):
-        matrix = _matrices(sizes)[name.split(".")[-2]]
-        return np.array(matrix, "<i4").tobytes()
-    if dtype == "BF16":
-        return noise.integers(0x3C00, 0x3E00, nbytes // 2, np.uint16).tobytes()
-    return noise.bytes(nbytes) if dtype == "I32" else bytes(nbytes)
-
-
-def _config(sizes: Sizes, layers: int) -> dict[str, Any]:
-    text = {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "kimi_k2",
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.expert,
-        "moe_intermediate_size": sizes.expert,
-        "num_hidden_layers": layers,
-        "first_k_dense_replace": 1,
-        "moe_layer_freq": 1,
-        "n_routed_experts": sizes.experts,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "n_group": 1,
-        "topk_group": 1,
-        "topk_method": "noaux_tc",
-        "scoring_func": "sigmoid",
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 2.5,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.heads,
-        "q_lora_rank": sizes.q_rank,
-        "kv_lora_rank": sizes.kv_rank,
-        "qk_nope_head_dim": sizes.nope,
-        "qk_rope_head_dim": sizes.rope,
-        "v_head_dim": sizes.nope,
-        "vocab_size": sizes.vocab,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 50000.0,
-        "rope_scaling": None,
-        "tie_word_embeddings": False,
-        "quantization_config": {
-            "quant_method": "compressed-tensors",
-            "format": "pack-quantized",
-            "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", _DENSE],
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": _INT4}},
-        },
-    }
-    return {
-        "architectures": ["KimiK25ForConditionalGeneration"],
-        "model_type": "kimi_k25",
-        "tie_word_embeddings": False,
-        "text_config": text,
-    }
-
-
-_DENSE = r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"
-_INT4 = {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True, "strategy": "group"}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.drive import drive
 from serve.bench.common.spread import Spread
@@ -32,37 +31,34 @@ class AnswerSpeed:
     kept_length: float
 
     @classmethod
-    def of(
-        cls, run: "AnswerRun", plain: "AnswerRun", rates: Sequence[float], others: Sequence[float]
-    ) -> "AnswerSpeed":
-        """rates, others: of run and of plain, repetition by repetition."""
+    def of(cls, run: "AnswerRun", plain: "AnswerRun") -> "AnswerSpeed":
+        """Both are compared run by run; the first of each does not count."""
+        rates, others = run.rates[1:], plain.rates[1:]
+        speedups = [a / b for a, b in zip(rates, others, strict=True)]
         return cls(
             prompts=run.prompts,
             tokens=run.tokens,
             tokens_per_s=Spread.of(rates, rates=True),
             plain_tokens_per_s=Spread.of(others, rates=True),
-            speedup=Spread.of([a / b for a, b in zip(rates, others, strict=True)], rates=True),
+            speedup=Spread.of(speedups, rates=True),
             kept_length=run.kept_length,
         )
 
 
 class AnswerRun:
-    """All prompts through a warm engine, as many at a time as it has slots."""
+    """All prompts through a warm engine, as many at a time as it has slots. rates: tokens a second
+    of all runs."""
 
     def __init__(
-        self,
-        pair: LoadedPair,
-        draft: Eagle3Draft | None,
-        config: EngineConfig,
-        prompts: Sequence[Sequence[int]],
+        self, pair: LoadedPair, config: EngineConfig, prompts: Sequence[Sequence[int]]
     ) -> None:
         # The same prompts again and again: found in the cache they would cost no prefill.
         config = replace(config, enable_prefix_caching=False)
-        self._engine = Engine(pair.target, draft, config, eos_token_ids=pair.eos_token_ids)
+        self._engine = Engine(pair.target, pair.draft, config, eos_token_ids=pair.eos_token_ids)
         self._engine.warmup()
         sampling = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, seed=0)
         self._requests = [Request(f"{i}", list(p), sampling) for i, p in enumerate(prompts)]
-        self.prompts, self.tokens = len(self._requests), 0
+        self.prompts, self.tokens, self.rates = len(self._requests), 0, list[float]()
 
     def tokens_per_s(self) -> float:
         """Of one run."""

@@ -55,12 +55,7 @@ def profile_steps(
     The profiler makes a step slower by what it writes for each event: read shares.
     """
     batch = len(prompts)
-    config = EngineConfig(
-        num_speculative_tokens=0,
-        max_model_len=context,
-        max_num_seqs=batch,
-        batch_buckets=(batch,),
-    )
+    config = EngineConfig(0, context, batch, batch_buckets=(batch,))
     chains = PhaseChains(target, None, config, prompts, steps)
     chains.time_round()
     with tempfile.TemporaryDirectory() as directory:

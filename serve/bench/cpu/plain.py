@@ -78,24 +78,14 @@ class PlainResult:
     floor_share_best: float
     profile: list[OperationTime]
 
-    @property
-    def peer(self) -> PeerTimes:
-        """The fastest."""
-        return self.peers[self.fastest_peer]
-
 
 class PlainEngine:
     """Greedy plain decoding by one warm engine of one batch size."""
 
     def __init__(self, target: KimiTarget, batch: int) -> None:
-        config = EngineConfig(
-            num_speculative_tokens=0,
-            max_model_len=CONTEXT,
-            max_num_seqs=batch,
-            batch_buckets=(batch,),
-            # The same prompts again and again, and the peers run them every time.
-            enable_prefix_caching=False,
-        )
+        buckets = (batch,)
+        # The same prompts again and again, and the peers run them every time.
+        config = EngineConfig(0, CONTEXT, batch, batch_buckets=buckets, enable_prefix_caching=False)
         self._engine = Engine(target, None, config, eos_token_ids=())
         self._engine.warmup()
 
@@ -111,13 +101,11 @@ def compare_plain(
     target: KimiTarget,
     peers: Mapping[str, TransformersPeer],
     bandwidth: ReadBandwidth,
-    *,
     batch: int,
     repetitions: int,
-    lengths: Lengths | None = None,
+    lengths: Lengths = Lengths(),
 ) -> PlainResult:
     """Times engine and peers in turn, `repetitions` times; the first run of each is not counted."""
-    lengths = lengths or Lengths()
     prompts = random_prompts(batch, PROMPT_LENGTH, target.config.vocab_size)
     sides: dict[str, Generate] = {ENGINE: PlainEngine(target, batch).generate}
     sides |= {name: peer.generate for name, peer in peers.items()}
@@ -128,14 +116,18 @@ def compare_plain(
         speeds.append(bandwidth.sample())
         for name, generate in sides.items():
             for tokens in (lengths.short, lengths.long):
-                elapsed = _timed(generate, prompts, tokens)
+                start = time.perf_counter()
+                generate(prompts, tokens)
+                elapsed = time.perf_counter() - start
                 times.setdefault((name, tokens), []).append(elapsed)
     engine = _step_times(times, ENGINE, lengths)
     floor = _floor(target, prompts, answers[ENGINE], lengths)
     read = Spread.of(speeds, rates=True)
+    scorer, greedy = Scorer(target, CONTEXT), SamplingParams(temperature=0, seed=0)
+    requests = [Request(f"row {i}", prompt, greedy) for i, prompt in enumerate(prompts)]
 
     def peer_times(name: str) -> PeerTimes:
-        found = _differences(target, prompts, answers[ENGINE], answers[name])
+        found = scorer.differences(requests, answers[ENGINE], answers[name])
         return _peer_times(_step_times(times, name, lengths), engine, batch, found)
 
     timed = {name: peer_times(name) for name in peers}
@@ -167,12 +159,6 @@ def _peer_times(
     )
 
 
-def _timed(generate: Generate, prompts: Sequence[Sequence[int]], tokens: int) -> float:
-    start = time.perf_counter()
-    generate(prompts, tokens)
-    return time.perf_counter() - start
-
-
 def _step_times(
     times: dict[tuple[str, int], list[float]], name: str, lengths: Lengths
 ) -> StepTimes:
@@ -202,19 +188,4 @@ def _floor(
     scores = np.asarray(router_scores(target, whole))[:, :, PROMPT_LENGTH + lengths.short :]
     distinct = mean_distinct_experts(scores, target.config.num_experts_per_tok)
     context = PROMPT_LENGTH + (lengths.short + lengths.long) / 2
-    return byte_floor(target.config, batch=len(prompts), context=context, distinct_experts=distinct)
-
-
-def _differences(
-    target: KimiTarget,
-    prompts: list[list[int]],
-    answers: list[list[int]],
-    peer_answers: list[list[int]],
-) -> list[Difference]:
-    scorer = Scorer(target, CONTEXT)
-    greedy = SamplingParams(temperature=0, seed=0)
-    found = (
-        scorer.explain(f"row {i}", prompt, greedy, ours, theirs)
-        for i, (prompt, ours, theirs) in enumerate(zip(prompts, answers, peer_answers, strict=True))
-    )
-    return [difference for difference in found if difference]
+    return byte_floor(target, batch=len(prompts), context=context, distinct_experts=distinct)

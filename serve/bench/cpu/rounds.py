@@ -2,11 +2,9 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
 from serve.bench.common.accept_length import AcceptRow
 from serve.bench.common.spread import Spread
 from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
@@ -66,13 +64,9 @@ class SteadyEngine:
     """An engine whose sequences never end, stepped a fixed number of rounds."""
 
     def __init__(
-        self,
-        target: Target,
-        draft: Eagle3Draft | None,
-        config: EngineConfig,
-        prompts: Sequence[Sequence[int]],
+        self, pair: LoadedPair, config: EngineConfig, prompts: Sequence[Sequence[int]]
     ) -> None:
-        self._engine = Engine(target, draft, config, eos_token_ids=())
+        self._engine = Engine(pair.target, pair.draft, config, eos_token_ids=())
         self._engine.warmup()
         self._requests = [Request(f"{i}", list(p), ENDLESS) for i, p in enumerate(prompts)]
 
@@ -105,17 +99,12 @@ class RoundPrograms:
         rounds: int,
         to_answer: Sequence[Sequence[int]],
     ) -> None:
-        config = EngineConfig(
-            num_speculative_tokens=k,
-            max_model_len=CONTEXT,
-            max_num_seqs=len(prompts),
-            batch_buckets=(len(prompts),),
-        )
-        draft = pair.draft if k else None
+        pair, batch = pair if k else replace(pair, draft=None), len(prompts)
+        config = EngineConfig(k, CONTEXT, batch, batch_buckets=(batch,))
         self._rounds = rounds
-        self._engine = SteadyEngine(pair.target, draft, config, prompts)
-        self._chains = PhaseChains(pair.target, draft, config, prompts, rounds)
-        self.answers = AnswerRun(pair, draft, config, to_answer)
+        self._engine = SteadyEngine(pair, config, prompts)
+        self._chains = PhaseChains(pair.target, pair.draft, config, prompts, rounds)
+        self.answers = AnswerRun(pair, config, to_answer)
         self._phases = {"fused": self._chains.time_round}
         if k:
             self._phases |= {
@@ -124,7 +113,6 @@ class RoundPrograms:
                 "verify": self._chains.time_verify,
             }
         self._samples: dict[str, list[float]] = {}
-        self.rates: list[float] = []
 
     def sample(self) -> None:
         """Times everything once."""
@@ -132,17 +120,11 @@ class RoundPrograms:
         times["engine"] = self._engine.time_step(self._rounds)
         for name, seconds in times.items():
             self._samples.setdefault(name, []).append(seconds)
-        self.rates.append(self.answers.tokens_per_s())
-
-    def warm_up(self) -> None:
-        """A sample that does not count."""
-        self.sample()
-        self._samples.clear()
-        self.rates.clear()
+        self.answers.rates.append(self.answers.tokens_per_s())
 
     def times(self) -> RoundTimes:
-        """What was measured."""
-        return RoundTimes(**{name: Spread.of(s) for name, s in self._samples.items()})
+        """What was measured; the first sample does not count."""
+        return RoundTimes(**{name: Spread.of(s[1:]) for name, s in self._samples.items()})
 
 
 def compare_rounds(
@@ -159,18 +141,13 @@ def compare_rounds(
     to_answer: prompts that are answered to their ends, as many at a time.
     """
     programs = {k: RoundPrograms(pair, k, prompts, rounds, to_answer) for k in (0, *accept)}
-    for each in programs.values():
-        each.warm_up()
-    for _ in range(repetitions):
+    for _ in range(1 + repetitions):
         for each in programs.values():
             each.sample()
     plain = programs[0]
-
-    def speed(k: int) -> AnswerSpeed:
-        return AnswerSpeed.of(programs[k].answers, plain.answers, programs[k].rates, plain.rates)
-
+    speeds = {k: AnswerSpeed.of(each.answers, plain.answers) for k, each in programs.items()}
     return [
-        round_result(k, len(prompts), rounds, programs[k].times(), plain.times(), row, speed(k))
+        round_result(k, len(prompts), rounds, programs[k].times(), plain.times(), row, speeds[k])
         for k, row in accept.items()
     ]
 

@@ -5,7 +5,7 @@ then be a tie: (a) of processed score + noise within 1e-4, (b) a candidate withi
 top-p or min-p cut, or (c) a tie of the router within 1e-5. Anything else is an error.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,7 +21,7 @@ from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.rows import filters_off
 from eagle3_jax.sampling.sampler import gumbel, process_logits
 from eagle3_jax.speculative.logit_controls import control_logits
 from serve.bench.equality.routing import router_margins, router_scores
@@ -92,6 +92,19 @@ class Scorer:
         cause = tie_cause(scores, pair, margin, router, sampling)
         return Difference(request_id, index, pair, cause, margin, router)
 
+    def differences(
+        self,
+        requests: Iterable[Request],
+        first: Iterable[Sequence[int]],
+        second: Iterable[Sequence[int]],
+    ) -> list[Difference]:
+        """What `explain` finds in two lists of answers to these requests."""
+        found = (
+            self.explain(one.request_id, one.prompt_ids, one.sampling, *answers)
+            for one, *answers in zip(requests, first, second, strict=True)
+        )
+        return [difference for difference in found if difference]
+
     def _recompute(
         self, prompt: Sequence[int], answer: Sequence[int], sampling: SamplingParams
     ) -> tuple[Floats, Floats, float]:
@@ -102,7 +115,8 @@ class Scorer:
         logits = forward(self._target, padded).logits[:, len(prefix) - 1 : len(prefix)]
         position = jnp.asarray([[len(prefix)]])
         sequence = self._sequence(prompt, prefix, sampling)
-        rows = _unfiltered(sequence)
+        # Its options without those that filter.
+        rows = filters_off(jax.tree.map(jnp.asarray, pack_options(sequence)), jnp.ones(1, bool))
         if sequence.controlled:
             controls = jax.tree.map(jnp.asarray, pack_controls(sequence, logits.shape[-1]))
             no_drafts = jnp.zeros((1, 0), jnp.int32)
@@ -172,11 +186,19 @@ def near_cut(scores: Floats, tokens: Sequence[int], sampling: SamplingParams) ->
             return True
         kth = np.sort(scores)[-min(sampling.top_k, len(scores))]
         scores = np.where(scores >= kth, scores, -np.inf)
-    weights = np.exp(scores)
-    shares = weights / weights.sum()
-    return sampling.top_p < 1 and any(
-        _mass_is_unsure(scores, shares, token, sampling.top_p) for token in tokens
-    )
+    shares = np.exp(scores) / np.exp(scores).sum()
+    if sampling.top_p < 1:
+        # With typical-p behind it, any candidate at this cut counts, as above.
+        at_cut = tokens if sampling.typical_p == 1 else range(len(scores))
+        if any(_mass_is_unsure(scores, shares, token, sampling.top_p) for token in at_cut):
+            return True
+        scores = np.where(_reaching(scores, shares, sampling.top_p), scores, -np.inf)
+        shares = np.exp(scores) / np.exp(scores).sum()
+    if sampling.typical_p == 1:
+        return False
+    mean = scores[shares > 0] @ shares[shares > 0]
+    nearness = -np.abs(mean - scores)
+    return any(_mass_is_unsure(nearness, shares, token, sampling.typical_p) for token in tokens)
 
 
 def _better(scores: Floats, token: int, margin: float) -> NDArray[np.bool_]:
@@ -184,6 +206,13 @@ def _better(scores: Floats, token: int, margin: float) -> NDArray[np.bool_]:
     better = scores > scores[token] + margin
     better[token] = False
     return better
+
+
+def _reaching(order: Floats, shares: Floats, mass: float) -> NDArray[np.bool_]:
+    """The smallest set of the first in this order that reaches the mass, and their equals."""
+    falling = np.argsort(-order)
+    last = np.searchsorted(np.cumsum(shares[falling]), mass)
+    return order >= order[falling[min(last, len(order) - 1)]]
 
 
 def _rank_is_unsure(scores: Floats, token: int, top_k: int) -> bool:
@@ -203,10 +232,3 @@ def _mass_is_unsure(scores: Floats, shares: Floats, token: int, top_p: float) ->
 
 def _token(answer: Sequence[int], index: int) -> int | None:
     return answer[index] if index < len(answer) else None
-
-
-def _unfiltered(sequence: EngineSequence) -> SamplingRows:
-    """Its options without those that filter: top-k, top-p and min-p off."""
-    rows = jax.tree.map(jnp.asarray, pack_options(sequence))
-    top_k, top_p = jnp.zeros_like(rows.top_k), jnp.ones_like(rows.top_p)
-    return replace(rows, top_k=top_k, top_p=top_p, min_p=jnp.zeros_like(rows.min_p))

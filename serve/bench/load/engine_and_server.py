@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.params import SamplingParams
@@ -39,23 +40,17 @@ class Runs:
     ttfts: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(NamedTuple):
     """Where engines compute, and where HTTP and the client run; None where no core can be had."""
 
-    engine: int | None
-    client: int | None
+    engine: int | None = None
+    client: int | None = None
 
-    @classmethod
-    def of(cls, allowed: Sequence[int]) -> "Cores":
-        """The first core for engines, the last for the rest."""
-        return cls(allowed[0], allowed[-1]) if allowed else cls(None, None)
 
-    @staticmethod
-    def move(core: int | None, pid: int = 0) -> None:
-        """Puts the calling thread, or the main thread of a process, on a core."""
-        if core is not None:
-            os.sched_setaffinity(pid, {core})
+def move(core: int | None, pid: int = 0) -> None:
+    """Puts the calling thread, or the main thread of a process, on a core."""
+    if core is not None:
+        os.sched_setaffinity(pid, {core})
 
 
 @dataclass(frozen=True)
@@ -69,9 +64,9 @@ class Sides:
     def run(self, name: str, prompts: Sequence[tuple[list[int], Prompt]], demand: Demand) -> Runs:
         """Answers all prompts once on one side."""
         if name == HTTP:
-            Cores.move(self.cores.client)
+            move(self.cores.client)
             return _over_http(self.server, [prompt for _, prompt in prompts], demand)
-        Cores.move(self.cores.engine)
+        move(self.cores.engine)
         return offline(self.engine, [token_ids for token_ids, _ in prompts], demand)
 
 

@@ -7,8 +7,9 @@ a response it reads the status, the headers and the body's lines, and nothing is
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,8 +42,10 @@ class Address:
 
 @dataclass
 class Response:
-    """The head of a response; its body comes from `lines` or `read`, once."""
+    """The head of a response; its body comes from `lines` or `read`, once. begun: when its request
+    was, by time.perf_counter."""
 
+    begun: float
     status: int
     headers: Mapping[str, str]
     _reader: asyncio.StreamReader = field(repr=False)
@@ -97,58 +100,38 @@ class Reply:
 
 
 async def request(address: Address, method: str, path: str, body: Any = None) -> Reply:
-    """Sends a request, `body` as JSON, with the key of OPENAI_API_KEY, and reads the reply."""
-    sent = b"" if body is None else json.dumps(body).encode()
-    async with Exchange(address, method, path, sent, authorization()) as response:
+    """Sends a request as `exchange` does and reads the reply."""
+    async with exchange(address, method, path, body) as response:
         return Reply(path, response.status, response.headers, await response.read())
 
 
-def authorization() -> dict[str, str]:
-    """The header of OPENAI_API_KEY, where it is set."""
-    key = os.environ.get("OPENAI_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-class Exchange:
-    """One request and its response, as a context: the connection ends with it."""
-
-    def __init__(
-        self,
-        address: Address,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self._address = address
-        default = {
-            "Host": f"{address.host}:{address.port}",
-            "Connection": "close",
-            "Content-Type": "application/json",
-            "Content-Length": f"{len(body)}",
-        }
-        fields = {**default, **(headers or {})}
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self._request = f"{method} {address.path}{path} HTTP/1.1\r\n{head}\r\n".encode() + body
-
-    async def __aenter__(self) -> Response:
-        """Sends the request; OSError where that fails or the answer is not HTTP."""
-        address = self._address
-        reader, self._writer = await asyncio.open_connection(
-            address.host, address.port, ssl=address.tls or None, limit=LIMIT_BYTES
-        )
-        try:
-            self._writer.write(self._request)
-            await self._writer.drain()
-            return await _read_head(reader)
-        except BaseException:
-            self._writer.close()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
+@asynccontextmanager
+async def exchange(
+    address: Address, method: str, path: str, body: Any = None
+) -> AsyncIterator[Response]:
+    """A request with `body` as JSON and the key of OPENAI_API_KEY, and its response; the connection
+    ends with the context. OSError where sending fails or the answer is not HTTP."""
+    sent, key = b"" if body is None else json.dumps(body).encode(), os.environ.get("OPENAI_API_KEY")
+    fields = {
+        "Host": f"{address.host}:{address.port}",
+        "Connection": "close",
+        "Content-Type": "application/json",
+        "Content-Length": f"{len(sent)}",
+        **({"Authorization": f"Bearer {key}"} if key else {}),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    begun = time.perf_counter()
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=address.tls or None, limit=LIMIT_BYTES
+    )
+    try:
+        writer.write(f"{method} {address.path}{path} HTTP/1.1\r\n{head}\r\n".encode() + sent)
+        await writer.drain()
+        yield await _read_head(begun, reader)
+    finally:
+        writer.close()
         with suppress(OSError):
-            await self._writer.wait_closed()
+            await writer.wait_closed()
 
 
 async def _chunk_size(reader: asyncio.StreamReader) -> int:
@@ -157,7 +140,7 @@ async def _chunk_size(reader: asyncio.StreamReader) -> int:
     return int(line.split(b";")[0], 16)
 
 
-async def _read_head(reader: asyncio.StreamReader) -> Response:
+async def _read_head(begun: float, reader: asyncio.StreamReader) -> Response:
     status_line = await reader.readline()
     if not status_line.startswith(b"HTTP/1."):
         raise OSError(f"the server answered {status_line[:40]!r}, which is not HTTP/1.1")
@@ -165,4 +148,4 @@ async def _read_head(reader: asyncio.StreamReader) -> Response:
     while line := (await reader.readline()).strip():
         name, _, value = line.decode("latin-1").partition(":")
         headers[name.strip().lower()] = value.strip()
-    return Response(int(status_line.split()[1]), headers, reader)
+    return Response(begun, int(status_line.split()[1]), headers, reader)

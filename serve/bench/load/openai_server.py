@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve.bench.load.http_client import SHOWN, Address, Exchange, authorization
+from serve.bench.load.http_client import SHOWN, Address, Response, exchange
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.workload import Endpoint
 
@@ -46,7 +46,7 @@ class Server:
     model: str
     endpoint: Endpoint = "completions"
 
-    def body(self, prompt: Prompt, **options: Any) -> bytes:
+    def body(self, prompt: Prompt, **options: Any) -> dict[str, Any]:
         """A streamed, greedy request for exactly so many tokens."""
         asked: dict[str, Any] = {"prompt": prompt.text}
         if self.endpoint == "chat":
@@ -59,39 +59,37 @@ class Server:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return json.dumps({**asked, **fixed, **options}).encode()
+        return {**asked, **fixed, **options}
 
     async def answer(self, prompt: Prompt) -> Outcome:
         """Sends a prompt and times what comes; a failure is an outcome too."""
         body, outcome = self.body(prompt), Outcome()
         try:
-            exchange = Exchange(self.address, "POST", PATHS[self.endpoint], body, authorization())
-            await _follow(exchange, outcome)
+            async with exchange(self.address, "POST", PATHS[self.endpoint], body) as response:
+                await _follow(response, outcome)
         except (OSError, EOFError, ValueError) as error:
             outcome.error = f"{type(error).__name__}: {error}"[:SHOWN]
         return outcome
 
 
-async def _follow(exchange: Exchange, outcome: Outcome) -> None:
-    start = last = time.perf_counter()
-    ended = False
-    async with exchange as response:
-        if response.status != 200:
-            body = (await response.read()).decode(errors="replace")
-            raise OSError(f"status {response.status}: {body}")
-        async for line in response.lines():
-            if line == b"data: [DONE]":
-                ended = True
-            elif line.startswith(b"data:"):
-                event = json.loads(line[5:])
-                if _take(event, outcome):
-                    now = time.perf_counter()
-                    if outcome.ttft:
-                        outcome.gaps.append(now - last)
-                    else:
-                        outcome.ttft = now - start
-                    last = now
-    outcome.latency = last - start
+async def _follow(response: Response, outcome: Outcome) -> None:
+    last, ended = response.begun, False
+    if response.status != 200:
+        body = (await response.read()).decode(errors="replace")
+        raise OSError(f"status {response.status}: {body}")
+    async for line in response.lines():
+        if line == b"data: [DONE]":
+            ended = True
+        elif line.startswith(b"data:"):
+            event = json.loads(line[5:])
+            if _take(event, outcome):
+                now = time.perf_counter()
+                if outcome.ttft:
+                    outcome.gaps.append(now - last)
+                else:
+                    outcome.ttft = now - last
+                last = now
+    outcome.latency = last - response.begun
     if not outcome.ttft:
         raise OSError("the answer has no token")
     if not ended:

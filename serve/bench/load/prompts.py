@@ -34,10 +34,9 @@ def make_prompts(workload: Workload, tokenizer: Tokenizer, count: int, seed: int
     around = _template_tokens(tokenizer) if workload.chat_template else 0
     if around >= workload.isl:
         raise ValueError(f"the chat template alone has {around} tokens, ISL is {workload.isl}")
-    ways = (workload.sampling, workload.isl - around, workload.range_ratio)
-    input_lens = draw_lengths(*ways, count, integers)
-    output_lens = draw_lengths(
-        workload.sampling, workload.osl, workload.range_ratio, count, integers
+    input_lens, output_lens = (
+        draw_lengths(workload.sampling, length, workload.range_ratio, count, integers)
+        for length in (workload.isl - around, workload.osl)
     )
     if workload.sharegpt:
         contents = _repeated(Path(workload.sharegpt), tokenizer, input_lens, seed)

@@ -1,6 +1,5 @@
 """eagle3-serve as a process of its own, for benchmarks that load it from outside."""
 
-import asyncio
 import os
 import re
 import socket
@@ -8,42 +7,43 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
-from serve.bench.load.http_client import Address, request
-
 SERVER = (sys.executable, "-c", "import sys; from serve.cli import main; sys.exit(main())")
+READY_TIMEOUT_S = 1800.0
 
 
 @contextmanager
 def serving(
-    flags: Sequence[str], log: str | Path = os.devnull
+    flags: Sequence[str], log: str | Path = os.devnull, timeout_s: float = READY_TIMEOUT_S
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server with these flags on a free port, and its address; it may not be ready yet. It runs
-    on the cores that the caller may use now. log: the file for what it says."""
+    """A server with these flags on a free port that is ready, and its address. It runs on the cores
+    that the caller may use now. log: the file for what it says.
+
+    Raises OSError when it ended or did not become ready in time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with open(log, "wb") as said:
         process = subprocess.Popen([*SERVER, *flags, "--port", str(port)], stderr=said)
     try:
+        _wait_ready(port, process, timeout_s)
         yield process, f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(60)
 
 
-async def wait_ready(url: str, process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Returns when the server is ready; OSError when it ended or did not become so in time."""
-    address, deadline = Address.of(url), time.monotonic() + timeout_s
+def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if (await request(address, "GET", "/health")).status == 200:
+        with suppress(OSError), closing(HTTPConnection("127.0.0.1", port)) as connection:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
                 return
-        except OSError:
-            pass
-        await asyncio.sleep(0.3)
+        time.sleep(0.3)
     if process.returncode is not None:
         raise OSError(f"the server ended with status {process.returncode} before it was ready")
     raise OSError(f"the server was not ready within {timeout_s:g} s")

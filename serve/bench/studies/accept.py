@@ -18,20 +18,15 @@ from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import (
-    add_load_options,
-    add_pair_flags,
-    check_demo,
-    check_drafting,
-)
+from serve.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
 from serve.bench.common.held_out import held_out
-from serve.bench.common.tables import titled
 from serve.bench.load.http_client import Address
 from serve.bench.load.server_facts import first_model
 from serve.demo import demo_target_dir
 from serve.options.engine import add_engine_flags, read_engine_config
 from serve.options.speculation import read_speculation
 from serve.pair.loading import LoadedPair, build_engine, fit_length
+from serve.text_table import text_table
 
 TASK_TOKENS = 512
 """Answers to tasks of one's own, unless --max-tokens says more or less."""
@@ -56,10 +51,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair or server, what is drafted, and what is asked."""
     parser.set_defaults(check=_check)
     add_pair_flags(parser, draft=False)
-    add_load_options(parser)
     add_engine_flags(parser, keys=True)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
-    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="a category, at most")
+    add_shared(parser, "--prompts", default=40, help="a category, at most")
     parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl files")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="of an answer; 160 (data: 512)")
     parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
@@ -102,11 +96,10 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 def print_result(console: Console, record: AcceptRecord) -> None:
     """Accept length by category."""
-    table = titled(record.tasks)
     headings = ["category", "prompts", "tokens", "rounds", "accept length"]
     headings += [f"position {i + 1}" for i in range(len(record.rows[0].per_position))]
-    for heading in [*headings, "rounds by accepted", "distinct bigrams", "answers right"]:
-        table.add_column(heading, justify="left" if heading == "category" else "right")
+    headings += ["rounds by accepted", "distinct bigrams", "answers right"]
+    table = text_table(record.tasks, headings, left=("category",))
     for row in record.rows:
         shares = (f"{share:.2f}" for share in row.per_position)
         counts = (f"{row.prompts}", f"{row.tokens}", f"{row.counts.drafts}")
@@ -133,8 +126,7 @@ def accept_here(flags: argparse.Namespace, pair: LoadedPair) -> tuple[str, list[
         prompts = held_out(pair.tokenizer, flags.prompts)
         rows = accept_table(pair, prompts, engine_config, flags.temperature, max_model_len=length)
         return f"Held-out prompts, {how}", rows
-    tasks = read_tasks(flags.data, flags.prompts)
-    sampling = _sampling(flags, TASK_TOKENS)
+    tasks, sampling = read_tasks(flags.data, flags.prompts), _sampling(flags)
     room = length or _room(pair, tasks, sampling)
     fitting = fit_length(engine_config, room, pair.target.config)
     engine = build_engine(pair, fitting, clock=time.perf_counter)
@@ -154,20 +146,18 @@ def accept_at_url(flags: argparse.Namespace) -> tuple[str, list[AcceptRow]]:
     """A title and the rows of a running server."""
     if flags.data:
         tasks = read_tasks(flags.data, flags.prompts)
-        sampling = _sampling(flags, TASK_TOKENS)
     else:
         tasks = held_out_tasks(held_out(load_tokenizer(demo_target_dir()), flags.prompts))
-        sampling = _sampling(flags, ANSWER_TOKENS)
     address = Address.of(flags.url)
     model = flags.served_model_name or asyncio.run(first_model(address))["id"]
-    answerer = ServerAnswerer(address, model, sampling, flags.concurrency)
+    answerer = ServerAnswerer(address, model, _sampling(flags), flags.concurrency)
     rows = measure_tasks(answerer, tasks)
     what = flags.data or "Held-out prompts"
     return f"{what}, {model} at {flags.url}, temperature {flags.temperature:g}", rows
 
 
-def _sampling(flags: argparse.Namespace, usual_tokens: int) -> SamplingParams:
-    tokens = flags.max_tokens or usual_tokens
+def _sampling(flags: argparse.Namespace) -> SamplingParams:
+    tokens = flags.max_tokens or (TASK_TOKENS if flags.data else ANSWER_TOKENS)
     return SamplingParams(temperature=flags.temperature, max_tokens=tokens, seed=0)
 
 

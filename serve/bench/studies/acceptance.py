@@ -28,14 +28,7 @@ from serve.bench.acceptance.probabilities import Acceptance
 from serve.bench.acceptance.recorded_rounds import BATCH, RecordedRounds
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import (
-    add_k_flag,
-    add_load_options,
-    add_method_flag,
-    add_pair_flags,
-    add_prompts_flag,
-    check_drafting,
-)
+from serve.bench.common.flags import add_pair_flags, add_shared, check_drafting
 from serve.bench.common.held_out import HeldOutPrompt, held_out
 from serve.demo.corpus import CATEGORIES
 from serve.pair.loading import LoadedPair
@@ -99,10 +92,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, k and how many prompts."""
     parser.set_defaults(check=check_drafting)
     add_pair_flags(parser)
-    add_load_options(parser)
-    add_k_flag(parser)
-    add_prompts_flag(parser, 16)
-    add_method_flag(parser)
+    add_shared(parser, "--num-speculative-tokens")
+    add_shared(parser, "--prompts", default=16)
+    add_shared(parser, "--rejection-sample-method")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:

@@ -10,8 +10,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -19,23 +18,16 @@ from rich.console import Console
 
 from serve.bench.common.command import finish
 from serve.bench.common.conditions import allowed_cores, conditions, move_host, pin
-from serve.bench.common.flags import (
-    add_json_flag,
-    add_k_flag,
-    add_prompts_flag,
-    check_drafting,
-    use_embedded_pair,
-)
+from serve.bench.common.flags import add_shared, check_drafting, use_embedded_pair
 from serve.bench.common.held_out import user_prompts
-from serve.bench.common.spread import Spread
-from serve.bench.common.tables import print_conditions, titled
+from serve.bench.common.spread import Spread, in_turn
 from serve.bench.load.http_client import Address, request
-from serve.bench.load.server_process import metric, serving, wait_ready
+from serve.bench.load.server_process import metric, serving
 from serve.pair.notices import Say
+from serve.text_table import text_table
 
 FLOOR = 0.97
 """What the chosen k must reach of the better of k = 0 and the fixed k, noise aside."""
-READY_TIMEOUT_S = 1800.0
 ANSWER_TOKENS = 96
 ADAPTIVE, FIXED, AGAIN, PLAIN, ALONE = "adaptive", "fixed", "fixed again", "k = 0", "no draft"
 
@@ -84,45 +76,39 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """k, loads, repetitions and the servers' core."""
     use_embedded_pair(parser)
     parser.set_defaults(check=check_drafting)
-    add_k_flag(parser, "the fixed k, and the most, 1..8")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
-    parser.add_argument(
-        "--requests", type=int, default=64, metavar="N", help="of a run; 32 a client if more"
-    )
-    parser.add_argument(
-        "--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16], metavar="N", help="clients"
-    )
-    add_prompts_flag(parser, 8)
-    parser.add_argument("--core", type=int, metavar="N", help="the servers' core; the last")
-    add_json_flag(parser)
+    add_shared(parser, "--num-speculative-tokens", help="the fixed k, and the most, 1..8")
+    add_shared(parser, "--repetitions")
+    add_shared(parser, "--requests", help="of a run; 32 a client if more")
+    add_shared(parser, "--concurrency", default=[1, 2, 4, 8, 16], help="clients")
+    add_shared(parser, "--prompts", default=8)
+    add_shared(parser, "--core", help="the servers' core; the last")
+    add_shared(parser, "--json")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Compares the servers; status 1 where the chosen k is slower than a fixed one."""
     # Before any process is started: they run on the cores that this one may use.
-    allowed = allowed_cores()
+    allowed, say = allowed_cores(), Console(stderr=True).print
     found = conditions(pin(flags.core))
-    result = measure_choice(
-        user_prompts(flags.prompts),
-        num_speculative_tokens=flags.k,
-        repetitions=flags.repetitions,
-        requests=flags.requests,
-        concurrencies=flags.concurrency,
-        leave_core=lambda: move_host(allowed, found.pinned_core),
-        say=Console(stderr=True).print,
-    )
-    print_conditions(console, found, flags.repetitions)
+    with ExitStack() as stack:
+        urls: dict[str, str] = {}
+        for name, own in server_flags(flags.k, max(flags.concurrency)).items():
+            say(f"starting the server: {name}")
+            _, urls[name] = stack.enter_context(serving(own))
+        client_core = move_host(allowed, found.pinned_core)
+        loads = asyncio.run(_measure(flags, urls, say))
+    result = ChoiceRecord(flags.k, flags.repetitions, flags.requests, client_core, loads)
+    found.print_to(console, flags.repetitions)
     print_result(console, result)
     return finish(flags, "choice", found, result)
 
 
 def print_result(console: Console, result: ChoiceRecord) -> None:
     """Tokens a second of all servers at every load, and what follows from them."""
-    table = titled(f"Tokens/s of all clients, greedy, k up to {result.num_speculative_tokens}")
+    title = f"Tokens/s of all clients, greedy, k up to {result.num_speculative_tokens}"
     names = list(result.loads[0].tokens_per_s)
     headings = ("adaptive : best", "noise", "k = 0 : no draft", "mean k", "different")
-    for heading in ("clients", *names, *headings):
-        table.add_column(heading, justify="right")
+    table = text_table(title, ("clients", *names, *headings))
     for load in result.loads:
         speeds = (f"{load.tokens_per_s[name].median:.0f}" for name in names)
         ratios = (f"{load.share:.3f}", f"{load.noise:.3f}", f"{load.plain_share:.3f}")
@@ -197,45 +183,15 @@ def server_flags(num_speculative_tokens: int, most: int) -> dict[str, list[str]]
     return {name: [*shared, *flags] for name, flags in speculations.items()}
 
 
-def measure_choice(
-    prompts: Sequence[str],
-    *,
-    num_speculative_tokens: int,
-    repetitions: int,
-    requests: int,
-    concurrencies: Sequence[int],
-    leave_core: Callable[[], int | None],
-    say: Say,
-) -> ChoiceRecord:
-    """Starts the servers on the core of the caller, who then leaves it by `leave_core`.
-
-    Raises OSError when a server does not start.
-    """
-    with ExitStack() as stack:
-        urls: dict[str, str] = {}
-        for name, flags in server_flags(num_speculative_tokens, max(concurrencies)).items():
-            say(f"starting the server: {name}")
-            process, urls[name] = stack.enter_context(serving(flags))
-            asyncio.run(wait_ready(urls[name], process, READY_TIMEOUT_S))
-        core = leave_core()
-        loads = asyncio.run(_measure(urls, prompts, repetitions, requests, concurrencies, say))
-    return ChoiceRecord(num_speculative_tokens, repetitions, requests, core, loads)
-
-
 async def _measure(
-    urls: dict[str, str],
-    prompts: Sequence[str],
-    repetitions: int,
-    requests: int,
-    concurrencies: Sequence[int],
-    say: Say,
+    flags: argparse.Namespace, urls: Mapping[str, str], say: Say
 ) -> list[LoadResult]:
-    loads = []
-    for concurrency in concurrencies:
-        count = max(requests, 32 * concurrency)
+    loads, prompts = [], user_prompts(flags.prompts)
+    for concurrency in flags.concurrency:
+        count = max(flags.requests, 32 * concurrency)
         asked = list(itertools.islice(itertools.cycle(prompts), count))
         servers = {name: MeasuredServer(Address.of(url)) for name, url in urls.items()}
-        await _measure_load(servers, asked, concurrency, repetitions)
+        await _measure_load(servers, asked, concurrency, flags.repetitions)
         loads.append(load_result(concurrency, servers))
         shown = ", ".join(f"{name} {rate.median:.0f}" for name, rate in rates(servers).items())
         say(f"concurrency {concurrency}: tokens/s {shown}")
@@ -250,11 +206,8 @@ async def _measure_load(
         await server.run(prompts, concurrency)
         server.runs.clear()
     before = await servers[ADAPTIVE].drafted()
-    order = deque(servers.values())
-    for _ in range(repetitions):
-        for server in order:
-            await server.run(prompts, concurrency)
-        order.rotate()
+    for server in in_turn(servers.values(), repetitions):
+        await server.run(prompts, concurrency)
     after = await servers[ADAPTIVE].drafted()
     servers[ADAPTIVE].mean_k = (after[0] - before[0]) / (after[1] - before[1])
 

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +19,11 @@ from convert.store.journal import JOURNAL_FILE
 from convert.store.partial import partial_directory
 from convert.store.reader import Store, open_store
 from convert.store.verify import verify_store
+from eagle3_jax.config import KimiConfig
 from serve.bench.common.command import finish
-from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import add_json_flag, check_flags, use_embedded_pair
-from serve.bench.common.synthetic_int4 import Sizes, write_synthetic
+from serve.bench.common.conditions import conditions, memory_mib
+from serve.bench.common.flags import add_shared, check_flags, use_embedded_pair
+from serve.bench.common.synthetic_int4 import WIDTHS, write_synthetic
 from serve.pair.notices import Say
 
 MIB = 2**20
@@ -77,8 +78,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", metavar="DIR", default=".", help="on the disk to measure; 3.5 times the size"
     )
-    parser.add_argument("--repetitions", type=int, default=3, metavar="N")
-    add_json_flag(parser)
+    add_shared(parser, "--repetitions", default=3)
+    add_shared(parser, "--json")
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -98,10 +99,8 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 def print_result(console: Console, result: ConvertRecord) -> None:
     """Speed, memory and what became of the run that was killed."""
-    copy, conversion = (
-        ", ".join(f"{rate:.0f}" for rate in rates)
-        for rates in (result.copy_mib_s, result.convert_mib_s)
-    )
+    rates = (result.copy_mib_s, result.convert_mib_s)
+    copy, conversion = (", ".join(f"{rate:.0f}" for rate in each) for each in rates)
     console.print(f"{result.source_mib:.0f} MiB of INT4 in {result.items} items")
     console.print(f"copy {copy} MiB/s, conversion {conversion} MiB/s: ratio {result.ratio:.2f}")
     peak, largest = max(result.peak_mib), result.largest_item_mib
@@ -118,13 +117,13 @@ def measure_conversion(
     repetitions: int,
     say: Say,
     *,
-    sizes: Sizes | None = None,
+    widths: KimiConfig = WIDTHS,
     item_bytes: int = ITEM_BYTES,
 ) -> ConvertRecord:
     """Makes a checkpoint of about `nbytes` below `directory`, which needs 3.5 times the space."""
     with TemporaryDirectory(dir=directory) as folder:
         source, made, resumed = (Path(folder) / name for name in ("source", "made", "resumed"))
-        size_mib = write_synthetic(source, nbytes, sizes or Sizes()) / MIB
+        size_mib = write_synthetic(source, nbytes, widths) / MIB
         say(f"source of {size_mib:.0f} MiB written")
         flags = ("--item-mib", str(item_bytes // MIB))
         copies, conversions, peaks = [], [], []
@@ -174,24 +173,11 @@ def _convert(source: Path, destination: Path, flags: Sequence[str]) -> tuple[flo
     peak_mib = 0.0
     with _converting(source, destination, flags) as process:
         while process.poll() is None:
-            peak_mib = max(peak_mib, _peak_mib(process.pid))
+            peak_mib = max(peak_mib, memory_mib(process.pid, "VmHWM"))
             time.sleep(LOOK_EVERY_S)
     if process.returncode:
         raise ValueError(f"eagle3-convert ended with status {process.returncode}")
     return time.monotonic() - start_s, peak_mib
-
-
-def _peak_mib(pid: int) -> float:
-    """The kernel's high-water mark of a running process; 0 once it has ended.
-
-    Not ru_maxrss, which a child starts with its parent's value of.
-    """
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    except OSError:
-        return 0.0
-    marks = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-    return float(next(marks, 0)) / 1024
 
 
 def _kill_and_resume(
@@ -216,14 +202,9 @@ def _finished(destination: Path) -> int:
     return max(0, journal.read_bytes().count(b"\n") - 1) if journal.is_file() else 0
 
 
-@contextmanager
-def _converting(
-    source: Path, destination: Path, flags: Sequence[str]
-) -> Iterator[subprocess.Popen[bytes]]:
+def _converting(source: Path, destination: Path, flags: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [*CONVERT, str(source), str(destination), *flags]
-    null = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=null, stderr=null) as process:
-        yield process
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _forget(directory: Path) -> None:
@@ -237,7 +218,7 @@ def _forget(directory: Path) -> None:
 
 
 def _largest_item(store: Store) -> int:
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for parameter in store.parameters.values():
-        sizes[parameter.item] = sizes.get(parameter.item, 0) + parameter.nbytes
+        sizes[parameter.item] += parameter.nbytes
     return max(sizes.values())

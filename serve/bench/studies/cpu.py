@@ -10,9 +10,8 @@ from eagle3_jax.engine.config import EngineConfig
 from serve.bench.common.accept_length import AcceptRow, accept_table
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import allowed_cores, conditions, move_host, pin
-from serve.bench.common.flags import add_pair_flags
+from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import held_out
-from serve.bench.common.tables import milliseconds, print_conditions, titled
 from serve.bench.cpu.bandwidth import ReadBandwidth
 from serve.bench.cpu.kimi_108m import random_target
 from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
@@ -21,6 +20,7 @@ from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
 from serve.bench.studies.equal import describe
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import Say
+from serve.text_table import text_table
 
 BATCHES = (1, 8)
 WIDTHS = (1, 3, 6)
@@ -46,13 +46,11 @@ class CpuRecord:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, what is measured, how often and where."""
-    add_pair_flags(parser)
+    add_pair_flags(parser, load=False)
     parser.add_argument("--only", choices=("plain", "round"), help="one half of the benchmark")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
-    parser.add_argument(
-        "--prompts", type=int, default=20, metavar="N", help="held-out, a category, for accept"
-    )
-    parser.add_argument("--core", type=int, metavar="N", help="the core to run on; the last")
+    add_shared(parser, "--repetitions")
+    add_shared(parser, "--prompts", default=20, help="held-out, a category, for accept")
+    add_shared(parser, "--core", help="the core to run on; the last")
     parser.add_argument(
         "--peers",
         nargs="+",
@@ -78,7 +76,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
         host_core = move_host(allowed, found.pinned_core)
         rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
     record = CpuRecord(flags.repetitions, plain, rounds, host_core)
-    print_conditions(console, found, flags.repetitions)
+    found.print_to(console, flags.repetitions)
     print_result(console, record)
     return finish(flags, "cpu", found, record)
 
@@ -93,10 +91,9 @@ def print_result(console: Console, record: CpuRecord) -> None:
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
     """Plain decoding and its peers, the byte floor, and where the time goes."""
-    table = titled("Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread")
+    title = "Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread"
     headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left")
+    table = text_table(title, headings, left=("",))
     for result in results:
         for cells in _plain_rows(result):
             table.add_row(*cells)
@@ -111,7 +108,7 @@ def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
     """The engine, then every peer; tokens a second leave the prefill out, whole runs have it."""
 
     def cells(name: str, times: StepTimes) -> tuple[str, str, str]:
-        return name, _step(times), f"{result.batch / times.step_s.median:.1f}"
+        return name, times.step_s.milliseconds, f"{result.batch / times.step_s.median:.1f}"
 
     rows: list[tuple[str, ...]] = [
         (*cells(f"batch {result.batch}: engine", result.engine), "", "", "")
@@ -146,9 +143,9 @@ def print_floor(console: Console, result: PlainResult) -> None:
 
 def print_profile(console: Console, result: PlainResult) -> None:
     """Where a step's time goes, by operation."""
-    table = titled(f"Batch {result.batch}: one step by operation, under the profiler")
-    for heading in ("operation", "us a step", "share", "runs a step"):
-        table.add_column(heading, justify="left" if heading == "operation" else "right")
+    title = f"Batch {result.batch}: one step by operation, under the profiler"
+    headings = ("operation", "us a step", "share", "runs a step")
+    table = text_table(title, headings, left=("operation",))
     whole = sum(operation.microseconds for operation in result.profile)
     for operation in result.profile:
         share = f"{operation.microseconds / whole:.0%}"
@@ -159,22 +156,11 @@ def print_profile(console: Console, result: PlainResult) -> None:
 
 def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
     """Phases, prediction and host share of every k and batch."""
-    table = titled("The speculative round of the pair, greedy, ms a round (median)")
     headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
-    headings += (
-        "engine",
-        "of prediction",
-        "of alone",
-        "host",
-        "kept a round",
-        "break-even",
-        "tokens/s",
-        "plain",
-        "ratio",
-        "its range",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    headings += ("engine", "of prediction", "of alone", "host", "kept a round", "break-even")
+    headings += ("tokens/s", "plain", "ratio", "its range")
+    title = "The speculative round of the pair, greedy, ms a round (median)"
+    table = text_table(title, headings)
     for result in results:
         table.add_row(*_round_cells(result))
     console.print(table)
@@ -218,13 +204,7 @@ def verdict(results: Sequence[RoundResult]) -> str:
     )
 
 
-def _step(times: StepTimes) -> str:
-    return milliseconds(times.step_s)
-
-
-def run_plain(
-    repetitions: int, peers: Sequence[str], say: Say, batches: Sequence[int] = BATCHES
-) -> list[PlainResult]:
+def run_plain(repetitions: int, peers: Sequence[str], say: Say) -> list[PlainResult]:
     """Plain decoding of the random model against transformers, `peers` of PEERS.
 
     ImportError without torch, OSError without the C++ compiler of the peer that is compiled.
@@ -235,10 +215,9 @@ def run_plain(
     target, bandwidth = random_target(), ReadBandwidth()
     copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}
     results = []
-    for batch in batches:
+    for batch in BATCHES:
         say(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
-        sides = copies, bandwidth
-        results.append(compare_plain(target, *sides, batch=batch, repetitions=repetitions))
+        results.append(compare_plain(target, copies, bandwidth, batch, repetitions))
     return results
 
 

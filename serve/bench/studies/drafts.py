@@ -9,34 +9,28 @@ from tempfile import TemporaryDirectory
 from flax import nnx
 from rich.console import Console
 
+from convert.files.safetensors_files import DTYPES
 from convert.published.directory import open_published
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 from convert.store.reader import is_store, open_store
+from eagle3_jax.engine import Request
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, measure_accept
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import (
-    add_json_flag,
-    add_k_flag,
-    add_method_flag,
-    add_prompts_flag,
-    check_drafting,
-    use_embedded_pair,
-)
+from serve.bench.common.drive import EIGHT_SLOTS
+from serve.bench.common.flags import add_shared, check_drafting, use_embedded_pair
 from serve.bench.common.held_out import HeldOutPrompt, held_out
-from serve.bench.common.tables import titled
 from serve.bench.equality.ties import Difference, Scorer, describe
 from serve.demo import demo_draft_dir, demo_latent_draft_dir
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.pair.loading import LoadedPair, build_engine, with_draft
 from serve.pair.notices import Say, say_on_stderr
+from serve.text_table import text_table
 
-BATCH = 8
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 QUANTISED = {"FP8": "ptpc_fp8", "INT4": "int4"}
 """Name -> scheme of eagle3-quantize."""
 AS_WRITTEN = LoadOptions(int4_order="linear")
@@ -96,9 +90,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """k, how many prompts, and other drafts."""
     use_embedded_pair(parser)
     parser.set_defaults(check=check_drafting)
-    add_k_flag(parser)
-    add_prompts_flag(parser, 8)
-    add_method_flag(parser)
+    add_shared(parser, "--num-speculative-tokens")
+    add_shared(parser, "--prompts", default=8)
+    add_shared(parser, "--rejection-sample-method")
     parser.add_argument(
         "--draft",
         dest="others",
@@ -108,7 +102,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="other drafts of the embedded target",
     )
-    add_json_flag(parser)
+    add_shared(parser, "--json")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
@@ -124,11 +118,10 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 def print_result(console: Console, result: DraftsRecord) -> None:
     """Accept length of every draft by category, and whether its answers are plain decoding's."""
-    table = titled(f"Drafts, {result.prompts} held-out prompts, k={result.num_speculative_tokens}")
+    title = f"Drafts, {result.prompts} held-out prompts, k={result.num_speculative_tokens}"
     categories = [row.category for row in result.drafts[0].rows]
     headings = ("draft", "form", "MB", *categories, "identical", "tie", "different")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("draft", "form") else "right")
+    table = text_table(title, headings, left=("draft", "form"))
     for draft in result.drafts:
         lengths = (f"{row.accept_length:.2f}" for row in draft.rows)
         answers = (f"{draft.identical}", f"{draft.ties}", f"{draft.different}")
@@ -155,13 +148,8 @@ def compare_drafts(
     scorer = Scorer(pair.target, length)
 
     def answer(with_or_without: LoadedPair, k: int) -> tuple[list[AcceptRow], list[list[int]]]:
-        engine = build_engine(
-            with_or_without,
-            num_speculative_tokens=k,
-            max_model_len=length,
-            max_num_seqs=BATCH,
-            batch_buckets=(BATCH,),
-        )
+        sizes = {"num_speculative_tokens": k, "max_model_len": length, **EIGHT_SLOTS}
+        engine = build_engine(with_or_without, **sizes)
         return measure_accept(engine, pair.tokenizer, prompts, greedy)
 
     _, plain = answer(replace(pair, draft=None), 0)
@@ -169,33 +157,26 @@ def compare_drafts(
     for draft in drafts:
         loaded = with_draft(pair, draft.directory, draft.load, say=say)
         rows, answers = answer(loaded, k)
-        found = [
-            scorer.explain(f"{draft.name}, prompt {i}", prompt.token_ids, greedy, ours, theirs)
-            for i, (prompt, ours, theirs) in enumerate(zip(prompts, plain, answers, strict=True))
+        requests = [
+            Request(f"{draft.name}, prompt {i}", prompt.token_ids, greedy)
+            for i, prompt in enumerate(prompts)
         ]
+        differences = scorer.differences(requests, plain, answers)
         assert loaded.draft is not None, "it was loaded just now"
-        results.append(_result(draft, loaded.draft, rows, found))
+        results.append(
+            DraftResult(
+                name=draft.name,
+                form=form_of(loaded.draft, draft.directory),
+                nbytes=sum(f.stat().st_size for f in draft.directory.rglob("*") if f.is_file()),
+                rows=rows,
+                compared=len(prompts),
+                identical=len(prompts) - len(differences),
+                ties=sum(difference.cause is not None for difference in differences),
+                differences=differences,
+            )
+        )
         say(f"{draft.name}: accept length {results[-1].accept_length:.2f}")
     return DraftsRecord(k, len(prompts), results)
-
-
-def _result(
-    files: DraftFiles,
-    draft: Eagle3Draft,
-    rows: list[AcceptRow],
-    found: Sequence[Difference | None],
-) -> DraftResult:
-    differences = [difference for difference in found if difference]
-    return DraftResult(
-        name=files.name,
-        form=form_of(draft, files.directory),
-        nbytes=sum(file.stat().st_size for file in files.directory.rglob("*") if file.is_file()),
-        rows=rows,
-        compared=len(found),
-        identical=len(found) - len(differences),
-        ties=sum(difference.cause is not None for difference in differences),
-        differences=differences,
-    )
 
 
 def form_of(draft: Eagle3Draft, directory: Path) -> str:
@@ -214,7 +195,7 @@ def _float_dtypes(directory: Path) -> set[str]:
         matrices = (p for p in store.parameters.values() if len(p.shape) == 2)
         return {p.dtype for p in matrices if p.path.rpartition(".")[0] not in quantised}
     plain = (w for w in open_published(directory).weights if w.form is None)
-    return {DTYPES[w.tensor.dtype] for w in plain if len(w.shape) == 2}
+    return {DTYPES[w.tensor.dtype].name for w in plain if len(w.shape) == 2}
 
 
 def embedded_drafts(into: Path, say: Say) -> Iterator[DraftFiles]:

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from eagle3_jax.engine import CollectedOutput, Engine, EngineConfig, Request
-from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
 from serve.bench.common.drive import drive
-from serve.bench.common.flags import add_load_options, add_method_flag, add_pair_flags
+from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import held_out
 from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
 from serve.bench.equality.ties import Difference, Scorer, describe
+from serve.pair.loading import LoadedPair
 
 REQUESTS_PER_TIE = 500
 PAGE_SIZE = 16
@@ -75,24 +74,20 @@ class EqualResult:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, and how much is compared."""
     add_pair_flags(parser)
-    add_load_options(parser)
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
-    parser.add_argument("--prompts", type=int, metavar="N", help="a category; 40 (quick: 2)")
+    add_shared(parser, "--prompts", help="a category; 40 (quick: 2)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
-    add_method_flag(parser)
+    add_shared(parser, "--rejection-sample-method")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Compares outputs over k, batch and preemption; status 1 where one differs."""
     found, pair = conditions(), given_pair(flags)
-    assert pair.draft is not None, "the flags ask for a draft"
     prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
     result = check_equal(
-        pair.target,
-        pair.draft,
+        pair,
         [prompt.token_ids for prompt in prompts],
         quick_plan() if flags.quick else full_plan(),
-        eos_token_ids=pair.eos_token_ids,
         max_tokens=flags.max_tokens or (QUICK_TOKENS if flags.quick else TOKENS),
         on_case=lambda case: print_case(console, case),
     )
@@ -121,17 +116,14 @@ def print_result(console: Console, result: EqualResult) -> None:
 
 
 def check_equal(
-    target: Target,
-    draft: Eagle3Draft,
+    pair: LoadedPair,
     prompts: Sequence[Sequence[int]],
     plan: Iterable[Group],
-    *,
-    eos_token_ids: Sequence[int],
     max_tokens: int,
     on_case: Callable[[CaseResult], None] = lambda _: None,
 ) -> EqualResult:
     """Runs the plan and compares; `on_case` hears of every case as it ends."""
-    runner = _Runner(target, draft, prompts, eos_token_ids, max_tokens)
+    runner = _Runner(pair, prompts, max_tokens)
     cases: list[CaseResult] = []
     for group in plan:
         for result in runner.run(group):
@@ -167,15 +159,9 @@ def summarize(cases: list[CaseResult], prompts: int, max_tokens: int) -> EqualRe
 class _Runner:
     """The requests of every prompt and setting, and the engines that answer them."""
 
-    def __init__(
-        self,
-        target: Target,
-        draft: Eagle3Draft,
-        prompts: Sequence[Sequence[int]],
-        eos_token_ids: Sequence[int],
-        max_tokens: int,
-    ) -> None:
-        self._target, self._draft, self._eos = target, draft, eos_token_ids
+    def __init__(self, pair: LoadedPair, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+        assert pair.draft is not None, "the flags ask for a draft"
+        self._pair = pair
         self._requests = [
             Request(
                 f"prompt {i}, {name}",
@@ -187,7 +173,7 @@ class _Runner:
         ]
         longest = max(map(len, prompts)) + max_tokens
         self._max_len = -(-longest // PAGE_SIZE) * PAGE_SIZE
-        self._scorer = Scorer(target, self._max_len, eos_token_ids)
+        self._scorer = Scorer(pair.target, self._max_len, pair.eos_token_ids)
 
     def run(self, group: Group) -> Iterable[CaseResult]:
         """The reference first."""
@@ -221,7 +207,7 @@ class _Runner:
         return answers, result
 
     def _engine(self, case: Case) -> Engine:
-        pages = self._max_len // PAGE_SIZE + 1 if case.few_pages else None
+        pair, pages = self._pair, self._max_len // PAGE_SIZE + 1 if case.few_pages else None
         config = EngineConfig(
             num_speculative_tokens=case.num_speculative_tokens,
             max_model_len=self._max_len,
@@ -231,9 +217,8 @@ class _Runner:
             batch_buckets=None if case.exact else (case.batch,),
             exact=case.exact,
         )
-        draft = self._draft if case.speculative else None
-        engine = Engine(self._target, draft, config, eos_token_ids=self._eos)
-        return engine
+        draft = pair.draft if case.speculative else None
+        return Engine(pair.target, draft, config, eos_token_ids=pair.eos_token_ids)
 
     def _compare(
         self,
@@ -241,14 +226,11 @@ class _Runner:
         answers: dict[str, CollectedOutput],
         expected: dict[str, CollectedOutput],
     ) -> CaseResult:
-        found = []
-        for request in self._requests:
-            name = request.request_id
-            ours, theirs = expected[name].token_ids, answers[name].token_ids
-            difference = self._scorer.explain(
-                name, request.prompt_ids, request.sampling, ours, theirs
-            )
-            found += [difference] if difference else []
+        ours, theirs = (
+            [said[request.request_id].token_ids for request in self._requests]
+            for said in (expected, answers)
+        )
+        found = self._scorer.differences(self._requests, ours, theirs)
         errors = [d for d in found if result.exact or d.cause is None]
         failures = [f"{result.name}: {describe(d)}" for d in errors]
         return replace(

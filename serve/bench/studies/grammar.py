@@ -16,14 +16,13 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.drive import drive
-from serve.bench.common.flags import add_k_flag, add_load_options, add_pair_flags, check_drafting
+from serve.bench.common.drive import BATCH, EIGHT_SLOTS, drive
+from serve.bench.common.flags import add_pair_flags, add_shared, check_drafting
 from serve.bench.common.held_out import held_out
 from serve.bench.common.spread import Spread
-from serve.bench.common.tables import milliseconds, titled
 from serve.pair.loading import LoadedPair, build_engine
+from serve.text_table import text_table
 
-BATCH = 8
 MOST_TOKENS = 256
 NEIGHBOUR_TOKENS = 96
 NAME = {"type": "string", "minLength": 1, "maxLength": 12}
@@ -87,10 +86,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, k and how often."""
     parser.set_defaults(check=check_drafting)
     add_pair_flags(parser)
-    add_load_options(parser)
-    add_k_flag(parser)
+    add_shared(parser, "--num-speculative-tokens")
     parser.add_argument("--generations", type=int, default=500, metavar="N")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="of the timing")
+    add_shared(parser, "--repetitions", help="of the timing")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
@@ -110,11 +108,11 @@ def print_result(console: Console, result: StructuredRecord) -> None:
         f"{result.valid} valid, {result.identical} identical to plain decoding; accept length "
         f"{result.accept_length:.2f}, masks of a round {result.mask_s * 1e6:.0f} us a request"
     )
-    table = titled("Seven requests without options beside an eighth")
-    for heading in ("the eighth has", "ms until the seven are done", "ratio"):
-        table.add_column(heading, justify="left" if heading == "the eighth has" else "right")
+    title = "Seven requests without options beside an eighth"
+    headings = ("the eighth has", "ms until the seven are done", "ratio")
+    table = text_table(title, headings, left=("the eighth has",))
     for case in result.neighbours:
-        table.add_row(case.eighth, milliseconds(case.seconds), f"{case.ratio:.2f}")
+        table.add_row(case.eighth, case.seconds.milliseconds, f"{case.ratio:.2f}")
     console.print(table)
 
 
@@ -122,9 +120,7 @@ def measure_structured(
     pair: LoadedPair, prompts: Sequence[list[int]], generations: int, k: int, repetitions: int
 ) -> StructuredRecord:
     """Everything at temperature 1; ValueError without llguidance."""
-    length = max(map(len, prompts)) + MOST_TOKENS
-    sizes: dict[str, Any] = {"max_model_len": length, "max_num_seqs": BATCH}
-    sizes["batch_buckets"] = (BATCH,)
+    sizes = {"max_model_len": max(map(len, prompts)) + MOST_TOKENS, **EIGHT_SLOTS}
     engine = build_engine(pair, num_speculative_tokens=k, **sizes)
     if engine.grammars is None:
         raise ValueError(NO_GRAMMARS)

@@ -6,23 +6,20 @@ both; offline runs twice, and what the two differ by is the noise.
 """
 
 import argparse
-import asyncio
 import itertools
 import json
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
+from eagle3_jax.engine import EngineConfig
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import allowed_cores, conditions, pin
-from serve.bench.common.flags import add_json_flag, add_k_flag, add_prompts_flag, use_embedded_pair
+from serve.bench.common.flags import add_shared, use_embedded_pair
 from serve.bench.common.held_out import HeldOutPrompt, held_out
-from serve.bench.common.spread import Spread
-from serve.bench.common.tables import print_conditions
+from serve.bench.common.spread import Spread, in_turn
 from serve.bench.load.engine_and_server import (
     AGAIN,
     ANSWER_TOKENS,
@@ -32,14 +29,15 @@ from serve.bench.load.engine_and_server import (
     Demand,
     Runs,
     Sides,
+    move,
 )
 from serve.bench.load.http_client import Address
 from serve.bench.load.openai_server import Server
 from serve.bench.load.prompts import Prompt
-from serve.bench.load.server_process import serving, wait_ready
-from serve.demo.corpus import Conversation
+from serve.bench.load.server_process import serving
 from serve.pair.loading import LoadedPair, build_engine
 from serve.pair.notices import Say
+from serve.text_table import text_table
 
 FLOOR = 0.90
 """What HTTP must reach of the offline throughput, noise aside."""
@@ -50,7 +48,6 @@ BUSY = 0.7
 ALONE_REQUESTS = 16
 SIDES = (OFFLINE, AGAIN, HTTP)
 HEADINGS = (*SIDES, "HTTP : offline", "noise", "TTFT offline, ms", "TTFT HTTP, ms", "overhead, ms")
-READY_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -102,40 +99,22 @@ class HttpRecord:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """k, loads and repetitions."""
     use_embedded_pair(parser)
-    add_k_flag(parser, "drafts a round, 0..8")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N")
-    parser.add_argument(
-        "--requests", type=int, default=64, metavar="N", help="of a run; 6 a client if more"
-    )
-    parser.add_argument(
-        "--concurrency",
-        type=int,
-        nargs="+",
-        default=[8, 32],
-        metavar="N",
-        help="clients; one alone comes first",
-    )
-    add_prompts_flag(parser, 8)
-    add_json_flag(parser)
+    add_shared(parser, "--num-speculative-tokens", help="drafts a round, 0..8")
+    add_shared(parser, "--repetitions")
+    add_shared(parser, "--requests", help="of a run; 6 a client if more")
+    add_shared(parser, "--concurrency", default=[8, 32], help="clients; one alone comes first")
+    add_shared(parser, "--prompts", default=8)
+    add_shared(parser, "--json")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Compares a server with its engine offline; status 1 where HTTP costs more than it may."""
     # Before JAX starts its threads, here and in the server: they compute on the engines' core.
     allowed = allowed_cores()
-    found = conditions(pin(allowed[0] if allowed else None))
-    pair = given_pair(flags)
-    result = measure_http(
-        pair,
-        held_out(pair.tokenizer, flags.prompts),
-        Cores.of(allowed),
-        num_speculative_tokens=flags.k,
-        repetitions=flags.repetitions,
-        requests=flags.requests,
-        concurrencies=flags.concurrency,
-        say=Console(stderr=True).print,
-    )
-    print_conditions(console, found, flags.repetitions)
+    cores = Cores(allowed[0], allowed[-1]) if allowed else Cores()
+    found = conditions(pin(cores.engine))
+    result = measure_http(flags, given_pair(flags), cores, Console(stderr=True).print)
+    found.print_to(console, flags.repetitions)
     print_result(console, result)
     return finish(flags, "http", found, result)
 
@@ -145,9 +124,7 @@ def print_result(console: Console, record: HttpRecord) -> None:
     cores = f"engines on core {record.engine_core}, HTTP and client on {record.client_core}"
     k = record.num_speculative_tokens
     title = f"Tokens/s, greedy, k={k}, answers of {record.answer_tokens} tokens; {cores}"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in ("requests", *HEADINGS):
-        table.add_column(heading, justify="right")
+    table = text_table(title, ("requests", *HEADINGS))
     for load in record.loads:
         speeds = (f"{load.tokens_per_s[name].median:.0f}" for name in SIDES)
         times = (f"{load.ttft_ms[name]:.1f}" for name in (OFFLINE, HTTP))
@@ -165,51 +142,38 @@ def print_result(console: Console, record: HttpRecord) -> None:
         console.print(f"{load.demand}: HTTP {promise}: {verdict}")
 
 
-def measure_http(
-    pair: LoadedPair,
-    prompts: Sequence[HeldOutPrompt],
-    cores: Cores,
-    *,
-    num_speculative_tokens: int,
-    repetitions: int,
-    requests: int,
-    concurrencies: Sequence[int],
-    say: Say,
-) -> HttpRecord:
+def measure_http(flags: argparse.Namespace, pair: LoadedPair, cores: Cores, say: Say) -> HttpRecord:
     """Builds an engine of the embedded pair here and starts a server with the same.
 
     To be called on the engines' core: XLA's threads stay where they are made. Raises OSError when
     the server does not start.
     """
-    k, most = num_speculative_tokens, max(concurrencies)
+    k, most, prompts = flags.k, max(flags.concurrency), held_out(pair.tokenizer, flags.prompts)
     longest = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
-    asked = [_texted(pair, prompt) for prompt in prompts]
+    pairs = [(prompt.token_ids, _texted(pair, prompt)) for prompt in prompts]
     say("compiling")
-    engine = build_engine(
-        # As the server: with k = 0 it loads no draft.
-        pair if k else replace(pair, draft=None),
-        num_speculative_tokens=k,
-        max_num_seqs=most,
-        max_model_len=longest,
-        enable_prefix_caching=False,
-    )
+    # As the server: with k = 0 it loads no draft.
+    served = pair if k else replace(pair, draft=None)
+    engine = build_engine(served, EngineConfig(k, longest, most, enable_prefix_caching=False))
     engine.warmup()
     # Only now: it finds the programs that were just compiled.
     say("starting the server")
     with serving(server_flags(k, most, longest)) as (process, url):
-        asyncio.run(wait_ready(url, process, READY_TIMEOUT_S))
         # Only the event loop's thread moves: the engine's and XLA's were started before.
-        Cores.move(cores.client, process.pid)
+        move(cores.client, process.pid)
         sides = Sides(engine, Server(Address.of(url), "eagle3-demo"), cores)
-        pairs = [(held.token_ids, text) for held, text in zip(prompts, asked, strict=True)]
-        loads = [_measure_load(sides, pairs, Demand(1), repetitions, ALONE_REQUESTS, say)]
-        for clients in concurrencies:
-            count = max(requests, 6 * clients)
-            loads.append(_measure_load(sides, pairs, Demand(clients), repetitions, count, say))
+
+        def load(demand: Demand, requests: int) -> HttpLoad:
+            run = list(itertools.islice(itertools.cycle(pairs), requests))
+            return _measure_load(sides, run, demand, flags.repetitions, say)
+
+        loads = [load(Demand(1), ALONE_REQUESTS)]
+        for clients in flags.concurrency:
+            count = max(flags.requests, 6 * clients)
+            loads.append(load(Demand(clients), count))
             rate = BUSY * loads[-1].tokens_per_s[OFFLINE].median / ANSWER_TOKENS
-            demand = Demand(clients, rate)
-            loads.append(_measure_load(sides, pairs, demand, repetitions, count, say))
-    return HttpRecord(k, ANSWER_TOKENS, repetitions, requests, cores.engine, cores.client, loads)
+            loads.append(load(Demand(clients, rate), count))
+    return HttpRecord(k, ANSWER_TOKENS, flags.repetitions, flags.requests, *cores, loads)
 
 
 def server_flags(num_speculative_tokens: int, max_num_seqs: int, max_model_len: int) -> list[str]:
@@ -221,32 +185,26 @@ def server_flags(num_speculative_tokens: int, max_num_seqs: int, max_model_len: 
 
 
 def _texted(pair: LoadedPair, prompt: HeldOutPrompt) -> Prompt:
-    conversation: Conversation = prompt.conversation
-    tools = list(conversation.tools) or None
-    text = pair.tokenizer.apply_chat_template(conversation.prompt, tools=tools)
+    tools = list(prompt.conversation.tools) or None
+    text = pair.tokenizer.apply_chat_template(prompt.conversation.prompt, tools=tools)
     return Prompt(text, "", len(prompt.token_ids), ANSWER_TOKENS)
 
 
 def _measure_load(
     sides: Sides,
-    pairs: Sequence[tuple[list[int], Prompt]],
+    run: Sequence[tuple[list[int], Prompt]],
     demand: Demand,
     repetitions: int,
-    requests: int,
     say: Say,
 ) -> HttpLoad:
     """One run of either kind that does not count; then all in turn."""
-    run = list(itertools.islice(itertools.cycle(pairs), requests))
     for name in (OFFLINE, HTTP):
         sides.run(name, run[: 2 * demand.clients], demand)
     found = {name: Runs() for name in (OFFLINE, HTTP, AGAIN)}
-    order = deque(found)
-    for _ in range(repetitions):
-        for name in order:
-            once = sides.run(name, run, demand)
-            found[name].tokens_per_s += once.tokens_per_s
-            found[name].ttfts += once.ttfts
-        order.rotate()
+    for name in in_turn(found, repetitions):
+        once = sides.run(name, run, demand)
+        found[name].tokens_per_s += once.tokens_per_s
+        found[name].ttfts += once.ttfts
     load = http_load(demand, found)
     speeds = ", ".join(f"{name} {rate.median:.0f}" for name, rate in load.tokens_per_s.items())
     say(f"{demand}: tokens/s {speeds}; HTTP adds {load.ttft_overhead_ms:.1f} ms to first tokens")

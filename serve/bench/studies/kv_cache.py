@@ -15,27 +15,22 @@ from rich.console import Console
 
 from eagle3_jax.engine import EngineConfig, KVScales, Request
 from eagle3_jax.engine.kv.peaks import HEADROOM
-from eagle3_jax.engine.logprobs import PromptLogprobs
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, measure_accept
 from serve.bench.common.command import finish, given_pair
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import (
-    add_k_flag,
-    add_load_options,
-    add_pair_flags,
-    add_prompts_flag,
-)
+from serve.bench.common.drive import EIGHT_SLOTS, drive
+from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import HeldOutPrompt, held_out
-from serve.bench.common.tables import titled
 from serve.engine.messages import EngineLike
 from serve.options.engine import add_scale_flag, read_scale
 from serve.options.kv_scale_file import write_kv_scales
 from serve.pair.loading import LoadedPair, build_engine
 from serve.pair.notices import Say, say_on_stderr
+from serve.text_table import text_table
 
 CACHES = ("auto", "bfloat16", "fp8")
-BATCH = 8
+SIZES = {**EIGHT_SLOTS, "enable_structured_outputs": False}
 
 
 @dataclass(frozen=True)
@@ -53,11 +48,6 @@ class CacheResult:
     loss: float
     moved: float
 
-    @property
-    def overall(self) -> AcceptRow:
-        """All prompts."""
-        return self.rows[-1]
-
 
 @dataclass(frozen=True)
 class CacheRecord:
@@ -72,9 +62,8 @@ class CacheRecord:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, k, how many prompts, and the factors of fp8."""
     add_pair_flags(parser)
-    add_load_options(parser)
-    add_k_flag(parser)
-    add_prompts_flag(parser, 40)
+    add_shared(parser, "--num-speculative-tokens")
+    add_shared(parser, "--prompts", default=40)
     factors = parser.add_mutually_exclusive_group()
     add_scale_flag(factors)
     factors.add_argument(
@@ -110,15 +99,13 @@ def print_result(console: Console, result: CacheRecord) -> None:
         factors = f"{len(each)} factors {min(each):.2g} to {max(each):.2g}"
     else:
         factors = f"factor {scale:g}"
-    table = titled(f"KV caches, {sizes}, fp8 with {factors}")
     headings = ("cache", "accept length", "right", "same answers", "nats a token", "moved by")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "cache" else "right")
+    table = text_table(f"KV caches, {sizes}, fp8 with {factors}", headings, left=("cache",))
     for cache in result.caches:
         table.add_row(
             cache.kv_cache_dtype,
-            f"{cache.overall.accept_length:.3f}",
-            f"{cache.overall.right:.1%}",
+            f"{cache.rows[-1].accept_length:.3f}",
+            f"{cache.rows[-1].right:.1%}",
             f"{cache.same_answers:.1%}",
             f"{cache.loss:.5f}",
             f"{cache.moved:.5f}",
@@ -146,11 +133,9 @@ def compare_caches(
             pair,
             num_speculative_tokens=k,
             max_model_len=length,
-            max_num_seqs=BATCH,
-            batch_buckets=(BATCH,),
             kv_cache_dtype=cache,
             kv_cache_scale=kv_cache_scale if cache == "fp8" else None,
-            enable_structured_outputs=False,
+            **SIZES,
         )
         rows, answers = measure_accept(engine, pair.tokenizer, prompts, greedy)
         given = given or answers
@@ -170,25 +155,13 @@ def answer_logprobs(
     sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     given = zip(prompts, answers, strict=True)
     texts = [[*prompt.token_ids, *answer] for prompt, answer in given]
-    by_request = prompt_logprobs(
-        engine, [Request(f"{i}", t, sampling) for i, t in enumerate(texts)]
-    )
+    said = drive(engine, (Request(f"{i}", text, sampling) for i, text in enumerate(texts)))
     found = []
     for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
         for position in range(len(prompt.token_ids), len(text)):
-            entry = by_request[f"{index}"][position]
+            entry = said[f"{index}"].prompt_logprobs[position]
             assert entry is not None, "only the first token of a prompt has none"
             found.append(entry[text[position]].logprob)
-    return found
-
-
-def prompt_logprobs(engine: EngineLike, requests: Sequence[Request]) -> dict[str, PromptLogprobs]:
-    """Log-probabilities of each prompt's tokens, by request id."""
-    for request in requests:
-        engine.add(request)
-    found: dict[str, PromptLogprobs] = {}
-    while engine.has_work:
-        found |= {output.request_id: output.prompt_logprobs for output in engine.step()}
     return found
 
 
@@ -209,9 +182,7 @@ def measure_kv_scales(
         pair,
         num_speculative_tokens=k if pair.draft else 0,
         max_model_len=max(len(prompt.token_ids) for prompt in prompts) + max_tokens + 1,
-        max_num_seqs=BATCH,
-        batch_buckets=(BATCH,),
-        enable_structured_outputs=False,
+        **SIZES,
     )
     for index, prompt in enumerate(prompts):
         engine.add(Request(f"{index}", prompt.token_ids, sampling))

@@ -7,27 +7,23 @@ page may be in use, and resident memory may not have grown since the warm-up.
 
 import argparse
 import asyncio
-import json
 import random
-import re
-import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from serve.bench.common.command import finish
-from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import add_json_flag, add_prompts_flag, use_embedded_pair
+from serve.bench.common.conditions import conditions, memory_mib
+from serve.bench.common.flags import add_shared, use_embedded_pair
 from serve.bench.common.held_out import user_prompts
-from serve.bench.load.http_client import Address, Exchange, request
-from serve.bench.load.server_process import metric, serving, wait_ready
+from serve.bench.load.http_client import Address, exchange, request
+from serve.bench.load.server_process import metric, serving
 from serve.pair.notices import Say
 
-READY_TIMEOUT_S, REQUEST_TIMEOUT_S = 300.0, 120.0
+REQUEST_TIMEOUT_S = 120.0
 WARM_UP_SHARE = 0.3
 """The first part of the run, in which allocators fill; memory is compared from its end on."""
 MEMORY_GROWTH = 0.05
@@ -72,19 +68,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the run")
     parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
     parser.add_argument("--pages", type=int, default=65, metavar="N", help="few, to preempt")
-    add_prompts_flag(parser, 20)
-    add_json_flag(parser)
+    add_shared(parser, "--prompts", default=20)
+    add_shared(parser, "--json")
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Loads a server for minutes; status 1 where it lost something."""
-    result = soak(
-        user_prompts(flags.prompts),
-        seconds=flags.seconds,
-        concurrency=flags.concurrency,
-        server_flags=["--demo", "--num-gpu-blocks-override", str(flags.pages)],
-        say=Console(stderr=True).print,
-    )
+    own = ["--demo", "--num-gpu-blocks-override", f"{flags.pages}"]
+    with serving(own) as (process, url):
+        result = asyncio.run(_soak(flags, process.pid, Address.of(url), Console(stderr=True).print))
     print_result(console, result)
     return finish(flags, "soak", conditions(), result)
 
@@ -103,39 +95,15 @@ def print_result(console: Console, result: SoakRecord) -> None:
     console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")
 
 
-def soak(
-    prompts: list[str],
-    *,
-    seconds: float,
-    concurrency: int,
-    server_flags: list[str],
-    say: Say,
-    seed: int = 0,
-) -> SoakRecord:
-    """Starts a server, loads it for `seconds` and reads what is left. Raises OSError when the
-    server does not start."""
-    with serving(server_flags) as (process, url):
-        return asyncio.run(_soak(process, url, prompts, seconds, concurrency, say, seed))
-
-
-async def _soak(
-    process: subprocess.Popen[bytes],
-    url: str,
-    prompts: list[str],
-    seconds: float,
-    concurrency: int,
-    say: Say,
-    seed: int,
-) -> SoakRecord:
-    address, outcomes = Address.of(url), Counter[str]()
-    await wait_ready(url, process, READY_TIMEOUT_S)
+async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say) -> SoakRecord:
+    outcomes, prompts = Counter[str](), user_prompts(flags.prompts)
     start = time.monotonic()
-    deadline = start + seconds
+    deadline = start + flags.seconds
     workers = [
-        _worker(address, prompts, random.Random(seed + i), deadline, outcomes)
-        for i in range(concurrency)
+        _worker(address, prompts, random.Random(i), deadline, outcomes)
+        for i in range(flags.concurrency)
     ]
-    memory = asyncio.create_task(_watch_memory(process.pid, deadline, outcomes, say))
+    memory = asyncio.create_task(_watch_memory(pid, deadline, outcomes, say))
     await asyncio.gather(*workers)
     samples = await memory
     await asyncio.sleep(2)
@@ -143,7 +111,7 @@ async def _soak(
     settled = samples[int(len(samples) * WARM_UP_SHARE) :]
     return SoakRecord(
         time.monotonic() - start,
-        concurrency,
+        flags.concurrency,
         dict(outcomes),
         {name: metric(metrics, f"vllm:{name}") for name in GAUGES},
         int(metric(metrics, "vllm:num_preemptions_total")),
@@ -194,8 +162,7 @@ async def _ask(address: Address, body: dict[str, Any], patience: int | None) -> 
 
 
 async def _read(address: Address, body: dict[str, Any], patience: int | None) -> str:
-    path, sent = "/v1/chat/completions", json.dumps(body).encode()
-    async with Exchange(address, "POST", path, sent) as response:
+    async with exchange(address, "POST", "/v1/chat/completions", body) as response:
         if 400 <= response.status < 500:
             return "refused"
         if response.status != 200:
@@ -211,15 +178,8 @@ async def _read(address: Address, body: dict[str, Any], patience: int | None) ->
 async def _watch_memory(pid: int, deadline: float, outcomes: Counter[str], say: Say) -> list[float]:
     samples = []
     while time.monotonic() < deadline:
-        samples.append(_resident_mib(pid))
+        samples.append(memory_mib(pid, "VmRSS"))
         if len(samples) % 30 == 1:
             say(f"{deadline - time.monotonic():4.0f} s left, {samples[-1]:.0f} MiB, {outcomes}")
         await asyncio.sleep(1)
     return samples
-
-
-def _resident_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert found, "the kernel reports resident memory"
-    return int(found[1]) / 1024

@@ -10,17 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import check_demo
+from serve.bench.common.flags import add_shared, check_demo
 from serve.bench.load.lengths import SAMPLINGS, USUAL_RATIO
-from serve.bench.load.server_process import serving, wait_ready
+from serve.bench.load.server_process import serving
 from serve.bench.load.workload import Workload
 from serve.bench.sweep.configurations import Configuration
-from serve.bench.sweep.measure import find_subject, measure, own_flags
+from serve.bench.sweep.measure import find_subject, measure
 from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.progress import SweepProgress
 from serve.bench.sweep.rows import rows_of
 from serve.bench.sweep.tables import SPEED, SPOKEN, SYNTHETIC, place, speed_cells, spoken_cells
 from serve.interrupt import INTERRUPTED
+from serve.text_table import text_table
 
 READY_TIMEOUT_S = 3600.0
 LENGTHS, DEMO_LENGTHS = ["1024/1024"], ["256/128"]
@@ -58,9 +59,7 @@ def _add_servers(group: Any) -> None:
 
 def _add_load(group: Any) -> None:
     group.add_argument("--lengths", nargs="+", metavar="ISL/OSL", help="1024/1024 (demo: 256/128)")
-    group.add_argument(
-        "--concurrency", type=int, nargs="+", default=[4, 8, 16, 32, 64], metavar="C"
-    )
+    add_shared(group, "--concurrency", default=[4, 8, 16, 32, 64], metavar="C")
     group.add_argument(
         "--sampling",
         choices=SAMPLINGS,
@@ -134,10 +133,10 @@ def print_result(console: Console, results: Sequence[Mapping[str, Any]]) -> None
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("configuration", no_wrap=True)
-    for heading in ("ISL/OSL", "C", *headings):
-        table.add_column(heading, justify="right", no_wrap=True)
+    names = ("configuration", "ISL/OSL", "C", *headings)
+    table = text_table(title, names, left=names[:1])
+    for column in table.columns:
+        column.no_wrap = True
     return table
 
 
@@ -190,28 +189,18 @@ def parse_lengths(text: str) -> tuple[int, int]:
 def _results(
     flags: argparse.Namespace, plan: SweepPlan, into: Path, progress: SweepProgress
 ) -> list[dict[str, Any]]:
+    async def measured(name: str, url: str) -> list[dict[str, Any]]:
+        model, tokenizer = flags.served_model_name, flags.tokenizer
+        subject = await find_subject(name, url, flags.endpoint, model, tokenizer)
+        return await measure(subject, plan, into, progress)
+
     if flags.url:
-        return asyncio.run(_measure(flags, flags.label, flags.url, plan, into, progress))
+        return asyncio.run(measured(flags.label, flags.url))
     results = []
     for name in flags.configurations:
         progress.starting(name)
         configuration = Configuration.of(name)
-        own = own_flags(configuration, plan, flags.model, flags.draft, flags.server_flags)
-        with serving(own, into / f"{name}.server.log") as (process, url):
-            asyncio.run(wait_ready(url, process, READY_TIMEOUT_S))
-            results += asyncio.run(_measure(flags, name, url, plan, into, progress))
+        own = configuration.server_flags(plan, flags.model, flags.draft, flags.server_flags)
+        with serving(own, into / f"{name}.server.log", READY_TIMEOUT_S) as (_, url):
+            results += asyncio.run(measured(name, url))
     return results
-
-
-async def _measure(
-    flags: argparse.Namespace,
-    name: str,
-    url: str,
-    plan: SweepPlan,
-    into: Path,
-    progress: SweepProgress,
-) -> list[dict[str, Any]]:
-    subject = await find_subject(
-        name, url, flags.endpoint, flags.served_model_name, flags.tokenizer
-    )
-    return await measure(subject, plan, into, progress)

@@ -1,8 +1,8 @@
 """One server over every length and concurrency, several seeds each: a file for each run."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from serve.bench.load.prompts import make_prompts
 from serve.bench.load.server_facts import first_model, version
 from serve.bench.load.traffic import send, warm_up
 from serve.bench.load.workload import Endpoint
-from serve.bench.sweep.configurations import Configuration
-from serve.bench.sweep.plan import SLACK_TOKENS, SweepPlan
+from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.progress import SweepProgress
 from serve.bench.sweep.result import Point, point_of, result_json
 
@@ -46,23 +45,11 @@ async def measure(
 ) -> list[dict[str, Any]]:
     """All runs of one server; each is in its file before the next one begins."""
     results, found = [], conditions()
-    for workload in plan.workloads:
-        for concurrency in plan.concurrencies:
-            for seed in plan.seeds:
-                point = Point(
-                    subject.configuration,
-                    subject.server.model,
-                    subject.tokenizer_name,
-                    workload,
-                    concurrency,
-                    seed,
-                    plan.rate,
-                    plan.gpus,
-                    plan.device,
-                    subject.version,
-                )
-                results.append(await _run(subject, plan, point, found, progress))
-                write_result(into, results[-1])
+    for where in product(plan.workloads, plan.concurrencies, plan.seeds):
+        what = subject.configuration, subject.server.model, subject.tokenizer_name
+        point = Point(*what, *where, plan.rate, plan.gpus, plan.device, subject.version)
+        results.append(await _run(subject, plan, point, found, progress))
+        write_result(into, results[-1])
     return results
 
 
@@ -106,16 +93,3 @@ async def find_subject(
         )
     server = Server(address, model or card["id"], endpoint)
     return Subject(name, server, load_tokenizer(directory), directory, await version(address))
-
-
-def own_flags(
-    configuration: Configuration,
-    plan: SweepPlan,
-    model: str | None,
-    draft: str | None,
-    rest: Sequence[str],
-) -> list[str]:
-    """The flags of a server that fits the plan; those in `rest` come last and win."""
-    most = max(plan.concurrencies)
-    sizes = ["--max-num-seqs", f"{most}", "--max-model-len", f"{plan.longest + SLACK_TOKENS}"]
-    return configuration.server_flags(model, draft, [*sizes, "--no-enable-prefix-caching", *rest])

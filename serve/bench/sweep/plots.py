@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Sequence
+from itertools import cycle
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from matplotlib.figure import Figure
 from serve.bench.sweep.rows import Row
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, told apart by everybody."""
+"""Okabe and Ito's, which everybody can distinguish."""
 STYLE: Any = {
     "svg.hashsalt": "eagle3",
     "svg.fonttype": "none",
@@ -61,7 +63,7 @@ def inline_svg(figure: Figure) -> str:
 def _throughput(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     by_load, by_user = figure.subplots(1, 2)
-    for colour, (name, of) in zip(_cycle(rows), _configurations(rows).items(), strict=False):
+    for colour, (name, of) in zip(cycle(COLOURS), _configurations(rows).items(), strict=False):
         look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "label": name}
         look["linestyle"] = "--" if of[0].synthetic else "-"
         medians = [row.output_tput_per_gpu.median for row in of]
@@ -99,7 +101,7 @@ def _acceptance(rows: Sequence[Row]) -> Figure:
     """Of every configuration, the mean over lengths and loads at each position."""
     figure = Figure(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
-    for colour, (name, of) in zip(_cycle(rows), _configurations(rows).items(), strict=False):
+    for colour, (name, of) in zip(cycle(COLOURS), _configurations(rows).items(), strict=False):
         shares = [row.per_position or () for row in of]
         means = [sum(share) / len(share) for share in zip(*shares, strict=True)]
         places = range(1, len(means) + 1)
@@ -116,12 +118,4 @@ def _configurations(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         suffix = f" (synthetic, {row.synthetic:g})" if row.synthetic else ""
         found.setdefault(f"{row.configuration}{suffix}", []).append(row)
-    return {name: sorted(of, key=_load) for name, of in found.items()}
-
-
-def _load(row: Row) -> int:
-    return row.concurrency
-
-
-def _cycle(rows: Sequence[Row]) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(len(rows))]
+    return {name: sorted(of, key=attrgetter("concurrency")) for name, of in found.items()}

@@ -17,7 +17,6 @@ from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import Traffic
 from serve.bench.load.workload import Workload
 
-PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -44,7 +43,7 @@ def result_json(
     counts: AcceptCounts | None,
     encode: Encode,
     found: Conditions,
-    percentiles: Sequence[float] = PERCENTILES,
+    percentiles: Sequence[float],
 ) -> dict[str, Any]:
     """The whole result. encode: text to token ids, for diversity and where usage is missing.
 

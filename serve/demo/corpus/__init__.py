@@ -54,7 +54,10 @@ def held_out_prompts(category: str, count: int) -> list[Conversation]:
 
 def correct(category: str, conversation: Conversation, answer: str) -> bool:
     """True when `answer`, decoded with its special tokens but without the stop, is right."""
-    return _MODULES[category].correct(conversation, answer)
+    module = _MODULES[category]
+    if hasattr(module, "correct"):
+        return module.correct(conversation, answer)
+    return answer.strip() == conversation.answer["content"]
 
 
 __all__ = ["CATEGORIES", "Conversation", "conversations", "correct", "held_out_prompts", "mixture"]

@@ -64,8 +64,3 @@ def draw(rng: random.Random) -> Conversation:
 def sentence(town: str, attribute: str) -> str:
     """The answer about one attribute of one town."""
     return ATTRIBUTES[attribute][2].format(town=town, value=FACTS[town][attribute])
-
-
-def correct(conversation: Conversation, answer: str) -> bool:
-    """True when `answer` is the sentence of the table."""
-    return answer.strip() == conversation.answer["content"]

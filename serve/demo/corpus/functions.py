@@ -82,8 +82,3 @@ def source(name: str, arg: str, task: str) -> str:
     """Python source of the function `name(arg)` that does `task`."""
     body = "".join(f"    {line.format(arg=arg)}\n" for line in BODIES[task])
     return f"def {name}({arg}):\n{body}"
-
-
-def correct(conversation: Conversation, answer: str) -> bool:
-    """True when `answer` is the expected code (nothing is executed)."""
-    return answer.strip() == conversation.answer["content"]

@@ -3,25 +3,22 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import fastapi
 from fastapi import Response
 
-from eagle3_jax.engine import Request, RequestOutput
+from eagle3_jax.engine import Request
 from serve.asgi.sse import DONE, ClientGone, EventStream, event, until_disconnect
 from serve.asgi.synthetic_header import synthetic_field
-from serve.engine.choices import Choices, ChoiceState
+from serve.engine.choices import Choices, ChoiceState, Part
 from serve.engine.stream import OutputStream
-from serve.openai.answers.logprobs import logprobs_by_id
+from serve.openai.answers.logprob_forms import logprobs_by_id
 from serve.openai.answers.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
 from serve.openai.answers.spec_metrics import measure
 from serve.openai.answers.token_origins import TokenOrigin, TokenOrigins
 from serve.openai.protocol import GenerationRequest
-from serve.openai.service import Service, TokenizerLike
-from serve.options.serve_options import SpecMetricsLevel
-from serve.telemetry.record import Generated
+from serve.openai.service import Service
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -34,14 +31,10 @@ class Form(Protocol):
     chunk_object: str
     prompt_in_choice: bool
 
-    def whole(self, state: ChoiceState, shared: dict[str, Any]) -> GenerationChoice:
-        """A finished choice."""
-        ...
-
-    def piece(
-        self, state: ChoiceState, output: RequestOutput, first: bool, shared: dict[str, Any]
+    def choice(
+        self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> GenerationChoice:
-        """One output of a choice."""
+        """A choice, or one part of it."""
         ...
 
 
@@ -50,7 +43,7 @@ class UnderWay(Protocol):
 
     @property
     def choices(self) -> Choices: ...
-    async def collect(self, stream: OutputStream) -> Response: ...
+    def whole(self) -> str: ...
     def events(self, stream: OutputStream) -> AsyncIterator[bytes]: ...
 
 
@@ -58,23 +51,18 @@ class UnderWay(Protocol):
 class Answer:
     """One HTTP request under way. What was asked for of a prompt comes with the first piece."""
 
+    service: Service
     body: GenerationRequest
     choices: Choices
     form: Form
-    tokenizer: TokenizerLike
     envelope: dict[str, Any]
-    spec_metrics: SpecMetricsLevel = "none"
-    num_spec_tokens: int = 0
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
-    async def collect(self, stream: OutputStream) -> Response:
-        """The whole answer as one body."""
-        async for _ in self.choices.follow(stream):
-            pass
+    def whole(self) -> str:
+        """The answer as one body, once all of it has come."""
         states = self.choices.states
-        choices = [self.form.whole(state, self._fields(state, state, True)) for state in states]
-        body = self._body(self.form.whole_object, choices, True, **self._totals())
-        return Response(body, media_type="application/json")
+        choices = [self._choice(state, state, True) for state in states]
+        return self._body(self.form.whole_object, choices, True, **self._totals())
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The answer as events: pieces as they come, the usage if asked for, then the end."""
@@ -82,7 +70,7 @@ class Answer:
         async for state, output in self.choices.follow(stream):
             first = state.index not in begun
             begun.add(state.index)
-            piece = self.form.piece(state, output, first, self._fields(state, output, first))
+            piece = self._choice(state, output, first)
             counts = {"usage": usage(self.choices.counts)} if self.body.continuous_usage else {}
             yield event(self._body(self.form.chunk_object, [piece], first, **counts))
         if self.body.include_usage:
@@ -92,7 +80,8 @@ class Answer:
     def _totals(self) -> dict[str, Any]:
         """What is said of the answer as a whole: its usage, and its metrics if asked for."""
         rounds = [state.rounds for state in self.choices.states]
-        metrics = measure(self.spec_metrics, self.num_spec_tokens, rounds)
+        num_spec_tokens = self.service.engine.stats.num_speculative_tokens
+        metrics = measure(self.service.spec_metrics, num_spec_tokens, rounds)
         return {"usage": usage(self.choices.counts), **metrics}
 
     def _body(self, kind: str, choices: list[GenerationChoice], first: bool, **totals: Any) -> str:
@@ -102,10 +91,8 @@ class Answer:
         response = GenerationResponse(**fields, seed=self.choices.seed)
         return response.model_dump_json(exclude_unset=True)
 
-    def _fields(
-        self, state: ChoiceState, part: ChoiceState | RequestOutput, first: bool
-    ) -> dict[str, Any]:
-        """The fields that a choice, or one part of it, has in either endpoint."""
+    def _choice(self, state: ChoiceState, part: Part, first: bool) -> GenerationChoice:
+        """A choice, or one part of it, with the fields that it has in either endpoint."""
         fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
             spec = _spec_metrics(state)
@@ -116,12 +103,10 @@ class Answer:
             fields["token_origins"] = self._token_origins(state, part)
         if first and self.form.prompt_in_choice:
             fields |= self._prompt_fields(state)
-        return fields
+        return self.form.choice(state, part, first, fields)
 
-    def _token_origins(
-        self, state: ChoiceState, part: ChoiceState | RequestOutput
-    ) -> list[TokenOrigin]:
-        fresh = TokenOrigins(self.tokenizer, skip_special=self.body.skips_special)
+    def _token_origins(self, state: ChoiceState, part: Part) -> list[TokenOrigin]:
+        fresh = TokenOrigins(self.service.tokenizer, skip_special=self.body.skips_special)
         origins = self._origins.setdefault(state.index, fresh)
         by_id = part.finish_reason == "stop" and not isinstance(part.stop_reason, str)
         silent = by_id and not self.body.include_stop_str_in_output
@@ -133,7 +118,7 @@ class Answer:
         if self.body.return_token_ids:
             fields["prompt_token_ids"] = state.request.prompt_ids
         if (count := self.body.prompt_logprobs) is not None:
-            entries = logprobs_by_id(self.tokenizer, state.prompt_logprobs, count)
+            entries = logprobs_by_id(self.service.tokenizer, state.prompt_logprobs, count)
             fields["prompt_logprobs"] = entries
         return fields
 
@@ -148,7 +133,6 @@ async def answer(
 ) -> Response:
     """Runs the requests, as many for each prompt."""
     requests = await service.compile_grammars(requests)
-    stream = await service.engine.submit(requests)
     envelope = {
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
         "created": int(time.time()),
@@ -156,50 +140,26 @@ async def answer(
         **synthetic_field(service.engine.stats),
     }
     choices = Choices(requests, num_prompts, prompt_only=body.prompt_only)
-    under_way = Answer(
-        body,
-        choices,
-        form,
-        service.tokenizer,
-        envelope,
-        service.spec_metrics,
-        service.engine.stats.num_speculative_tokens,
-    )
-    return await respond(service, request, under_way, stream, streamed=bool(body.stream))
+    under_way = Answer(service, body, choices, form, envelope)
+    return await respond(service, request, under_way, streamed=bool(body.stream))
 
 
 async def respond(
-    service: Service,
-    request: fastapi.Request,
-    under_way: UnderWay,
-    stream: OutputStream,
-    *,
-    streamed: bool,
+    service: Service, request: fastapi.Request, under_way: UnderWay, *, streamed: bool
 ) -> Response:
-    """The answer, streamed or whole; a client that hangs up gives its requests up."""
-    request.state.record.count = partial(_generated, under_way.choices)
+    """Runs the requests of the answer's choices and sends it, streamed or whole; a client that
+    hangs up gives them up."""
+    stream = await service.engine.submit([state.request for state in under_way.choices.states])
+    request.state.record.generated = under_way.choices
     if streamed:
         return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
     try:
-        return await until_disconnect(request.receive, under_way.collect(stream))
+        await until_disconnect(request.receive, under_way.choices.collect(stream))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         service.engine.cancel(stream)
-
-
-def _generated(choices: Choices) -> Generated:
-    """What the request's record says of its choices."""
-    counts = choices.counts
-    return Generated(
-        prompt_ids=choices.states[0].request.prompt_ids,
-        prompt_tokens=counts.prompt,
-        cached_tokens=counts.cached,
-        completion_tokens=counts.completion,
-        accepted_tokens=sum(state.acceptance.num_accepted_tokens for state in choices.states),
-        finish_reasons=[state.finish_reason or "abort" for state in choices.states],
-        first_output=choices.first_output,
-    )
+    return Response(under_way.whole(), media_type="application/json")
 
 
 def _spec_metrics(state: ChoiceState) -> SpecMetrics:

@@ -5,28 +5,32 @@ The formulas are those of docs/metrics.md. A step is a round that verified draft
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from eagle3_jax.engine import Acceptance, Round
 from serve.options.serve_options import SpecMetricsLevel
 
 
 class SpeculativeDecodingMetrics(BaseModel):
-    """What speculation did for one request; the last three only in detail, an entry a step."""
+    """What speculation did for one request, read from its Acceptance, whose names are the aliases;
+    the last three only in detail, an entry a step."""
 
-    mean_acceptance_length: float | None
-    draft_acceptance_rate: float | None
-    acceptance_histogram: list[int]
-    num_spec_steps: int
-    num_accepted_draft_tokens: int
+    mean_acceptance_length: float | None = Field(validation_alias="accept_length")
+    draft_acceptance_rate: float | None = Field(validation_alias="acceptance_rate")
+    acceptance_histogram: list[int] = Field(validation_alias="accepted_histogram")
+    num_spec_steps: int = Field(validation_alias="num_drafts")
+    num_accepted_draft_tokens: int = Field(validation_alias="num_accepted_tokens")
     num_draft_tokens: int
-    num_spec_tokens: int
-    eos_corrected_acceptance_length: float | None
-    acceptance_per_position: list[float | None]
-    conditional_acceptance_per_position: list[float | None]
-    num_skipped_draft_tokens: int
+    num_spec_tokens: int = Field(validation_alias="num_speculative_tokens")
+    eos_corrected_acceptance_length: float | None = Field(
+        validation_alias="accept_length_eos_corrected"
+    )
+    acceptance_per_position: list[float | None] = Field(validation_alias="acceptance_per_pos")
+    conditional_acceptance_per_position: list[float | None] = Field(
+        validation_alias="conditional_acceptance_per_pos"
+    )
+    num_skipped_draft_tokens: int = 0
     per_step_accepted: list[int] | None = None
     per_step_drafted: list[int] | None = None
     per_step_kept: list[int] | None = None
@@ -54,22 +58,11 @@ def _of_request(
     rounds: Sequence[Round], num_spec_tokens: int, *, detailed: bool
 ) -> SpeculativeDecodingMetrics:
     counts = Acceptance(Counter(rounds), num_spec_tokens)
-    fields: dict[str, Any] = {
-        "mean_acceptance_length": counts.accept_length,
-        "draft_acceptance_rate": counts.acceptance_rate,
-        "acceptance_histogram": counts.accepted_histogram,
-        "num_spec_steps": counts.num_drafts,
-        "num_accepted_draft_tokens": counts.num_accepted_tokens,
-        "num_draft_tokens": counts.num_draft_tokens,
-        "num_spec_tokens": num_spec_tokens,
-        "eos_corrected_acceptance_length": counts.accept_length_eos_corrected,
-        "acceptance_per_position": counts.acceptance_per_pos,
-        "conditional_acceptance_per_position": counts.conditional_acceptance_per_pos,
-        "num_skipped_draft_tokens": counts.skipped_by_request + counts.skipped_for_room,
-    }
+    found = SpeculativeDecodingMetrics.model_validate(counts, from_attributes=True)
+    found.num_skipped_draft_tokens = counts.skipped_by_request + counts.skipped_for_room
     if detailed:
         steps = [r for r in rounds if r.verified]
-        fields["per_step_accepted"] = [r.accepted for r in steps]
-        fields["per_step_drafted"] = [r.verified for r in steps]
-        fields["per_step_kept"] = [r.kept for r in steps]
-    return SpeculativeDecodingMetrics(**fields)
+        found.per_step_accepted = [r.accepted for r in steps]
+        found.per_step_drafted = [r.verified for r in steps]
+        found.per_step_kept = [r.kept for r in steps]
+    return found

@@ -25,15 +25,12 @@ AUX_LAYER_IDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class RoundShape:
-    """One dense layer and moe_layers more; a batch of sequences, k drafts for each; which of the
-    engine's rounds."""
+    """One dense layer and moe_layers more; a batch of sequences."""
 
     arch: str
     scheme: WeightScheme
     moe_layers: int
     batch: int = 16
-    num_speculative_tokens: int = 3
-    kind: ProgramKind = ProgramKind.ARGMAX_ROUND
 
 
 @dataclass(frozen=True)
@@ -46,17 +43,18 @@ class CompiledRound:
 
 
 def compile_few_layers(shape: RoundShape) -> CompiledRound:
-    """For one GPU."""
+    """The round of argmax and three drafts for one GPU."""
     target = abstract_target(1 + shape.moe_layers, shape.scheme)
     draft = abstract_draft(AUX_LAYER_IDS)
     config = EngineConfig(
-        num_speculative_tokens=shape.num_speculative_tokens,
+        num_speculative_tokens=3,
         max_model_len=10240,
         max_num_seqs=shape.batch,
         page_size=64,
         batch_buckets=(shape.batch,),
     )
-    return compile_round(shape.arch, target, draft, config, AUX_LAYER_IDS, kind=shape.kind)
+    kind = ProgramKind.ARGMAX_ROUND
+    return compile_round(shape.arch, target, draft, config, AUX_LAYER_IDS, kind=kind)
 
 
 def compile_round(

@@ -9,12 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jax.sharding import Mesh
 
-from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
@@ -26,7 +25,7 @@ from serve.plan.compile.layer_launches import launches_of_layers
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.memory import Memory
 from serve.plan.options import PlanOptions
-from serve.plan.planner import AbstractPair, make_plan, read_pair
+from serve.plan.planner import AbstractPair, engine_config, make_plan, read_pair
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class FullSizeReport:
     per_layer: float
     program: int
     collectives: Counter[Collective]
-    problems: tuple[str, ...]
+    failures: tuple[str, ...]
     seconds: float
     cpu_seconds: float
     peak_bytes: int
@@ -93,11 +92,8 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
 
 def _compile(options: PlanOptions, pair: AbstractPair, memory: Memory) -> CompiledRound:
     arch, parallel = GPUS[options.gpu].arch, options.parallel
-    config = EngineConfig(
-        num_speculative_tokens=options.num_speculative_tokens if pair.draft else 0,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        page_size=options.page_size,
+    config = replace(
+        engine_config(options, pair),
         num_pages=memory.pages(options.kv_cache_dtype),
         batch_buckets=(options.max_num_seqs,),
         kv_cache_dtype=options.kv_cache_dtype,

@@ -47,15 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
     """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens."""
     for target, draft, layout in PAIRS:
-        models = [f"--model={_config(folder, target)}", f"--draft={_config(folder, draft)}"]
+        models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
         sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
         for k in COUNTS:
             flags = build_parser().parse_args([*models, *sizes, f"--num-speculative-tokens={k}"])
             yield read_options(flags)
-
-
-def _config(folder: Path, name: str) -> Path:
-    return folder / f"{name}.config.json"
 
 
 if __name__ == "__main__":

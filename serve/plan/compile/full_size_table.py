@@ -7,6 +7,7 @@ from rich.table import Table
 
 from pallas_kernels.aot.workers import Failure, run_each
 from serve.plan.compile.full_size import FullSizeReport, report_full_size
+from serve.plan.compile.layer_launches import RoundReport
 from serve.plan.options import PlanOptions
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -31,7 +32,7 @@ def print_full_size(
 ) -> bool:
     """A line for each, then all collectives and failures; returns whether there are no failures."""
     console.print(_table(every, results))
-    failures = [*_failures(every, results)]
+    failures = [*failed(map(_name, every), results)]
     for line in (*_collectives(results), *failures):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return not failures
@@ -39,7 +40,7 @@ def print_full_size(
 
 def _table(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Table:
     shown = Table(
-        title="Rounds at full size: what one device holds, launches and is told; "
+        title="Rounds at full size: what one device holds, launches and receives; "
         "what compiling them took",
         title_justify="left",
     )
@@ -97,10 +98,12 @@ def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
             yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
 
 
-def _failures(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Iterator[str]:
-    for options, result in zip(every, results, strict=True):
-        name = f"FAILED {_name(options)}:"
-        if isinstance(result, Failure):
-            yield f"{name} {result.reason} {result.said}"
-        else:
-            yield from (f"{name} {problem}" for problem in result.problems)
+def failed(
+    names: Iterable[str], results: Iterable[FullSizeReport | RoundReport | Failure]
+) -> Iterator[str]:
+    """A line for each program that does not compile, and for all that is wrong with the others."""
+    for name, result in zip(names, results, strict=True):
+        reasons = (
+            [f"{result.reason} {result.said}"] if isinstance(result, Failure) else result.failures
+        )
+        yield from (f"FAILED {name}: {reason}" for reason in reasons)

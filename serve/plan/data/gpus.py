@@ -1,7 +1,7 @@
 """The GPUs that can be planned for, and what is known of them: each constant with its source."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -96,17 +96,7 @@ MI325X = Gpu(
     tuned=_GUESSED_GFX942,
     all_reduce=Tuned(7.0 * _US, 0.75, 1.0),
 )
-MI300X = Gpu(
-    "MI300X",
-    "gfx942",
-    memory=192 * GIB - 16 * _MIB,
-    bandwidth=5.3e12,
-    matrix=_matrix(1.3e15, 2.6e15),
-    peer_link=64e9,
-    all_links=7 * 64e9,
-    tuned=_GUESSED_GFX942,
-    all_reduce=Tuned(7.0 * _US, 0.75, 1.0),
-)
+MI300X = replace(MI325X, name="MI300X", memory=192 * GIB - 16 * _MIB, bandwidth=5.3e12)
 H200 = Gpu(
     "H200",
     "sm_90",

@@ -27,44 +27,29 @@ class StepRows:
 
 
 @dataclass(frozen=True)
-class Latents:
-    """Latent attention on a device: heads there, width of a cached row, of it the values."""
+class AttentionCore:
+    """Attention on a device: query heads there, numbers of a cached row, and of it those that one
+    head multiplies with its query and its weights."""
 
     heads: int
     row: int
-    values: int
+    multiplied: int
+
+    @classmethod
+    def of(cls, attention: MLAttention | GQAttention, heads: int, devices: int) -> "AttentionCore":
+        """Of a layer with so many query heads, over so many devices. Grouped: a head has keys and
+        values of its own. Latent: absorbed queries are as wide as the row, which has values too."""
+        if isinstance(attention, GQAttention):
+            row = 2 * attention.kv_heads // devices * attention.head_dim
+            return cls(heads // devices, row, 2 * attention.head_dim)
+        row, values = attention.config.latent_dim, attention.config.kv_lora_rank
+        return cls(heads // devices, row, row + values)
 
     def work(self, part: str, rows: StepRows, times: int) -> Kernel:
-        """Every row reads its sequence's cache once; absorbed queries are as wide as the row."""
+        """Every row reads its sequence's cache once."""
         nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
-        flop = 2 * rows.count * self.heads * rows.context * (self.row + self.values)
+        flop = 2 * rows.count * self.heads * rows.context * self.multiplied
         return Kernel(part, "attention", nbytes, flop, times=times)
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Grouped attention on a device: query heads, and numbers of a cached row, keys and values."""
-
-    heads: int
-    head_dim: int
-    row: int
-
-    def work(self, part: str, rows: StepRows, times: int) -> Kernel:
-        """Every row reads its sequence's keys and values once."""
-        nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
-        flop = 2 * rows.count * self.heads * rows.context * 2 * self.head_dim
-        return Kernel(part, "attention", nbytes, flop, times=times)
-
-
-def attention_core(
-    attention: MLAttention | GQAttention, heads: int, devices: int
-) -> Heads | Latents:
-    """Of a layer with so many query heads, over so many devices."""
-    if isinstance(attention, GQAttention):
-        row = 2 * attention.kv_heads // devices * attention.head_dim
-        return Heads(heads // devices, attention.head_dim, row)
-    config = attention.config
-    return Latents(heads // devices, config.latent_dim, config.kv_lora_rank)
 
 
 def attention_products(device: Device, attention: MLAttention | GQAttention) -> tuple[Product, ...]:

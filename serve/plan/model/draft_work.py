@@ -4,13 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from serve.plan.model.attention_work import (
-    Heads,
-    Latents,
-    StepRows,
-    attention_core,
-    attention_products,
-)
+from serve.plan.model.attention_work import AttentionCore, StepRows, attention_products
 from serve.plan.model.kernels import AllReduce, Kernel, Work
 from serve.plan.model.parallel import Parallelism
 from serve.plan.model.products import Device, Product
@@ -29,7 +23,7 @@ class DraftShape:
 
     fc: Product
     layer: tuple[Product, ...]
-    attention: Heads | Latents
+    attention: AttentionCore
     head: Product
     hidden: int
     devices: int
@@ -44,7 +38,7 @@ def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
     return DraftShape(
         device.product(draft.fc.kernel),
         (*attention_products(device, attention), gated, device.product(mlp.down_proj.kernel)),
-        attention_core(attention, draft.config.num_attention_heads, devices),
+        AttentionCore.of(attention, draft.config.num_attention_heads, devices),
         device.product(draft.lm_head.kernel),
         draft.config.hidden_size,
         devices,

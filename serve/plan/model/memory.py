@@ -129,10 +129,8 @@ def _state_bytes(target: Target, draft: Eagle3Draft | None, config: EngineConfig
 
 def _pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> tuple[Pool, ...]:
     """A kind of pool each for target and draft."""
-    pools = [_pool("target", target, parallel.devices)]
-    if draft is not None:
-        pools.append(_pool("draft", draft, parallel.draft_devices))
-    return tuple(pools)
+    drafts = (_pool("draft", draft, parallel.draft_devices),) if draft else ()
+    return _pool("target", target, parallel.devices), *drafts
 
 
 def _pool(name: str, model: Target | Eagle3Draft, devices: int) -> Pool:

@@ -8,13 +8,7 @@ from statistics import NormalDist
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer, Target
-from serve.plan.model.attention_work import (
-    Heads,
-    Latents,
-    StepRows,
-    attention_core,
-    attention_products,
-)
+from serve.plan.model.attention_work import AttentionCore, StepRows, attention_products
 from serve.plan.model.kernels import AllReduce, Kernel, Work
 from serve.plan.model.parallel import Parallelism
 from serve.plan.model.products import Device, Product
@@ -39,7 +33,7 @@ class TargetShape:
     """The target on one device. layers: each kind with its number."""
 
     layers: tuple[tuple[LayerShape, int], ...]
-    core: Heads | Latents
+    core: AttentionCore
     head: Product
     hidden: int
     num_experts: int
@@ -55,7 +49,7 @@ def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
     attention = target.layers[0].self_attn
     return TargetShape(
         tuple(Counter(_layer_shape(device, layer) for layer in target.layers).items()),
-        attention_core(attention, config.num_attention_heads, parallel.devices),
+        AttentionCore.of(attention, config.num_attention_heads, parallel.devices),
         device.product(target.lm_head.kernel),
         config.hidden_size,
         config.moe.n_routed_experts if config.moe else 0,

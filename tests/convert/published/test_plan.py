@@ -1,5 +1,6 @@
 """The plan: each tensor one rule, each parameter filled once, all misfits in one error."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors_writing import write_safetensors
 from convert.files.box import whole
 from convert.files.safetensors_files import Checkpoint, open_checkpoint
 from convert.models.rules import TRANSPOSED, Rule
+from convert.published.directory import Published
 from convert.published.plan import LoadPlan, make_plan
 from convert.published.read_parameter import read_floats
 from convert.published.weights import find_weights
@@ -40,9 +42,15 @@ def checkpoint(directory: Path, content: dict[str, np.ndarray]) -> Checkpoint:
     return open_checkpoint(directory)
 
 
-def plan_of(source: Checkpoint, rules=RULES, parameters=PARAMETERS, **options) -> LoadPlan:
+def plan_of(
+    source: Checkpoint,
+    rules=RULES,
+    parameters=PARAMETERS,
+    canonical: Callable[[str], str] = str,
+) -> LoadPlan:
     weights, misfits = find_weights(source.tensors.values())
-    return make_plan(source, weights, rules, parameters, misfits=misfits, **options)
+    published = Published(source.directory, {}, source, weights, misfits, None)
+    return make_plan(published, rules, parameters, canonical)
 
 
 def test_a_plan_read_and_saved_gives_the_tensors_back(tmp_path: Path) -> None:
@@ -51,7 +59,7 @@ def test_a_plan_read_and_saved_gives_the_tensors_back(tmp_path: Path) -> None:
     assert plan.dropped == {"buffer": "not a weight"}
     single = np.dtype(np.float32)
     parameters = {
-        path: read_floats(source, plan.sources[path], whole(shape), single)
+        path: read_floats(plan.sources[path], whole(shape), single)
         for path, shape in PARAMETERS.items()
     }
     np.testing.assert_array_equal(

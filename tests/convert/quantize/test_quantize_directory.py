@@ -14,7 +14,6 @@ from safetensors_writing import write_safetensors
 
 from convert.files import slabs
 from convert.files.safetensors_files import open_checkpoint, read_json
-from convert.quantize import stream
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 
@@ -89,14 +88,12 @@ def test_the_slab_size_changes_no_bit(
     source = one_matrix(tmp_path / "source", 300, 96)
     whole = contents(quantized(source, tmp_path / "whole", scheme))
     monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1 << 9)
-    monkeypatch.setattr(stream, "COPY_BYTES", 1000)
     assert contents(quantized(source, tmp_path / "slabs", scheme)) == whole
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = one_matrix(tmp_path / "source", 16384, 256)
     monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1 << 14)
-    monkeypatch.setattr(stream, "COPY_BYTES", 1 << 16)
     job = prepare(source, tmp_path / "out", FP8)
     tracemalloc.start()
     write(job)

@@ -24,17 +24,17 @@ WHOLE_STORE = 7
 
 
 def resume(destination: Path, values: list[Parameter], **origin: object) -> list[int]:
-    """Writes in this process; returns what progress was told."""
-    told: list[int] = []
+    """Writes in this process; returns the progress."""
+    progress: list[int] = []
     write_store(
         destination,
         values,
         replace(ORIGIN, **origin),
         side_files=destination.parent / "source",
         item_bytes=ITEM_BYTES,
-        on_bytes=told.append,
+        on_bytes=progress.append,
     )
-    return told
+    return progress
 
 
 def files_of(directory: Path) -> dict[str, tuple[int, int]]:
@@ -57,9 +57,9 @@ def test_a_killed_run_is_resumed_without_rewriting(tmp_path: Path, point: str) -
     assert len(finished) in ((WHOLE_STORE,) if point == "before the rename" else (1, 2))
     before = {item: files_of(partial / "items" / item) for item in finished}
 
-    told = resume(destination, parameters(arrays()))
+    progress = resume(destination, parameters(arrays()))
 
-    assert len(told) == WHOLE_STORE - len(finished)
+    assert len(progress) == WHOLE_STORE - len(finished)
     assert not partial.exists()
     assert before == {item: files_of(destination / "items" / item) for item in finished}
     assert verify_store(destination).damage == ()
@@ -112,11 +112,11 @@ def test_an_existing_destination_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_write_the_same_store(tmp_path: Path) -> None:
-    first = Journal.open(tmp_path, {})
-    with pytest.raises(ValueError, match="another process"):
-        Journal.open(tmp_path, {})
-    first.close()
-    Journal.open(tmp_path, {}).close()
+    with Journal.open(tmp_path, {}):
+        with pytest.raises(ValueError, match="another process"), Journal.open(tmp_path, {}):
+            pass
+    with Journal.open(tmp_path, {}):
+        pass
 
 
 def test_bad_values_leave_nothing(tmp_path: Path) -> None:

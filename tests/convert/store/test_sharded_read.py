@@ -40,7 +40,7 @@ def bytes_read() -> int:
 def test_eight_devices_read_little_more_than_there_is(store: Store, path: str, axis: int) -> None:
     sharding = NamedSharding(make_mesh(DEVICES), PartitionSpec(*(None,) * axis, "tensor"))
     before = bytes_read()
-    array = store.read(path, sharding)
+    array = store.read_sharded(path, sharding)
     share = (bytes_read() - before) / array.nbytes
     assert array.sharding == sharding
     assert {part.device for part in array.addressable_shards} == set(jax.devices()[:DEVICES])

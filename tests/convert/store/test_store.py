@@ -43,7 +43,7 @@ def test_sharded_parameters_equal_whole_ones(store: Store) -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("tensor",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("tensor"))
     for path in ("embed_tokens.embedding", "layers.1.mlp.experts.up_proj.values"):
-        found = store.read(path, sharding)
+        found = store.read_sharded(path, sharding)
         assert isinstance(found, jax.Array) and found.sharding == sharding
         assert np.asarray(found).tobytes() == arrays()[path].tobytes()
 

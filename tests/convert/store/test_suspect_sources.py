@@ -57,8 +57,8 @@ def test_weights_that_are_not_finite_are_named_and_counted(tmp_path: Path, capsy
 def test_every_pattern_of_bits_is_told_as_isfinite_does(dtype: DTypeLike) -> None:
     width = np.dtype(dtype).itemsize
     patterns = np.arange(256**width, dtype=f"u{width}").view(dtype)
-    told = [all_finite(pattern) for pattern in patterns.reshape(-1, 1)]
-    np.testing.assert_array_equal(told, np.isfinite(patterns.astype(np.float32)))
+    found = [all_finite(pattern) for pattern in patterns.reshape(-1, 1)]
+    np.testing.assert_array_equal(found, np.isfinite(patterns.astype(np.float32)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -29,10 +29,10 @@ def data_file(item: Path) -> Path:
 
 
 def test_a_sound_store_has_no_damage(made: Path) -> None:
-    told: list[int] = []
-    result = verify_store(made, told.append)
+    progress: list[int] = []
+    result = verify_store(made, progress.append)
     assert result.damage == ()
-    assert (result.parameters, result.nbytes) == (len(arrays()), sum(told))
+    assert (result.parameters, result.nbytes) == (len(arrays()), sum(progress))
 
 
 def test_one_flipped_bit_is_found(made: Path) -> None:

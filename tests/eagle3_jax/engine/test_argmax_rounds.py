@@ -5,7 +5,6 @@ The engine has the programs of a GPU and the operations of a CPU.
 
 from collections import Counter
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from driving import Answer, drive, sizes
@@ -13,18 +12,18 @@ from tiny import VOCAB, tiny_target
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.adaptive.choose_k import GoodputChooser
-from eagle3_jax.engine.grammars.interface import Matcher
 from eagle3_jax.engine.programs.program import ProgramKind, all_programs, has_argmax
 from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from pallas_kernels.dispatch import prefer
 
 FREE: list[dict[str, Any]] = [
     {"temperature": 0.0},
-    {"temperature": 0.0, "top_p": 0.5, "top_k": 3},
+    {"temperature": 0.0, "top_p": 0.5, "top_k": 3, "typical_p": 0.2},
     {"temperature": 1.0, "min_p": 0.1},
     {"temperature": 0.8, "logit_bias": {5: 4.0, 60: 3.5, 2: -100.0}},
     {"temperature": 1.2, "min_tokens": 6, "stop_token_ids": range(30, 37)},
@@ -34,6 +33,7 @@ FREE: list[dict[str, Any]] = [
 BOUND: list[dict[str, Any]] = [
     {"temperature": 0.5, "top_p": 0.95},
     {"temperature": 0.5, "top_k": 20},
+    {"temperature": 0.5, "typical_p": 0.9},
     {"temperature": 0.0, "repetition_penalty": 1.1},
     {"temperature": 0.0, "presence_penalty": 0.5},
     {"temperature": 0.0, "logprobs": 0},
@@ -56,7 +56,7 @@ def asked(options: list[dict[str, Any]], prefix: str) -> list[Request]:
     return [
         Request(
             f"{prefix}{i}",
-            [(5 * i + 3 * j) % VOCAB for j in range(2 + 4 * i)],
+            [(5 * i + 3 * j) % VOCAB for j in range(2 + 4 * (i % 8))],
             SamplingParams(seed=i, **(shared | chosen)),
         )
         for i, chosen in enumerate(options)
@@ -136,7 +136,8 @@ def test_a_round_is_timed_as_the_program_that_runs(
             if in_kernel and not member.needs_logits:
                 assert program.kind is ProgramKind.ARGMAX_ROUND
             else:
-                looks = member.controlled or member.wants_logprobs
+                typical = request.sampling.temperature > 0 and request.sampling.typical_p < 1
+                looks = typical or member.controlled or member.wants_logprobs
                 assert program.kind is (ProgramKind.FULL_ROUND if looks else ProgramKind.ROUND)
 
 
@@ -148,10 +149,7 @@ def needs_logits(**options: Any) -> bool:
 def test_only_options_that_look_at_the_whole_row_need_it() -> None:
     assert not any(needs_logits(**options) for options in FREE)
     assert all(needs_logits(**options) for options in BOUND)
-    in_a_grammar = Sequence.of(
-        Request("x", [1], SamplingParams(temperature=0.0)), (), 64, None, Mock(spec=Matcher)
-    )
-    assert in_a_grammar.needs_logits
+    assert needs_logits(temperature=0.0, structured_outputs=StructuredOutputs(regex="a"))
 
 
 @pytest.mark.parametrize(

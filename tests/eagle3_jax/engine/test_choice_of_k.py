@@ -65,7 +65,7 @@ def test_any_order_of_k_gives_the_plain_tokens(
     assert same(answers, plain)
     assert next(script.rounds) > 5 * len(Script.ORDER)
     runner = chosen._runner
-    assert set(runner.executor.compiled) <= set(runner.programs), "warmup would miss one"
+    assert set(runner.executor.compiled) <= set(runner.executor.programs), "warmup would miss one"
     stats = chosen.stats()
     assert stats.free_pages == stats.total_pages and stats.num_preemptions > 0
     assert 0.3 < stats.num_accepted_tokens / stats.num_drafts

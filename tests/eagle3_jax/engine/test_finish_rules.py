@@ -33,7 +33,7 @@ def ready(target: Target, draft: Eagle3Draft | None, eos: tuple[int, ...] = ()) 
 
 
 def asked(index: int, **sampling: Any) -> Request:
-    """Request `index`: a seeded, sampled one of MOST tokens unless told otherwise."""
+    """Request `index`: a seeded, sampled one of MOST tokens unless given others."""
     params = {"temperature": 0.8, "max_tokens": MOST, "seed": index} | sampling
     return Request(f"{index}", [5 * index + 1, 3, 8], SamplingParams(**params))
 

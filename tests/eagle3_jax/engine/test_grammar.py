@@ -18,7 +18,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from eagle3_jax.sampling.token_mask import mask_words
+from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")
 from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
@@ -49,7 +49,7 @@ def valid_schema(text: str) -> bool:
     return len(value["name"]) <= 6 and all(size <= 99 for size in value["sizes"])
 
 
-LAWS: dict[str, Callable[[str], Any]] = {
+CHECKS: dict[str, Callable[[str], Any]] = {
     "schema": valid_schema,
     "regex": re.compile(r"[a-c]{3,9}(-[0-9]{2}){1,3}").fullmatch,
     "choice": ["the end", "the inner", "abba"].__contains__,
@@ -98,8 +98,8 @@ def test_every_finished_answer_has_its_form(alone: dict[str, Answer]) -> None:
     forms = {name.split()[0] for name in finished}
     assert forms >= set(FORMS)
     for name, answer in finished.items():
-        law = LAWS.get(name.split()[0], bool)
-        assert answer.token_ids[-1] == EOS and law(answer.text), (name, answer.text)
+        check = CHECKS.get(name.split()[0], bool)
+        assert answer.token_ids[-1] == EOS and check(answer.text), (name, answer.text)
     assert {a.finish[0] for a in alone.values()} <= {"stop", "length"}
 
 
@@ -123,7 +123,7 @@ def test_speculation_batches_and_preemption_change_no_token(
     assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
     assert stats.free_pages == stats.total_pages
     runner = engine._runner
-    assert set(runner.executor.compiled) <= set(runner.programs), "warmup would miss one"
+    assert set(runner.executor.compiled) <= set(runner.executor.programs), "warmup would miss one"
 
 
 def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> list[int]:
@@ -201,7 +201,7 @@ def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(
     events = traffic_of(ready(target, draft, sizes(3)), [request_of(0, "schema")])
     rounds = events.count("verify of 4")
     assert rounds == events.count("propose of 4") > 3
-    row = 4 * mask_words(VOCAB) * 4
+    row = 4 * open_masks(VOCAB).size * 4
     assert events.count(f"device_put {row}") == rounds
     assert events.count(f"device_put {4 * row + 4 * 3 * 4}") == rounds
     assert events.count(f"device_get {4 * 3 * 4}") == rounds
@@ -225,8 +225,8 @@ def test_a_grammar_adds_at_most_four_programs(
     target: Target, draft: Eagle3Draft, max_num_seqs: int
 ) -> None:
     config = EngineConfig(max_num_seqs=max_num_seqs)
-    plain = Engine(target, draft, config)._runner.programs
-    added = set(ready(target, draft, config)._runner.programs) - set(plain)
+    plain = Engine(target, draft, config)._runner.executor.programs
+    added = set(ready(target, draft, config)._runner.executor.programs) - set(plain)
     assert {str(program).split()[0] for program in added} == {"propose", "verify"}
     assert len(added) == 2 * min(max_num_seqs, 2)
     assert sum("argmax" not in program.kind for program in plain) <= 12

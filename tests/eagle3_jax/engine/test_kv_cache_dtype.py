@@ -42,7 +42,7 @@ def test_in_exact_mode_speculation_changes_no_token_with_float8(
         assert answer.token_ids == exact_fp8[name].token_ids
 
 
-def test_float8_moves_the_law_a_little_and_not_for_nothing(
+def test_float8_moves_the_distribution_a_little_and_not_for_nothing(
     exact_fp8: dict[str, Answer], plain: dict[str, Answer]
 ) -> None:
     """Answers begin as with float32 and part somewhere: the cache is really of fewer bits."""

@@ -14,7 +14,7 @@ from toy_tokenizer import ToyTokenizer
 
 import eagle3_jax
 from eagle3_jax.engine import Engine, Logprob, Request
-from eagle3_jax.engine.logprobs import LogprobRows
+from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import token_logprobs
@@ -104,12 +104,12 @@ def raw(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum())
 
 
-def check(entry: dict[int, Logprob], law: np.ndarray, token: int, count: int) -> None:
+def check(entry: dict[int, Logprob], distribution: np.ndarray, token: int, count: int) -> None:
     """The chosen token comes first, the best follow in order; near ties may change places."""
     assert next(iter(entry)) == token and count <= len(entry) <= count + 1
-    order = np.sort(law)[::-1]
+    order = np.sort(distribution)[::-1]
     for found, (logprob, rank) in entry.items():
-        np.testing.assert_allclose(logprob, law[found], atol=TOLERANCE)
+        np.testing.assert_allclose(logprob, distribution[found], atol=TOLERANCE)
         np.testing.assert_allclose(logprob, order[rank - 1], atol=TOLERANCE)
     assert sorted(rank for _, rank in entry.values()) == sorted(
         {*range(1, count + 1), entry[token].rank}
@@ -122,15 +122,15 @@ def test_plain_logprobs_are_those_of_the_whole_model_in_float64(
     for request in asking():
         sampling, prompt = request.sampling, request.prompt_ids
         answer = alone[request.request_id]
-        told, tokens = entries(answer), answer.token_ids
-        assert len(told) == (len(tokens) if sampling.logprobs is not None else 0)
+        scored, tokens = entries(answer), answer.token_ids
+        assert len(scored) == (len(tokens) if sampling.logprobs is not None else 0)
         padded = jnp.asarray([[*prompt, *tokens, *[0] * (64 - len(prompt) - len(tokens))]])
         logits = np.asarray(eagle3_jax.forward(target, padded).logits[0])
-        for index, entry in enumerate(told):
+        for index, entry in enumerate(scored):
             row, seen = logits[len(prompt) + index - 1], prompt + tokens[:index]
             is_processed = sampling.logprobs_mode == "processed_logprobs"
-            law = processed(row, seen, sampling) if is_processed else raw(row)
-            check(entry, law, tokens[index], sampling.logprobs or 0)
+            distribution = processed(row, seen, sampling) if is_processed else raw(row)
+            check(entry, distribution, tokens[index], sampling.logprobs or 0)
         known = answer.outputs[-1].prompt_logprobs
         assert len(known) == (0 if sampling.prompt_logprobs is None else len(prompt))
         assert not known or known[0] is None
@@ -190,18 +190,18 @@ def test_drafts_batches_chunks_and_preemption_change_no_logprob(
 
 @pytest.mark.optimised
 def test_in_exact_mode_logprobs_are_equal_bit_for_bit(target: Target, draft: Eagle3Draft) -> None:
-    """Also across preemption, after which the answer is generated, but not told, again."""
+    """Also across preemption, after which the answer is generated, but not reported, again."""
 
-    def told(engine: Engine, requests: list[Request]) -> dict[str, Any]:
+    def reported(engine: Engine, requests: list[Request]) -> dict[str, Any]:
         answers = drive(engine, requests)
         return {n: (entries(a), a.outputs[-1].prompt_logprobs) for n, a in answers.items()}
 
     speculative = engine_of(target, draft, 3, exact=True)
-    together = told(speculative, asking())
+    together = reported(speculative, asking())
     assert speculative.stats().num_preemptions > 0
     plain, alone = engine_of(target, None, 3, exact=True), {}
     for request in asking():
-        alone |= told(plain, [request])
+        alone |= reported(plain, [request])
     assert together == alone
 
 
@@ -227,12 +227,12 @@ def test_a_stop_string_trims_logprobs_with_tokens(alone: dict[str, Answer]) -> N
 def test_of_equals_a_token_has_the_last_place_as_in_vllm(chosen: int, rank: int) -> None:
     """How many are at least as good; of one among the best asked for it is the place there."""
     logits = jnp.asarray([[0.5, 3.0, 0.5, 2.0, 0.5, -1.0]])
-    told = TOKEN_LOGPROBS(logits, jnp.asarray([chosen]))
-    assert told.rank.tolist() == [rank]
-    assert told.best_ids.tolist() == [[1, 3, 0, 2, 4, 5]]
-    rows = LogprobRows.of_row(jax.tree.map(lambda x: np.asarray(x)[None], told), 0)
+    found = TOKEN_LOGPROBS(logits, jnp.asarray([chosen]))
+    assert found.rank.tolist() == [rank]
+    assert found.best_ids.tolist() == [[1, 3, 0, 2, 4, 5]]
+    rows = LogprobRows.of_row(jax.tree.map(lambda x: np.asarray(x)[None], found), 0)
     for count in range(7):
         entry = rows.at(0, chosen, count)
-        place = told.best_ids[0].tolist().index(chosen) + 1
+        place = found.best_ids[0].tolist().index(chosen) + 1
         assert entry[chosen].rank == (place if place <= count else rank)
         assert len({one.rank for one in entry.values()}) == len(entry)

@@ -57,8 +57,8 @@ def test_a_follower_reaches_the_state_of_its_leader_bit_for_bit(
     leading, recorder, following = engines
     drive(leading, requests(), arrival_gap=3)
     following.follow(recorder.messages)
-    told = {program.kind.removeprefix("argmax ") for program in leading._runner.executor.compiled}
-    assert told >= {"prefill", "round", "propose", "verify"}
+    kinds = {program.kind.removeprefix("argmax ") for program in leading._runner.executor.compiled}
+    assert kinds >= {"prefill", "round", "propose", "verify"}
     states = leading._runner.executor.state, following._runner.executor.state
     for ours, theirs in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(ours, theirs)

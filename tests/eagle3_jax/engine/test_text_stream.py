@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from toy_tokenizer import PIECES, ToyTokenizer
 
 from eagle3_jax.engine.text import TextStream
+from eagle3_jax.sampling.params import SamplingParams
 
 TOKENIZER = ToyTokenizer()
 ID = {piece: i for i, piece in enumerate(PIECES)}
 STOPS = ["ab", "abab", "b a", "é", "中", "c", "aab", "aé"]
 
 
-class Told(NamedTuple):
+class Streamed(NamedTuple):
     """What a stream handed out: tokens and text in pieces, and the stop string it matched."""
 
     tokens: list[tuple[int, ...]]
@@ -29,10 +30,10 @@ def stream(
     include_stop: bool = False,
     min_tokens: int = 0,
     rounds: list[int] | None = None,
-) -> Told:
+) -> Streamed:
     """Pushes tokens in rounds, as the engine does, and takes after each round."""
-    text = TextStream(TOKENIZER, stop, include_stop)
-    told = Told([], [], None)
+    text = TextStream(TOKENIZER, SamplingParams(stop=stop, include_stop_str_in_output=include_stop))
+    streamed = Streamed([], [], None)
     sizes = iter(rounds or [])
     left, matched = next(sizes, 1), None
     for index, token in enumerate(ids):
@@ -42,11 +43,11 @@ def stream(
             break
         if left == 0:
             tokens, piece = text.take(final=False)
-            told.tokens.append(tokens)
-            told.texts.append(piece)
+            streamed.tokens.append(tokens)
+            streamed.texts.append(piece)
             left = next(sizes, 1)
     tokens, piece = text.take(final=True)
-    return Told([*told.tokens, tokens], [*told.texts, piece], matched)
+    return Streamed([*streamed.tokens, tokens], [*streamed.texts, piece], matched)
 
 
 def settled(ids: list[int]) -> str | None:
@@ -95,11 +96,11 @@ def end_of(ids: list[int], index: int) -> int:
 def test_any_stream_adds_up_to_the_whole_decode_cut_at_the_stop_string(
     ids: list[int], stop: list[str], include_stop: bool, min_tokens: int, rounds: list[int]
 ) -> None:
-    told = stream(ids, stop, include_stop, min_tokens, rounds)
+    streamed = stream(ids, stop, include_stop, min_tokens, rounds)
     tokens, text, matched = oracle(ids, stop, include_stop, min_tokens)
-    assert told.matched == matched
-    assert [t for piece in told.tokens for t in piece] == tokens
-    assert "".join(told.texts) == text
+    assert streamed.matched == matched
+    assert [t for piece in streamed.tokens for t in piece] == tokens
+    assert "".join(streamed.texts) == text
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -117,9 +118,9 @@ def test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_wins(
     stop: list[str], text: str, matched: str, include: bool
 ) -> None:
     """Wherever it stands in the list, which decides between two that begin together."""
-    told = stream([ID[b"c"], ID[b"a"], ID[b"bab"]], stop, include)
-    assert told.matched == matched
-    assert "".join(told.texts) == text + matched * include
+    streamed = stream([ID[b"c"], ID[b"a"], ID[b"bab"]], stop, include)
+    assert streamed.matched == matched
+    assert "".join(streamed.texts) == text + matched * include
 
 
 def test_half_a_character_waits_for_its_other_half() -> None:
@@ -138,9 +139,9 @@ def test_bytes_that_form_no_character_do_not_stop_the_text() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(ids=st.lists(st.sampled_from([*range(9, 17)]), min_size=20, max_size=80))
 def test_long_runs_of_broken_characters_add_up_to_the_whole_decode(ids: list[int]) -> None:
-    told = stream(ids, [])
-    assert "".join(told.texts) == TOKENIZER.decode(ids)
-    assert [token for piece in told.tokens for token in piece] == ids
+    streamed = stream(ids, [])
+    assert "".join(streamed.texts) == TOKENIZER.decode(ids)
+    assert [token for piece in streamed.tokens for token in piece] == ids
 
 
 def test_a_run_of_bytes_that_are_no_text_costs_as_much_a_token_as_any_other(
@@ -158,27 +159,27 @@ def test_a_run_of_bytes_that_are_no_text_costs_as_much_a_token_as_any_other(
 
 
 def test_what_may_begin_a_stop_string_is_held_back_with_its_tokens() -> None:
-    told = stream([ID[b"c"], ID[b"a"], ID[b"a"], ID[b"ba"]], ["aab"])
-    assert told.texts == ["c", "", "", ""]
-    assert told.tokens == [(ID[b"c"],), (), (), ()]
-    assert told.matched == "aab"
+    streamed = stream([ID[b"c"], ID[b"a"], ID[b"a"], ID[b"ba"]], ["aab"])
+    assert streamed.texts == ["c", "", "", ""]
+    assert streamed.tokens == [(ID[b"c"],), (), (), ()]
+    assert streamed.matched == "aab"
 
 
 def test_what_was_held_back_comes_when_it_is_no_stop_string() -> None:
-    told = stream([ID[b"a"], ID[b"a"], ID[b"c"]], ["aab"])
-    assert told.texts == ["", "", "aac", ""]
-    assert told.tokens == [(), (), (ID[b"a"], ID[b"a"], ID[b"c"]), ()]
+    streamed = stream([ID[b"a"], ID[b"a"], ID[b"c"]], ["aab"])
+    assert streamed.texts == ["", "", "aac", ""]
+    assert streamed.tokens == [(), (), (ID[b"a"], ID[b"a"], ID[b"c"]), ()]
 
 
 def test_a_stop_id_adds_its_token_but_no_text() -> None:
-    text = TextStream(TOKENIZER, [], False)
+    text = TextStream(TOKENIZER, SamplingParams())
     text.push(ID[b"a"])
     text.push(ID[b"c"], silent=True)
     assert text.take(final=True) == ((ID[b"a"], ID[b"c"]), "a")
 
 
 def test_without_a_tokenizer_tokens_flow_and_text_is_empty() -> None:
-    text = TextStream(None, [], False)
+    text = TextStream(None, SamplingParams())
     assert text.push(5) is None
     assert text.take(final=False) == ((5,), "")
     assert text.take(final=True) == ((), "")

@@ -5,12 +5,8 @@ import numpy as np
 import pytest
 
 from eagle3_jax.config import RopeConfig, YarnConfig
-from eagle3_jax.layers.rope import (
-    inverse_frequencies,
-    rope_tables,
-    rotate_halves,
-    rotate_interleaved,
-)
+from eagle3_jax.layers.rope import inverse_frequencies, rope_tables
+from pallas_kernels.rotation import rotate_halves, rotate_interleaved
 
 KIMI_FREQUENCIES = [
     1,
@@ -71,7 +67,7 @@ def test_rotation_is_multiplication_by_a_unit_complex_number(rotate) -> None:
     rope = RopeConfig(100.0)
     x = np.random.default_rng(0).normal(size=(1, 5, 2, 8)).astype(np.float32)
     positions = np.array([[0, 1, 7, 30, 4000]], np.int32)
-    turned = np.asarray(rotate(jnp.asarray(x), rope_tables(rope, 8, jnp.asarray(positions))))
+    turned = np.asarray(rotate(jnp.asarray(x), *rope_tables(rope, 8, jnp.asarray(positions))))
 
     def as_complex(values: np.ndarray) -> np.ndarray:
         if rotate is rotate_halves:
@@ -88,8 +84,8 @@ def test_scores_depend_on_the_distance_alone(rotate) -> None:
     q, k = (jnp.asarray(rng.normal(size=(1, 1, 1, 8)), jnp.float32) for _ in "qk")
 
     def score(at: int, to: int) -> float:
-        q_at = rotate(q, rope_tables(rope, 8, jnp.array([[at]])))
-        k_at = rotate(k, rope_tables(rope, 8, jnp.array([[to]])))
+        q_at = rotate(q, *rope_tables(rope, 8, jnp.array([[at]])))
+        k_at = rotate(k, *rope_tables(rope, 8, jnp.array([[to]])))
         return float((q_at * k_at).sum())
 
     assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)

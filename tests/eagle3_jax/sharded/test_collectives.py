@@ -23,8 +23,8 @@ PARTS = np.random.default_rng(0).integers(-4, 5, (8, 3, 2)).astype(np.float32)
     ],
 )
 def test_reductions_give_every_device_the_whole(function: Any, expected: np.ndarray) -> None:
-    told = on_devices(8, lambda part: function(part[0], AXES), split=(0,))(jnp.asarray(PARTS))
-    for copy in np.asarray(told):
+    copies = on_devices(8, lambda part: function(part[0], AXES), split=(0,))(jnp.asarray(PARTS))
+    for copy in np.asarray(copies):
         np.testing.assert_array_equal(copy, expected)
 
 
@@ -36,7 +36,7 @@ def test_pairs_come_in_the_order_of_the_columns_bit_for_bit() -> None:
         ids = first_column(part.shape[-1], axis) + jnp.arange(part.shape[-1])
         return gather_pairs(part, jnp.broadcast_to(ids, part.shape), axis)
 
-    told = on_devices(8, partial(pairs, axis=AXES), split=(1,))(jnp.asarray(scores))
-    for copies, whole in zip(told, pairs(jnp.asarray(scores), None), strict=True):
+    found = on_devices(8, partial(pairs, axis=AXES), split=(1,))(jnp.asarray(scores))
+    for copies, whole in zip(found, pairs(jnp.asarray(scores), None), strict=True):
         for copy in np.asarray(copies):
             np.testing.assert_array_equal(copy.view(np.int32), np.asarray(whole).view(np.int32))

@@ -58,7 +58,7 @@ def test_devices_change_neither_tokens_nor_logprobs(
     ]
     found = answers(devices, draft, requests, **changes)
     expected = answers(1, draft, requests, **changes)
-    for name, (decided, told) in expected.items():
+    for name, (decided, logprobs) in expected.items():
         assert found[name][0] == decided
-        jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), found[name][1], told)
+        jax.tree.map(partial(np.testing.assert_allclose, atol=2e-4), found[name][1], logprobs)
     assert any(count for (_, accepted), _ in expected.values() for count in accepted)

@@ -1,6 +1,6 @@
 """What is decided from logits whose columns lie on 2 or 8 devices is what one device decides.
 
-The law of every test: each device gets the same bits, and they are those of the whole array; where
+In every test each device gets the same bits, and they are those of the whole array; where
 floats are summed, its value up to rounding.
 """
 
@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_devices import AXES, on_devices
-from test_sampling import options
+from sampling_rows import sampling_rows
 
 from eagle3_jax.collectives import Axis, all_columns
 from eagle3_jax.sampling.logprobs import sampled_logprobs
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.rows import SamplingRows, lean_rows
 from eagle3_jax.sampling.sampler import (
     NO_CANDIDATE,
     NOT_FINITE,
@@ -29,7 +29,7 @@ from eagle3_jax.sampling.sampler import (
     process_logits,
     sample,
 )
-from eagle3_jax.sampling.token_mask import mask_logits, mask_words
+from eagle3_jax.sampling.token_mask import mask_logits, open_masks
 from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.logit_control_rows import LogitControls, empty_controls
 from eagle3_jax.speculative.logit_controls import control_logits
@@ -47,7 +47,7 @@ LOGITS = 2
 DEVICES = pytest.mark.parametrize("devices", [2, 8])
 
 
-def told(
+def split_and_whole(
     function: Callable[..., Any], devices: int, split: Sequence[int | None], *arguments: Any
 ) -> tuple[Any, Any]:
     """The function's outputs on so many devices, which all have the same bits, and on one."""
@@ -72,13 +72,14 @@ def rng_rows(seed: int) -> tuple[jax.Array, jax.Array, SamplingRows]:
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(BATCH, ROWS, VOCAB)) * 2.5).astype(np.float32)
     logits[::2] = np.round(logits[::2])
-    rows = options(
+    rows = sampling_rows(
         BATCH,
         stop_ids=(3, 50, 103),
         temperature=rng.choice([0.0, 0.3, 0.7, 1.0, 2.0], BATCH),
         top_p=rng.choice([1e-30, 0.5, 0.9, 0.99, 1.0], BATCH),
         top_k=rng.choice([0, 1, 2, 10, 50, VOCAB, VOCAB + 5], BATCH),
         min_p=rng.choice([0.0, 0.0, 0.01, 0.3], BATCH),
+        typical_p=rng.choice([0.2, 0.9, 1.0], BATCH),
         min_len=rng.choice([0, 20], BATCH),
         seed=rng.integers(0, 2**32, (BATCH, 2)),
     )
@@ -94,18 +95,18 @@ def broken(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @DEVICES
-def test_tokens_scores_and_laws_are_those_of_the_whole_vocabulary(devices: int) -> None:
+def test_tokens_scores_and_distributions_are_those_of_the_whole_vocabulary(devices: int) -> None:
     def decide(axis: Axis, logits: jax.Array, barred: jax.Array, *rest: Any) -> Any:
         positions, rows = rest
         logits = jnp.where(barred, -jnp.inf, nan_if_nonfinite(logits, axis))
         scores = process_logits(logits, positions, rows, axis=axis)
-        law = probabilities(scores, rows.temperature, axis)
+        distribution = probabilities(scores, rows.temperature, axis)
         whole = partial(all_columns, axis=axis)
-        return (sample(logits, positions, rows, axis=axis), whole(scores)), whole(law)
+        return (sample(logits, positions, rows, axis=axis), whole(scores)), whole(distribution)
 
     logits, positions, rows = rng_rows(0)
     inputs = *broken(logits), positions, rows
-    found, expected = told(decide, devices, (LOGITS, LOGITS, None, None), *inputs)
+    found, expected = split_and_whole(decide, devices, (LOGITS, LOGITS, None, None), *inputs)
     assert_same(found[0], expected[0])
     assert_same(found[1], expected[1], rounding=3e-7)
     tokens = expected[0][0]
@@ -128,10 +129,10 @@ def test_controls_masks_and_logprobs_are_those_of_the_whole_vocabulary() -> None
     logits, positions, rows = rng_rows(1)
     rng = np.random.default_rng(2)
     drafts = jnp.asarray(rng.integers(0, VOCAB, (BATCH, ROWS - 1)), jnp.int32)
-    masks = rng.integers(0, 2**32, (BATCH, ROWS, mask_words(VOCAB)), dtype=np.uint32)
+    masks = rng.integers(0, 2**32, open_masks(VOCAB, BATCH, ROWS).shape, dtype=np.uint32)
     masks[3, 1] = 0
     inputs = logits, positions, rows, token_controls(rng), drafts, jnp.asarray(masks)
-    found, expected = told(decide, 8, (LOGITS, *[None] * 5), *inputs)
+    found, expected = split_and_whole(decide, 8, (LOGITS, *[None] * 5), *inputs)
     assert_same(found[0], expected[0])
     assert_same(found[1], expected[1], rounding=3e-6)
     assert expected[0][0][3, 1] == NO_CANDIDATE
@@ -203,7 +204,7 @@ def test_drafts_are_drawn_and_verified_as_on_one_device(
     noise = rng.normal(size=proposed.shape) * 0.7
     inputs = logits, proposed + jnp.asarray(noise, jnp.float32), jnp.asarray(ids), slot_rows(rows)
     split = (LOGITS, LOGITS, 0, None) if draft_split else (LOGITS, None, None, None)
-    found, expected = told(decide, devices, split, *inputs)
+    found, expected = split_and_whole(decide, devices, split, *inputs)
     assert_same(found[0], expected[0])
     assert_same(found[1], expected[1], rounding=3e-7)
     for result in expected[0][1]:
@@ -221,7 +222,7 @@ def test_the_best_children_of_a_tree_are_those_of_the_whole_vocabulary() -> None
 
     logits, positions, rows = rng_rows(5)
     inputs = *broken(logits), positions, rows
-    found, expected = told(decide, 8, (LOGITS, LOGITS, None, None), *inputs)
+    found, expected = split_and_whole(decide, 8, (LOGITS, LOGITS, None, None), *inputs)
     assert_same(found[0], expected[0])
     assert_same(found[1], expected[1], rounding=3e-6)
 
@@ -229,7 +230,7 @@ def test_the_best_children_of_a_tree_are_those_of_the_whole_vocabulary() -> None
 def test_a_sampled_token_takes_five_collectives_and_no_gather_of_logits() -> None:
     logits, positions, rows = rng_rows(6)
     program = on_devices(8, partial(_sample, AXES), (LOGITS, None, None))
-    text = program.lower(logits, positions, rows).compile().as_text() or ""
+    text = program.lower(logits, positions, lean_rows(rows)).compile().as_text() or ""
     found = re.findall(r"= \(?(\w+)\[([\d,]*)\]\S* (all-\w+|collective-\w+|reduce-scatter)\(", text)
     told_of = {(kind, dtype, math.prod(map(int, dims.split(",")))) for dtype, dims, kind in found}
     tokens = BATCH * ROWS

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling_rows import sampling_rows
 
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import NOT_FINITE, sample
@@ -20,16 +21,13 @@ POSITIONS = jnp.arange(BATCH * ROWS, dtype=jnp.int32).reshape(BATCH, ROWS) + 40
 
 def options() -> SamplingRows:
     """Half of the rows may not stop yet, one of them in its first row alone."""
-    stops = np.full((BATCH, 8), -1, np.int32)
-    stops[:, :5] = RNG.integers(0, VOCAB, (BATCH, 5))
-    return SamplingRows(
-        temperature=jnp.asarray([0, 0, 0.5, 1, 1, 2], jnp.float32),
-        top_p=jnp.ones(BATCH),
-        min_p=jnp.asarray([0, 0.5, 0.1, 0, 0.1, 0.5], jnp.float32),
-        top_k=jnp.zeros(BATCH, jnp.int32),
-        seed=jnp.asarray(RNG.integers(0, 2**32, (BATCH, 2), np.uint32)),
-        min_len=jnp.asarray([0, 43, 0, 100, 0, 100], jnp.int32),
-        stop_ids=jnp.asarray(stops),
+    return sampling_rows(
+        BATCH,
+        RNG.integers(0, VOCAB, (BATCH, 5)),
+        temperature=[0, 0, 0.5, 1, 1, 2],
+        min_p=[0, 0.5, 0.1, 0, 0.1, 0.5],
+        seed=RNG.integers(0, 2**32, (BATCH, 2), np.uint32),
+        min_len=[0, 43, 0, 100, 0, 100],
     )
 
 

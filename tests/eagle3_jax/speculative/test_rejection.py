@@ -41,8 +41,8 @@ def rows(batch: int, k: int, num_drafts: Any = None, **options: Any) -> SlotRows
 def one_draft(p: list[float], q: list[float], draft: int, batch: int) -> tuple[jax.Array, Drafts]:
     """Logits and drafts of `batch` equal rows with one draft each."""
     logits = jnp.log(jnp.broadcast_to(jnp.array(p, jnp.float32), (batch, 2, VOCAB)))
-    law = jnp.broadcast_to(jnp.array(q, jnp.float32), (batch, 1, VOCAB))
-    return logits, Drafts(jnp.full((batch, 1), draft, jnp.int32), law)
+    distribution = jnp.broadcast_to(jnp.array(q, jnp.float32), (batch, 1, VOCAB))
+    return logits, Drafts(jnp.full((batch, 1), draft, jnp.int32), distribution)
 
 
 def fixed(value: float, _: jax.Array, positions: jax.Array) -> jax.Array:
@@ -54,7 +54,7 @@ def fixed(value: float, _: jax.Array, positions: jax.Array) -> jax.Array:
     [
         (0.0, 0.5, 0.0, 0),  # what the target would never say, at the least u
         (0.5, 0.0, 0.0, 0),  # what was never drawn
-        (0.5, 0.5, LAST_UNIFORM, 1),  # equal laws, at the largest u
+        (0.5, 0.5, LAST_UNIFORM, 1),  # equal distributions, at the largest u
         (0.5, 1.0, 0.5, 0),  # u = p / q is not below it
         (0.5, 1.0, 0.5 - 2.0**-24, 1),
     ],
@@ -69,21 +69,21 @@ def test_a_draft_is_accepted_iff_u_is_below_p_over_q(
 
 
 def test_where_nothing_is_left_of_p_the_token_comes_from_p() -> None:
-    law = [0.5, 0.5, 0.0, 0.0]
-    inputs = one_draft(law, law, 2, batch=4000)
+    distribution = [0.5, 0.5, 0.0, 0.0]
+    inputs = one_draft(distribution, distribution, 2, batch=4000)
     result = jax.jit(verify_by_rejection)(*inputs, rows(4000, 1, temperature=1.0))
     assert not np.asarray(result.num_accepted).any()
     share = np.bincount(np.asarray(result.token_ids)[:, 0], minlength=VOCAB) / 4000
-    np.testing.assert_allclose(share, law, atol=4 * np.sqrt(0.25 / 4000))
+    np.testing.assert_allclose(share, distribution, atol=4 * np.sqrt(0.25 / 4000))
 
 
 def test_without_valid_drafts_a_row_is_plain_decoding_token_for_token() -> None:
     batch, k = 32, 2
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(batch, k + 1, VOCAB)), jnp.float32)
-    law = jnp.full((batch, k, VOCAB), 1 / VOCAB)
+    distribution = jnp.full((batch, k, VOCAB), 1 / VOCAB)
     state = rows(batch, k, num_drafts=[0] * batch, temperature=1.0)
-    drafts = Drafts(jnp.zeros((batch, k), jnp.int32), law)
+    drafts = Drafts(jnp.zeros((batch, k), jnp.int32), distribution)
     result = jax.jit(verify_by_rejection)(logits, drafts, state)
     plain = sample(logits[:, :1], jnp.full((batch, 1), SEQ_LEN + 1), state.options)
     np.testing.assert_array_equal(result.token_ids[:, :1], plain)

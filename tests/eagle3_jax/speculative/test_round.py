@@ -202,10 +202,10 @@ def test_a_stop_id_inside_the_accepted_run_ends_the_row(
     options = replace(OPTIONS[slot], stop_ids=one_row(stop_ids=[stop]).stop_ids)
     stopped.prefill(slot, PROMPTS[slot], options)
     reports = [stopped.round([slot])[0] for _ in range(7)]
-    told = [report[: report[K + 1]].tolist() for report in reports]
-    last = next(index for index, row in enumerate(told) if stop in row)
-    assert told[last].index(stop) < len(told[last]) - 1
-    assert not any(told[last + 1 :])
+    committed = [report[: report[K + 1]].tolist() for report in reports]
+    last = next(index for index, row in enumerate(committed) if stop in row)
+    assert committed[last].index(stop) < len(committed[last]) - 1
+    assert not any(committed[last + 1 :])
     assert stopped.snapshot().slots.finished[slot]
 
 

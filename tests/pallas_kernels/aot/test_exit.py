@@ -1,7 +1,5 @@
 """The way out of Pallas: XLA compiles a kernel that it gets as the text of its Triton IR."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,12 +7,17 @@ import pytest
 from pallas_kernels import gpu, triton
 from pallas_kernels.aot import compile_program
 from pallas_kernels.case import ARCHS
-from pallas_kernels.fp8_matmul.pallas import multiply
+from pallas_kernels.fp8_matmul.tiles import choose_tiles
 from pallas_kernels.shapes import MATRICES
-from pallas_kernels.tile_product import Operand
+from pallas_kernels.tile_product import Operand, launch_tiles, multiply_tile
 
 O_PROJ = next(matrix for matrix in MATRICES if matrix.name == "kimi.o_proj@tp8")
 ROWS = 64
+
+
+def product(x: Operand, w: Operand) -> jax.Array:
+    tiles = choose_tiles("fp8_matmul", x, w)
+    return launch_tiles(multiply_tile, "fp8_matmul", tiles, x, w, dtype=jnp.bfloat16)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -22,7 +25,7 @@ def test_a_kernel_given_as_text_becomes_the_kernel_that_pallas_makes(
     rocm_compiler: None, arch: str
 ):
     """The float8 product at a published shape: tiles, figures and instructions are the same."""
-    product, shape = partial(multiply, dtype=jnp.bfloat16), jax.ShapeDtypeStruct
+    shape = jax.ShapeDtypeStruct
     with gpu.assume(arch, compiling=True) as device:
         x, w = (
             Operand(shape((size, O_PROJ.inputs), device.fp8), shape((size,), jnp.float32))

@@ -135,8 +135,8 @@ def test_a_bar_is_held_against_its_worst_case():
             result("mla_decode kimi@tp4 q1_8k_page64", 100.0, 70.0),
             result("mla_decode kimi@tp4 q4_8k_page64", 120.0, 70.0),
             result("mla_decode kimi@tp8 q4_1k_page64", 100.0, 1.0),
-            result("grouped_mlp kimi@tp4 bf16 4 tokens", 10.0, 1.0, **{"torch._grouped_mm": 30.0}),
-            result("grouped_mlp kimi@tp4 bf16 16 tokens", 10.0, 7.0, **{"torch._grouped_mm": 15.0}),
+            result("grouped_mlp kimi@tp4 bf16 tokens4", 10.0, 1.0, **{"torch._grouped_mm": 30.0}),
+            result("grouped_mlp kimi@tp4 bf16 tokens16", 10.0, 7.0, **{"torch._grouped_mm": 15.0}),
         ]
     )
     assert {(bar.text.partition(":")[0], bar.case.split()[2], bar.met) for bar in found} == {

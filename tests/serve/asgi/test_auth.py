@@ -7,8 +7,9 @@ import openai
 import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
+from fastapi import FastAPI
 
-from serve.asgi.auth import ApiKeys
+from serve.asgi.auth import RequireKey
 from serve.asgi.graceful import bind, exposure
 from serve.options.operations import Operations
 from serve.options.serve_flags import parse_serve_flags
@@ -73,7 +74,7 @@ def test_every_key_is_compared_in_constant_time_wherever_the_right_one_stands(
         return real(a, b)
 
     monkeypatch.setattr(hmac, "compare_digest", spy)
-    keys = ApiKeys(KEYS)
+    keys = RequireKey(FastAPI(), KEYS)
     for given, accepted in [("first-key", True), ("third-key", True), ("x", False), ("", False)]:
         compared.clear()
         assert keys.accepts(f"Bearer {given}") is accepted

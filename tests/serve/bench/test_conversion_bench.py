@@ -9,21 +9,24 @@ import pytest
 from convert.conversion.cli import main
 from convert.files.safetensors_files import open_checkpoint
 from convert.store.reader import open_store
-from serve.bench.common.synthetic_int4 import Sizes, write_synthetic
+from serve.bench.common.synthetic_int4 import WIDTHS, write_synthetic
 from serve.bench.studies import convert
 from serve.bench.studies.convert import ConvertRecord, measure_conversion
 
 MIB = 2**20
-SMALL = Sizes(
-    hidden=256,
-    expert=128,
-    experts=16,
-    heads=2,
-    q_rank=32,
-    kv_rank=32,
-    nope=16,
-    rope=8,
-    vocab=512,
+SMALL = replace(
+    WIDTHS,
+    vocab_size=512,
+    hidden_size=256,
+    intermediate_size=128,
+    moe_intermediate_size=128,
+    num_attention_heads=2,
+    n_routed_experts=16,
+    q_lora_rank=32,
+    kv_lora_rank=32,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
 )
 
 
@@ -32,7 +35,7 @@ def test_a_killed_conversion_ends_as_an_undisturbed_one(
 ) -> None:
     monkeypatch.setattr(convert, "KILL_AT", (0.2,))
     said: list[str] = []
-    record = measure_conversion(tmp_path, 8 * MIB, 1, said.append, sizes=SMALL, item_bytes=MIB)
+    record = measure_conversion(tmp_path, 8 * MIB, 1, said.append, widths=SMALL, item_bytes=MIB)
     assert record.resumed_equal and record.sound
     (killed_at,) = record.killed_at
     assert 0 < killed_at < record.items

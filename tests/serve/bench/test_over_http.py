@@ -54,7 +54,7 @@ def test_offline_keeps_so_many_requests_under_way_and_counts_their_tokens() -> N
 
 def test_both_sides_answer_the_same_prompts_with_the_same_tokens(fake: Served) -> None:
     server = Server(Address.of(f"{fake.http.base_url}"), "fake")
-    sides = Sides(FakeEngine(step_s=0.001), server, Cores(None, None))
+    sides = Sides(FakeEngine(step_s=0.001), server, Cores())
     run = [(ids, Prompt(chr(ids[0]), "", 1, ANSWER_TOKENS)) for ids in PROMPTS]
     for name, demand in itertools.product((OFFLINE, HTTP), (Demand(2), Demand(2, rate=500.0))):
         runs = sides.run(name, run, demand)
@@ -63,7 +63,7 @@ def test_both_sides_answer_the_same_prompts_with_the_same_tokens(fake: Served) -
 
 def test_a_failed_request_ends_the_benchmark(fake: Served) -> None:
     server = Server(Address.of(f"{fake.http.base_url}"), "fake")
-    sides = Sides(FakeEngine(), server, Cores(None, None))
+    sides = Sides(FakeEngine(), server, Cores())
     with pytest.raises(OSError, match="1 requests failed: OSError: status 400"):
         sides.run(HTTP, [([33], Prompt("!", "", 1, 4))], Demand(1))
 
@@ -114,9 +114,3 @@ def test_the_server_is_a_command_line_that_it_takes() -> None:
     assert (options.demo, options.engine.max_num_seqs, options.max_model_len) == (True, 32, 200)
     assert options.engine.num_speculative_tokens == 3
     assert not options.engine.enable_prefix_caching
-
-
-def test_cores_are_the_first_and_the_last() -> None:
-    assert Cores.of([2, 3, 5]) == Cores(2, 5)
-    assert Cores.of([]) == Cores(None, None)
-    Cores.move(None)  # Does nothing.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from small_pair import TARGET
 
+from serve.bench.common.command import write_record
 from serve.bench.common.conditions import conditions
-from serve.bench.common.record import write_record
 from serve.bench.cpu.bandwidth import ReadBandwidth
 from serve.bench.cpu.kimi_108m import random_target
 from serve.bench.cpu.operations import BETWEEN, Event, add_own_times, profile_steps
@@ -34,7 +34,8 @@ def test_both_sides_agree_and_the_record_says_how_it_was_made(tmp_path: Path) ->
         repetitions=2,
         lengths=Lengths(2, 6),
     )
-    assert (result.peer.identical, result.peer.differences) == (2, [])
+    peer = result.peers[result.fastest_peer]
+    assert (peer.identical, peer.differences) == (2, [])
     assert 2 <= result.floor.distinct_experts <= 4
     assert result.engine.end_to_end_s.count == 2
     record = CpuRecord(repetitions=2, plain=[result])

@@ -10,7 +10,7 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax import SamplingParams, forward, generate
-from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.sampling.rows import pack_sampling
 from eagle3_jax.sampling.sampler import process_logits
 from serve.bench.equality.ties import Scorer, first_difference, near_cut, tie_cause
 
@@ -60,6 +60,9 @@ CUTS = [
     # the third is at a tenth of the first
     (shares(0.6, 0.34, 0.06), {"min_p": 0.100005}, True),
     (shares(0.6, 0.34, 0.06), {"min_p": 0.11}, False),
+    # of an entropy of 0.898 the third is the farthest, and 0.9 are nearer
+    (shares(0.6, 0.3, 0.1), {"typical_p": 0.90005}, True),
+    (shares(0.6, 0.3, 0.1), {"typical_p": 0.905}, False),
     # min-p takes the last away, so that the first has 5/9 of the mass
     (shares(0.5, 0.4, 0.1), {"top_p": 5 / 9}, False),
     (shares(0.5, 0.4, 0.1), {"top_p": 5 / 9, "min_p": 0.3}, True),
@@ -85,15 +88,7 @@ filtered = jax.jit(process_logits)
 
 def kept(scores: np.ndarray, sampling: SamplingParams) -> np.ndarray:
     """What the engine's sampler keeps of these scores."""
-    rows = SamplingRows(
-        temperature=jnp.ones((1,)),
-        top_p=jnp.asarray([sampling.top_p], jnp.float32),
-        min_p=jnp.asarray([sampling.min_p], jnp.float32),
-        top_k=jnp.asarray([sampling.top_k], jnp.int32),
-        seed=jnp.zeros((1, 2), jnp.uint32),
-        min_len=jnp.zeros((1,), jnp.int32),
-        stop_ids=jnp.full((1, 8), -1, jnp.int32),
-    )
+    rows = pack_sampling(sampling)
     logits = jnp.asarray(scores, jnp.float32)[None, None]
     return np.isfinite(np.asarray(filtered(logits, jnp.zeros((1, 1), jnp.int32), rows))[0, 0])
 
@@ -103,7 +98,10 @@ def test_tokens_away_from_cuts_keep_their_side_when_scores_move_a_little() -> No
     for _ in range(60):
         scores = rng.normal(size=24) * 2
         sampling = sampled(
-            top_k=int(rng.integers(0, 12)), top_p=rng.uniform(0.3, 1), min_p=rng.uniform(0, 0.1)
+            top_k=int(rng.integers(0, 12)),
+            top_p=rng.uniform(0.3, 1),
+            min_p=rng.uniform(0, 0.1),
+            typical_p=rng.choice([1.0, rng.uniform(0.3, 1)]),
         )
         before = kept(scores, sampling)
         after = kept(scores + rng.uniform(-2e-5, 2e-5, size=24), sampling)

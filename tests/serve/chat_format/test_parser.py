@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine.text import TextStream
+from eagle3_jax.sampling.params import SamplingParams
 from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.parser import AnswerParser
-from serve.chat_format.parts import AnswerParts
+from serve.chat_format.parts import AnswerParts, CallPart
 from serve.chat_format.reasoning import end_of_open_reasoning
-from serve.openai.answers.messages import whole_message
+from serve.openai.answers.responses import whole_message
 from serve.openai.history import template_message
 
 TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
@@ -46,7 +47,8 @@ def outputs(
     skip_special: bool = True,
 ) -> list[Answer]:
     """The tokens as the engine hands them out, so many at a time, until a stop string."""
-    stream, answers = TextStream(tokenizer, stop, False, skip_special), []
+    sampling = SamplingParams(stop=stop, skip_special_tokens=skip_special)
+    stream, answers = TextStream(tokenizer, sampling), []
     rest = list(token_ids)
     while rest:
         size = next(cuts)
@@ -61,6 +63,15 @@ def outputs(
 def pieces_of(reader: AnswerParser, answers: Sequence[Answer]) -> list[AnswerParts]:
     last = len(answers) - 1
     return [reader.take(*output, final=i == last) for i, output in enumerate(answers)]
+
+
+def put_behind(added: AnswerParts, more: AnswerParts) -> None:
+    """Adds the next piece."""
+    added.reasoning += more.reasoning
+    added.content += more.content
+    for index, call in more.calls.items():
+        so_far = added.calls.setdefault(index, CallPart(call.id, call.name))
+        so_far.arguments += call.arguments
 
 
 def whole_of(reader: AnswerParser, answers: Sequence[Answer]) -> AnswerParts:
@@ -126,7 +137,7 @@ def test_however_the_tokens_are_cut_the_deltas_add_up_to_the_whole(
         assert "".join(piece for _, piece in answers) == text
     added = AnswerParts()
     for piece in pieces_of(parser(tokenizer, **options), answers):
-        added.add(piece)
+        put_behind(added, piece)
     assert added == whole_of(parser(tokenizer, **options), answers)
 
 
@@ -137,7 +148,7 @@ def test_a_mark_held_back_for_a_stop_string_is_still_a_mark(name: str) -> None:
     token_ids = tokenizer.encode("a</think>b", add_special=True)
     added = AnswerParts()
     for piece in pieces_of(parser(tokenizer), outputs(tokenizer, token_ids, repeat(1), [">!"])):
-        added.add(piece)
+        put_behind(added, piece)
     assert (added.reasoning, added.content) == ("a", "b")
 
 

@@ -37,8 +37,8 @@ def said() -> list[str]:
 @pytest.fixture
 def of() -> Callable[[int], HostOptions]:
     """Options of one of three processes."""
-    _, coordinator, plans = free_ports()
-    return lambda process: HostOptions(("127.0.0.1", coordinator), plans, 3, process)
+    _, coordinator, calls = free_ports()
+    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process)
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_who_differs_or_comes_twice_is_refused_and_all_are_told_why(
     first = threads.submit(join, of(2), FACTS)
     wait_for(lambda: any("is here" in line for line in said))
     second = threads.submit(join, of(process), facts)
-    for told in (gathering, first, second):
+    for waiting in (gathering, first, second):
         with pytest.raises(ValueError, match=reason):
-            told.result(5)
+            waiting.result(5)
 
 
 def test_who_stays_away_is_named(
@@ -121,8 +121,8 @@ def test_beats_keep_idle_peers_and_plans_come_in_order(
     ours.start(lambda *frame: None, lost.append)
     theirs.start(lambda *frame: frames.append(frame), lost.append)
     time.sleep(3 * SILENCE_S)
-    for plan in (b"a", b"", bytes(3_000_000)):
-        ours.send(Kind.PLAN, plan)
+    for call in (b"a", b"", bytes(3_000_000)):
+        ours.send(Kind.CALL, call)
     wait_for(lambda: len(frames) == 3)
     assert [payload for _, payload in frames] == [b"a", b"", bytes(3_000_000)] and not lost
 

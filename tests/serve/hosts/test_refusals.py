@@ -9,7 +9,7 @@ from flax import nnx
 
 from convert.saved_tensors import host_reader
 from eagle3_jax.engine.programs.executor import Executor
-from serve.hosts.facts import facts
+from serve.hosts.meet import facts
 from serve.hosts.runtime import check_devices
 from serve.options.hosts import HostOptions
 

@@ -44,22 +44,22 @@ class Group:
 
 
 def free_ports() -> tuple[int, int, int]:
-    """For HTTP, JAX and plans."""
+    """For HTTP, JAX and calls."""
     with socket.socket() as a, socket.socket() as b, socket.socket() as c:
         for probe in (a, b, c):
             probe.bind(("127.0.0.1", 0))
-        http, coordinator, plans = (probe.getsockname()[1] for probe in (a, b, c))
-        return http, coordinator, plans
+        http, coordinator, calls = (probe.getsockname()[1] for probe in (a, b, c))
+        return http, coordinator, calls
 
 
 @contextmanager
 def two_processes(directory: Path, target: Path) -> Iterator[Group]:
-    http, coordinator, plans = free_ports()
+    http, coordinator, calls = free_ports()
     speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
     command = [sys.executable, str(Path(__file__).with_name("one_process.py")), str(target)]
     command += ["-tp", "4", "--max-num-seqs", "2", "--max-model-len", "256", "--port", str(http)]
     command += ["--speculative-config", speculation, "--num-processes", "2"]
-    command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", str(plans)]
+    command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", str(calls)]
     environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}"}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(target.parent / "programs")}
     environment |= {"JAX_NUM_CPU_DEVICES": "2", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}

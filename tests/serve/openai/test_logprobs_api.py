@@ -13,7 +13,7 @@ from fake_server import Served
 import eagle3_jax
 from eagle3_jax.engine import Logprob
 from serve.generate.cli import main as generate_main
-from serve.openai.answers.logprobs import LEAST, TextOffsets, finite, token_text
+from serve.openai.answers.logprob_forms import LEAST, TextOffsets, finite, token_text
 from serve.pair.loading import LoadedPair
 
 PROMPT = list(range(40, 60))

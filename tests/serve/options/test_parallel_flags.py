@@ -7,7 +7,7 @@ import pytest
 
 from convert.files import safetensors_files
 from convert.outline import Outline
-from convert.published import read_parameter
+from convert.published import form, read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
 from serve.demo import demo_draft_dir, demo_target_dir
@@ -51,11 +51,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tensors that are read from now on."""
     names: list[str] = []
 
-    def read_box(info: Any, box: Any, read: Any = safetensors_files.read_box) -> Any:
+    def read_box(info: Any, box: Any = None, read: Any = safetensors_files.read_box) -> Any:
         names.append(info.name)
         return read(info, box)
 
-    for module in (safetensors_files, read_parameter):
+    for module in (safetensors_files, read_parameter, form):
         monkeypatch.setattr(module, "read_box", read_box)
     return names
 

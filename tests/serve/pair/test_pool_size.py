@@ -76,5 +76,5 @@ def test_jax_is_told_the_share_unless_the_user_told_it(
 ) -> None:
     before = dict(environment)
     assert memory.claim(environment) == pytest.approx(claimed)
-    told = before or {"XLA_CLIENT_MEM_FRACTION": f"{claimed:.4g}"}
-    assert environment == told
+    expected = before or {"XLA_CLIENT_MEM_FRACTION": f"{claimed:.4g}"}
+    assert environment == expected

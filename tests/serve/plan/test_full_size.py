@@ -74,9 +74,8 @@ def test_more_launches_than_the_goal_are_a_problem():
 
 
 def test_an_operation_that_its_kernel_refuses_is_said():
-    offered = {"pallas": "head_dim is 3", "reference": sum}
     with gpu.assume("gfx950"), refusals() as said:
-        choose("an operation of this test", None, offered)
+        choose("an operation of this test", None, reference=sum, pallas="head_dim is 3")
     assert said == ["an operation of this test runs as reference (pallas: head_dim is 3)"]
 
 
@@ -120,13 +119,13 @@ def test_the_table_has_a_line_for_each_and_says_what_failed():
         per_layer=16.1,
         program=1111,
         collectives=Counter({SUM: 123, Collective("all-reduce", "f32", (64,), 8): 1}),
-        problems=("a spill",),
+        failures=("a spill",),
         seconds=99.0,
         cpu_seconds=88.0,
         peak_bytes=3 << 30,
     )
     shown = io.StringIO()
-    good = replace(report, problems=())
+    good = replace(report, failures=())
     results = [good, report, Failure("took longer than 9 s")]
     assert not print_full_size(Console(file=shown, width=250), [OPTIONS] * 3, results)
     text, name = shown.getvalue(), "kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3"

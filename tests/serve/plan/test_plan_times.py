@@ -170,7 +170,7 @@ def test_no_draft_brings_one_token_and_each_position_what_is_accepted_there() ->
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_laws_of_rounds(bound: Bound) -> None:
+def test_probabilities_of_rounds(bound: Bound) -> None:
     found = load(16, bound)
     first, *rest = found.rounds
     assert first.accept_length == 1.0 and first.verify_s == found.plain_s

@@ -80,7 +80,7 @@ def test_n_choices_and_batches_of_one_are_lists(fake: Served, prompt: object) ->
 def test_a_stream_holds_all_there_is_so_far(fake: Served) -> None:
     body = {"text": "abc", "sampling_params": {"max_new_tokens": 9, "sampling_seed": 5}}
     found, whole = events(fake, **body), expected_answer("abc", 5, 9)
-    assert len(found) > 2 and found[0]["text"]
+    assert len(found) > 1 and found[0]["text"]
     for event in found:
         assert whole.startswith(event["text"]) and "index" not in event
         assert event["meta_info"]["completion_tokens"] == len(event["text"])

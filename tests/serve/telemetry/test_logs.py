@@ -11,9 +11,12 @@ from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served, wait_for
 from starlette.datastructures import Headers
 
+from eagle3_jax.engine import Request
+from eagle3_jax.sampling.params import SamplingParams
+from serve.engine.choices import Choices
 from serve.options.serve_flags import parse_serve_flags
 from serve.telemetry.logs import JsonFormatter, TextFormatter, log_requests
-from serve.telemetry.record import Generated, RequestRecord
+from serve.telemetry.record import RequestRecord
 
 SECRET = {"prompt": "secret", "max_tokens": 6, "seed": 0}
 Lines = Callable[[], list[dict]]
@@ -160,7 +163,7 @@ def test_spans_that_wait_are_sent_before_the_server_ends() -> None:
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         trace, send = trace_to(f"http://127.0.0.1:{collector.server_port}/v1/traces", "fake")
-        generated = Generated([97], 1, 0, 0, 0, ["abort"], None)
+        generated = Choices([Request("abc-1", [97], SamplingParams())], 1)
         trace(RequestRecord("abc-1", "POST", "/generate", Headers(), generated=generated))
         send()
         collector.shutdown()

@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 from fake_server import Served
 from raw_server import answering, chunked
 
-from serve.bench.load.http_client import Address, Exchange
+from serve.bench.load.http_client import Address, exchange
 from serve.bench.load.openai_server import Outcome, Server
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import send, warm_up
@@ -171,7 +171,7 @@ def test_a_whole_body_can_be_read() -> None:
     async def run() -> bytes:
         async with (
             answering(*chunked([b"on", b"e"])) as address,
-            Exchange(address, "GET", "/") as response,
+            exchange(address, "GET", "/") as response,
         ):
             return await response.read()
 

@@ -15,7 +15,7 @@ from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import Traffic
 from serve.bench.load.workload import Workload
 from serve.bench.sweep.configurations import GOLDEN, Configuration
-from serve.bench.sweep.measure import own_flags, write_result
+from serve.bench.sweep.measure import write_result
 from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.result import Point, result_json
 from serve.bench.sweep.rows import rows_of
@@ -152,7 +152,7 @@ def test_seeds_of_one_place_become_one_row() -> None:
 def test_configurations_are_command_lines_that_the_server_takes(name: str) -> None:
     chosen = Configuration.of(name)
     for model, draft in ((None, None), ("/target", "/draft")):
-        flags = own_flags(chosen, PLAN, model, draft, ["--max-num-seqs", "9"])
+        flags = chosen.server_flags(PLAN, model, draft, ["--max-num-seqs", "9"])
         options = parse_serve_flags(flags)[0]
         engine = options.engine
         assert (options.demo, options.model) == (model is None, model)

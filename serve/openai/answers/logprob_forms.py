@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from eagle3_jax.engine import Logprob
-from eagle3_jax.engine.logprobs import LogprobsOfToken
+from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from serve.chat_format.marked_text import TokenBytes
 

@@ -1,4 +1,4 @@
-"""Proof (b): at the real vocabulary the jitted sampler follows the law that the options give."""
+"""Proof (b): at the real vocabulary the sampler follows the distribution that the options give."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact_law import check_draws
+from exact_distribution import check_draws
 from slot_rows import option_rows
 
 from eagle3_jax.sampling.params import SamplingParams
@@ -58,13 +58,13 @@ def draw(
 
 
 def check_grid(sampler: Sampler, grid: list[SamplingParams], draws: int) -> None:
-    """Every setting's draws follow its own law."""
+    """Every setting's draws follow its own distribution."""
     logits = logits_of_a_model()
     for setting, tokens in zip(grid, draw(sampler, logits, grid, draws), strict=True):
         check_draws(tokens, logits, setting)
 
 
-def test_draws_follow_the_law_of_their_options(long: bool) -> None:
+def test_draws_follow_the_distribution_of_their_options(long: bool) -> None:
     if long:
         check_grid(sample, GRID, draws=2000)
     else:
@@ -110,5 +110,5 @@ def test_the_proof_notices_coarse_noise(monkeypatch: pytest.MonkeyPatch) -> None
         return exact(*inputs) >> 20 << 20
 
     monkeypatch.setattr(noise, "hash_bits", coarse)
-    with pytest.raises(AssertionError, match="law"):
+    with pytest.raises(AssertionError, match="distribution"):
         check_grid(sample, SHORT[:1], draws=400)

@@ -1,30 +1,32 @@
 """What a form of quantised weights is: its tensors, how they are checked and what they become."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from convert.files.safetensors_files import TensorInfo
-from pallas_kernels import QuantFormat
+from convert.files.box import Box
+from convert.files.safetensors_files import TensorInfo, read_box
 from pallas_kernels.quantized import ActivationFormat, WeightFormat
 
-
-class ReadPart(Protocol):
-    """Reads one of a weight's tensors by the last part of its name: of values and scales what lies
-    in one box, of all others the whole. shape: of the whole matrix, [out, in]."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __call__(self, part: str) -> np.ndarray: ...
-
-    def __contains__(self, part: object) -> bool: ...
-
-
 Parts = Mapping[str, TensorInfo]
+Shape = tuple[int, ...]
 FLOAT_SCALES = ("F32", "BF16", "F16")
+VALUES_PER_WORD = {"F8_E4M3": 1, "U8": 2, "I32": 8}
+"""Matrix columns that one element of a values tensor holds, by its dtype."""
+
+
+@dataclass(frozen=True)
+class PartReader:
+    """Reads one of a weight's tensors by the last part of its name: what lies in its box, or the
+    whole. shape: of the whole matrix, [out, in]."""
+
+    parts: Parts
+    shape: Shape
+    boxes: Mapping[str, Box]
+
+    def __call__(self, part: str) -> np.ndarray:
+        return read_box(self.parts[part], self.boxes.get(part))
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,26 +34,30 @@ class Form:
     """One way to store a matrix [out, in] in several tensors.
 
     parts: last part of the name -> the dtypes it may have; the first one holds the values.
-    optional: the same for tensors that may be absent. values_per_word: matrix columns that one
-    element of the values tensor holds. part_shapes: expected shapes, given [out, in], of all
-    other tensors. values, scale: read and rearrange, see `pallas_kernels.quantized.array`.
-    published_activations: what the scheme's authors multiply with.
+    optional: the same for tensors that may be absent. part_shapes: expected shapes, given out and
+    in, of all other tensors. values, scale: read and rearrange, see
+    `pallas_kernels.quantized.array`. published_activations: what the scheme's authors multiply
+    with.
     """
 
     label: str
     weights: WeightFormat
     published_activations: ActivationFormat
     parts: Mapping[str, tuple[str, ...]]
-    values_per_word: int
-    part_shapes: Callable[[tuple[int, int]], Mapping[str, tuple[tuple[int, ...], ...]]]
-    values: Callable[[ReadPart], np.ndarray]
-    scale: Callable[[ReadPart], np.ndarray]
-    optional: Mapping[str, tuple[str, ...]]
+    part_shapes: Callable[[int, int], Mapping[str, tuple[Shape, ...]]]
+    values: Callable[[PartReader], np.ndarray]
+    scale: Callable[[PartReader], np.ndarray]
+    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
         """The tensor that holds the values."""
         return next(iter(self.parts))
+
+    @property
+    def values_per_word(self) -> int:
+        """Matrix columns that one element of the values tensor holds."""
+        return VALUES_PER_WORD[self.parts[self.main][0]]
 
     @property
     def scales(self) -> tuple[str, ...]:
@@ -71,7 +77,7 @@ class Form:
         """Tensors that this form does not have."""
         return [name for name in parts if name not in {*self.parts, *self.optional}]
 
-    def shape(self, parts: Parts) -> tuple[int, ...]:
+    def shape(self, parts: Parts) -> Shape:
         """[out, in] of the matrix."""
         *outer, last = parts[self.main].shape
         return (*outer, last * self.values_per_word)
@@ -87,21 +93,9 @@ class Form:
         if len(parts[self.main].shape) != 2:
             info = parts[self.main]
             return [*found, f"{info.name}: expected [out, in], got shape {info.shape}"]
-        outputs, inputs = self.shape(parts)
-        for part, allowed in self.part_shapes((outputs, inputs)).items():
+        for part, allowed in self.part_shapes(*self.shape(parts)).items():
             info = parts.get(part)
             if info is not None and info.shape not in allowed:
                 shapes = " or ".join(map(str, allowed))
                 found.append(f"{info.name}: expected shape {shapes}, got {info.shape}")
         return found
-
-    def format(self, activations: ActivationFormat = "none") -> QuantFormat:
-        """The static description that the arrays carry."""
-        return QuantFormat(self.weights, activations)
-
-
-def finite_scale(scale: np.ndarray) -> np.ndarray:
-    """The scale itself. Raises ValueError when an entry is infinite or not a number."""
-    if not np.isfinite(scale.astype(np.float32)).all():
-        raise ValueError("the scales hold infinities or NaN")
-    return scale

@@ -1,4 +1,4 @@
-"""The law of one token in float64 by sorting, and a chi-square test of draws against it."""
+"""The distribution of one token in float64 by sorting; a chi-square test of draws against it."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ CUT_TOLERANCE = 1e-3
 LEAST_EXPECTED = 8.0
 """Draws that a bin has to expect."""
 QUANTILE = 3.72
-"""Of the normal law: a sampler that is right fails once in 10,000 seeds."""
+"""Of the normal distribution: a sampler that is right fails once in 10,000 seeds."""
 
 
-def exact_law(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
+def exact_distribution(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
     """float64 [vocab]. Candidates tied with the last one kept are kept."""
     scaled = logits.astype(np.float64) / options.temperature
     probs = np.exp(scaled - scaled.max())
@@ -27,20 +27,20 @@ def exact_law(logits: np.ndarray, options: SamplingParams) -> np.ndarray:
 
 
 def check_draws(tokens: np.ndarray, logits: np.ndarray, options: SamplingParams) -> None:
-    """Draws [n] follow the exact law: nothing beyond the cuts, and a chi-square over bins of
-    tokens in order of probability."""
-    law = exact_law(logits, options)
-    order = np.argsort(-law, kind="stable")[: np.count_nonzero(law)]
-    outside = logits[tokens[law[tokens] == 0]] / options.temperature
+    """Draws [n] follow the exact distribution: nothing beyond the cuts, and a chi-square over bins
+    of tokens in order of probability."""
+    distribution = exact_distribution(logits, options)
+    order = np.argsort(-distribution, kind="stable")[: np.count_nonzero(distribution)]
+    outside = logits[tokens[distribution[tokens] == 0]] / options.temperature
     lowest = logits[order[-1]] / options.temperature
     assert (outside > lowest - CUT_TOLERANCE).all(), "a token that the options exclude was drawn"
-    rank = np.full(law.size, order.size - 1)
+    rank = np.full(distribution.size, order.size - 1)
     rank[order] = np.arange(order.size)
-    starts = _bin_starts(law[order] * tokens.size)
+    starts = _bin_starts(distribution[order] * tokens.size)
     counts = np.add.reduceat(np.bincount(rank[tokens], minlength=order.size), starts)
-    expected = np.add.reduceat(law[order] * tokens.size, starts)
+    expected = np.add.reduceat(distribution[order] * tokens.size, starts)
     statistic = float(((counts - expected) ** 2 / expected).sum())
-    assert statistic <= _limit(len(starts) - 1), "the draws do not follow the law"
+    assert statistic <= _limit(len(starts) - 1), "the draws do not follow the distribution"
 
 
 def _bin_starts(expected: np.ndarray) -> np.ndarray:
@@ -55,7 +55,8 @@ def _bin_starts(expected: np.ndarray) -> np.ndarray:
 
 
 def _limit(freedom: int) -> float:
-    """The chi-square law's quantile by Wilson and Hilferty; one bin leaves nothing to test."""
+    """The chi-square distribution's quantile by Wilson and Hilferty; one bin leaves nothing to
+    test."""
     if freedom == 0:
         return 0.0
     spread = 2 / (9 * freedom)

@@ -1,4 +1,4 @@
-"""Coupled acceptance is the number that theory gives for the laws of target and draft."""
+"""Coupled acceptance is the number that theory gives for the distributions of target and draft."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact_law import exact_law
+from exact_distribution import exact_distribution
 from slot_rows import option_rows
 
 from eagle3_jax.sampling.params import SamplingParams
@@ -26,11 +26,12 @@ def accept_probability(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def check_acceptance(gap: float, seed: int, draft_seed: int) -> None:
-    """The share of equal draws of two laws is the probability above, within 4 standard errors."""
+    """The share of equal draws of two distributions is the probability above, within 4 standard
+    errors."""
     rng = np.random.default_rng(seed)
     target = rng.normal(scale=1.5, size=VOCAB).astype(np.float32)
     draft = (target + rng.normal(scale=gap, size=VOCAB)).astype(np.float32)
-    p, q = exact_law(target, OPTIONS), exact_law(draft, OPTIONS)
+    p, q = exact_distribution(target, OPTIONS), exact_distribution(draft, OPTIONS)
     expected, distance = accept_probability(p, q), float(abs(p - q).sum() / 2)
     assert (1 - distance) / (1 + distance) <= expected <= 1 - distance
     rows = option_rows([OPTIONS, replace(OPTIONS, seed=draft_seed)], [0])

@@ -1,0 +1,48 @@
+"""Random rows and weights in every format, for the cases of operations that multiply them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pallas_kernels import gpu
+from pallas_kernels.quantized.array import QuantFormat, QuantizedArray
+from pallas_kernels.quantized.dequantize import E8M0_BIAS
+
+
+def example_rows(key: Array, rows: int, inputs: int) -> Array:
+    """bfloat16 activations, N(0, 1)."""
+    return jax.random.normal(key, (rows, inputs), jnp.bfloat16)
+
+
+def example_kernel(
+    key: Array, inputs: int, outputs: int, format: QuantFormat | None, *stack: int
+) -> Array | QuantizedArray:
+    """Random weights with a standard deviation of about inputs^-0.5, in the current GPU's float8;
+    stack: the dimension of a stack of such."""
+    deviation = inputs**-0.5
+    if format is None:
+        return deviation * jax.random.normal(key, (*stack, inputs, outputs), jnp.bfloat16)
+    size = (*stack, outputs, inputs // format.values_per_byte)
+    shape = (*stack, *format.scale_shape(outputs, inputs))
+    if format.weights == "mxfp4":
+        scale = jnp.full(shape, round(E8M0_BIAS + math.log2(deviation / 3)), jnp.uint8)
+        return QuantizedArray(jax.random.bits(key, size, jnp.uint8), scale, format)
+    if format.values_per_byte == 2:
+        dtype = jnp.bfloat16 if format.weights == "int4_group" else jnp.float32
+        scale = jnp.full(shape, deviation / 4.6, dtype)
+        return QuantizedArray(jax.random.bits(key, size, jnp.uint8), scale, format)
+    dtype = jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
+    values = jax.random.normal(key, size, jnp.bfloat16).astype(dtype)
+    return QuantizedArray(values, jnp.full(shape, deviation, jnp.float32), format)
+
+
+def matrix_instruction(format: QuantFormat | None) -> dict[str, str]:
+    """What must do the work: gfx942 has no MXFP4 and multiplies what it dequantised."""
+    activations = "none" if format is None else format.activations
+    if activations == "int8_token":
+        return {"gfx950": "i8", "gfx942": "i8"}
+    if activations.startswith("fp8"):
+        return {"gfx950": "f8f6f4", "gfx942": "fp8"}
+    return {"gfx950": "f8f6f4" if activations == "mxfp4" else "bf16", "gfx942": "bf16"}

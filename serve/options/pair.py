@@ -1,0 +1,56 @@
+"""The options of commands that run a pair: which, how it is loaded, and the engine over it."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_jax.engine.config import EngineConfig
+from serve.options.checkpoint import LoadOptions, add_load_flags, read_load_options
+from serve.options.engine import add_engine_flags, read_engine_config
+from serve.options.memory import MemoryShare, add_memory_flags, read_memory_share
+from serve.options.parallel import ParallelOptions, add_parallel_flags, read_parallel_options
+from serve.options.speculation import Speculation, read_speculation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOptions:
+    """model: a checkpoint directory, None for the embedded pair. max_model_len: the engine's, None
+    where the model or the prompts decide."""
+
+    model: str | None
+    demo: bool
+    speculation: Speculation
+    engine: EngineConfig
+    max_model_len: int | None
+    load: LoadOptions
+    parallel: ParallelOptions
+    memory: MemoryShare | None
+
+
+def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
+    """Adds the groups of a pair and its engine; keys: also what `add_speculation_flags` adds."""
+    add_engine_flags(parser, keys=keys)
+    add_memory_flags(parser)
+    add_load_flags(parser)
+    add_parallel_flags(parser)
+
+
+def read_pair_options(
+    flags: argparse.Namespace, model: str | None, *, several_hosts: bool = False
+) -> dict[str, Any]:
+    """The fields; ValueError, naming the flag, for what can't be loaded or run."""
+    if bool(model) == flags.demo:
+        raise ValueError("give one of MODEL, a checkpoint directory, and --demo")
+    speculation = read_speculation(flags)
+    engine = read_engine_config(flags, speculation)
+    proposes = bool(flags.demo or speculation.draft) and engine.num_speculative_tokens > 0
+    return {
+        "model": model,
+        "demo": flags.demo,
+        "speculation": speculation,
+        "engine": engine,
+        "max_model_len": flags.max_model_len,
+        "load": read_load_options(flags, has_draft=proposes),
+        "parallel": read_parallel_options(flags, speculation.draft_tensor_parallel_size),
+        "memory": read_memory_share(flags, several_hosts=several_hosts),
+    }

@@ -1,0 +1,68 @@
+"""HTTP endpoints that describe the server and empty its prefix cache.
+
+SGLang's names, of which those that begin with get_ are the older ones, and vLLM's /load and
+/reset_prefix_cache.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from serve.asgi.errors import invalid_request
+from serve.openai.service import Service
+
+MAX_WAIT_S = 600.0
+
+
+def server_state_router(service: Service, version: str) -> APIRouter:
+    """The endpoints."""
+    router, model, engine = APIRouter(), service.model, service.engine
+    paths = {"model_path": model.root, "tokenizer_path": model.root}
+
+    @router.get("/model_info")
+    @router.get("/get_model_info")
+    async def model_info() -> dict[str, Any]:
+        return {**paths, "is_generation": True, "has_image_understanding": False}
+
+    @router.get("/server_info")
+    @router.get("/get_server_info")
+    async def server_info() -> dict[str, Any]:
+        """avg_spec_accept_length counts the bonus token, over all rounds since the start."""
+        stats = engine.stats
+        state = {
+            "avg_spec_accept_length": stats.accept_length,
+            "num_running_reqs": stats.num_running,
+            "num_waiting_reqs": stats.num_waiting,
+        }
+        return {
+            **paths,
+            "served_model_name": model.names[0],
+            "context_length": model.max_model_len,
+            "speculative_num_steps": stats.num_speculative_tokens,
+            "version": version,
+            "internal_states": [state],
+        }
+
+    @router.get("/load")
+    async def load() -> dict[str, int]:
+        """Sequences that run or wait."""
+        stats = engine.stats
+        return {"server_load": stats.num_running + stats.num_waiting}
+
+    @router.post("/flush_cache")
+    @router.post("/reset_prefix_cache")
+    async def reset_prefix_cache(
+        timeout: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
+    ) -> dict[str, bool]:
+        # Waits up to `timeout` seconds until no request is under way; refused while one is.
+        engine.check_admitting()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(engine.idle(), timeout)
+        if not await engine.reset_prefix_cache():
+            message = "the cache is in use: requests are under way; set timeout to wait for them"
+            raise invalid_request(message, code="cache_in_use")
+        return {"success": True}
+
+    return router

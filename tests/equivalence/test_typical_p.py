@@ -1,0 +1,56 @@
+"""typical_p keeps what transformers' TypicalLogitsWarper keeps, behind the filters before it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from sampling_rows import sampling_rows
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from eagle3_jax.sampling.sampler import process_logits
+
+PROCESS = jax.jit(process_logits)
+
+
+@pytest.mark.parametrize("vocab", [7, 300, 5000])
+@pytest.mark.parametrize("typical_p", [0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.6, "top_p": 0.9},
+        {"temperature": 1.5, "top_k": 6, "top_p": 0.8},
+    ],
+    ids=str,
+)
+def test_the_same_tokens_are_kept_with_the_same_distribution(
+    vocab: int, typical_p: float, others: dict[str, float]
+) -> None:
+    rng = np.random.default_rng(vocab)
+    logits = (rng.normal(size=(40, vocab)) * rng.uniform(0.3, 4, (40, 1))).astype(np.float32)
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(others["temperature"])])
+    if "top_k" in others:
+        warpers.append(TopKLogitsWarper(int(others["top_k"])))
+    if "top_p" in others:
+        warpers.append(TopPLogitsWarper(others["top_p"]))
+    warpers.append(TypicalLogitsWarper(typical_p))
+    no_ids: Any = torch.zeros((40, 0), dtype=torch.long)
+    expected = torch.softmax(warpers(no_ids, torch.from_numpy(logits)), -1).numpy()
+    rows = sampling_rows(40, typical_p=typical_p, **others)
+    scores = PROCESS(jnp.asarray(logits)[:, None], jnp.zeros((40, 1), jnp.int32), rows)[:, 0]
+    found = np.asarray(jax.nn.softmax(scores, axis=-1))
+    # Float32 sums of thousands may reach the mass a token earlier or later.
+    at_cut = (found > 0) != (expected > 0)
+    assert at_cut.sum() <= 2 and np.all((found + expected)[at_cut] < 1e-4)
+    np.testing.assert_allclose(
+        found[~at_cut], expected[~at_cut], rtol=1e-4 if at_cut.any() else 2e-5
+    )
