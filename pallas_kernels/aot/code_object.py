@@ -64,11 +64,12 @@ def read_code_object(path: Path) -> list[GpuKernel]:
             threads=entry[".max_flat_workgroup_size"],
             matrix=dict(Counter(calls)),
         )
-        for entry in _metadata(path.read_bytes())["amdhsa.kernels"]
+        for entry in read_metadata(path.read_bytes())["amdhsa.kernels"]
     ]
 
 
-def _metadata(elf: bytes) -> dict[str, Any]:
+def read_metadata(elf: bytes) -> dict[str, Any]:
+    """The metadata of a code object. Raises ValueError where it is none."""
     for start, end in _note_segments(elf):
         while start < end:
             name_size, size, kind = struct.unpack_from("<III", elf, start)

@@ -1,0 +1,150 @@
+"""Global memory of the emulated GPU: every access must lie in a buffer, and be no race.
+
+A byte knows who wrote it: nobody, somebody before this launch, or a workgroup of this launch.
+"""
+
+from typing import Any
+
+import numpy as np
+
+BASE = 0x7F00_0000_0000
+"""The address of the arena's first byte: no small number is a valid address by accident."""
+_UNWRITTEN, _BEFORE = 0, 1
+_GUARD = 4096
+
+
+class Fault(Exception):
+    """The program did what it must not do, or what the emulator doesn't know."""
+
+
+class GlobalMemory:
+    """Buffers in one arena of `size` bytes."""
+
+    def __init__(self, size: int):
+        self.bytes = np.zeros(-(-size // 256) * 256 + _GUARD, np.uint8)
+        self.writers = np.zeros(self.bytes.size, np.int32)
+        self._top = _GUARD
+        self._launch = self._next = _BEFORE + 1
+        self._starts, self._ends, self._names = np.zeros(0, np.int64), np.zeros(0, np.int64), [""]
+        self._names.clear()
+
+    def allocate(self, size: int, name: str) -> int:
+        """The address of a new buffer of `size` bytes that hold nothing yet."""
+        if self._top + size + _GUARD > self.bytes.size:
+            raise MemoryError(f"the arena of {self.bytes.size} bytes has no {size} left for {name}")
+        start = self._top
+        self._starts = np.append(self._starts, start)
+        self._ends = np.append(self._ends, start + size)
+        self._names.append(name)
+        self._top = -(-(start + size + _GUARD) // 256) * 256
+        return BASE + start
+
+    def place(self, array: np.ndarray, name: str) -> int:
+        """The address of a new buffer that holds this array."""
+        address = self.allocate(array.nbytes, name)
+        self.write(address, array)
+        return address
+
+    def write(self, address: int, array: np.ndarray) -> None:
+        """Writes it, as something that was there before the next launch."""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        start = self._inside(address, raw.size)
+        self.bytes[start : start + raw.size] = raw
+        self.writers[start : start + raw.size] = _BEFORE
+
+    def read(
+        self, address: int, shape: tuple[int, ...], dtype: Any, *, allow_unwritten: bool = False
+    ) -> np.ndarray:
+        """A copy. Raises Fault where a byte was never written."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        start = self._inside(address, size)
+        missing = np.count_nonzero(self.writers[start : start + size] == _UNWRITTEN)
+        if missing and not allow_unwritten:
+            raise Fault(f"{missing} of {size} bytes of {self._name(start)} were never written")
+        return self.bytes[start : start + size].copy().view(dtype).reshape(shape)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Copies bytes, and whether they were ever written."""
+        to, start = self._inside(target, size), self._inside(source, size)
+        self.bytes[to : to + size] = self.bytes[start : start + size]
+        self.writers[to : to + size] = np.minimum(self.writers[start : start + size], _BEFORE)
+
+    def begin_launch(self, workgroups: int) -> None:
+        """What was written until now was written before; says how many workgroups come."""
+        self._launch, self._next = self._next, self._next + workgroups
+
+    def load(self, address: np.ndarray, size: int, count: int, group: np.ndarray) -> np.ndarray:
+        """What accesses [n] of `count` elements of `size` bytes read: uint32 [count, n].
+
+        group [n]: the workgroups that read.
+        """
+        start = self._places(address, size * count, "load")
+        for end in (start, start + size * count - 1):
+            writer = self.writers[end]
+            self._refuse(writer == _UNWRITTEN, start, "load of bytes that nobody wrote")
+            foreign = (writer >= self._launch) & (writer != self._launch + group)
+            self._refuse(foreign, start, "load of what another workgroup writes in this launch")
+        return np.stack([gather(self.bytes, start + size * k, size) for k in range(count)])
+
+    def store(self, address: np.ndarray, values: np.ndarray, size: int, group: np.ndarray) -> None:
+        """Writes uint32 [count, n], of each the low `size` bytes."""
+        count = len(values)
+        start = self._places(address, size * count, "store")
+        for end in (start, start + size * count - 1):
+            writer = self.writers[end]
+            foreign = (writer >= self._launch) & (writer != self._launch + group)
+            self._refuse(foreign, start, "store where another workgroup stored in this launch")
+        for k, value in enumerate(values):
+            scatter(self.bytes, start + size * k, value, size)
+            _mark(self.writers, start + size * k, self._launch + group, size)
+
+    def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
+        start = (address - np.uint64(BASE)).astype(np.int64)
+        buffer = np.searchsorted(self._starts, start, "right") - 1
+        outside = (buffer < 0) | (start + size > self._ends[np.maximum(buffer, 0)])
+        self._refuse(outside, start, f"{what} of {size} bytes outside every buffer")
+        return start
+
+    def _inside(self, address: int, size: int) -> int:
+        return int(self._places(np.array([address], np.uint64), size, "access")[0])
+
+    def _refuse(self, wrong: np.ndarray, start: np.ndarray, what: str) -> None:
+        if wrong.any():
+            at = int(start[np.argmax(wrong)])
+            raise Fault(f"{what}, at {BASE + at:#x}, {self._name(at)}")
+
+    def _name(self, start: int) -> str:
+        buffer = int(np.searchsorted(self._starts, start, "right")) - 1
+        if buffer < 0:
+            return "before the first buffer"
+        inside = start - int(self._starts[buffer])
+        size = int(self._ends[buffer] - self._starts[buffer])
+        return f"byte {inside} of {self._names[buffer]}, which has {size}"
+
+
+def gather(memory: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
+    """Elements of 1, 2 or 4 bytes at any place, as uint32."""
+    if size == 4 and not (start & 3).any():
+        return memory.view(np.uint32)[start >> 2]
+    if size == 2 and not (start & 1).any():
+        return memory.view(np.uint16)[start >> 1].astype(np.uint32)
+    parts = [memory[start + k].astype(np.uint32) << np.uint32(8 * k) for k in range(size)]
+    return np.bitwise_or.reduce(parts)
+
+
+def scatter(memory: np.ndarray, start: np.ndarray, value: np.ndarray, size: int) -> None:
+    if size == 4 and not (start & 3).any():
+        memory.view(np.uint32)[start >> 2] = value
+    elif size == 2 and not (start & 1).any():
+        memory.view(np.uint16)[start >> 1] = value.astype(np.uint16)
+    else:
+        for k in range(size):
+            memory[start + k] = (value >> np.uint32(8 * k)).astype(np.uint8)
+
+
+def _mark(writers: np.ndarray, start: np.ndarray, who: np.ndarray, size: int) -> None:
+    if size > 1 and not (start % size).any():
+        writers.reshape(-1, size)[start // size] = who[:, None]
+    else:
+        for k in range(size):
+            writers[start + k] = who
