@@ -1,0 +1,85 @@
+"""A value of the pseudocode: a bit pattern and the type it is read with, such as u32 or bf16."""
+
+import re
+from dataclasses import dataclass
+
+FLOAT_KINDS = frozenset({"f", "bf", "fp"})
+_TYPE = re.compile(r"(bf|fp|[ufib])(\d+)")
+
+
+@dataclass(frozen=True)
+class Type:
+    """`kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16, bf8) or fp (fp8)."""
+
+    kind: str
+    width: int
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind in FLOAT_KINDS
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.width}"
+
+
+@dataclass(frozen=True)
+class Bits:
+    """`pattern` is unsigned and fits in the type's width."""
+
+    type: Type
+    pattern: int
+
+    @property
+    def number(self) -> int:
+        """The integer that the pattern means: signed for kind i, else unsigned."""
+        negative = self.type.kind == "i" and self.pattern >> (self.type.width - 1)
+        return self.pattern - (1 << self.type.width) if negative else self.pattern
+
+    def __bool__(self) -> bool:
+        return self.pattern != 0
+
+
+def type_named(name: str) -> Type | None:
+    """The type that a suffix names ("u32", "bf16"), or None where it names none."""
+    match = _TYPE.fullmatch(name)
+    return Type(match[1], int(match[2])) if match else None
+
+
+def integer(kind: str, width: int, number: int) -> Bits:
+    """`number` wrapped to `width` bits, as integer arithmetic wraps."""
+    return Bits(Type(kind, width), number & ((1 << width) - 1))
+
+
+def flag(condition: bool) -> Bits:
+    """What a comparison gives: one unsigned bit."""
+    return integer("u", 1, int(condition))
+
+
+def as_type(value: Bits, type_: Type) -> Bits:
+    """The low bits of `value` read with another type; a narrower pattern is extended by zeros."""
+    return Bits(type_, value.pattern & ((1 << type_.width) - 1))
+
+
+def bit_slice(value: Bits, first: int, last: int) -> Bits:
+    """Bits [first : last], highest first; [lowest : highest] reverses the order of the bits."""
+    low, width = min(first, last), abs(first - last) + 1
+    pattern = (value.pattern >> low) & ((1 << width) - 1)
+    if first < last:
+        pattern = int(f"{pattern:0{width}b}"[::-1], 2)
+    return Bits(Type("b", width), pattern)
+
+
+def with_slice(value: Bits, first: int, last: int, part: Bits) -> Bits:
+    """`value` with bits [first : last] replaced by the low bits of `part`."""
+    width = first - last + 1
+    mask = (1 << width) - 1
+    pattern = (value.pattern & ~(mask << last)) | ((part.pattern & mask) << last)
+    return Bits(Type(value.type.kind, max(value.type.width, first + 1)), pattern)
+
+
+def concatenation(parts: list[Bits]) -> Bits:
+    """{ high, ..., low } as one pattern."""
+    pattern = 0
+    for part in parts:
+        pattern = (pattern << part.type.width) | part.pattern
+    return Bits(Type("b", sum(part.type.width for part in parts)), pattern)
