@@ -12,10 +12,11 @@ NOPE = 128
 
 def cases() -> list[Case]:
     """Every share of the heads at every number of rows."""
-    return [_case(shape, rows) for shape in LATENT_ATTENTION for rows in DECODE_ROWS]
+    return [make_case(shape, rows) for shape in LATENT_ATTENTION for rows in DECODE_ROWS]
 
 
-def _case(shape: LatentAttention, rows: int) -> Case:
+def make_case(shape: LatentAttention, rows: int) -> Case:
+    """Queries of this shape, so many rows of them."""
     weights = shape.heads * shape.kv_lora * NOPE
     moved = rows * shape.heads * (NOPE + shape.kv_lora + 2 * shape.rope)
 

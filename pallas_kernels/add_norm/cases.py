@@ -16,10 +16,13 @@ from pallas_kernels.shapes import DECODE_ROWS, EXPERTS
 def cases() -> list[Case]:
     """Each model's width."""
     widths = {stack.name: stack.hidden for stack in EXPERTS if stack.name.endswith("@tp8")}
-    return [_case(name, hidden, rows) for name, hidden in widths.items() for rows in DECODE_ROWS]
+    return [
+        make_case(name, hidden, rows) for name, hidden in widths.items() for rows in DECODE_ROWS
+    ]
 
 
-def _case(name: str, hidden: int, rows: int) -> Case:
+def make_case(name: str, hidden: int, rows: int) -> Case:
+    """Rows of this width."""
     return Case(
         operation="add_norm",
         shape=name,

@@ -21,14 +21,15 @@ MINIMAX_ROPE = 64
 def cases() -> list[Case]:
     """Every number of rows, bfloat16 and float8 pools."""
     return [
-        _case(shape, rows, fp8)
+        make_case(shape, rows, fp8)
         for shape in GROUPED_ATTENTION
         for rows in DECODE_ROWS
         for fp8 in (False, True)
     ]
 
 
-def _case(shape: GroupedAttention, rows: int, fp8: bool) -> Case:
+def make_case(shape: GroupedAttention, rows: int, fp8: bool, pages: int = PAGES) -> Case:
+    """So many rows written into pools of so many pages."""
     asked, kept = (rows * heads * shape.head_dim for heads in (shape.heads, shape.kv_heads))
     return Case(
         operation="cache_heads",
@@ -36,7 +37,7 @@ def _case(shape: GroupedAttention, rows: int, fp8: bool) -> Case:
         variant=f"rows{rows}" + "_fp8" * fp8,
         run=partial(_run, pallas.cache_heads),
         reference=partial(_run, reference.cache_heads),
-        example=partial(_example, shape, rows, fp8),
+        example=partial(_example, shape, rows, fp8, pages),
         kernels=("cache_heads",),
         bytes_moved=4 * asked + 2 * kept * (3 if fp8 else 4),
         flops=6 * (asked + kept),
@@ -54,7 +55,9 @@ def _run(operation: Any, norms: Any, *arrays: Any) -> Any:
     return operation(rows, k_pool, v_pool)
 
 
-def _example(shape: GroupedAttention, rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:
+def _example(
+    shape: GroupedAttention, rows: int, fp8: bool, pages: int, seed: int
+) -> tuple[Any, ...]:
     keys = jax.random.split(jax.random.key(seed), 6)
     minimax = shape.name.startswith("minimax")
     q, k, v = (
@@ -63,12 +66,12 @@ def _example(shape: GroupedAttention, rows: int, fp8: bool, seed: int) -> tuple[
     )
     half = (MINIMAX_ROPE if minimax else shape.head_dim) // 2
     angles = jax.random.uniform(keys[3], (rows, 1, half), maxval=6.3)
-    place = jax.random.permutation(keys[4], PAGES * PAGE_SIZE)[:rows, None]
+    place = jax.random.permutation(keys[4], pages * PAGE_SIZE)[:rows, None]
     dtype = jnp.float8_e4m3fn if fp8 else jnp.bfloat16
     return (
         _norms(q, k) if minimax else None,
         *(q, k, v, jnp.cos(angles), jnp.sin(angles)),
-        *(jnp.zeros((PAGES, PAGE_SIZE, shape.kv_heads, shape.head_dim), dtype),) * 2,
+        *(jnp.zeros((pages, PAGE_SIZE, shape.kv_heads, shape.head_dim), dtype),) * 2,
         place // PAGE_SIZE,
         place % PAGE_SIZE,
         jnp.float32(0.25) if fp8 else None,

@@ -23,21 +23,22 @@ WIDTH = SHAPE.kv_lora + SHAPE.rope
 def cases() -> list[Case]:
     """Every number of rows, bfloat16 and float8 pools, queries as they are and in float8."""
     return [
-        _case(rows, fp8, q_format)
+        make_case(rows, fp8, q_format)
         for rows in DECODE_ROWS
         for fp8 in (False, True)
         for q_format in (None, PTPC)
     ]
 
 
-def _case(rows: int, fp8: bool, q_format: QuantFormat | None) -> Case:
+def make_case(rows: int, fp8: bool, q_format: QuantFormat | None, pages: int = PAGES) -> Case:
+    """So many rows written into a pool of so many pages."""
     return Case(
         operation="cache_latents",
         shape=SHAPE.name,
         variant=f"rows{rows}" + "_fp8" * fp8 + ("" if q_format is None else "_ptpc"),
         run=partial(_run, pallas.cache_latents, q_format),
         reference=partial(_run, _reference, q_format),
-        example=partial(_example, rows, fp8),
+        example=partial(_example, rows, fp8, pages),
         kernels=("cache_latents",),
         bytes_moved=rows * (WIDTH * (3 if fp8 else 4) + 4 * Q_LORA),
         flops=4 * rows * (WIDTH + Q_LORA),
@@ -65,10 +66,10 @@ def _run(
     return operation(rows, pool, q_format)
 
 
-def _example(rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:
+def _example(rows: int, fp8: bool, pages: int, seed: int) -> tuple[Any, ...]:
     keys = jax.random.split(jax.random.key(seed), 3)
     angles = jax.random.uniform(keys[2], (rows, 1, SHAPE.rope // 2), maxval=6.3)
-    place = jax.random.permutation(keys[1], PAGES * PAGE_SIZE)[:rows, None]
+    place = jax.random.permutation(keys[1], pages * PAGE_SIZE)[:rows, None]
     dtype = jnp.float8_e4m3fn if fp8 else jnp.bfloat16
     return (
         jnp.ones(SHAPE.kv_lora, jnp.bfloat16),
@@ -77,7 +78,7 @@ def _example(rows: int, fp8: bool, seed: int) -> tuple[Any, ...]:
         jax.random.normal(keys[0], (rows, 1, WIDTH), jnp.bfloat16),
         jnp.cos(angles),
         jnp.sin(angles),
-        jnp.zeros((PAGES, PAGE_SIZE, WIDTH), dtype),
+        jnp.zeros((pages, PAGE_SIZE, WIDTH), dtype),
         place // PAGE_SIZE,
         place % PAGE_SIZE,
         jnp.float32(0.25) if fp8 else None,

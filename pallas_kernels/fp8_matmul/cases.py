@@ -30,10 +30,11 @@ def cases() -> list[Case]:
         if (format == BLOCKS) == matrix.name.startswith("minimax")
         and (format != WIDENED or matrix.name.startswith("draft_mha"))
     ]
-    return [_case(*arguments) for arguments in found]
+    return [make_case(*arguments) for arguments in found]
 
 
-def _case(matrix: Matrix, format: QuantFormat, rows: int) -> Case:
+def make_case(matrix: Matrix, format: QuantFormat, rows: int) -> Case:
+    """So many rows times one matrix."""
     quantized = () if format == WIDENED else ("quantize_fp8",)
     return Case(
         operation="fp8_matmul",

@@ -25,9 +25,9 @@ AT_TP4 = [
 
 def cases() -> list[Case]:
     """Drafts with a head of their own for each query head, and MiniMax with six for one."""
-    every = [_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
+    every = [make_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
     minimax = [shape for shape in GROUPED_ATTENTION if shape.name.startswith("minimax")]
-    return every + [_case(shape, TARGET[1], BLOCK_FP8) for shape in minimax]
+    return every + [make_case(shape, TARGET[1], BLOCK_FP8) for shape in minimax]
 
 
 def _contexts(shape: GroupedAttention) -> list[PagedCase]:
@@ -36,7 +36,8 @@ def _contexts(shape: GroupedAttention) -> list[PagedCase]:
     return DRAFT + (AT_TP4 if shape.name.endswith("@tp4") else [])
 
 
-def _case(shape: GroupedAttention, paged: PagedCase, then: QuantFormat | None = None) -> Case:
+def make_case(shape: GroupedAttention, paged: PagedCase, then: QuantFormat | None = None) -> Case:
+    """Heads of this shape and their context; then: the format of the product that follows."""
     slots, rows = paged.batch * paged.context, paged.batch * paged.q_len
     kept = 2 * shape.kv_heads * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
     return Case(

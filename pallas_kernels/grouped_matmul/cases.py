@@ -28,7 +28,7 @@ LARGEST = 20 * 2**30
 def cases() -> list[Case]:
     """Each model's formats, as far as the experts of a layer fit into a GPU."""
     return [
-        _case(stack, format, tokens)
+        make_case(stack, format, tokens)
         for stack in EXPERTS
         for format in (KIMI if stack.name.startswith("kimi") else MINIMAX)
         if stack.experts * 3 * stack.hidden * stack.inter * _bytes(format) < LARGEST
@@ -36,7 +36,8 @@ def cases() -> list[Case]:
     ]
 
 
-def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
+def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
+    """So many tokens through a stack of experts."""
     weights = 3 * stack.hidden * stack.inter
     hit = stack.experts * (1 - (1 - stack.top_k / stack.experts) ** tokens)
     return Case(

@@ -14,10 +14,11 @@ from pallas_kernels.shapes import DECODE_ROWS, GROUPED_ATTENTION, GroupedAttenti
 def cases() -> list[Case]:
     """Each part of its heads."""
     normed = [shape for shape in GROUPED_ATTENTION if shape.name.startswith("minimax")]
-    return [_case(shape, rows) for shape in normed for rows in DECODE_ROWS]
+    return [make_case(shape, rows) for shape in normed for rows in DECODE_ROWS]
 
 
-def _case(shape: GroupedAttention, rows: int) -> Case:
+def make_case(shape: GroupedAttention, rows: int) -> Case:
+    """Heads of this shape, so many rows of them."""
     values = rows * (shape.heads + shape.kv_heads) * shape.head_dim
     return Case(
         operation="head_squares",

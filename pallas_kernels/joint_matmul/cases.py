@@ -18,7 +18,7 @@ NAMED = {matrix.name: matrix for matrix in MATRICES}
 def cases() -> list[Case]:
     """Target and drafts as published, and the drafts in PTPC."""
     return [
-        _case(operation, [NAMED[name] for name in names], format, rows)
+        make_case(operation, [NAMED[name] for name in names], format, rows)
         for operation, found in (("joint_matmul", _joint()), ("gated_matmul", _gated()))
         for names, format in found
         for rows in DECODE_ROWS
@@ -45,7 +45,10 @@ def _gated() -> list[tuple[tuple[str, ...], QuantFormat | None]]:
     return [((f"{name}@tp{tp}",) * 2, format) for tp in TP for name, format in (*kimi, *drafts)]
 
 
-def _case(operation: str, matrices: list[Matrix], format: QuantFormat | None, rows: int) -> Case:
+def make_case(
+    operation: str, matrices: list[Matrix], format: QuantFormat | None, rows: int
+) -> Case:
+    """So many rows times several matrices, or gated by two."""
     inputs, outputs = matrices[0].inputs, sum(matrix.outputs for matrix in matrices)
     written = outputs if operation == "joint_matmul" else matrices[0].outputs
     return Case(

@@ -18,7 +18,7 @@ from pallas_kernels.shapes import DECODE_ROWS, HEADS, Head
 def cases() -> list[Case]:
     """bfloat16 heads, Kimi's also in PTPC, and at TP4 with min-p and a bias."""
     return [
-        _case(head, format, rows, filtered)
+        make_case(head, format, rows, filtered)
         for head in HEADS
         for format in (None, PTPC)
         for filtered in (False, True)
@@ -28,7 +28,8 @@ def cases() -> list[Case]:
     ]
 
 
-def _case(head: Head, format: QuantFormat | None, rows: int, filtered: bool) -> Case:
+def make_case(head: Head, format: QuantFormat | None, rows: int, filtered: bool) -> Case:
+    """So many rows times one head; filtered: with min-p and a bias."""
     kernels = ("logits_argmax", "logits_argmax_merge")
     return Case(
         operation="logits_argmax",

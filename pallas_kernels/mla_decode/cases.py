@@ -29,15 +29,16 @@ def cases() -> list[Case]:
     """Every device share of the heads, and at TP4 the page sizes, a short context and a tree;
     bare, and once as the layer calls it, with each head's values at the end."""
     bare = [
-        _case(shape, paged)
+        make_case(shape, paged)
         for shape in LATENT_ATTENTION
         for paged in EVERYWHERE + (AT_TP4 if shape.name.endswith("@tp4") else [])
     ]
-    return bare + [_with_values(shape, PagedCase(4, 8192)) for shape in LATENT_ATTENTION]
+    return bare + [with_values(shape, PagedCase(4, 8192)) for shape in LATENT_ATTENTION]
 
 
-def _with_values(shape: LatentAttention, paged: PagedCase) -> Case:
-    bare = _case(shape, paged)
+def with_values(shape: LatentAttention, paged: PagedCase) -> Case:
+    """The same with each head's values at the end."""
+    bare = make_case(shape, paged)
     matrices = shape.heads * shape.kv_lora * VALUE
 
     def example(seed: int) -> tuple[Any, ...]:
@@ -56,7 +57,8 @@ def _with_values(shape: LatentAttention, paged: PagedCase) -> Case:
     )
 
 
-def _case(shape: LatentAttention, paged: PagedCase) -> Case:
+def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
+    """Heads of this shape and their context; latents come out."""
     width = shape.kv_lora + shape.rope
     scores = paged.batch * paged.q_len * shape.heads * paged.context
     slots = paged.batch * paged.context

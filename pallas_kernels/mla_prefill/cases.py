@@ -22,10 +22,11 @@ CHUNKS = [
 
 def cases() -> list[Case]:
     """A prompt's middle and, eight times as far, a long one's end."""
-    return [_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
+    return [make_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
 
 
-def _case(shape: LatentAttention, paged: PagedCase) -> Case:
+def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
+    """Heads of this shape and a chunk of their context."""
     width, slots = shape.kv_lora + shape.rope, paged.batch * paged.context
     rows = paged.batch * paged.q_len * shape.heads
     seen = paged.context - paged.q_len // 2

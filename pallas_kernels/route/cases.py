@@ -21,7 +21,7 @@ SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
 def cases() -> list[Case]:
     """A router is the same on every device."""
     return [
-        _case(stack, format, tokens)
+        make_case(stack, format, tokens)
         for stack in EXPERTS
         if stack.name.endswith("@tp8")
         for format in (None, *_quantised(stack))
@@ -35,7 +35,8 @@ def _quantised(stack: ExpertStack) -> list[QuantFormat]:
     return [format for format in formats if format and format.activations != "none"]
 
 
-def _case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
+def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
+    """So many tokens, and their rows quantised if the experts are."""
     options = RouterOptions(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
     rows = 0 if format is None else tokens * stack.hidden
     few = one_program.fits(tokens, stack.experts, stack.top_k)

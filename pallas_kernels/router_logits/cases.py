@@ -14,10 +14,11 @@ from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, Expert
 def cases() -> list[Case]:
     """Its weights are float32."""
     (stack,) = (stack for stack in EXPERTS if stack.name == "minimax.experts@tp8")
-    return [_case(stack, rows) for rows in (*DECODE_ROWS, MOST_DECODE_ROWS)]
+    return [make_case(stack, rows) for rows in (*DECODE_ROWS, MOST_DECODE_ROWS)]
 
 
-def _case(stack: ExpertStack, rows: int) -> Case:
+def make_case(stack: ExpertStack, rows: int) -> Case:
+    """So many rows times one router."""
     return Case(
         operation="router_logits",
         shape=stack.name,

@@ -1,0 +1,100 @@
+"""Small cases of attention: a context of two parts and a tail beside one of 21 slots."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from amdgpu.cases.emulated import EmulatedCase
+from amdgpu.cases.errors import dequantised_error
+from amdgpu.cases.launches import named
+from amdgpu.cases.tolerances import BF16, FP8_ROWS
+from amdgpu.cases.variety import unlike_contexts
+from pallas_kernels.case import Case
+from pallas_kernels.gqa_decode import cases as gqa_decode
+from pallas_kernels.mla_decode import cases as mla_decode
+from pallas_kernels.mla_prefill import cases as mla_prefill
+from pallas_kernels.paged.case import PagedCase
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.shapes import GroupedAttention, LatentAttention
+
+LENGTHS = 300, 21
+"""Slots of the two sequences: 256 and 44, and fewer than two steps."""
+PREFIX = 11
+"""Slots before a prompt's chunk."""
+
+
+def attention_cases() -> list[EmulatedCase]:
+    """Every tile of rows, with page sizes, float8 pools, trees and what follows dealt out."""
+    return [*_latent(), *_grouped(), *_prefill()]
+
+
+def _latent() -> list[EmulatedCase]:
+    """Heads that fill no tile; ten of them take two."""
+    decode = partial(_decode, LatentAttention, mla_decode.make_case)
+    return [
+        decode("mla_decode kimi.attention@tp8 q4_8k_page64", (10,), PagedCase(4, 320)),
+        decode("mla_decode kimi.attention@tp8 q1_8k_page64_fp8", (5,), PagedCase(1, 320, fp8=True)),
+        decode("mla_decode kimi.attention@tp4 q4_8k_page1", (5,), PagedCase(4, 300, page_size=1)),
+        decode(
+            "mla_decode kimi.attention@tp4 q7_8k_page64_tree", (5,), PagedCase(7, 320, tree=True)
+        ),
+        _decode(
+            LatentAttention,
+            mla_decode.with_values,
+            "mla_decode kimi.attention@tp4 q4_8k_page64_values",
+            (5,),
+            PagedCase(4, 320),
+        ),
+    ]
+
+
+def _grouped() -> list[EmulatedCase]:
+    """Two key-value heads with one query head each, as drafts have them, and one with six."""
+    decode = partial(_decode, GroupedAttention, gqa_decode.make_case)
+    draft, minimax = "gqa_decode draft_mha.attention@tp4", "gqa_decode minimax.attention@tp8"
+    in_fp8 = _decode(
+        GroupedAttention,
+        partial(gqa_decode.make_case, then=gqa_decode.BLOCK_FP8),
+        f"{minimax} q4_8k_page64 fp8_group",
+        (6, 1),
+        PagedCase(4, 320),
+    )
+    return [
+        decode(f"{draft} q1_1k_page16", (2, 2), PagedCase(1, 304, page_size=16)),
+        decode(f"{draft} q1_1k_page64_fp8", (2, 2), PagedCase(1, 320, fp8=True)),
+        decode(f"{draft} q4_1k_page64_tree", (2, 2), PagedCase(4, 320, tree=True)),
+        decode(f"{minimax} q4_8k_page64_fp8", (6, 1), PagedCase(4, 320, fp8=True)),
+        replace(in_fp8, tolerance=FP8_ROWS, compare=dequantised_error),
+    ]
+
+
+def _prefill() -> list[EmulatedCase]:
+    """Chunks of three and of five tiles of rows, the last not full, behind a prefix."""
+    cases = []
+    for like, heads, paged in (
+        ("q512_1k_page64", 2, PagedCase(300, 320, batch=1)),
+        ("q1024_8k_page64_fp8", 1, PagedCase(520, 576, batch=1, fp8=True)),
+    ):
+        case = mla_prefill.make_case(LatentAttention("small", heads), paged)
+        vary = partial(_with_contexts, (PREFIX + paged.q_len,))
+        real = named(f"mla_prefill kimi.attention@tp8 {like}")
+        cases.append(EmulatedCase.small(case, real, BF16, vary))
+    return cases
+
+
+def _decode(
+    shape: Callable[..., Any],
+    make: Callable[..., Case],
+    like: str,
+    heads: tuple[int, ...],
+    paged: PagedCase,
+) -> EmulatedCase:
+    case = make(shape("small", *heads), replace(paged, batch=len(LENGTHS)))
+    return EmulatedCase.small(case, named(like), BF16, partial(_with_contexts, LENGTHS))
+
+
+def _with_contexts(lengths: tuple[int, ...], *arguments: Any) -> tuple[Any, ...]:
+    return tuple(
+        unlike_contexts(one, *lengths) if isinstance(one, PagedKV) else one for one in arguments
+    )
