@@ -6,10 +6,11 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -64,24 +65,11 @@ class Program:
 def compile_program(
     arch: str, function: Callable[..., Any], *shapes: Any, donate: tuple[int, ...] = ()
 ) -> Program:
-    """Traces and compiles `function` for GPUs of this architecture.
-
-    shapes: pytrees of ShapeDtypeStruct; nothing is allocated. Those that lie on a mesh of
-    `devices(arch, count)` say what every device holds; the others go to a single one. Raises
-    RuntimeError where XLA's ROCm plugin is not installed (extra `rocm`), and what the compiler
-    raises.
-    """
-    one = NamedSharding(Mesh(np.array(devices(arch, 1)), ("x",)), PartitionSpec())
-    placed = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=s.sharding or one), shapes
-    )
-    with gpu.assume(arch, compiling=True), abstract_gpu(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        # JAX's caches don't know the GPU that is assumed: a new function is traced anew.
-        lowered = jax.jit(lambda *a: function(*a), donate_argnums=donate).lower(*placed)
-        options = gpu.compiler_options()
+    """Compiles as `compile_for` does, and reads what the compiler says of the kernels."""
     with kept_files() as folder:
-        compiled = lowered.compile(compiler_options={"xla_dump_to": str(folder), **options})
+        compiled = compile_for(
+            arch, function, *shapes, donate=donate, options={"xla_dump_to": str(folder)}
+        )
         hlo = compiled.as_text() or ""
         kernels = kernels_of(arch, hlo, folder)
     memory: Any = compiled.memory_analysis()
@@ -93,6 +81,32 @@ def compile_program(
         memory.alias_size_in_bytes,
         memory.temp_size_in_bytes,
     )
+
+
+def compile_for(
+    arch: str,
+    function: Callable[..., Any],
+    *shapes: Any,
+    donate: tuple[int, ...] = (),
+    options: Mapping[str, str | bool] = MappingProxyType({}),
+) -> jax.stages.Compiled:
+    """Traces and compiles `function` for GPUs of this architecture.
+
+    shapes: pytrees of ShapeDtypeStruct; nothing is allocated. Those that lie on a mesh of
+    `devices(arch, count)` say what every device holds; the others go to a single one. options:
+    the compiler's, besides `gpu.compiler_options()`. Raises RuntimeError where XLA's ROCm plugin
+    is not installed (extra `rocm`), and what the compiler raises.
+    """
+    one = NamedSharding(Mesh(np.array(devices(arch, 1)), ("x",)), PartitionSpec())
+    placed = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=s.sharding or one), shapes
+    )
+    with gpu.assume(arch, compiling=True), abstract_gpu(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # JAX's caches don't know the GPU that is assumed: a new function is traced anew.
+        lowered = jax.jit(lambda *a: function(*a), donate_argnums=donate).lower(*placed)
+        options = {**gpu.compiler_options(), **options}
+    return lowered.compile(compiler_options=options)
 
 
 def rocm_is_installed() -> bool:

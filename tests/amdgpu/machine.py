@@ -39,12 +39,13 @@ class Machine:
         """From the kernel's entry to the end of every wave. Raises Fault, which says where."""
         w.pc[:] = self._kernel.entry
         ended, waiting = np.zeros(w.count, bool), np.zeros(w.count, bool)
-        while not ended.all():
-            running = ~(ended | waiting)
-            if not running.any():
-                self._release(w, ended, waiting)
-                continue
-            self._run_on(w, running, ended, waiting)
+        with np.errstate(all="ignore"):  # Hardware has no exceptions either.
+            while not ended.all():
+                running = ~(ended | waiting)
+                if running.any():
+                    self._run_on(w, running, ended, waiting)
+                else:
+                    self._release(w, ended, waiting)
 
     def _release(self, w: Waves, ended: np.ndarray, waiting: np.ndarray) -> None:
         """Lets those workgroups go on of which every wave has come to the barrier."""

@@ -80,9 +80,9 @@ class GlobalMemory:
         """
         start = self._places(address, size * count, "load")
         for end in (start, start + size * count - 1):
-            writer = self.writers[end]
-            self._refuse(writer == _UNWRITTEN, start, "load of bytes that nobody wrote")
-            foreign = (writer >= self._launch) & (writer != self._launch + group)
+            unwritten = self.writers[end] == _UNWRITTEN
+            self._refuse(unwritten, start, "load of bytes that nobody wrote")
+            foreign = self._is_foreign(end, group)
             self._refuse(foreign, start, "load of what another workgroup writes in this launch")
         return np.stack([gather(self.bytes, start + size * k, size) for k in range(count)])
 
@@ -91,12 +91,34 @@ class GlobalMemory:
         count = len(values)
         start = self._places(address, size * count, "store")
         for end in (start, start + size * count - 1):
-            writer = self.writers[end]
-            foreign = (writer >= self._launch) & (writer != self._launch + group)
+            foreign = self._is_foreign(end, group)
             self._refuse(foreign, start, "store where another workgroup stored in this launch")
         for k, value in enumerate(values):
             scatter(self.bytes, start + size * k, value, size)
-            _mark(self.writers, start + size * k, self._launch + group, size)
+            mark(self.writers, start + size * k, self._launch + group, size)
+
+    def exchange(
+        self, address: np.ndarray, new: np.ndarray, expected: np.ndarray, group: np.ndarray
+    ) -> np.ndarray:
+        """Compares and swaps uint32 one after the other; what was there [n].
+
+        Workgroups may do this to one place, so it counts as written before the launch.
+        """
+        start = self._places(address, 4, "atomic access")
+        self._refuse(self.writers[start] == _UNWRITTEN, start, "swap of bytes that nobody wrote")
+        self._refuse(self._is_foreign(start, group), start, "swap where another workgroup stored")
+        words, places, found = self.bytes.view(np.uint32), start >> 2, np.empty_like(new)
+        for k, place in enumerate(places):
+            found[k] = words[place]
+            if found[k] == expected[k]:
+                words[place] = new[k]
+        mark(self.writers, start, np.full(len(start), _BEFORE), 4)
+        return found
+
+    def _is_foreign(self, place: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """Where another workgroup of this launch wrote."""
+        writer = self.writers[place]
+        return (writer >= self._launch) & (writer != self._launch + group)
 
     def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
         start = (address - np.uint64(BASE)).astype(np.int64)
@@ -142,7 +164,7 @@ def scatter(memory: np.ndarray, start: np.ndarray, value: np.ndarray, size: int)
             memory[start + k] = (value >> np.uint32(8 * k)).astype(np.uint8)
 
 
-def _mark(writers: np.ndarray, start: np.ndarray, who: np.ndarray, size: int) -> None:
+def mark(writers: np.ndarray, start: np.ndarray, who: np.ndarray, size: int) -> None:
     if size > 1 and not (start % size).any():
         writers.reshape(-1, size)[start // size] = who[:, None]
     else:

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from amdgpu.decode import Instruction
 from amdgpu.memory import Fault
 from amdgpu.operations import carries, conversion, lanes, scalar
-from amdgpu.operations.global_access import scalar_load, vector_access
+from amdgpu.operations.global_access import compare_and_swap, scalar_load, vector_access
 from amdgpu.operations.local_access import local_access
-from amdgpu.operations.matrix import is_matrix, matrix
+from amdgpu.operations.matrix import is_matrix, matrix_product
 from amdgpu.operations.vector_float import FLOAT, fma
 from amdgpu.operations.vector_integer import INTEGER, bit_operation
 from amdgpu.waves import Waves, result, source
@@ -41,6 +43,7 @@ SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_mbcnt_lo_u32_b32": lanes.count_below,
     "v_mbcnt_hi_u32_b32": lanes.count_below,
     "ds_bpermute_b32": lanes.permute,
+    "global_atomic_cmpswap": compare_and_swap,
     "ds_swizzle_b32": lanes.swizzle,
 }
 PACKED: dict[str, Callable[..., Any]] = {
@@ -76,7 +79,7 @@ def _translate(i: Instruction) -> Run | None:
         return local_access(i)
     if i.name.startswith(("global_", "buffer_")):
         return vector_access(i)
-    return matrix(i) if is_matrix(i) else _vector(i)
+    return matrix_product(i) if is_matrix(i) else _vector(i)
 
 
 def _vector(i: Instruction) -> Run | None:
@@ -95,6 +98,8 @@ def _pure(i: Instruction) -> Run | None:
         function = PURE["v_mov_b32"]
     elif i.name.startswith("v_bitop3_"):
         return _bit_operation(i)
+    elif i.name == "v_sub_u32" and i.fields.get("clmp"):
+        function, i = _saturating_difference, replace(i, fields={**i.fields, "clmp": 0})
     else:
         function = PURE.get(i.name)
     if function is None:
@@ -112,3 +117,8 @@ def _bit_operation(i: Instruction) -> Run:
     function, bare = bit_operation(i.fields), replace(i, operands=plain, fields={})
     reads, write = [source(o) for o in bare.sources], result(bare)
     return lambda w: write(w, function(*[read(w) for read in reads]))
+
+
+def _saturating_difference(a: Any, b: Any) -> Any:
+    """v_sub_u32 with clamp: not below 0."""
+    return np.where(a >= b, a - b, np.uint32(0))

@@ -39,6 +39,12 @@ CONVERSION: dict[str, Callable[..., Any]] = {
 }
 
 
+def _power_of_two(scale: Any) -> Any:
+    """What a float32's exponent alone says, as e8m0 does: 2**-127 to 2**127, or NaN; in float64."""
+    exponents = exponent(scale)
+    return np.where(exponents == 255, np.nan, np.ldexp(1.0, exponents - 127))
+
+
 def to_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
     """v_cvt_scalef32_pk_fp8_f32: two numbers divided by the scale, into one half of a register."""
     first, second, scale = (source(o) for o in instruction.sources)
@@ -46,8 +52,8 @@ def to_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
     shift = U32(16 * target.high)
 
     def run(w: Waves) -> None:
-        power = 127 - exponent(scale(w))
-        pair = (np.ldexp(x(w).astype(np.float64), power).astype(F32) for x in (first, second))
+        factor = 1 / _power_of_two(scale(w))
+        pair = ((x(w) * factor).astype(F32) for x in (first, second))
         low, high = (to_float8(x, w.arch, "fp8", w.saturates) for x in pair)
         kept = w.vectors[target.index, w.chosen] & ~(U32(0xFFFF) << shift)
         w.vector(target.index, kept | (low | high << U32(8)) << shift)
@@ -62,10 +68,8 @@ def from_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
 
     def run(w: Waves) -> None:
         values, bits = VALUES[w.arch, "fp8"], packed(w) >> shift
-        power = exponent(scale(w)) - 127
-        low, high = (
-            to_bfloat16(np.ldexp(values[bits >> U32(8 * k) & U32(255)], power)) for k in (0, 1)
-        )
+        factor = _power_of_two(scale(w))
+        low, high = (to_bfloat16(values[bits >> U32(8 * k) & U32(255)] * factor) for k in (0, 1))
         target(w, low | high << U32(16))
 
     return run
@@ -88,31 +92,40 @@ def _scaled(x: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
     """The scaled source and whether v_div_fmas must scale back (the ISA's list of conditions)."""
     d, n = denominator, numerator
     up, down = (np.ldexp(x.astype(np.float64), power).astype(F32) for power in (64, -64))
-    with_denormal = (exponent(d) == 0) & (d != 0)
-    reciprocal, ratio = 1.0 / np.abs(d.astype(np.float64)), np.abs(n / d.astype(np.float64))
-    tiny_reciprocal = (reciprocal < 2.0**-126) & (reciprocal > 0)
-    tiny_ratio = (ratio < 2.0**-126) & (ratio > 0)
+    tiny_reciprocal, tiny_ratio = _is_denormal(F32(1) / d), _is_denormal(n / d)
     same_as_d, same_as_n = (x == d), (x == n)
     conditions = [
-        *((n == 0) | (d == 0), exponent(n) - exponent(d) >= 96, with_denormal),
+        *((n == 0) | (d == 0), exponent(n) - exponent(d) >= 96, _is_denormal(d)),
         *(tiny_reciprocal & tiny_ratio, tiny_reciprocal, tiny_ratio, exponent(n) <= 23),
     ]
     values = [
         *(np.full_like(x, np.nan), np.where(same_as_d, up, x), up),
-        *(np.where(same_as_d, up, x), down, np.where(same_as_n, up, x), up),
+        # A denominator of such a reciprocal is too large for the 2**64 of AMD's text.
+        *(np.where(same_as_d, down, x), down, np.where(same_as_n, up, x), up),
     ]
     flagged = [False, True, False, True, False, True, False]
     return np.select(conditions, values, x).astype(F32), np.select(conditions, flagged, False)
 
 
+def _is_denormal(x: Any) -> Any:
+    return (exponent(x) == 0) & (x != 0)
+
+
 def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_div_fmas_f32: a * b + c, scaled by 2**32 where VCC says so."""
+    """v_div_fmas_f32: a * b + c, and where VCC says so scaled back: the sum is rounded once.
+
+    AMD's text scales by 2**32, which doesn't undo the 2**64 and 2**-64 of v_div_scale: a quotient
+    moves on to the side on which it is.
+    """
     reads, write = [source(o) for o in instruction.sources], result(instruction)
     scaled = lane_mask(Operand(Kind.SCALAR, VCC, 64))
 
     def run(w: Waves) -> None:
-        value = fma(*(read(w) for read in reads))
-        write(w, np.where(scaled(w), value * F32(2.0**32), value))
+        a, b, c = (read(w) for read in reads)
+        power = np.where(scaled(w), np.where(exponent(c) > 127, 64, -64), 0)
+        # In float64 a factor and the addend are scaled exactly.
+        a, c = (np.ldexp(np.asarray(x, np.float64), power) for x in (a, c))
+        write(w, fma(a, b, c))
 
     return run
 

@@ -28,13 +28,15 @@ Address = Callable[[Waves, int], tuple[np.ndarray, np.ndarray]]
 def scalar_load(i: Instruction) -> Callable[[Waves], None]:
     """s_load_dword*: consecutive words into consecutive scalar registers."""
     base, target = i.operands["sbase"].index, i.operands["sdata"]
-    if i.fields["soffset_en"]:
-        raise Fault(f"{i.name} with an offset in a register")
-    offset = U64(signed(i.fields["offset"], 21) & 0xFFFF_FFFF_FFFF_FFFF)
+    constant = signed(i.fields["offset"], 21) if i.fields["imm"] else 0
+    offset = U64(constant & 0xFFFF_FFFF_FFFF_FFFF)
+    more = words(i.operands["soffset"]) if "soffset" in i.operands else None
     count = target.bits // 32
 
     def run(w: Waves) -> None:
         address = join(w.scalars[base, w.chosen], w.scalars[base + 1, w.chosen]) + offset
+        if more is not None:
+            address = address + more(w)[:, 0].astype(U64)
         values = w.memory.load(address & ~U64(3), 4, count, w.identity[w.chosen])
         for k in range(count):
             w.scalar(target.index + k, values[k])
@@ -86,6 +88,28 @@ def _store(i: Instruction, addresses: Address, size: int, count: int, shift: int
             held = [w.vectors[data + k, w.chosen][waves, lane] >> U32(shift) for k in range(count)]
             where = address[waves, lane]
             w.memory.store(where, np.stack(held), size, w.identity[w.chosen][waves])
+
+    return run
+
+
+def compare_and_swap(i: Instruction) -> Callable[[Waves], None]:
+    """global_atomic_cmpswap: lane after lane, so that every lane sees what the last one left.
+
+    Of the two words of data the first replaces what is there, if that equals the second.
+    """
+    addresses, data = _global_address(i), i.operands["data"].index
+    target = i.operands["vdst"].index if i.fields["sc0"] else None
+
+    def run(w: Waves) -> None:
+        address, lanes = addresses(w, 4)
+        waves, lane = np.nonzero(lanes)
+        new, expected = (w.vectors[data + k, w.chosen][waves, lane] for k in (0, 1))
+        group = w.identity[w.chosen][waves]
+        found = w.memory.exchange(address[waves, lane], new, expected, group)
+        if target is not None:
+            old = np.zeros(lanes.shape, U32)
+            old[waves, lane] = found
+            w.vector(target, old)
 
     return run
 

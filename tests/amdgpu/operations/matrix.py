@@ -58,7 +58,7 @@ def shape_of(i: Instruction) -> Shape:
     return Shape(int(found[3]), int(found[4]), (a, b), found[2] == "i32", scaled, wide)
 
 
-def matrix(i: Instruction) -> Callable[[Waves], None]:
+def matrix_product(i: Instruction) -> Callable[[Waves], None]:
     """D = A B + C for every wave, whatever EXEC says."""
     shape = shape_of(i)
     a, b = (_Elements(o, kind, shape) for o, kind in zip(i.sources[:2], shape.kinds, strict=True))

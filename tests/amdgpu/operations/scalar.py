@@ -86,7 +86,7 @@ CHOOSING: dict[str, Callable[..., Any]] = {
     for name, function in (("max", np.maximum), ("min", np.minimum))
     for kind in ("i32", "u32")
 }
-"""SCC: whether the first source was taken."""
+"""SCC: whether the first source was taken; of two equal ones by a maximum only."""
 
 
 def _sum(name: str) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
@@ -167,13 +167,14 @@ def _adding(function: Any, reads: Any, write: Any) -> Run:
 
 def _with_flag(i: Instruction, reads: Any, write: Any) -> Run | None:
     function = NONZERO.get(i.name) or CHOOSING.get(i.name)
+    taken = np.greater_equal if i.name.startswith("s_max") else np.less
     if function is None:
         return None
 
     def run(w: Waves) -> None:
         values = [read(w) for read in reads]
         value = function(*values)
-        flag = value == values[0] if i.name in CHOOSING else value != 0
+        flag = taken(*values) if i.name in CHOOSING else value != 0
         write(w, value)
         w.scc[w.chosen] = np.asarray(flag).reshape(-1)
 

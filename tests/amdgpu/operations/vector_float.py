@@ -11,22 +11,26 @@ from typing import Any
 import numpy as np
 
 F32, F64, U32 = np.float32, np.float64, np.uint32
+_LEAST_NORMAL = 2.0**-126
 _HALFWAY, _BELOW = np.uint64(0x1000_0000), np.uint64(0x1FFF_FFFF)
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once.
 
-    The product is exact in float64; where the sum isn't, and lies halfway between two float32,
-    what was lost decides.
+    The product is exact in float64. Where the sum isn't, and may lie halfway between two float32,
+    an odd last bit stands for what was lost, so that the second rounding goes the right way.
     """
     product, addend = np.multiply(a, b, dtype=F64), np.asarray(c, F64)
     total = product + addend
+    # Of a denormal result more bits are dropped: any sum may lie halfway.
     halfway = (total.view(np.uint64) & _BELOW) == _HALFWAY
+    halfway |= np.abs(total) < _LEAST_NORMAL
     if halfway.any():
         back = total - product
         lost = (product - (total - back)) + (addend - back)
-        inexact = halfway & (lost != 0) & np.isfinite(total)
+        even = total.view(np.uint64) & np.uint64(1) == 0
+        inexact = halfway & even & (lost != 0) & np.isfinite(total)
         away = np.where(lost > 0, np.inf, -np.inf)
         total = np.where(inexact, np.nextafter(total, away), total)
     return total.astype(F32)
@@ -41,9 +45,20 @@ def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(x.astype(F64)).astype(F32)
 
 
+def _signals(x: Any) -> Any:
+    """Whether it is a signalling NaN."""
+    return np.isnan(x) & (np.ascontiguousarray(x).view(U32) >> U32(22) & U32(1) == 0)
+
+
 def _maximum(a: Any, b: Any) -> Any:
-    """IEEE's maximumNumber: of a number and a NaN the number; +0 is more than -0."""
+    """Of a number and a quiet NaN the number; a signalling NaN wins; +0 is more than -0.
+
+    So IEEE 754-2008's maxNum says, which MODE's bit IEEE asks for.
+    """
     larger = np.fmax(a, b)
+    signalling = _signals(a) | _signals(b)
+    if signalling.any():
+        larger = np.where(signalling, F32(np.nan), larger)
     zeros = (a == 0) & (b == 0)
     return np.where(zeros, np.where(np.signbit(a) & np.signbit(b), F32(-0.0), F32(0)), larger)
 
@@ -99,13 +114,13 @@ def _divide_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
     q, d, n = np.broadcast_arrays(quotient, denominator, numerator)
     sign = np.where(np.signbit(d) ^ np.signbit(n), F32(-1), F32(1))
     undefined = ((d == 0) & (n == 0)) | (np.isinf(d) & np.isinf(n))
-    too_small, too_large = exponent(n) - exponent(d) < -150, exponent(d) == 255
+    too_small, too_large = exponent(n) - exponent(d) < -150, exponent(q) == 255
     conditions = [
         *(np.isnan(n), np.isnan(d), undefined),
         *((d == 0) | np.isinf(n), np.isinf(d) | (n == 0), too_small, too_large),
     ]
     infinity, zero = sign * F32(np.inf), sign * F32(0)
-    results = [n, d, np.full_like(q, np.nan), infinity, zero, zero, zero]
+    results = [n, d, np.full_like(q, np.nan), infinity, zero, zero, infinity]
     return np.select(conditions, results, np.copysign(q, sign)).astype(F32)
 
 

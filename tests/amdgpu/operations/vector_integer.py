@@ -40,7 +40,9 @@ def _extract(value: Any, first: Any, width: Any) -> Any:
 
 
 def _extract_signed(value: Any, first: Any, width: Any) -> Any:
-    bits = _extract(np.asarray(value).view(U32), first, width).astype(I64)
+    """As above, with copies of the sign where the field reaches beyond the source."""
+    mask = (I64(1) << amount(width).astype(I64)) - 1
+    bits = (np.asarray(value).view(np.int32).astype(I64) >> amount(first).astype(I64)) & mask
     sign = np.where(amount(width) > 0, I64(1) << np.maximum(amount(width).astype(I64) - 1, 0), 0)
     return ((bits ^ sign) - sign).astype(np.int32)
 
@@ -96,6 +98,7 @@ INTEGER: dict[str, Callable[..., Any]] = {
     "v_mov_b64": lambda a: a,
     "v_not_b32": lambda a: ~a,
     "v_bfrev_b32": _reverse,
+    "v_bcnt_u32_b32": lambda a, b: np.bitwise_count(a).astype(U32) + b,
     "v_and_b32": np.bitwise_and,
     "v_or_b32": np.bitwise_or,
     "v_xor_b32": np.bitwise_xor,
@@ -142,6 +145,7 @@ INTEGER: dict[str, Callable[..., Any]] = {
     "v_lshl_or_b32": lambda a, b, c: _shifted_left(a, b) | c,
     "v_add_lshl_u32": lambda a, b, c: _shifted_left(a + b, c),
     "v_lshl_add_u64": lambda a, b, c: (a << _wide(amount(b, 7))) + c,
+    "v_mad_legacy_u16": lambda a, b, c: a * b + c,
     "v_mad_u32_u24": lambda a, b, c: _low24(a) * _low24(b) + c,
     "v_mad_i32_i24": lambda a, b, c: _signed24(a) * _signed24(b) + c,
     "v_bfe_u32": _extract,
