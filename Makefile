@@ -10,7 +10,7 @@ LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
 .PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
-	rocm-tests rocm-kernels-short rocm-rounds-short clients lint lock clean
+	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short clients lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -59,6 +59,13 @@ rocm-tests: .venv-rocm/installed
 
 rocm-kernels-short: .venv-rocm/installed
 	$(ROCM)/python -m pallas_kernels.aot --short
+
+# What the compiler made, executed on this CPU by the emulator of tests/amdgpu.
+rocm-emulate: .venv-rocm/installed
+	PYTHONPATH=tests $(ROCM)/python -m amdgpu $(EMULATE)
+
+rocm-emulate-short: .venv-rocm/installed
+	PYTHONPATH=tests $(ROCM)/python -m amdgpu --short
 
 rocm-rounds-short: .venv-rocm/installed
 	$(ROCM)/python -m serve.plan --scheme mxfp4 --batch 16

@@ -96,7 +96,8 @@ def _step(i: Instruction, state: _Pending) -> list[Register]:
     elif i.name.startswith("s_load"):
         state.scalar.update(dict.fromkeys(loaded, _SCALAR_LOAD))
     elif i.name.startswith("ds_"):
-        _begin(state.scalar, loaded | {_LDS})
+        moves_lanes = i.name in ("ds_bpermute_b32", "ds_swizzle_b32")
+        _begin(state.scalar, loaded if moves_lanes else loaded | {_LDS})
     return early
 
 

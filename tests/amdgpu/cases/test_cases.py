@@ -64,19 +64,6 @@ def test_it_launches_the_kernels_of_the_real_case_with_their_tiles(
     assert max(programs) > 1 or case.case.operation == "route"
 
 
-def chosen() -> list[EmulatedCase]:
-    """The last of every operation and tolerance: the emulator's run goes over all."""
-    return list({(case.case.operation, case.tolerance): case for case in SMALL}.values())
-
-
-@pytest.mark.parametrize("case", chosen(), ids=lambda case: case.name)
-def test_the_interpreted_kernel_meets_the_reference(case: EmulatedCase) -> None:
-    arguments = case.arguments("gfx942")
-    found = case.interpreted("gfx942", arguments)
-    error = case.compare(found, case.expected("gfx942", arguments))
-    assert error <= case.tolerance.reference, error
-
-
 def rolled(arguments: Any) -> Any:
     """Every scale in the place of its neighbour."""
 

@@ -1,0 +1,128 @@
+"""One case on one GPU: compiled, executed by the emulator, and compared with two computations."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from amdgpu.cases import EmulatedCase, emulated_cases
+from amdgpu.code_object import Kernel, read_kernels
+from amdgpu.compiled import CompiledProgram, Source, compile_source
+from amdgpu.launch import LaunchCounts
+from amdgpu.memory import Fault
+from amdgpu.program import run_program
+from amdgpu.waits import missing_waits
+
+POISON = (0x7FC1_2345, 0xA5A5_5A5B)
+"""What registers and local memory hold at the start: a NaN, and a small number or wild address."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """launches: kernels in order with what they counted; there: all names in their code.
+
+    reference, interpreted: the error against each; problems: empty where all is well.
+    """
+
+    case: str
+    arch: str
+    problems: tuple[str, ...]
+    launches: tuple[tuple[str, LaunchCounts], ...] = ()
+    there: frozenset[str] = frozenset()
+    reference: float = float("nan")
+    interpreted: float = float("nan")
+    allowed: tuple[float, float] = (0.0, 0.0)
+    library_share: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def workgroups(self) -> int:
+        """Of all launches."""
+        return sum(counts.workgroups for _, counts in self.launches)
+
+    @property
+    def instructions(self) -> Counter[str]:
+        """Wave instructions of all launches, by name."""
+        return sum((counts.instructions for _, counts in self.launches), Counter())
+
+
+def check_named(job: tuple[str, str, int]) -> Checked:
+    """The case of this name on this GPU, with so many kinds of poison."""
+    name, arch, poisons = job
+    return check(_by_name()[name], arch, POISON[:poisons])
+
+
+@cache
+def _by_name() -> dict[str, EmulatedCase]:
+    return {case.name: case for case in emulated_cases()}
+
+
+def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> Checked:
+    """Runs it with every poison; results must be the same bits, as no poison may reach them."""
+    begin = time.monotonic()
+    arguments = case.arguments(arch)
+    program = compile_source(source_of(case, arch, arguments))
+    kernels = kernels_of(program)
+    problems = [problem for kernel in kernels for problem in wait_problems(kernel)]
+    given = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
+    try:
+        runs = [
+            run_program(program, given, poison=poison, partly_written=case.partly_written)
+            for poison in poisons
+        ]
+    except Fault as fault:
+        return Checked(case.name, arch, (*problems, str(fault)))
+    results = runs[0].results
+    for other in runs[1:]:
+        if any(a.tobytes() != b.tobytes() for a, b in zip(results, other.results, strict=True)):
+            problems.append("what registers held at the start reaches a result")
+    reference = case.compare(results, case.expected(arch, arguments))
+    interpreted = case.compare(results, case.interpreted(arch, arguments))
+    allowed = case.tolerance.reference, case.tolerance.interpreted
+    for error, most, what in zip(
+        (reference, interpreted), allowed, ("reference.py", "the interpreted kernel"), strict=True
+    ):
+        if not error <= most:
+            problems.append(f"{error:.2g} from {what}, where {most:g} is allowed")
+    return Checked(
+        case.name,
+        arch,
+        tuple(problems),
+        tuple(runs[0].launches),
+        frozenset(i.name for kernel in kernels for i in kernel.code.values()),
+        reference,
+        interpreted,
+        allowed,
+        runs[0].library_share,
+        time.monotonic() - begin,
+    )
+
+
+def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Source:
+    """The case as a function of its leaves."""
+    leaves, tree = jax.tree.flatten(arguments)
+    counts = [len(jax.tree.leaves(argument)) for argument in arguments]
+    owner = [place for place, count in enumerate(counts) for _ in range(count)]
+    donated = tuple(leaf for leaf, place in enumerate(owner) if place in case.donate)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    run = case.case.run
+    return Source(arch, lambda *given: run(*jax.tree.unflatten(tree, given)), shapes, donated)
+
+
+def kernels_of(program: CompiledProgram) -> list[Kernel]:
+    """Those that it launches, each once."""
+    read = {code: read_kernels(code) for code in program.objects}
+    names = dict.fromkeys((launch.kernel, launch.code) for launch in program.launches)
+    return [read[code][name] for name, code in names]
+
+
+def wait_problems(kernel: Kernel) -> list[str]:
+    """Registers that are used before their load has landed."""
+    return [
+        f"{kernel.name}: {m.name} at {m.pc:#x} uses {m.register[0]}{m.register[1]}, still loading"
+        for m in missing_waits(kernel.code, kernel.entry)
+    ]
