@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,8 +15,10 @@ from amdgpu.code_object import Kernel, read_kernels
 from amdgpu.compiled import CompiledProgram, Source, compile_source
 from amdgpu.launch import LaunchCounts
 from amdgpu.memory import Fault
+from amdgpu.operations import translate
 from amdgpu.program import run_program
 from amdgpu.waits import missing_waits
+from pallas_kernels.all_cases import all_cases
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
 """What registers and local memory hold at the start: a NaN, and a small number or wild address."""
@@ -67,7 +70,7 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
     arguments = case.arguments(arch)
     program = compile_source(source_of(case, arch, arguments))
     kernels = kernels_of(program)
-    problems = [problem for kernel in kernels for problem in wait_problems(kernel)]
+    problems = [problem for kernel in kernels for problem in code_problems(kernel)]
     given = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
     try:
         runs = [
@@ -76,6 +79,7 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
         ]
     except Fault as fault:
         return Checked(case.name, arch, (*problems, str(fault)))
+    problems += beyond_problems(runs[0].launches)
     results = runs[0].results
     for other in runs[1:]:
         if any(a.tobytes() != b.tobytes() for a, b in zip(results, other.results, strict=True)):
@@ -120,9 +124,29 @@ def kernels_of(program: CompiledProgram) -> list[Kernel]:
     return [read[code][name] for name, code in names]
 
 
-def wait_problems(kernel: Kernel) -> list[str]:
-    """Registers that are used before their load has landed."""
-    return [
+def code_problems(kernel: Kernel) -> list[str]:
+    """Of its code, executed or not: early uses of registers, instructions without a meaning."""
+    found = [
         f"{kernel.name}: {m.name} at {m.pc:#x} uses {m.register[0]}{m.register[1]}, still loading"
         for m in missing_waits(kernel.code, kernel.entry)
     ]
+    for i in kernel.code.values():
+        try:
+            translate(i)
+        except Fault as fault:
+            found.append(f"{kernel.name}: {fault}")
+    return found
+
+
+def beyond_problems(launches: Sequence[tuple[str, LaunchCounts]]) -> list[str]:
+    """Kernels of ours that load behind their arrays; XLA's own do that and don't use it."""
+    return [
+        f"{name}: {counts.loads_beyond} loads behind their buffer"
+        for name, counts in launches
+        if counts.loads_beyond and name.partition("__")[0] in _our_kernels()
+    ]
+
+
+@cache
+def _our_kernels() -> frozenset[str]:
+    return frozenset(name for case in all_cases() for name in case.kernels)

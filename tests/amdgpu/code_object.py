@@ -12,6 +12,8 @@ from amdgpu.decode import Instruction, decode
 from pallas_kernels.aot.code_object import read_metadata
 
 _DYNAMIC_SYMBOLS = 11
+_ARGUMENTS_ONLY = 8
+"""Of the user registers' contents only the address of the arguments, in the first two."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ def _kernel(entry: Any, arch: str, image: bytes, symbols: dict[str, tuple[int, i
     lds, scratch = struct.unpack_from("<II", image, descriptor)
     (offset,) = struct.unpack_from("<q", image, descriptor + 16)
     resources1, resources2 = struct.unpack_from("<II", image, descriptor + 48)
+    (properties,) = struct.unpack_from("<H", image, descriptor + 56)
+    if properties != _ARGUMENTS_ONLY:
+        raise ValueError(
+            f"{name} wants other registers set than for its arguments: {properties:#x}"
+        )
     start, (_, size) = descriptor + offset, symbols[name]
     return Kernel(
         name=name,

@@ -179,6 +179,8 @@ def _implied(raw: Any, name: str) -> dict[str, Operand]:
 def _operand(raw: Any, key: str, code: int, numbers: dict[str, int]) -> Operand:
     form, bits = _form(raw, key) or ("B32", 32)
     changed = _modifiers(type(raw).__name__, _ALIASES.get(key, key), numbers)
+    if bits == 16 and key != "vdst" and "selected" in changed:
+        changed |= _half(changed["selected"], form, changed["signed"])
     if code >= _FIRST_VECTOR:
         first = ACCUMULATORS * _accumulates(raw, key)
         return Operand(Kind.VECTOR, code - _FIRST_VECTOR + first, bits, form, **changed)
@@ -221,6 +223,12 @@ def _modifiers(encoding: str, key: str, numbers: dict[str, int]) -> dict[str, An
         return {}
     bits = {"negate": "neg", "absolute": "abs", "high": "opsel"}
     return {what: bool(numbers.get(bit, 0) >> place & 1) for what, bit in bits.items()}
+
+
+def _half(selected: tuple[int, int], form: str, extends: bool) -> dict[str, Any]:
+    """Of what SDWA selects for an operation on 16 bits, those that it sees."""
+    first, bits = selected
+    return {"selected": (first, min(bits, 16)), "signed": form == "I16" if bits > 8 else extends}
 
 
 def _constant(code: int, bits: int, form: str, numbers: dict[str, int]) -> int:

@@ -25,11 +25,15 @@ _LDS_BITS = re.compile(r"ds_\w+_[biu](8|16)\b")
 
 @dataclass(frozen=True)
 class LaunchCounts:
-    """workgroups and waves that ran, and wave instructions by name."""
+    """workgroups and waves that ran, and wave instructions by name.
+
+    loads_beyond: loads of lanes that ended behind their buffer, in the block it was allocated in.
+    """
 
     workgroups: int
     waves: int
     instructions: Counter[str]
+    loads_beyond: int = 0
 
 
 def launch(
@@ -60,12 +64,14 @@ def launch(
     machine, batch = Machine(kernel), max(1, MOST_WAVES // waves)
     lds_bytes = kernel.lds_bytes + dynamic_lds
     memory.begin_launch(len(there))
+    before = memory.loads_beyond
     for first in range(0, len(wanted), batch):
         part = wanted[first : first + batch]
         ready = _waves(kernel, memory, part, grid, threads, lds_bytes, poison)
         _set_registers(ready, kernel, where, part, threads)
         machine.run(ready)
-    return LaunchCounts(len(wanted), waves * len(wanted), machine.counts)
+    beyond = memory.loads_beyond - before
+    return LaunchCounts(len(wanted), waves * len(wanted), machine.counts, beyond)
 
 
 def _waves(

@@ -97,7 +97,5 @@ class Machine:
         instruction = self._kernel.code.get(pc)
         if instruction is None:
             raise Fault(f"{self._kernel.name} runs on to {pc:#x}, where it has no instruction")
-        control = instruction.name in ("s_endpgm", "s_barrier")
-        run = (lambda w: None) if control else translate(instruction)
-        self._runs[pc] = instruction, run
-        return instruction, run
+        self._runs[pc] = instruction, translate(instruction)
+        return self._runs[pc]

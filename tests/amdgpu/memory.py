@@ -11,6 +11,8 @@ BASE = 0x7F00_0000_0000
 """The address of the arena's first byte: no small number is a valid address by accident."""
 _UNWRITTEN, _BEFORE = 0, 1
 _GUARD = 4096
+_BLOCK = 256
+"""Bytes in which XLA allocates: its own kernels may load, not use, what is behind an array."""
 
 
 class Fault(Exception):
@@ -18,13 +20,17 @@ class Fault(Exception):
 
 
 class GlobalMemory:
-    """Buffers in one arena of `size` bytes."""
+    """Buffers in one arena of `size` bytes.
+
+    loads_beyond: how many loads ended behind a buffer, in its last block of 256 bytes.
+    """
 
     def __init__(self, size: int):
         self.bytes = np.zeros(-(-size // 256) * 256 + _GUARD, np.uint8)
         self.writers = np.zeros(self.bytes.size, np.int32)
         self._top = _GUARD
         self._launch = self._next = _BEFORE + 1
+        self.loads_beyond = 0
         self._starts, self._ends, self._names = np.zeros(0, np.int64), np.zeros(0, np.int64), [""]
         self._names.clear()
 
@@ -76,13 +82,15 @@ class GlobalMemory:
     def load(self, address: np.ndarray, size: int, count: int, group: np.ndarray) -> np.ndarray:
         """What accesses [n] of `count` elements of `size` bytes read: uint32 [count, n].
 
-        group [n]: the workgroups that read.
+        group [n]: the workgroups that read. What lies behind a buffer in its last block is there,
+        but nobody's, and is counted.
         """
-        start = self._places(address, size * count, "load")
+        start, beyond = self._loaded_places(address, size * count)
+        self.loads_beyond += int(np.count_nonzero(beyond))
         for end in (start, start + size * count - 1):
-            unwritten = self.writers[end] == _UNWRITTEN
+            unwritten = (self.writers[end] == _UNWRITTEN) & ~beyond
             self._refuse(unwritten, start, "load of bytes that nobody wrote")
-            foreign = self._is_foreign(end, group)
+            foreign = self._is_foreign(end, group) & ~beyond
             self._refuse(foreign, start, "load of what another workgroup writes in this launch")
         return np.stack([gather(self.bytes, start + size * k, size) for k in range(count)])
 
@@ -121,11 +129,26 @@ class GlobalMemory:
         return (writer >= self._launch) & (writer != self._launch + group)
 
     def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
-        start = (address - np.uint64(BASE)).astype(np.int64)
-        buffer = np.searchsorted(self._starts, start, "right") - 1
-        outside = (buffer < 0) | (start + size > self._ends[np.maximum(buffer, 0)])
+        start, outside = self._bounds(address, size, self._ends)
         self._refuse(outside, start, f"{what} of {size} bytes outside every buffer")
         return start
+
+    def _loaded_places(self, address: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where loads begin, and which end behind their buffer."""
+        start, beyond = self._bounds(address, size, self._ends)
+        if beyond.any():
+            blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
+            outside = self._bounds(address, size, blocks)[1]
+            self._refuse(outside, start, f"load of {size} bytes outside every buffer")
+        return start, beyond
+
+    def _bounds(
+        self, address: np.ndarray, size: int, ends: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Places in the arena, and which accesses don't lie in a buffer that ends there."""
+        start = (address - np.uint64(BASE)).astype(np.int64)
+        buffer = np.searchsorted(self._starts, start, "right") - 1
+        return start, (buffer < 0) | (start + size > ends[np.maximum(buffer, 0)])
 
     def _inside(self, address: int, size: int) -> int:
         return int(self._places(np.array([address], np.uint64), size, "access")[0])

@@ -58,4 +58,10 @@ class ProgramMemory(GlobalMemory):
             raise Fault(f"a store to {name}, which it must only read")
 
     def _place(self, where: Slice, name: str) -> tuple[int, int, str]:
-        return self._inside(self.address(where), where.size), where.size, name
+        """A slice in whole words: XLA swaps the word of an element of 1 or 2 bytes, whatever else
+        is in it."""
+        start = self._inside(self.address(where), where.size)
+        end = -(-(start + where.size) // 4) * 4
+        padding = self.writers[start + where.size : end]
+        np.maximum(padding, 1, out=padding)
+        return start, end - start, name

@@ -47,11 +47,18 @@ def test_elements_of_every_size_are_read_and_written_where_they_lie(
 
 def test_an_access_that_begins_or_ends_outside_a_buffer_is_a_fault(memory: GlobalMemory) -> None:
     start = memory.place(np.zeros(6, np.uint8), "six bytes")
-    for address in (start - 1, start + 3, start + 6, 0, 2**63):
+    for address in (start - 1, start + 253, 0, 2**63):
         with pytest.raises(Fault, match="outside every buffer"):
             memory.load(addresses(address), 4, 1, groups(0))
+    for address in (start - 1, start + 3, start + 6, 0, 2**63):
         with pytest.raises(Fault, match="outside every buffer"):
             memory.store(addresses(address), ONE[None], 4, groups(0))
+
+
+def test_loads_behind_a_buffer_in_its_block_are_counted(memory: GlobalMemory) -> None:
+    start = memory.place(np.zeros(6, np.uint8), "six bytes")
+    memory.load(addresses(start, start + 3, start + 252), 4, 1, groups(0, 0, 0))
+    assert memory.loads_beyond == 2
 
 
 def test_bytes_that_nobody_wrote_cannot_be_loaded(memory: GlobalMemory) -> None:

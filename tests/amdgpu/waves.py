@@ -163,7 +163,9 @@ def _selected(read: Read, operand: Operand) -> Read:
         mask = np.uint32((1 << bits) - 1)
         return lambda w: read(w) >> np.uint32(first) & mask
     left, right = np.uint32(32 - bits - first), np.int32(32 - bits)
-    return lambda w: ((read(w) << left).view(np.int32) >> right).view(np.uint32)
+    unsigned = operand.bits == 16 and operand.type != "I16"
+    seen = np.uint32(0xFFFF if unsigned else 0xFFFF_FFFF)
+    return lambda w: ((read(w) << left).view(np.int32) >> right).view(np.uint32) & seen
 
 
 def _signs(read: Read, operand: Operand) -> Read:

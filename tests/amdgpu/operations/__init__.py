@@ -20,9 +20,10 @@ Run = Callable[[Waves], Any]
 """Changes the chosen waves. What it returns, unless None, is where they go on."""
 NO_EFFECT = {
     *("s_nop", "s_waitcnt", "s_setprio", "s_sleep", "s_icache_inv", "s_dcache_inv"),
-    *("buffer_inv", "buffer_wbl2"),
+    *("buffer_inv", "buffer_wbl2", "s_barrier", "s_endpgm"),
 }
-"""Timing and caches, of which the emulator has none; `waits` proves that the waits are enough."""
+"""Timing and caches, of which the emulator has none, and what the machine itself does. That the
+waits are enough `waits` proves."""
 SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_cndmask_b32": carries.select,
     "v_mad_u64_u32": carries.multiply_add_64,

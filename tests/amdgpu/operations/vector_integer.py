@@ -67,6 +67,12 @@ def _reverse(value: Any) -> Any:
     return value >> U32(16) | value << U32(16)
 
 
+def _leading_zeros(value: Any) -> Any:
+    """Zeros above the highest bit; -1 of zero."""
+    highest = np.frexp(value.astype(np.float64))[1]
+    return np.where(value == 0, -1, 32 - highest).astype(np.int32)
+
+
 def _truth_table(table: int) -> Callable[[Any, Any, Any], Any]:
     """v_bitop3: bit k of the table is the result where the sources' bits say k."""
 
@@ -98,6 +104,7 @@ INTEGER: dict[str, Callable[..., Any]] = {
     "v_mov_b64": lambda a: a,
     "v_not_b32": lambda a: ~a,
     "v_bfrev_b32": _reverse,
+    "v_ffbh_u32": _leading_zeros,
     "v_bcnt_u32_b32": lambda a, b: np.bitwise_count(a).astype(U32) + b,
     "v_and_b32": np.bitwise_and,
     "v_or_b32": np.bitwise_or,

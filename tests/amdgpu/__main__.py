@@ -1,0 +1,65 @@
+"""python -m amdgpu: every operation, executed as MI355X's and MI325X's machine code on this CPU.
+
+Needs the extra `rocm-check`, gcc and binutils; no GPU and no ROCm. Exit status 1 where a kernel
+does what it must not, or computes something else.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from pallas_kernels.case import ARCHS
+
+FILE_WIDTH = 160
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    flags = _parse(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
+    from amdgpu.jobs import jobs_for, run
+    from amdgpu.report import case_table, opcode_table, summary, write_record
+    from amdgpu.witness.table import witness_of
+    from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
+
+    jobs = jobs_for(flags.arch or ARCHS, flags.only, flags.short)
+    if not jobs:
+        print("no case is called like that", file=sys.stderr)
+        return 2
+    if not rocm_is_installed():
+        print(NOT_INSTALLED, file=sys.stderr)
+        return 2
+    begin = time.monotonic()
+    results = run(jobs, flags.jobs)
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console.print(case_table(results))
+    console.print(opcode_table(results, witness_of))
+    console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
+    if flags.json:
+        write_record(flags.json, results)
+    return 1 if any(result.problems for result in results) else 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m amdgpu", description=__doc__)
+    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
+    parser.add_argument(
+        "--short", action="store_true", help="small shapes with one poison, one round on gfx950"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

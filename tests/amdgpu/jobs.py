@@ -1,0 +1,70 @@
+"""Which programs are executed, and their execution in processes that may crash or hang."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.progress import Progress
+
+from amdgpu.cases import emulated_cases
+from amdgpu.check import POISON, Checked, check_named
+from amdgpu.check_round import check_round, round_name
+from amdgpu.small_pair import FORMATS
+from pallas_kernels.aot.workers import Failure, run_each
+
+LIMIT_S = 1800.0
+ROUNDS = 3
+SHORT_ROUND = ("bf16", "gfx950")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What runs on a GPU: `check` with a name, the GPU, and how often, in poisons or rounds."""
+
+    check: Callable[[tuple[str, str, int]], Checked]
+    name: str
+    arch: str
+    times: int
+
+
+def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
+    """The long ones first, so that no process ends up alone with one of them."""
+    rounds = [
+        Job(check_round, format, arch, ROUNDS)
+        for format in FORMATS
+        for arch in archs
+        if only in round_name(format, ROUNDS) and not (short and (format, arch) != SHORT_ROUND)
+    ]
+    cases = [case for case in emulated_cases() if only in case.name and not (short and case.long)]
+    return [
+        *rounds,
+        *(
+            Job(check_named, case.name, arch, 1 if case.long or short else len(POISON))
+            for case in sorted(cases, key=lambda case: not case.long)
+            for arch in archs
+            if arch in case.case.matrix
+        ),
+    ]
+
+
+def run(jobs: Sequence[Job], processes: int) -> list[Checked]:
+    """Checks every job; one that crashes or hangs is a failed one."""
+    return [
+        Checked(job.name, job.arch, (f"{result.reason} {result.said}".strip(),))
+        if isinstance(result, Failure)
+        else result
+        for job, result in zip(jobs, _shown(_check, jobs, processes), strict=True)
+    ]
+
+
+def _check(job: Job) -> Checked:
+    return job.check((job.name, job.arch, job.times))
+
+
+def _shown(function: Callable[[Any], Any], jobs: Sequence[Job], processes: int) -> Iterator[Any]:
+    """Results in order, with a line of progress where somebody looks."""
+    with Progress(transient=True) as progress:
+        task = progress.add_task("executing", total=len(jobs))
+        for result in run_each(function, jobs, processes=processes, limit_s=LIMIT_S):
+            progress.advance(task)
+            yield result
