@@ -51,7 +51,8 @@ rocm-check: .venv-rocm/installed
 	$(ROCM)/python -m serve.plan --list
 	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
 
-# The decode steps of 4 and 8 devices, and the round of Kimi-K2.5 MXFP4 on 4: three parts for `make -j`.
+# Decode steps of 4 and 8 devices with the fewest and most rows, and the round of Kimi-K2.5 MXFP4 on 4:
+# three parts for `make -j`.
 rocm-check-short: rocm-tests rocm-kernels-short rocm-rounds-short
 
 rocm-tests: .venv-rocm/installed

@@ -6,6 +6,7 @@ what it must be.
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,13 @@ from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS, Case
 
 FILE_WIDTH = 200
+SHORT = (
+    "of the decode steps that differ only in their rows: the fewest and the most at TP 8, "
+    "the most at TP 4"
+)
+"""What the short form compiles."""
+ROWS = re.compile(r"\b(?:rows|tokens)(\d+)")
+"""How many rows, in the name of a case."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.aot", description=__doc__)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
-    parser.add_argument("--short", action="store_true", help="decode steps at TP 4 and 8")
+    parser.add_argument("--short", action="store_true", help=SHORT)
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
     )
@@ -65,12 +73,29 @@ def chosen(
     """Names and architectures to compile for."""
     return [
         (case.name, arch)
-        for case in cases
+        for case in (cover(cases) if short else cases)
         for arch in archs
-        if arch in case.matrix
-        and only in case.name
-        and (not short or (case.decode and not case.shape.endswith("@tp1")))
+        if arch in case.matrix and only in case.name
     ]
+
+
+def cover(cases: Sequence[Case]) -> list[Case]:
+    """The short form: see SHORT. Every operation, weight and format of a decode step is in it."""
+    alike: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.decode and not case.shape.endswith("@tp1"):
+            alike.setdefault(ROWS.sub("", case.name), []).append(case)
+    found: list[Case] = []
+    for group in alike.values():
+        fewest, most = min(group, key=_rows), max(group, key=_rows)
+        both = fewest is not most and most.shape.endswith("@tp8")
+        found += [fewest, most] if both else [most]
+    return found
+
+
+def _rows(case: Case) -> int:
+    said = ROWS.search(case.name)
+    return int(said[1]) if said else 0
 
 
 def run(jobs: Sequence[tuple[str, str]], processes: int, limit_s: float) -> list[Checked]:

@@ -1,6 +1,7 @@
 """The compile check against kernels that are wrong on purpose."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from jax import Array
 from small_kernels import matmul, small_case
 
+from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot import __main__ as command
 from pallas_kernels.aot.check import Checked, check
 from pallas_kernels.aot.code_object import GpuKernel
@@ -24,7 +26,7 @@ from pallas_kernels.aot.expectations import (
     temporary_problems,
 )
 from pallas_kernels.aot.workers import Failure
-from pallas_kernels.case import ARCHS
+from pallas_kernels.case import ARCHS, Case
 
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})
 
@@ -120,6 +122,20 @@ def test_only_what_was_asked_for_is_compiled():
     assert short == [(both.name, "gfx950"), (both.name, "gfx942"), (scaled.name, "gfx950")]
     assert len(command.chosen(cases, ARCHS, "", False)) == 7
     assert command.chosen(cases, ["gfx942"], "prefill", False) == [(prefill.name, "gfx942")]
+
+
+def test_the_short_form_has_every_operation_weight_and_format_of_a_decode_step_with_most_rows():
+    def group(case: Case) -> tuple[str, str]:
+        return re.sub(r"(rows|tokens)\d+", "", case.name), case.shape
+
+    steps = [case for case in all_cases() if case.decode and not case.shape.endswith("@tp1")]
+    short = {name for name, _ in command.chosen(all_cases(), ARCHS, "", True)}
+    covered = [case for case in steps if case.name in short]
+    assert {case.name for case in covered} == short
+    assert set(map(group, covered)) == set(map(group, steps))
+    for tp, expected in (("tp4", ["rows64"]), ("tp8", ["rows1", "rows64"])):
+        start = f"fp8_matmul kimi.o_proj@{tp} ptpc "
+        assert [n.removeprefix(start) for n in sorted(short) if n.startswith(start)] == expected
 
 
 def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
