@@ -17,8 +17,9 @@ serve: .venv/installed
 
 # Compiling takes most of the time, so it is quick, and as for users where two programs must have equal
 # bits, or where running takes longer: the tests marked `optimised`. One that hangs fails, and says where.
+# Three processes on two cores: tests wait for servers and disks a third of their time.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 -m "not optimised"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --timeout 600 -m "not optimised"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 -m optimised --optimise
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
@@ -36,6 +37,7 @@ prove-sharding: .venv/installed-test
 # The engine's tests on the GPU's kernels, interpreted; `make test` runs one of them.
 prove-kernels: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
+	$(BIN)/python -m pytest tests/amdgpu/rounds --long
 
 # 10,000 requests that no client should send, at the embedded pair, and bodies made to hold others
 # up; `make test` sends 250 and 6.
@@ -43,10 +45,13 @@ prove-server: .venv/installed-fuzz
 	$(BIN)/python tests/serve/fuzz_server.py
 	$(BIN)/python tests/serve/hostile_bodies.py
 
+# What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
+ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
+
 # Every kernel and the whole round, at full size too, through XLA's ROCm compiler, for MI355X and
 # MI325X.
 rocm-check: .venv-rocm/installed
-	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
+	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
 	$(ROCM)/python -m pallas_kernels.aot
 	$(ROCM)/python -m serve.plan --list
 	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
@@ -56,7 +61,7 @@ rocm-check: .venv-rocm/installed
 rocm-check-short: rocm-tests rocm-kernels-short rocm-rounds-short
 
 rocm-tests: .venv-rocm/installed
-	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm tests/pallas_kernels/aot
+	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
 
 rocm-kernels-short: .venv-rocm/installed
 	$(ROCM)/python -m pallas_kernels.aot --short

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from amdgpu.cases import EmulatedCase, emulated_cases
-from amdgpu.code_object import Kernel, read_kernels
-from amdgpu.compiled import CompiledProgram, Source, compile_source
-from amdgpu.launch import LaunchCounts
-from amdgpu.memory import Fault
-from amdgpu.operations import translate
-from amdgpu.program import run_program
-from amdgpu.waits import missing_waits
+from amdgpu.emulator.code_object import Kernel, read_kernels
+from amdgpu.emulator.launch import LaunchCounts
+from amdgpu.emulator.memory import Fault
+from amdgpu.emulator.operations import translate
+from amdgpu.emulator.waits import missing_waits
+from amdgpu.program.compiled import CompiledProgram, Source, compile_source
+from amdgpu.program.run import run_program
 from pallas_kernels.all_cases import all_cases
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
@@ -74,7 +74,13 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
     given = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
     try:
         runs = [
-            run_program(program, given, poison=poison, partly_written=case.partly_written)
+            run_program(
+                program,
+                given,
+                poison=poison,
+                partly_written=case.partly_written,
+                allow_unwritten=case.idle_rows,
+            )
             for poison in poisons
         ]
     except Fault as fault:

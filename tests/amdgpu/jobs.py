@@ -9,7 +9,7 @@ from rich.progress import Progress
 from amdgpu.cases import emulated_cases
 from amdgpu.check import POISON, Checked, check_named
 from amdgpu.check_round import check_round, round_name
-from amdgpu.small_pair import FORMATS
+from amdgpu.rounds.small_pair import FORMATS
 from pallas_kernels.aot.workers import Failure, run_each
 
 LIMIT_S = 1800.0

@@ -83,10 +83,20 @@ def summary(results: Sequence[Checked], seconds: float) -> list[str]:
     failed = [result for result in results if result.problems]
     return [
         *(f"{r.case} on {r.arch}: {problem}" for r in failed for problem in r.problems),
+        "loads behind an array, in its block of 256 bytes, that XLA's own kernels don't use: "
+        + (", ".join(sorted(_that(results, "loads_beyond"))) or "none"),
+        "loads of rows that no expert uses, which nobody wrote: "
+        + (", ".join(sorted(_that(results, "loads_unwritten"))) or "none"),
         "never executed: " + (", ".join(sorted(there(results) - ran)) or "none"),
         f"{len(results)} programs, {len(failed)} failed; {waves} wave instructions of "
         f"{len(there(results))} opcodes in {seconds:.0f} s",
     ]
+
+
+def _that(results: Iterable[Checked], count: str) -> set[str]:
+    """Names of the kernels that did this at least once."""
+    launches = (launch for result in results for launch in result.launches)
+    return {name.partition("__")[0] for name, counts in launches if getattr(counts, count)}
 
 
 def write_record(path: Path, results: Iterable[Checked]) -> None:

@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("tinygrad")
 from amdgpu.cases import EmulatedCase, emulated_cases
 from amdgpu.check import POISON, kernels_of, source_of
-from amdgpu.code_object import Kernel
-from amdgpu.compiled import CompiledProgram, compile_source
-from amdgpu.decode import Instruction, Kind
-from amdgpu.memory import Fault
-from amdgpu.program import run_program
-from amdgpu.runtime import EmulatedLauncher
-from amdgpu.waits import missing_waits
+from amdgpu.emulator.code_object import Kernel
+from amdgpu.emulator.decode import Instruction, Kind
+from amdgpu.emulator.memory import Fault
+from amdgpu.emulator.waits import missing_waits
+from amdgpu.program.compiled import CompiledProgram, compile_source
+from amdgpu.program.run import run_program
+from amdgpu.program.runtime import EmulatedLauncher
 
 pytestmark = pytest.mark.usefixtures("rocm_compiler")
 Change = Callable[[Instruction], Instruction]
@@ -98,7 +98,7 @@ def test_exchanged_matrices_are_seen(product: Subject) -> None:
 def test_another_layout_of_results_is_seen(
     product: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amdgpu.operations import matrix
+    from amdgpu.emulator.operations import matrix
 
     places = matrix._result_places
     monkeypatch.setattr(matrix, "_result_places", lambda rows: places(rows)[::-1])

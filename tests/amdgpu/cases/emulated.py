@@ -28,6 +28,8 @@ class EmulatedCase:
     donate: arguments of `case.run` that it writes in place: pools.
     partly_written: leaves of the result of which a kernel leaves a part as it was, whatever that
     was; `compare` looks at the rest.
+    idle_rows: rows of tiles that no expert uses stay unwritten between kernels, which load and drop
+    them.
     long: whether it has a real shape, for the long form of the check alone.
     """
 
@@ -37,6 +39,7 @@ class EmulatedCase:
     donate: tuple[int, ...] = ()
     partly_written: frozenset[int] = frozenset()
     compare: Callable[[Arrays, Arrays], float] = largest_error
+    idle_rows: bool = False
     long: bool = False
 
     @classmethod

@@ -38,12 +38,14 @@ def expert_cases() -> list[EmulatedCase]:
             named(f"grouped_mlp {like}"),
             of_experts(format),
             _elsewhere,
+            idle_rows=True,
         )
         for format, like in asked
     ]
     (kimi_stack,) = (stack for stack in EXPERTS if stack.name == kimi)
     small, real = _with_shared(STACK, INT4, TOKENS), _with_shared(kimi_stack, INT4, 16)
-    return [*routed, EmulatedCase.small(small, real, of_experts(INT4), _elsewhere)]
+    shared = EmulatedCase.small(small, real, of_experts(INT4), _elsewhere, idle_rows=True)
+    return [*routed, shared]
 
 
 def _elsewhere(x: Any, stacks: Any, ids: Any, weights: Any, *own: Any) -> tuple[Any, ...]:

@@ -27,7 +27,9 @@ def _real(
 ) -> EmulatedCase:
     like = named(name)
     example = lambda seed: unlike_scales(vary(*like.example(seed)), seed)  # noqa: E731
-    return EmulatedCase(replace(like, example=example), like, tolerance, long=True)
+    experts = like.operation == "grouped_mlp"
+    made = replace(like, example=example)
+    return EmulatedCase(made, like, tolerance, idle_rows=experts, long=True)
 
 
 def _with_contexts(q: Any, q_rope: Any, paged: Any) -> tuple[Any, ...]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.decode import Instruction, Kind
-from amdgpu.waves import LANES, Waves
+from amdgpu.emulator.decode import Instruction, Kind
+from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.single import canonical, copied, distance, held, run, said_of_lanes
 
 U64 = np.uint64

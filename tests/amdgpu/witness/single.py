@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.decode import EXEC, VCC, Instruction, Kind, Operand
-from amdgpu.local_memory import LocalMemory
-from amdgpu.memory import GlobalMemory
-from amdgpu.operations import translate
-from amdgpu.waves import LANES, Waves
+from amdgpu.emulator.decode import EXEC, VCC, Instruction, Kind, Operand
+from amdgpu.emulator.local_memory import LocalMemory
+from amdgpu.emulator.memory import GlobalMemory
+from amdgpu.emulator.operations import translate
+from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.pseudocode import evaluate
 from amdgpu.witness.samples import samples
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.waves import LANES, Waves
+from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.instructions import encode, s, v
 from amdgpu.witness.single import canonical, make_waves, run
 

@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.decode import Instruction
-from amdgpu.memory import Fault
-from amdgpu.waves import LANES, Waves
+from amdgpu.emulator.decode import Instruction
+from amdgpu.emulator.memory import Fault
+from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.instructions import encode, s, v
 from amdgpu.witness.pseudocode import evaluate
 from amdgpu.witness.single import (

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.decode import Instruction, Kind, Operand
-from amdgpu.local_memory import LocalMemory
-from amdgpu.memory import GlobalMemory
-from amdgpu.waves import LANES, Waves
+from amdgpu.emulator.decode import Instruction, Kind, Operand
+from amdgpu.emulator.local_memory import LocalMemory
+from amdgpu.emulator.memory import GlobalMemory
+from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.groups import LOCAL_MEMORY, SCALAR_MEMORY, VECTOR_MEMORY
 from amdgpu.witness.instructions import encode, s, v
 from amdgpu.witness.pseudocode import evaluate

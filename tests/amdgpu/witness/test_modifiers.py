@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.decode import Instruction
-from amdgpu.waves import Waves
+from amdgpu.emulator.decode import Instruction
+from amdgpu.emulator.waves import Waves
 from amdgpu.witness.comparison import check
 from amdgpu.witness.instructions import encode, s
 from amdgpu.witness.pseudocode import evaluate

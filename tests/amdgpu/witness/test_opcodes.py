@@ -7,7 +7,7 @@ import pytest
 
 from amdgpu.witness.opcodes import COMPILED
 from amdgpu.witness.pseudocode import PseudocodeError, evaluate, run_text, text_of, why_unreadable
-from amdgpu.witness.readings import CORRECTIONS, Correction, corrections_of
+from amdgpu.witness.pseudocode.readings import CORRECTIONS, Correction, corrections_of
 
 pytest.importorskip("tinygrad")
 

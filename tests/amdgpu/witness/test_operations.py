@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.decode import EXEC, Instruction, Kind, Operand
-from amdgpu.waves import LANES, Waves
+from amdgpu.emulator.decode import EXEC, Instruction, Kind, Operand
+from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.comparison import check
 from amdgpu.witness.groups import BRANCHES, SCALAR, VECTOR
 from amdgpu.witness.instructions import encode, has_form, s

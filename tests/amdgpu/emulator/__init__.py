@@ -1,0 +1,1 @@
+"""The emulated GPU: instructions, registers, memory, and the waves that run."""

@@ -1,0 +1,204 @@
+"""Global memory of the emulated GPU: every access must lie in a buffer, and be no race.
+
+A byte knows who wrote it: nobody, somebody before this launch, or a workgroup of this launch.
+"""
+
+from typing import Any
+
+import numpy as np
+
+BASE = 0x7F00_0000_0000
+"""The address of the arena's first byte: no small number is a valid address by accident."""
+_UNWRITTEN, _BEFORE = 0, 1
+_GUARD = 4096
+_BLOCK = 256
+"""Bytes in which XLA allocates: its own kernels may load, not use, what is behind an array."""
+
+
+class Fault(Exception):
+    """The program did what it must not do, or what the emulator doesn't know."""
+
+
+class GlobalMemory:
+    """Buffers in one arena of `size` bytes.
+
+    poison: what bytes hold that nobody wrote. loads_beyond: how many loads ended behind a buffer,
+    in its last block of 256 bytes; loads_unwritten: how many were of bytes that nobody wrote, where
+    `allow_unwritten` lets them.
+    """
+
+    allow_unwritten = False
+
+    def __init__(self, size: int, poison: int = 0):
+        words = (-(-size // 256) * 256 + _GUARD) // 4
+        self._poison = np.uint32(poison)
+        self.bytes = np.full(words, self._poison).view(np.uint8)
+        self.writers = np.zeros(self.bytes.size, np.int32)
+        self._top = _GUARD
+        self._launch = self._next = _BEFORE + 1
+        self.loads_beyond = self.loads_unwritten = 0
+        self._starts, self._ends, self._names = np.zeros(0, np.int64), np.zeros(0, np.int64), [""]
+        self._names.clear()
+
+    def allocate(self, size: int, name: str) -> int:
+        """The address of a new buffer of `size` bytes that hold nothing yet."""
+        if self._top + size + _GUARD > self.bytes.size:
+            raise MemoryError(f"the arena of {self.bytes.size} bytes has no {size} left for {name}")
+        start = self._top
+        self._starts = np.append(self._starts, start)
+        self._ends = np.append(self._ends, start + size)
+        self._names.append(name)
+        self._top = -(-(start + size + _GUARD) // 256) * 256
+        return BASE + start
+
+    def place(self, array: np.ndarray, name: str) -> int:
+        """The address of a new buffer that holds this array."""
+        address = self.allocate(array.nbytes, name)
+        self.write(address, array)
+        return address
+
+    def write(self, address: int, array: np.ndarray) -> None:
+        """Writes it, as something that was there before the next launch."""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        start = self._inside(address, raw.size)
+        self.bytes[start : start + raw.size] = raw
+        self.writers[start : start + raw.size] = _BEFORE
+
+    def read(
+        self, address: int, shape: tuple[int, ...], dtype: Any, *, allow_unwritten: bool = False
+    ) -> np.ndarray:
+        """A copy. Raises Fault where a byte was never written."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        start = self._inside(address, size)
+        missing = np.count_nonzero(self.writers[start : start + size] == _UNWRITTEN)
+        if missing and not allow_unwritten:
+            raise Fault(f"{missing} of {size} bytes of {self._name(start)} were never written")
+        return self.bytes[start : start + size].copy().view(dtype).reshape(shape)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Copies bytes, and whether they were ever written."""
+        to, start = self._inside(target, size), self._inside(source, size)
+        self.bytes[to : to + size] = self.bytes[start : start + size]
+        self.writers[to : to + size] = np.minimum(self.writers[start : start + size], _BEFORE)
+
+    def begin_launch(self, workgroups: int) -> None:
+        """What was written until now was written before; says how many workgroups come."""
+        self._launch, self._next = self._next, self._next + workgroups
+
+    def load(self, address: np.ndarray, size: int, count: int, group: np.ndarray) -> np.ndarray:
+        """What accesses [n] of `count` elements of `size` bytes read: uint32 [count, n].
+
+        group [n]: the workgroups that read. What lies behind a buffer in its last block is there,
+        but nobody's, and is counted.
+        """
+        start, beyond = self._loaded_places(address, size * count)
+        self.loads_beyond += int(np.count_nonzero(beyond))
+        for end in (start, start + size * count - 1):
+            unwritten = (self.writers[end] == _UNWRITTEN) & ~beyond
+            if self.allow_unwritten:
+                self.loads_unwritten += int(np.count_nonzero(unwritten))
+            else:
+                self._refuse(unwritten, start, "load of bytes that nobody wrote")
+            foreign = self._is_foreign(end, group) & ~beyond
+            self._refuse(foreign, start, "load of what another workgroup writes in this launch")
+        return np.stack([gather(self.bytes, start + size * k, size) for k in range(count)])
+
+    def store(self, address: np.ndarray, values: np.ndarray, size: int, group: np.ndarray) -> None:
+        """Writes uint32 [count, n], of each the low `size` bytes."""
+        count = len(values)
+        start = self._places(address, size * count, "store")
+        for end in (start, start + size * count - 1):
+            foreign = self._is_foreign(end, group)
+            self._refuse(foreign, start, "store where another workgroup stored in this launch")
+        for k, value in enumerate(values):
+            scatter(self.bytes, start + size * k, value, size)
+            mark(self.writers, start + size * k, self._launch + group, size)
+
+    def exchange(
+        self, address: np.ndarray, new: np.ndarray, expected: np.ndarray, group: np.ndarray
+    ) -> np.ndarray:
+        """Compares and swaps uint32 one after the other; what was there [n].
+
+        Workgroups may do this to one place, so it counts as written before the launch.
+        """
+        start = self._places(address, 4, "atomic access")
+        self._refuse(self.writers[start] == _UNWRITTEN, start, "swap of bytes that nobody wrote")
+        self._refuse(self._is_foreign(start, group), start, "swap where another workgroup stored")
+        words, places, found = self.bytes.view(np.uint32), start >> 2, np.empty_like(new)
+        for k, place in enumerate(places):
+            found[k] = words[place]
+            if found[k] == expected[k]:
+                words[place] = new[k]
+        mark(self.writers, start, np.full(len(start), _BEFORE), 4)
+        return found
+
+    def _is_foreign(self, place: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """Where another workgroup of this launch wrote."""
+        writer = self.writers[place]
+        return (writer >= self._launch) & (writer != self._launch + group)
+
+    def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
+        start, outside = self._bounds(address, size, self._ends)
+        self._refuse(outside, start, f"{what} of {size} bytes outside every buffer")
+        return start
+
+    def _loaded_places(self, address: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where loads begin, and which end behind their buffer."""
+        start, beyond = self._bounds(address, size, self._ends)
+        if beyond.any():
+            blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
+            outside = self._bounds(address, size, blocks)[1]
+            self._refuse(outside, start, f"load of {size} bytes outside every buffer")
+        return start, beyond
+
+    def _bounds(
+        self, address: np.ndarray, size: int, ends: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Places in the arena, and which accesses don't lie in a buffer that ends there."""
+        start = (address - np.uint64(BASE)).astype(np.int64)
+        buffer = np.searchsorted(self._starts, start, "right") - 1
+        return start, (buffer < 0) | (start + size > ends[np.maximum(buffer, 0)])
+
+    def _inside(self, address: int, size: int) -> int:
+        return int(self._places(np.array([address], np.uint64), size, "access")[0])
+
+    def _refuse(self, wrong: np.ndarray, start: np.ndarray, what: str) -> None:
+        if wrong.any():
+            at = int(start[np.argmax(wrong)])
+            raise Fault(f"{what}, at {BASE + at:#x}, {self._name(at)}")
+
+    def _name(self, start: int) -> str:
+        buffer = int(np.searchsorted(self._starts, start, "right")) - 1
+        if buffer < 0:
+            return "before the first buffer"
+        inside = start - int(self._starts[buffer])
+        size = int(self._ends[buffer] - self._starts[buffer])
+        return f"byte {inside} of {self._names[buffer]}, which has {size}"
+
+
+def gather(memory: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
+    """Elements of 1, 2 or 4 bytes at any place, as uint32."""
+    if size == 4 and not (start & 3).any():
+        return memory.view(np.uint32)[start >> 2]
+    if size == 2 and not (start & 1).any():
+        return memory.view(np.uint16)[start >> 1].astype(np.uint32)
+    parts = [memory[start + k].astype(np.uint32) << np.uint32(8 * k) for k in range(size)]
+    return np.bitwise_or.reduce(parts)
+
+
+def scatter(memory: np.ndarray, start: np.ndarray, value: np.ndarray, size: int) -> None:
+    if size == 4 and not (start & 3).any():
+        memory.view(np.uint32)[start >> 2] = value
+    elif size == 2 and not (start & 1).any():
+        memory.view(np.uint16)[start >> 1] = value.astype(np.uint16)
+    else:
+        for k in range(size):
+            memory[start + k] = (value >> np.uint32(8 * k)).astype(np.uint8)
+
+
+def mark(writers: np.ndarray, start: np.ndarray, who: np.ndarray, size: int) -> None:
+    if size > 1 and not (start % size).any():
+        writers.reshape(-1, size)[start // size] = who[:, None]
+    else:
+        for k in range(size):
+            writers[start + k] = who

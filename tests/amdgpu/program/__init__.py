@@ -1,0 +1,1 @@
+"""Compiled programs as XLA serialises them, read and executed step by step."""
