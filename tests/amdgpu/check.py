@@ -18,6 +18,7 @@ from amdgpu.emulator.operations import translate
 from amdgpu.emulator.waits import missing_waits
 from amdgpu.program.compiled import CompiledProgram, Source, compile_source
 from amdgpu.program.run import run_program
+from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
@@ -110,6 +111,18 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
         runs[0].library_share,
         time.monotonic() - begin,
     )
+
+
+def check_code(job: tuple[str, str, int]) -> Checked:
+    """Of a case of `make rocm-check` only the code: not executed, but read whole."""
+    name, arch, _ = job
+    (case,) = (case for case in all_cases() if case.name == name)
+    with gpu.assume(arch):
+        shapes = jax.eval_shape(lambda: case.example(0))
+    kernels = kernels_of(compile_source(Source(arch, case.run, shapes)))
+    problems = tuple(problem for kernel in kernels for problem in code_problems(kernel))
+    there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
+    return Checked(f"code of {name}", arch, problems, there=there)
 
 
 def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Source:

@@ -7,9 +7,10 @@ from typing import Any
 from rich.progress import Progress
 
 from amdgpu.cases import emulated_cases
-from amdgpu.check import POISON, Checked, check_named
+from amdgpu.check import POISON, Checked, check_code, check_named
 from amdgpu.check_round import check_round, round_name
 from amdgpu.rounds.small_pair import FORMATS
+from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.workers import Failure, run_each
 
 LIMIT_S = 1800.0
@@ -28,7 +29,10 @@ class Job:
 
 
 def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
-    """The long ones first, so that no process ends up alone with one of them."""
+    """The long ones first, so that no process ends up alone with one of them.
+
+    Behind what is executed the long form has all of `make rocm-check`, of which the code is read.
+    """
     rounds = [
         Job(check_round, format, arch, ROUNDS)
         for format in FORMATS
@@ -43,6 +47,12 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
             for case in sorted(cases, key=lambda case: not case.long)
             for arch in archs
             if arch in case.case.matrix
+        ),
+        *(
+            Job(check_code, case.name, arch, 0)
+            for case in all_cases()
+            for arch in archs
+            if arch in case.matrix and only in f"code of {case.name}" and not short
         ),
     ]
 

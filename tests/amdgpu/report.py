@@ -37,7 +37,7 @@ def case_table(results: Iterable[Checked]) -> Table:
     for heading in ("workgroups", "wave instr.", "of reference", "of interpreted", "library", "s"):
         shown.add_column(heading, justify="right", no_wrap=True)
     shown.add_column("", no_wrap=True)
-    for result in results:
+    for result in (result for result in results if result.launches or result.problems):
         errors = zip((result.reference, result.interpreted), result.allowed, strict=True)
         shown.add_row(
             result.case,
@@ -88,7 +88,8 @@ def summary(results: Sequence[Checked], seconds: float) -> list[str]:
         "loads of rows that no expert uses, which nobody wrote: "
         + (", ".join(sorted(_that(results, "loads_unwritten"))) or "none"),
         "never executed: " + (", ".join(sorted(there(results) - ran)) or "none"),
-        f"{len(results)} programs, {len(failed)} failed; {waves} wave instructions of "
+        f"{len(results)} programs, {sum(bool(r.launches) for r in results)} of them executed, "
+        f"{len(failed)} failed; {waves} wave instructions of "
         f"{len(there(results))} opcodes in {seconds:.0f} s",
     ]
 
@@ -100,8 +101,9 @@ def _that(results: Iterable[Checked], count: str) -> set[str]:
 
 
 def write_record(path: Path, results: Iterable[Checked]) -> None:
-    """Every figure, and the wave instructions of each launch by class."""
-    path.write_text(json.dumps([_entry(result) for result in results], indent=1) + "\n")
+    """Every figure of what was executed, and the wave instructions of each launch by class."""
+    lines = [json.dumps(_entry(result)) for result in results if result.launches]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def _entry(result: Checked) -> dict[str, Any]:

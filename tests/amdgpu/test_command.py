@@ -1,0 +1,48 @@
+"""What `python -m amdgpu` runs, refuses and says."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tinygrad")
+from amdgpu.__main__ import main
+from amdgpu.check import Checked
+from amdgpu.emulator.launch import LaunchCounts
+from amdgpu.jobs import jobs_for
+from amdgpu.report import by_class, summary, write_record
+from pallas_kernels.case import ARCHS
+
+COUNTS = LaunchCounts(2, 8, Counter({"v_add_f32": 16, "s_mov_b32": 8, "ds_read_b32": 3}))
+RAN = Checked("a case", "gfx950", (), (("kernel", COUNTS),), frozenset({"v_add_f32", "s_nop"}))
+
+
+def test_the_short_form_has_each_small_case_on_both_gpus_and_one_round() -> None:
+    short, long = jobs_for(ARCHS, "", True), jobs_for(ARCHS, "", False)
+    assert sum(job.check.__name__ == "check_round" for job in short) == 1
+    assert sum(job.check.__name__ == "check_round" for job in long) == 4
+    named = [(job.name, job.arch) for job in short if job.check.__name__ == "check_named"]
+    assert len(set(named)) == len(named) and {arch for _, arch in named} == set(ARCHS)
+    assert {(job.name, job.arch) for job in long} > set(named)
+
+
+def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "no such operation"]) == 2
+    assert capsys.readouterr().err == "no case is called like that\n"
+
+
+def test_what_failed_and_what_never_ran_is_said() -> None:
+    failed = Checked("another", "gfx942", ("far off",))
+    said = summary([RAN, failed], 1.0)
+    assert said[0] == "another on gfx942: far off"
+    assert "never executed: s_nop" in said
+    assert said[-1].startswith("2 programs, 1 of them executed, 1 failed; 27 wave instructions")
+
+
+def test_a_launch_is_recorded_by_class(tmp_path: Path) -> None:
+    write_record(tmp_path / "record.json", [RAN, Checked("code alone", "gfx950", ())])
+    (entry,) = json.loads((tmp_path / "record.json").read_text())
+    (launch,) = entry["launches"]
+    assert launch["wave_instructions"] == by_class(COUNTS.instructions)
+    assert launch["wave_instructions"]["LDS"] == 3 and launch["waves"] == 8
