@@ -19,7 +19,7 @@ CALCULATOR = [mnemonic for mnemonic in SMALL_KERNEL if mnemonic.startswith("v_mf
 _FORMULA = ["ds_swizzle_b32", "v_accvgpr_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32"]
 """test_lanes has the ISA's formula."""
 _NONE = {
-    "s_barrier": "what waves do together; the long kernels would end with other numbers",
+    "s_barrier": "what waves do together; without it they conflict, which test_twins sees",
     "s_endpgm": "it ends a wave; a kernel that goes on runs out of its code, which is an error",
     "s_setprio": "it changes timing only",
     "s_waitcnt": "no register changes; that waits suffice is proved on every path",
