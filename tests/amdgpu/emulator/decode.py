@@ -1,8 +1,9 @@
 """Reads machine code of CDNA3 and CDNA4: bytes become instructions with typed operands.
 
 The encodings, the names and the operands' types are AMD's, from tinygrad's tables of its machine
-readable ISA; of the emulator this module alone knows that package. What it leaves open (which registers
-are accumulation registers, what constants mean) is the ISA documents', chapter "Microcode Formats".
+readable ISA; of the emulator this module alone knows that package. What it leaves open (which
+registers are accumulation registers, what constants mean) is the ISA documents', chapter "Microcode
+Formats".
 """
 
 import re
