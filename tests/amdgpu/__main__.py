@@ -23,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
     from amdgpu.jobs import jobs_for, run
-    from amdgpu.report import case_table, opcode_table, summary, write_record
-    from amdgpu.witness.table import witness_of
+    from amdgpu.report import case_table, opcode_table, summary, there, write_record
+    from amdgpu.witness.table import MISSING, witness_of
     from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
 
     jobs = jobs_for(flags.arch or ARCHS, flags.only, flags.short)
@@ -42,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
     if flags.json:
         write_record(flags.json, results)
-    return 1 if any(result.problems for result in results) else 0
+    alone = [name for name in sorted(there(results)) if witness_of(name) == f"none: {MISSING}"]
+    if alone:
+        print(f"without a second witness: {', '.join(alone)}")
+    return 1 if alone or any(result.problems for result in results) else 0
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

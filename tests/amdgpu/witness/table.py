@@ -18,6 +18,7 @@ CALCULATOR = [mnemonic for mnemonic in SMALL_KERNEL if mnemonic.startswith("v_mf
 """test_matrix_formulas has AMD's formula of each."""
 _FORMULA = ["ds_swizzle_b32", "v_accvgpr_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32"]
 """test_lanes has the ISA's formula."""
+MISSING = "no test of it alone"
 _NONE = {
     "s_barrier": "what waves do together; without it they conflict, which test_twins sees",
     "s_endpgm": "it ends a wave; a kernel that goes on runs out of its code, which is an error",
@@ -37,4 +38,4 @@ def witness_of(mnemonic: str) -> str:
         return "small kernel against NumPy"
     if name in _FORMULA:
         return "ISA's formula per lane"
-    return f"none: {_NONE.get(name, 'no test of it alone')}"
+    return f"none: {_NONE.get(name, MISSING)}"
