@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,9 @@ FILE_WIDTH = 160
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     flags = _parse(argv)
+    if find_spec("tinygrad") is None:
+        print("tinygrad is not installed: pip install '.[rocm-check]'", file=sys.stderr)
+        return 2
     os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
     from amdgpu.jobs import jobs_for, run
     from amdgpu.report import case_table, opcode_table, summary, there, write_record
@@ -65,4 +69,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
