@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.check import POISON, Checked, beyond_problems, code_problems, kernels_of
+from amdgpu.check import POISON, Checked, beyond_problems, code_problems, kernels_of, unsettled
 from amdgpu.emulator.launch import LaunchCounts
 from amdgpu.emulator.memory import Fault
 from amdgpu.program.compiled import CompiledProgram, compile_source
@@ -82,6 +82,7 @@ def check_round(job: tuple[str, str, int]) -> Checked:
         allowed=(STATE_TOLERANCE[format], float("nan")),
         library_share=counted.library_share,
         seconds=time.monotonic() - begin,
+        unsettled=unsettled(kernels),
     )
 
 

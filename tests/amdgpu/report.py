@@ -88,6 +88,8 @@ def summary(results: Sequence[Checked], seconds: float) -> list[str]:
         + (", ".join(sorted(_that(results, "loads_beyond"))) or "none"),
         "loads of rows that no expert uses, which nobody wrote: "
         + (", ".join(sorted(_that(results, "loads_unwritten"))) or "none"),
+        "barriers of XLA's own kernels with accesses of local memory under way: "
+        + (", ".join(sorted(set().union(*(r.unsettled for r in results)))) or "none"),
         "never executed: " + (", ".join(sorted(there(results) - ran)) or "none"),
         f"{len(results)} programs, {sum(bool(r.launches) for r in results)} of them executed, "
         f"{len(failed)} failed; {waves} wave instructions of "

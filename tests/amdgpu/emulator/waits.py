@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from amdgpu.emulator.decode import Instruction, Kind, Operand
 
 Register = tuple[str, int]
-_LDS: Register = ("lds", 0)
+LDS: Register = ("lds", 0)
 """Stands for accesses of local memory, which must be over before a barrier."""
 _SCALAR_LOAD = -1
 """How many came later says nothing: scalar loads return in any order."""
@@ -81,7 +81,7 @@ def _step(i: Instruction, state: _Pending) -> list[Register]:
         _wait(i.fields["simm16"], state)
         return []
     if i.name == "s_barrier":
-        return [_LDS] if _LDS in state.scalar else []
+        return [LDS] if LDS in state.scalar else []
     vector_memory = i.name.startswith(("global_", "buffer_"))
     loaded = set(_loaded(i))
     # Loads of one kind return in order: one may follow another into the same register.
@@ -97,7 +97,7 @@ def _step(i: Instruction, state: _Pending) -> list[Register]:
         state.scalar.update(dict.fromkeys(loaded, _SCALAR_LOAD))
     elif i.name.startswith("ds_"):
         moves_lanes = i.name in ("ds_bpermute_b32", "ds_swizzle_b32")
-        _begin(state.scalar, loaded if moves_lanes else loaded | {_LDS})
+        _begin(state.scalar, loaded if moves_lanes else loaded | {LDS})
     return early
 
 
