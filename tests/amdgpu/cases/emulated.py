@@ -91,8 +91,12 @@ class EmulatedCase:
         return self._leaves(self.case.reference, arch, arguments)
 
     def _leaves(self, run: Any, arch: str, arguments: tuple[Any, ...]) -> list[NDArray[Any]]:
+        given, tree = jax.tree.flatten(arguments)
+
+        # A new function: JAX's caches do not know of the assumed GPU.
+        def flat(*leaves: jax.Array) -> list[jax.Array]:
+            return jax.tree.leaves(run(*jax.tree.unflatten(tree, leaves)))
+
         with gpu.assume(arch):
-            # A new function: JAX's caches do not know of the assumed GPU.
-            lowered = jax.jit(lambda *given: run(*given)).lower(*arguments)
-            found = lowered.compile(compiler_options=QUICK)(*arguments)
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
+            compiled = jax.jit(flat).lower(*given).compile(compiler_options=QUICK)
+            return [np.asarray(leaf) for leaf in compiled(*given)]
