@@ -20,6 +20,7 @@ from amdgpu.program.compiled import CompiledProgram, Source, compile_source
 from amdgpu.program.run import run_program
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
+from pallas_kernels.aot.launches import launches
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
 """What registers and local memory hold at the start: a NaN, and a small number or wild address."""
@@ -73,7 +74,8 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
     arguments = case.arguments(arch)
     program = compile_source(source_of(case, arch, arguments))
     kernels = kernels_of(program)
-    problems = [problem for kernel in kernels for problem in code_problems(kernel)]
+    own = own_kernels(program)
+    problems = [problem for kernel in kernels for problem in code_problems(kernel, own)]
     given = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
     try:
         runs = [
@@ -88,7 +90,7 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
         ]
     except Fault as fault:
         return Checked(case.name, arch, (*problems, str(fault)))
-    problems += beyond_problems(runs[0].launches)
+    problems += beyond_problems(runs[0].launches, own)
     results = runs[0].results
     for other in runs[1:]:
         if not _same(case, results, other.results):
@@ -112,7 +114,7 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
         allowed,
         runs[0].library_share,
         time.monotonic() - begin,
-        unsettled(kernels),
+        unsettled(kernels, own),
     )
 
 
@@ -129,10 +131,12 @@ def check_code(job: tuple[str, str, int]) -> Checked:
     (case,) = (case for case in all_cases() if case.name == name)
     with gpu.assume(arch):
         shapes = jax.eval_shape(lambda: case.example(0))
-    kernels = kernels_of(compile_source(Source(arch, case.run, shapes)))
-    problems = tuple(problem for kernel in kernels for problem in code_problems(kernel))
+    program = compile_source(Source(arch, case.run, shapes))
+    kernels, own = kernels_of(program), own_kernels(program)
+    problems = tuple(problem for kernel in kernels for problem in code_problems(kernel, own))
     there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
-    return Checked(f"code of {name}", arch, problems, there=there, unsettled=unsettled(kernels))
+    open_ended = unsettled(kernels, own)
+    return Checked(f"code of {name}", arch, problems, there=there, unsettled=open_ended)
 
 
 def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Source:
@@ -153,12 +157,17 @@ def kernels_of(program: CompiledProgram) -> list[Kernel]:
     return [read[code][name] for name, code in names]
 
 
-def code_problems(kernel: Kernel) -> list[str]:
+def own_kernels(program: CompiledProgram) -> frozenset[str]:
+    """Names of the kernels that are written by hand, without the number XLA may put behind."""
+    return frozenset(one.name for one in launches(program.hlo) if one.kind == "kernel")
+
+
+def code_problems(kernel: Kernel, own: frozenset[str]) -> list[str]:
     """Of its code, executed or not: early uses of registers, instructions without a meaning."""
     found = [
         f"{kernel.name}: {m.name} at {m.pc:#x} uses {m.register[0]}{m.register[1]}, still loading"
         for m in missing_waits(kernel.code, kernel.entry)
-        if m.register != LDS or is_ours(kernel.name)
+        if m.register != LDS or _base_name(kernel.name) in own
     ]
     for i in kernel.code.values():
         try:
@@ -168,16 +177,16 @@ def code_problems(kernel: Kernel) -> list[str]:
     return found
 
 
-def beyond_problems(launches: Sequence[tuple[str, LaunchCounts]]) -> list[str]:
+def beyond_problems(launched: Sequence[tuple[str, LaunchCounts]], own: frozenset[str]) -> list[str]:
     """Kernels of ours that load behind their arrays; XLA's own do that and don't use it."""
     return [
         f"{name}: {counts.loads_beyond} loads behind their buffer"
-        for name, counts in launches
-        if counts.loads_beyond and is_ours(name)
+        for name, counts in launched
+        if counts.loads_beyond and _base_name(name) in own
     ]
 
 
-def unsettled(kernels: Sequence[Kernel]) -> frozenset[str]:
+def unsettled(kernels: Sequence[Kernel], own: frozenset[str]) -> frozenset[str]:
     """Kernels of XLA's that come to a barrier with accesses of local memory under way.
 
     Its sorts do: they rely on the order in which a compute unit takes them.
@@ -185,16 +194,11 @@ def unsettled(kernels: Sequence[Kernel]) -> frozenset[str]:
     return frozenset(
         kernel.name
         for kernel in kernels
-        if not is_ours(kernel.name)
+        if _base_name(kernel.name) not in own
         and any(m.register == LDS for m in missing_waits(kernel.code, kernel.entry))
     )
 
 
-def is_ours(name: str) -> bool:
-    """Whether a kernel of this name, but for XLA's number behind it, is one of pallas_kernels."""
-    return name.partition("__")[0] in _our_kernels()
-
-
-@cache
-def _our_kernels() -> frozenset[str]:
-    return frozenset(name for case in all_cases() for name in case.kernels)
+def _base_name(kernel: str) -> str:
+    """Namesakes get a number from XLA."""
+    return kernel.partition("__")[0]
