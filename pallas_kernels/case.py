@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-ARCHS = ("gfx950", "gfx942")
+AMD, NVIDIA = ("gfx950", "gfx942"), ("sm_90",)
+ARCHS = (*AMD, *NVIDIA)
+"""Every architecture that kernels are compiled for."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Case:
     that must do the work, "" where there is none; an architecture that is not in it is not compiled
     for.
     decode: whether it belongs to a decode step, and so to the short form of the check.
+    touched: share of its weights or pools that a call reads; live: of the programs that it launches
+    those that have work. Both are 1 but for experts, of which a token chooses few.
     """
 
     operation: str
@@ -33,6 +37,8 @@ class Case:
     matrix: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(ARCHS, ""))
     decode: bool = False
     tolerance: float = field(default=2e-2, kw_only=True)
+    touched: float = field(default=1.0, kw_only=True)
+    live: float = field(default=1.0, kw_only=True)
 
     @property
     def name(self) -> str:

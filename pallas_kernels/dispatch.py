@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -13,30 +13,54 @@ from typing import Any
 from pallas_kernels import gpu
 
 _preferred: ContextVar[str | None] = ContextVar("preferred", default=None)
+_switched_off: ContextVar[frozenset[str]] = ContextVar("switched_off", default=frozenset())
 _log = logging.getLogger(__name__)
 Form = Callable[..., Any] | str
 """A function, or the reason why it cannot run here."""
+Listener = Callable[[str, Mapping[str, Form], Callable[..., Any]], Callable[..., Any]]
+"""Takes an operation, its implementations and the chosen one; gives what is called in its place."""
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def prefer(implementation: str | None) -> Iterator[None]:
-    """Programs that are traced meanwhile use this implementation where a call names none.
+def prefer(implementation: str | None, switched_off: Collection[str] = ()) -> Iterator[None]:
+    """Programs that are traced meanwhile use this implementation where a call names none, and of
+    operations that are switched off no kernel.
 
-    None prefers nothing else than before.
+    None prefers nothing else than before, and what was off stays so.
     """
-    token = _preferred.set(implementation or _preferred.get())
+    tokens = (
+        _preferred.set(implementation or _preferred.get()),
+        _switched_off.set(_switched_off.get().union(switched_off)),
+    )
     try:
         yield
     finally:
-        _preferred.reset(token)
+        _preferred.reset(tokens[0])
+        _switched_off.reset(tokens[1])
 
 
-def candidates() -> tuple[str, ...]:
-    """What is tried, in this order, where nothing is named.
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Shows every choice to the listener, in what is traced meanwhile."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def candidates(operation: str) -> tuple[str, ...]:
+    """What is tried for an operation, in this order, where nothing is named.
 
     The `xla` forms loop as often as their data say, which a GPU would stop to ask the host about;
     the control flow of `reference` is static.
     """
+    names = _usual()
+    return ("reference",) if "pallas" in names and operation in _switched_off.get() else names
+
+
+def _usual() -> tuple[str, ...]:
     preferred = _preferred.get()
     if preferred is not None:
         return (preferred,)
@@ -45,7 +69,7 @@ def candidates() -> tuple[str, ...]:
 
 def follows_data() -> bool:
     """Whether a loop may run as often as its data say: where the `xla` forms run."""
-    return candidates()[0] == "xla"
+    return _usual()[0] == "xla"
 
 
 def choose(
@@ -62,14 +86,16 @@ def choose(
     run, with every implementation's reason.
     """
     implementations = {"xla": xla or reference, "reference": reference, "pallas": pallas}
-    names = candidates() if implementation is None else (implementation,)
+    names = candidates(operation) if implementation is None else (implementation,)
     for name in names:
         found = implementations.get(name)
         if callable(found):
-            _say(
-                operation, name, *(f"{n}: {implementations[n]}" for n in names[: names.index(name)])
-            )
-            return found
+            refused = [f"{n}: {implementations[n]}" for n in names[: names.index(name)]]
+            if implementation is None and names != _usual():
+                refused.append("pallas: switched off")
+            _say(operation, name, *refused)
+            listener = _listener.get()
+            return found if listener is None else listener(operation, implementations, found)
     reasons = {name: found for name, found in implementations.items() if not callable(found)}
     reasons |= {name: "no such implementation" for name in names if name not in implementations}
     available = [name for name, found in implementations.items() if callable(found)]

@@ -43,13 +43,15 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductTiles:
-    """A program multiplies `rows` with `columns`, `step` inputs at a time."""
+    """A program multiplies `rows` with `columns`, `step` inputs at a time, of one of as many parts
+    of the inputs; a launch with several leaves a sum for each (`PartialSums`)."""
 
     rows: int
     columns: int
     step: int
     warps: int = 4
     stages: int = 2
+    parts: int = 1
 
     def of_program(self) -> tuple[Array, Array]:
         """Inside of a kernel over tiles of rows x tiles of columns: this program's."""
@@ -62,64 +64,86 @@ def launch_tiles(
     name: str,
     tiles: ProductTiles,
     x: Operand,
-    *weights: Operand,
+    weights: Sequence[Operand],
+    outputs: Sequence[int],
     dtype: DTypeLike,
-) -> Array:
-    """[rows, outputs] in this dtype: kernel(x, *weights, out, tiles=) for each tile of it."""
-    out = jax.ShapeDtypeStruct((x.values.shape[0], weights[0].outputs), dtype)
-    return launch(
+) -> list[Array]:
+    """[parts, rows, outputs] for each of `outputs`, in this dtype or, of several parts, in float32:
+    kernel(x, *weights, *out, tiles=) for each tile of each part."""
+    rows = x.values.shape[0]
+    dtype = dtype if tiles.parts == 1 else jnp.float32
+    run = launch(
         partial(kernel, tiles=tiles),
         name=name,
         # Tiles of the same columns are neighbours: they share the weights.
-        grid=(pl.cdiv(out.shape[0], tiles.rows), pl.cdiv(out.shape[1], tiles.columns)),
-        out_shape=out,
+        grid=(
+            pl.cdiv(rows, tiles.rows),
+            sum(pl.cdiv(size, tiles.columns) for size in outputs),
+            tiles.parts,
+        ),
+        out_shape=[jax.ShapeDtypeStruct((tiles.parts, rows, size), dtype) for size in outputs],
         num_warps=tiles.warps,
         num_stages=tiles.stages,
-    )(x, *weights)
+    )
+    return list(run(x, *weights))
 
 
 def multiply_tile(x: Operand, w: Operand, out: Any, *, tiles: ProductTiles) -> None:
     """A kernel: one tile of the product.
 
-    Grid: tiles of rows x tiles of columns. Blocks: x and w whole; a program multiplies [rows, step]
-    with [columns, step] and sums float32 [rows, columns]. Limit: reading weights, each once up to
-    64 rows; registers beyond; launches for a router, which has 3 MiB. Units: float8 times scales,
-    applied to the sum or, of blocks, to each step's part; float32 is not rounded to TF32.
+    Grid: tiles of rows x tiles of columns x parts of the inputs. Blocks: x and w whole; a program
+    multiplies [rows, step] with [columns, step] and sums float32 [rows, columns]. Limit: reading
+    weights, each once up to 64 rows; registers beyond; launches for a router, which has 3 MiB.
+    Units: float8 times scales, applied to the sum or, of blocks, to each step's part; float32 is
+    not rounded to TF32.
     """
     rows, columns = tiles.of_program()
-    (total,) = products(x, [w], rows, columns, tiles.step)
-    store_tile(out, rows, columns, total)
+    part = pl.program_id(2)
+    (total,) = products(x, [w], rows, columns, tiles.step, part, tiles.parts)
+    store_tile(out, part, rows, columns, total)
 
 
 def products(
-    x: Operand, weights: Sequence[Operand], rows: Array, columns: Array, step: int
+    x: Operand,
+    weights: Sequence[Operand],
+    rows: Array,
+    columns: Array,
+    step: int,
+    part: Array | int = 0,
+    parts: int = 1,
 ) -> list[Array]:
-    """float32 [rows, columns] of x with each weight; they share columns, and x is read once.
+    """float32 [rows, columns] of x with each weight; they share columns, and x is read once. Of
+    several parts of the inputs only one.
 
-    Raises ValueError on a step that is longer than a block of scales.
+    Raises ValueError on a step that is longer than a block of scales, and on parts of unlike size.
     """
-    inputs = x.values.shape[1]
+    steps = -(-x.values.shape[1] // step)
     if weights[0].in_blocks and BLOCK % step:
         raise ValueError(f"expected a step that divides {BLOCK}, got {step}")
+    if steps % parts:
+        raise ValueError(f"expected parts of as many steps each, got {steps} steps in {parts}")
 
     def add(index: Array, totals: list[Array]) -> list[Array]:
+        index = part * (steps // parts) + index
         depth = index * step + jnp.arange(step)
-        part, group = _load_rows(x.values, rows, depth), index * step // BLOCK
+        tile, group = _load_rows(x.values, rows, depth), index * step // BLOCK
+        # All before the first is multiplied: they wait for memory together.
+        blocks = [_load_weight(w, depth, columns) for w in weights]
         return [
-            total + _part(part, x, w, rows, columns, depth, group)
-            for total, w in zip(totals, weights, strict=True)
+            total + _part(tile, block, x, w, rows, columns, group)
+            for total, block, w in zip(totals, blocks, weights, strict=True)
         ]
 
     zeros = jnp.zeros((rows.size, columns.size), jnp.float32)
-    totals = jax.lax.fori_loop(0, -(-inputs // step), add, [zeros] * len(weights))
+    totals = jax.lax.fori_loop(0, steps // parts, add, [zeros] * len(weights))
     return [_scale(total, x, w, rows, columns) for total, w in zip(totals, weights, strict=True)]
 
 
-def store_tile(out: Any, rows: Array, columns: Array, tile: Array) -> None:
-    """Writes what of the tile is inside the array."""
+def store_tile(out: Any, part: Array, rows: Array, columns: Array, tile: Array) -> None:
+    """Writes what of the tile is inside the array [parts, rows, columns]."""
     index = (rows[:, None], columns[None, :])
-    inside = (index[0] < out.shape[0]) & (index[1] < out.shape[1])
-    store(out.at[index], tile.astype(out.dtype), mask=inside)
+    inside = (index[0] < out.shape[1]) & (index[1] < out.shape[2])
+    store(out.at[jnp.broadcast_to(part, inside.shape), *index], tile.astype(out.dtype), mask=inside)
 
 
 def clamp(indices: Array, limit: int) -> Array:
@@ -128,12 +152,11 @@ def clamp(indices: Array, limit: int) -> Array:
 
 
 def _part(
-    part: Array, x: Operand, w: Operand, rows: Array, columns: Array, depth: Array, group: Array
+    part: Array, block: Array, x: Operand, w: Operand, rows: Array, columns: Array, group: Array
 ) -> Array:
     """One step's sum; block scales are applied here, because they change from step to step."""
     if w.scale is None:
-        return dot(part.astype(w.values.dtype), _load_columns(w.values, depth, columns))
-    block = _load_rows(w.values, columns, depth)
+        return dot(part.astype(w.values.dtype), block)
     total = dot(part, block if x.scale is not None else block.astype(part.dtype), trans_b=True)
     if not w.in_blocks:
         return total
@@ -151,6 +174,13 @@ def _scale(total: Array, x: Operand, w: Operand, rows: Array, columns: Array) ->
     if w.scale is not None and not w.in_blocks:
         total = total * load(w.scale.at[clamp(columns, w.outputs)])[None, :]
     return total
+
+
+def _load_weight(w: Operand, depth: Array, columns: Array) -> Array:
+    """[depth, columns] of a plain one, [columns, depth] of one with scales."""
+    if w.scale is None:
+        return _load_columns(w.values, depth, columns)
+    return _load_rows(w.values, columns, depth)
 
 
 def _load_rows(ref: Any, rows: Array, depth: Array) -> Array:

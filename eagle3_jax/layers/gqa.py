@@ -15,6 +15,7 @@ from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import HeadNorms, cache_heads, gqa_decode, joint_matmul, norm_heads
+from pallas_kernels.partial_sums import Product, total
 from pallas_kernels.rotation import rotate_halves
 
 
@@ -100,7 +101,7 @@ class GQAttention(nnx.Module):
         Float[Array, "batch q_len kv_heads head_dim"],
     ]:
         """Rotated queries and keys, and values."""
-        q, k, v = self._multiply(x, norm)
+        q, k, v = map(total, self._multiply(x, norm))
         if (norms := self._head_norms(q, k)) is not None:
             q, k = norm_heads(q, k, norms)
         q, k, v = (rows.reshape(*x.shape[:2], -1, self.head_dim) for rows in (q, k, v))
@@ -108,12 +109,14 @@ class GQAttention(nnx.Module):
 
     def _multiply(
         self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
-    ) -> tuple[Float[Array, "batch q_len _"], ...]:
-        """Queries, keys and values of all heads in one vector each."""
+    ) -> tuple[Product, ...]:
+        """Queries, keys and values of all heads in one vector each, [batch, q_len, width]; added up
+        where norms are made of them, which more than one kernel reads."""
         kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
-        return joint_matmul(x, *kernels, norm=norm and norm.norm)
+        in_parts = not self.has_qk_norm
+        return joint_matmul(x, *kernels, norm=norm and norm.norm, in_parts=in_parts)
 
-    def _head_norms(
-        self, q: Float[Array, "batch q_len q_width"], k: Float[Array, "batch q_len k_width"]
-    ) -> HeadNorms | None:
-        return head_norms(self.q_norm, self.k_norm, q, k) if self.has_qk_norm else None
+    def _head_norms(self, q: Product, k: Product) -> HeadNorms | None:
+        if not self.has_qk_norm:
+            return None
+        return head_norms(self.q_norm, self.k_norm, total(q), total(k))

@@ -30,6 +30,7 @@ from pallas_kernels import (
     mla_decode,
     mla_prefill,
 )
+from pallas_kernels.partial_sums import Product, total
 from pallas_kernels.quantized import Rows
 from pallas_kernels.rotation import rotate_interleaved
 
@@ -106,7 +107,7 @@ class MLAttention(nnx.Module):
                 compressed, self.kv_a_layernorm.norm, *rope, latents, *write, **options
             )
         pools = (with_rows(pools[0], latents),)
-        q = self._queries(q_low if normed is None else normed)
+        q = self._queries(total(q_low) if normed is None else normed)
         heads = self._attend(q, rope, paged_kv(pools, pages))
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
@@ -121,7 +122,7 @@ class MLAttention(nnx.Module):
         Float[Array, "batch q_len heads v"],
     ]:
         """Queries, keys and values of every head: the latent expanded."""
-        q_low, compressed = self._compress(x, norm)
+        q_low, compressed = map(total, self._compress(x, norm))
         if self.config.q_lora_rank is not None:
             q_low = self.q_a_layernorm(q_low)
         q_nope, q_rope = jnp.split(self._queries(q_low), [self.config.qk_nope_head_dim], axis=-1)
@@ -136,14 +137,15 @@ class MLAttention(nnx.Module):
 
     def _compress(
         self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
-    ) -> tuple[Float[Array, "batch q_len q_inputs"], Float[Array, "batch q_len latent"]]:
-        """What queries are made of (x itself where they have no low rank), and what latents."""
+    ) -> tuple[Product, Product]:
+        """What queries are made of (x itself where they have no low rank), and what latents;
+        [batch, q_len, width] of both."""
         if self.config.q_lora_rank is None:
             x = x if norm is None else norm(x)
             return x, self.kv_a_proj_with_mqa(x)
         linears = self.q_a_proj, self.kv_a_proj_with_mqa
         kernels = (linear.kernel.get_value() for linear in linears)
-        q_low, compressed = joint_matmul(x, *kernels, norm=norm and norm.norm)
+        q_low, compressed = joint_matmul(x, *kernels, norm=norm and norm.norm, in_parts=True)
         return q_low, compressed
 
     def _queries(self, q_low: Rows) -> Float[Array, "batch q_len heads qk"]:

@@ -1,9 +1,11 @@
-"""XLA's ROCm compiler on a machine without an AMD GPU and without ROCm.
+"""XLA's compilers for GPUs on a machine without one.
 
-The plugin's wheel holds the whole compiler; it only wants to be linked with ROCm's libraries, and
-empty ones do (`stubs`). What comes out is the code object that would run (`code_object`).
+The plugins' wheels hold the whole compilers. AMD's wants to be linked with ROCm's libraries, and
+empty ones do (`amd.stubs`); what comes out is the code object that would run (`amd.code_object`).
+NVIDIA's runs an assembler, which says what its kernels take (`nvidia.toolkit`, `nvidia.ptx`).
 """
 
-from pallas_kernels.aot.code_object import GpuKernel as GpuKernel
+from pallas_kernels.aot.amd.code_object import GpuKernel as GpuKernel
 from pallas_kernels.aot.compile import Program as Program
 from pallas_kernels.aot.compile import compile_program as compile_program
+from pallas_kernels.aot.nvidia.ptx import SmKernel as SmKernel

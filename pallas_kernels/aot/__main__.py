@@ -1,7 +1,7 @@
-"""python -m pallas_kernels.aot: every kernel at every named shape through XLA's ROCm compiler.
+"""python -m pallas_kernels.aot: every kernel at every named shape through XLA's compilers for GPUs.
 
-Needs the extra `rocm`, gcc and binutils; no GPU and no ROCm. Exit status 1 where a kernel is not
-what it must be.
+For AMD's it needs the extra `rocm`, gcc and binutils, for NVIDIA's the extra `cuda-check`; no GPU.
+Exit status 1 where a kernel is not what it must be.
 """
 
 import argparse
@@ -10,17 +10,22 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.check import Checked, check_named
-from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
+from pallas_kernels.aot.check import Checked, check_named, read_named
+from pallas_kernels.aot.facts_report import facts_lines
 from pallas_kernels.aot.report import overview, summary, table, write_json
+from pallas_kernels.aot.targets import TARGETS, target_of
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS, Case
+from pallas_kernels.kernel_model.gpus import BY_ARCH
+from pallas_kernels.kernel_model.named import named
+from pallas_kernels.kernel_model.record import FOLDER, write_record
 
-FILE_WIDTH = 200
+FILE_WIDTH = 240
 SHORT = (
     "of the decode steps that differ only in their rows: the fewest and the most at TP 8, "
     "the most at TP 4"
@@ -34,19 +39,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
-    jobs = chosen(all_cases(), flags.arch or ARCHS, flags.only, flags.short)
+    asked = flags.arch or ARCHS
+    archs = [arch for arch in asked if target_of(arch).is_installed()]
+    if not archs or (flags.arch and archs != flags.arch):
+        absent = dict.fromkeys(target_of(arch) for arch in asked if arch not in archs)
+        print("\n".join(target.not_installed for target in absent), file=sys.stderr)
+        return 2
+    cases = named(all_cases()) if flags.record else all_cases()
+    jobs = chosen(cases, archs, flags.only, flags.short)
     if not jobs:
         print("no case is called like that", file=sys.stderr)
         return 2
-    if not rocm_is_installed():
-        print(NOT_INSTALLED, file=sys.stderr)
-        return 2
     begin = time.monotonic()
-    results = list(run(jobs, flags.jobs, flags.limit))
+    results = list(run(jobs, flags.jobs, flags.limit, facts=bool(flags.facts or flags.record)))
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
-    console.print(table(results))
-    console.print(overview(results))
+    if flags.facts:
+        lines = [x for r in results if r.facts for x in facts_lines(r.facts, BY_ARCH[r.arch])]
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    for target in () if flags.facts else TARGETS:
+        if of_target := [result for result in results if target_of(result.arch) is target]:
+            console.print(table(of_target, target))
+            console.print(overview(of_target, target))
     console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
+    if flags.record:
+        for arch in dict.fromkeys(result.arch for result in results):
+            facts = [r.facts for r in results if r.arch == arch and r.facts]
+            console.print(f"written: {write_record(arch, facts, flags.record)}", highlight=False)
     if flags.json:
         write_json(flags.json, results)
     return 1 if any(result.problems for result in results) else 0
@@ -54,7 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.aot", description=__doc__)
-    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
+    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
+    parser.add_argument(
+        "--facts", action="store_true", help="print what the code does, and what the model predicts"
+    )
+    parser.add_argument(
+        "--record",
+        nargs="?",
+        type=Path,
+        const=FOLDER,
+        metavar="FOLDER",
+        help="write down the facts of the named cases, with which later checks compare; default: "
+        "where they are read from",
+    )
     parser.add_argument("--short", action="store_true", help=SHORT)
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
@@ -98,9 +128,12 @@ def _rows(case: Case) -> int:
     return int(said[1]) if said else 0
 
 
-def run(jobs: Sequence[tuple[str, str]], processes: int, limit_s: float) -> list[Checked]:
+def run(
+    jobs: Sequence[tuple[str, str]], processes: int, limit_s: float, *, facts: bool = False
+) -> list[Checked]:
     """Checks every job; one that crashes or hangs is a failed one."""
-    results = run_each(check_named, jobs, processes=processes, limit_s=limit_s)
+    function = read_named if facts else check_named
+    results = run_each(function, jobs, processes=processes, limit_s=limit_s)
     return [
         Checked(*job, (f"{result.reason} {result.said}".strip(),))
         if isinstance(result, Failure)

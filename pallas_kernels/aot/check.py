@@ -9,7 +9,6 @@ import jax
 
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.compile import Program, compile_program
 from pallas_kernels.aot.expectations import (
     SMALLEST_WEIGHT,
@@ -18,7 +17,11 @@ from pallas_kernels.aot.expectations import (
     matrix_problems,
     temporary_problems,
 )
+from pallas_kernels.aot.speed import not_weights, share_problems, width_problems
+from pallas_kernels.aot.targets import target_of
+from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
 from pallas_kernels.case import Case
+from pallas_kernels.kernel_model.record import CaseFacts, recorded
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,11 @@ class Checked:
     case: str
     arch: str
     problems: tuple[str, ...]
-    kernels: tuple[GpuKernel, ...] = ()
+    kernels: tuple[Any, ...] = ()
     temporary_bytes: int = 0
     seconds: float = 0.0
-
-    def waves_of(self, kernel: GpuKernel) -> int:
-        """How many of its waves fit on a SIMD at a time."""
-        return kernel.waves_per_simd(gpu.KNOWN[self.arch].lds_bytes)
+    facts: CaseFacts | None = None
+    """Where they were asked for."""
 
 
 def check_named(job: tuple[str, str]) -> Checked:
@@ -43,12 +44,18 @@ def check_named(job: tuple[str, str]) -> Checked:
     return check(_by_name()[name], arch)
 
 
+def read_named(job: tuple[str, str]) -> Checked:
+    """The same with the facts of its kernels. Needs the extra `machine-code`."""
+    name, arch = job
+    return check(_by_name()[name], arch, facts=True)
+
+
 @cache
 def _by_name() -> dict[str, Case]:
     return {case.name: case for case in all_cases()}
 
 
-def check(case: Case, arch: str) -> Checked:
+def check(case: Case, arch: str, *, facts: bool = False) -> Checked:
     """Compiles the case at its true shape."""
     begin = time.monotonic()
     with gpu.assume(arch):
@@ -58,10 +65,37 @@ def check(case: Case, arch: str) -> Checked:
     kernels = tuple(k for k in program.kernels if any(map(k.is_called, case.kernels)))
     # What comes first is multiplied with the rest: activations, of which there may be copies.
     problems = examine(case, program, kernels, jax.tree.leaves(arguments[1:]))
+    launched = _launched(program, kernels)
+    if case.matrix[arch]:  # What multiplies nothing has rows alone.
+        problems += width_problems(program.arch, launched, not_weights(arguments))
+    known = recorded(arch).get(case.name)
+    found = _facts(case, arch, launched) if facts or known else None
+    if found and known:
+        problems += share_problems(found, known, arch)
     seconds = time.monotonic() - begin
     return Checked(
-        case.name, arch, tuple(problems), kernels, program.temporary_bytes, round(seconds, 2)
+        case.name,
+        arch,
+        tuple(problems),
+        kernels,
+        program.temporary_bytes,
+        round(seconds, 2),
+        found,
     )
+
+
+def _launched(program: Program, kernels: tuple[Any, ...]) -> list[tuple[Any, TritonCall]]:
+    """Each call of one of these kernels, in order."""
+    return [
+        (kernel, call)
+        for call in triton_calls(program.hlo)
+        for kernel in [k for k in kernels if k.is_called(call.name)][:1]
+    ]
+
+
+def _facts(case: Case, arch: str, launched: list[tuple[Any, TritonCall]]) -> CaseFacts:
+    found = tuple(target_of(arch).facts(kernel, call, arch) for kernel, call in launched)
+    return CaseFacts(case.name, float(case.bytes_moved), case.touched, case.live, found)
 
 
 def written(arguments: tuple[Any, ...], results: Any) -> tuple[int, ...]:
@@ -74,7 +108,7 @@ def written(arguments: tuple[Any, ...], results: Any) -> tuple[int, ...]:
 def examine(
     case: Case,
     program: Program,
-    kernels: tuple[GpuKernel, ...],
+    kernels: tuple[Any, ...],
     weights: list[jax.ShapeDtypeStruct],
 ) -> list[str]:
     """Everything that is not as the case says."""

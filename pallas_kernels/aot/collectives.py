@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
-from pallas_kernels.aot.hlo import Instruction, parse_module
+from pallas_kernels.aot.hlo import Instruction, array_bytes, parse_module
 
 COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
     *("collective-permute", "collective-broadcast"),
 )
-_BITS = {"pred": 8}
 _GATHERING = ("all-gather-start", "collective-permute-start")
 """Their results hold the operands too, before what comes out."""
 
@@ -27,8 +25,7 @@ class Collective:
     @property
     def nbytes(self) -> int:
         """On each device."""
-        digits = "".join(filter(str.isdigit, self.dtype.partition("e")[0]))
-        return prod(self.shape) * (_BITS.get(self.dtype) or int(digits)) // 8
+        return array_bytes(self.dtype, self.shape)
 
 
 def collective_kind(opcode: str) -> str | None:

@@ -1,40 +1,31 @@
 """What must be true of a compiled program, said as a list of what is not."""
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
 import jax
 
 from pallas_kernels import gpu
-from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.compile import Program
 from pallas_kernels.aot.hlo import parse_module
+from pallas_kernels.aot.kernel import Kernel
 from pallas_kernels.aot.launches import TRITON_CALL
+from pallas_kernels.aot.targets import target_of
 
-MOST_VGPRS = 512
 SMALLEST_WEIGHT = 1 << 20
 """Values of an array from which on a copy of it would be felt."""
 MIB = 1 << 20
-_HALF = re.compile(r"(?<!b)f16")
 _FLOATS = ("f32", "bf16", "f16")
 _IN_PLACE = {"parameter", "bitcast", "get-tuple-element", "tuple", "while", "conditional", "call"}
 
 
-def kernel_problems(kernel: GpuKernel, arch: str) -> list[str]:
-    """Registers and memory that the architecture does not have, and half precision."""
-    limit = gpu.KNOWN[arch].lds_bytes
-    found = {
-        f"{kernel.vgpr_spills} VGPR spills": kernel.vgpr_spills > 0,
-        f"{kernel.scratch_bytes} B scratch": kernel.scratch_bytes > 0,
-        f"{kernel.vgprs} VGPRs of {MOST_VGPRS}": kernel.vgprs > MOST_VGPRS,
-        f"{kernel.lds_bytes} B of {limit} B LDS": kernel.lds_bytes > limit,
-        "f16 matrix instructions": any(_HALF.search(name) for name in kernel.matrix),
-    }
-    return [f"{kernel.name}: {problem}" for problem, holds in found.items() if holds]
+def kernel_problems(kernel: Kernel, arch: str) -> list[str]:
+    """What the architecture does not have, or what costs too much there."""
+    found = target_of(arch).problems(kernel, gpu.KNOWN[arch])
+    return [f"{kernel.name}: {problem}" for problem in found]
 
 
-def matrix_problems(kernels: Sequence[GpuKernel], wanted: str) -> list[str]:
+def matrix_problems(kernels: Sequence[Kernel], wanted: str) -> list[str]:
     """One of the kernels must multiply with this instruction; "": there is nothing to multiply."""
     used = sorted({name for kernel in kernels for name in kernel.matrix})
     if not wanted or any(wanted in name for name in used):

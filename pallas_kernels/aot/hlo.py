@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(
@@ -10,6 +11,7 @@ _INSTRUCTION = re.compile(
     r"(?P<type>\((?:[^()]|\([^()]*\))*\)|\S+) (?P<opcode>[\w\-]+)\("
 )
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_LAYOUTS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\})*)\}")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CALLED = {
@@ -19,6 +21,15 @@ _CALLED = {
     "conditional": "branch_computations|true_computation|false_computation",
 }
 """Operations that run other computations as they are; what fusions call is one kernel."""
+
+
+_BITS = {"pred": 8}
+
+
+def array_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Of an array, by XLA's name of its dtype."""
+    digits = "".join(filter(str.isdigit, dtype.partition("e")[0]))
+    return prod(shape) * (_BITS.get(dtype) or int(digits)) // 8
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,13 @@ class Instruction:
     @property
     def arrays(self) -> list[tuple[str, tuple[int, ...]]]:
         """(dtype, shape) of the result, or of each of its parts."""
-        found = _ARRAY.findall(self.type)
-        return [(dtype, tuple(int(n) for n in size.split(",") if n)) for dtype, size in found]
+        return _arrays(self.type)
+
+    @property
+    def operand_arrays(self) -> list[tuple[str, tuple[int, ...]]]:
+        """The same of what a custom call reads."""
+        found = _LAYOUTS.search(self.text)
+        return _arrays(found[1]) if found else []
 
     @property
     def op_name(self) -> str:
@@ -72,6 +88,11 @@ class Module:
             yield instruction, times
             for called in instruction.called:
                 yield from self.executed(called, times * instruction.repetitions)
+
+
+def _arrays(types: str) -> list[tuple[str, tuple[int, ...]]]:
+    found = _ARRAY.findall(types)
+    return [(dtype, tuple(int(n) for n in size.split(",") if n)) for dtype, size in found]
 
 
 def parse_module(text: str) -> Module:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pallas_kernels.aot.collectives import collective_kind
 from pallas_kernels.aot.hlo import Instruction, parse_module
+from pallas_kernels.aot.triton_calls import TARGET as TRITON_CALL
 
-TRITON_CALL = "__gpu$xla.gpu.triton"
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "call"),
     *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain", "async-start"),

@@ -24,12 +24,20 @@ class Failure:
     said: str = ""
 
 
+@dataclass(frozen=True)
+class Last:
+    """A result after which the process is not used again: what it holds may be spoiled."""
+
+    result: Any
+
+
 def run_each(
     function: Callable[[Any], Any], jobs: Sequence[Any], *, processes: int, limit_s: float
 ) -> Iterator[Any]:
     """function(job) of every job, in the order of `jobs`, or a Failure in its place.
 
-    A process is kept from job to job; one that crashes, or takes longer than limit_s, is replaced.
+    A process is kept from job to job; one that crashes, takes longer than limit_s or returns a
+    Last is replaced.
     function: of a module's top level, as `multiprocessing` asks.
     """
     idle: SimpleQueue[_Worker] = SimpleQueue()
@@ -63,7 +71,7 @@ class _Worker:
         try:
             self._pipe.send(job)
             if self._pipe.poll(limit_s):
-                return self._pipe.recv()
+                return self._result(self._pipe.recv())
             reason = f"took longer than {limit_s:g} s"
         except (EOFError, OSError):
             process.join()
@@ -71,6 +79,12 @@ class _Worker:
         said = self._log.read_text(errors="replace").strip().splitlines()
         self.stop()
         return Failure(reason, "\n".join(said[-5:]))
+
+    def _result(self, sent: Any) -> Any:
+        if not isinstance(sent, Last):
+            return sent
+        self.stop()
+        return sent.result
 
     def stop(self) -> None:
         if self._process is not None:

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pallas_kernels.bench.measure import Measured
+from pallas_kernels.bench.measure import GIVEN_ROWS, Measured
+
+SCALED = "torch._scaled_mm"
 
 
 @dataclass(frozen=True)
@@ -33,21 +35,27 @@ def bars(results: Sequence[Measured]) -> list[Bar]:
 def _all(results: Sequence[Measured]) -> Iterator[Bar]:
     timed = {result.case: result for result in results if result.timed}
     for result in timed.values():
-        yield from _attention(result, timed)
+        yield from _shares(result)
         yield from _experts(result)
-        if result.operation == "logits_argmax":
-            yield Bar("logits_argmax: 0.8 of the floor", 0.8, result.case, result.share)
-        if (against := result.against("torch.matmul")) is not None:
-            yield Bar("bf16 product: 0.9 of torch.matmul", 0.9, result.case, against)
-        against = result.against("torch._scaled_mm")
-        if against is not None and _rows(result) <= 64:
-            yield Bar("fp8 product, 64 rows at most: torch._scaled_mm", 1.0, result.case, against)
+        yield from _products(result)
+        yield from _verify(result, timed)
 
 
-def _attention(result: Measured, timed: dict[str, Measured]) -> Iterator[Bar]:
+def _shares(result: Measured) -> Iterator[Bar]:
+    """Of floors, where they are known. At TP 1 attention is bound by arithmetic."""
+    if not result.floor_us:
+        return
+    if result.operation == "mla_decode" and "_8k" in result.case and "@tp1" not in result.case:
+        yield Bar("mla_decode, 128K tokens: 0.6 of the floor", 0.6, result.case, result.share)
+    if result.operation == "grouped_mlp" and _rows(result) >= 8:
+        yield Bar("grouped_mlp, 8 tokens on: 0.65 of the floor", 0.65, result.case, result.share)
+    if result.operation == "logits_argmax":
+        yield Bar("logits_argmax: 0.8 of the floor", 0.8, result.case, result.share)
+
+
+def _verify(result: Measured, timed: dict[str, Measured]) -> Iterator[Bar]:
     if result.operation != "mla_decode" or "_8k" not in result.case:
         return
-    yield Bar("mla_decode, 128K tokens: 0.6 of the floor", 0.6, result.case, result.share)
     single = timed.get(result.case.replace(" q4_", " q1_"))
     if " q4_" in result.case and "@tp1" not in result.case and single is not None:
         assert result.timed and single.timed
@@ -56,14 +64,23 @@ def _attention(result: Measured, timed: dict[str, Measured]) -> Iterator[Bar]:
 
 
 def _experts(result: Measured) -> Iterator[Bar]:
-    if result.operation != "grouped_mlp":
-        return
-    tokens = _rows(result)
-    if tokens >= 8:
-        yield Bar("grouped_mlp, 8 tokens on: 0.65 of the floor", 0.65, result.case, result.share)
     against = result.against("torch._grouped_mm")
-    if tokens <= 64 and against is not None:
+    if result.operation == "grouped_mlp" and _rows(result) <= 64 and against is not None:
         yield Bar("grouped_mlp, 64 tokens at most: 2x torch._grouped_mm", 2.0, result.case, against)
+
+
+def _products(result: Measured) -> Iterator[Bar]:
+    """Of float8 twice: x quantised in what is timed, and before, on both sides alike."""
+    if (against := result.against("torch.matmul")) is not None:
+        yield Bar("bf16 product: 0.9 of torch.matmul", 0.9, result.case, against)
+    if result.operation != "fp8_matmul" or _rows(result) > 64:
+        return
+    inside = result.against(f"{SCALED} with quantising")
+    before = result.against(SCALED, GIVEN_ROWS)
+    for how, against in (("quantising inside", inside), ("quantised before", before)):
+        if against is not None:
+            text = f"fp8 product, 64 rows at most, {how}: {SCALED}"
+            yield Bar(text, 1.0, result.case, against)
 
 
 def _rows(result: Measured) -> int:

@@ -1,14 +1,35 @@
 """One case on the GPU: is it right, how long does it take, and what do others need."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
+import jax
+
+from pallas_kernels.bench.ahead import Turns
 from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.correct import largest_error
-from pallas_kernels.bench.timing import Spread, Timed, rotated, time_jax
+from pallas_kernels.bench.correct import compile_contract, largest_error
+from pallas_kernels.bench.given_rows import takes_given_rows, with_given_rows
+from pallas_kernels.bench.timing import (
+    Chain,
+    Effort,
+    Programs,
+    Spread,
+    Timed,
+    compile_chain,
+    nbytes_of,
+    rotated,
+)
 from pallas_kernels.case import Case
+
+XLA, GIVEN_ROWS = "XLA, not autotuned", "ours, x quantised before"
+FLEX = "torch flex_attention"
+"""A peer that compiles for up to a minute: it is measured once, behind all cases."""
+Turn = Callable[[], AbstractContextManager[None]]
+Ready = Callable[[], Spread]
+Sets = Sequence[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -16,6 +37,7 @@ class Measured:
     """error: largest difference from the contract, as a share of its largest value.
 
     peers: microseconds of each, or why there are none. refused: why there is no measurement.
+    floor_us: 0 where the ceilings are not known.
     """
 
     case: str
@@ -32,57 +54,98 @@ class Measured:
         """Of the floor; 1 is what nothing can beat."""
         return self.floor_us / self.timed.us.median if self.timed else 0.0
 
-    def against(self, name: str) -> float | None:
-        """How many times faster than this peer, if it ran."""
+    def against(self, name: str, own: str | None = None) -> float | None:
+        """How many times faster than this peer, if it ran; own: the entry of ours that is meant,
+        where it is not the kernel by itself."""
         peer = self.peers.get(name)
-        return (
-            peer.median / self.timed.us.median if self.timed and isinstance(peer, Spread) else None
-        )
+        ours = self.peers.get(own) if own else self.timed and self.timed.us
+        if not isinstance(peer, Spread) or not isinstance(ours, Spread):
+            return None
+        return peer.median / ours.median
 
 
-def measure(case: Case, ceilings: Ceilings, samples: int) -> Measured:
-    """Everything about one case; what fails is recorded as failing."""
-    try:
-        first = case.example(0)
-        error = largest_error(case, first)
-        arguments = rotated(first)
-        timed = time_jax(case.run, arguments, samples)
-    except Exception as failure:  # A GPU refuses in many ways; the other cases go on.
-        return Measured(case.name, case.operation, refused=_line(failure))
+@dataclass(frozen=True)
+class Compiled:
+    """What a case runs. others: programs beside it, by name."""
+
+    ours: Programs
+    contract: Callable[..., Any]
+    others: dict[str, Programs]
+
+
+def compile_case(case: Case, effort: Effort, turn: Turn) -> Compiled:
+    """All that a case runs, but for torch's; turn: entered for each program. Raises what the
+    compiler raises."""
+    shapes = jax.eval_shape(lambda: case.example(0))
+    chain = Chain.of(nbytes_of(shapes), effort)
+    ours = compile_chain(case.run, shapes, chain, turn)
+    with turn():
+        contract = compile_contract(case, shapes)
+    others = {XLA: compile_chain(case.reference, shapes, chain, turn)}
+    if takes_given_rows(case, shapes):
+        given = jax.eval_shape(with_given_rows, *shapes)
+        others[GIVEN_ROWS] = compile_chain(case.run, given, chain, turn)
+    return Compiled(ours, contract, others)
+
+
+def measure(
+    case: Case,
+    compiled: Compiled,
+    effort: Effort,
+    turns: Turns,
+    wanted: Callable[[str], bool] = lambda peer: True,
+) -> Measured:
+    """Everything about one case, with the peers that are wanted. Raises what the GPU says of the
+    kernel, and records what it says of a peer."""
+    first = case.example(0)
+    error = largest_error(compiled.ours.alone(*first), compiled.contract(*first))
+    sets = rotated(first, compiled.ours.chain.copies)
+    with turns.timing():
+        timed = compiled.ours.time(sets, effort)
+    ready = _of_jax(compiled, sets, effort) | _of_torch(case, compiled, sets, effort)
+    peers = {name: _attempt(time, turns) for name, time in ready.items() if wanted(name)}
+    return Measured(case.name, case.operation, error, error <= case.tolerance, timed, peers=peers)
+
+
+def with_floor(measured: Measured, case: Case, ceilings: Ceilings | None) -> Measured:
+    """What nothing can beat on a GPU of these ceilings; 0 where they were not measured."""
+    if ceilings is None:
+        return measured
     fp8 = case.matrix.get("gfx942") == "fp8"
-    floor = ceilings.floor_us(case.bytes_moved, case.flops, fp8=fp8)
-    peers = {
-        name: _attempt(lambda time=time: time(arguments, samples))
-        for name, time in _peers(case, first).items()
-    }
+    floor_us = ceilings.floor_us(case.bytes_moved, case.flops, fp8=fp8)
+    return replace(measured, floor_us=floor_us)
+
+
+def _of_jax(compiled: Compiled, sets: Sets, effort: Effort) -> dict[str, Ready]:
+    def time(name: str) -> Spread:
+        given = jax.jit(with_given_rows)
+        own = [given(*each) for each in sets] if name == GIVEN_ROWS else sets
+        return compiled.others[name].time(own, effort).us
+
+    return {name: lambda name=name: time(name) for name in compiled.others}
+
+
+def _of_torch(case: Case, compiled: Compiled, sets: Sets, effort: Effort) -> dict[str, Ready]:
     if find_spec("torch") is None:
-        peers["torch"] = "ImportError: torch is not installed"
-    right = error <= case.tolerance
-    return Measured(case.name, case.operation, error, right, timed, floor, peers)
+        return {}
+    from pallas_kernels.bench.peers.by_torch import time_torch, torch_peers
 
-
-def _peers(case: Case, arguments: tuple[Any, ...]) -> dict[str, Callable[..., Spread]]:
-    found: dict[str, Callable[..., Spread]] = {
-        "XLA": lambda sets, samples: time_jax(case.reference, sets, samples).us
-    }
-    if find_spec("torch") is None:
-        return found
-    from pallas_kernels.bench.torch_peers import time_torch, torch_peers
-
-    prepared = torch_peers(case.operation, arguments)
-    return found | {
-        name: lambda sets, samples, prepare=prepare: time_torch(prepare, sets, samples)
-        for name, prepare in prepared.items()
+    runs = compiled.ours.chain.runs
+    return {
+        name: lambda prepare=prepare: time_torch(prepare, sets, runs, effort.samples)
+        for name, prepare in torch_peers(case.operation, sets[0]).items()
     }
 
 
-def _attempt(time: Callable[[], Spread]) -> Spread | str:
+def _attempt(time: Ready, turns: Turns) -> Spread | str:
     try:
-        return time()
-    except Exception as refusal:
-        return _line(refusal)
+        with turns.timing():
+            return time()
+    except Exception as refusal:  # Libraries refuse in many ways; the other peers go on.
+        return one_line(refusal)
 
 
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Its type and what it says first."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0][:160] if said else ''}"

@@ -1,8 +1,9 @@
-"""Times of one launch in a row of many, over arguments that no cache holds any more."""
+"""Times of one run in a chain of many, over arguments that no cache holds any more."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
@@ -10,11 +11,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-CACHE_BYTES = 256 << 20
-"""Larger than the last cache of an H200 (50 MB) and of an MI355X (256 MB)."""
+from pallas_kernels import gpu
+
+CACHE_BYTES = 512 << 20
+"""Twice the last cache of an MI355X (256 MB); an H200's has 50 MB."""
 FEWEST_COPIES, MOST_COPIES = 4, 32
-SAMPLES = 20
-_CALLS = 4
+_PROGRAM_US = 1000.0
+"""Time on the device beside which a program's dispatch, some 100 us, does not count."""
+_BYTES_A_US = 4e6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """samples: of every time. most_runs: in one program; calls: of it before one is waited for."""
+
+    samples: int = 20
+    most_runs: int = 128
+    calls: int = 4
+
+
+DRY = Effort(samples=2, most_runs=2, calls=1)
 
 
 @dataclass(frozen=True)
@@ -28,10 +44,25 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timed:
-    """us: of one run in a row; with_launch_us: of one call that is waited for."""
+    """us: of one run in a chain; with_launch_us: of one call that is waited for."""
 
     us: Spread
     with_launch_us: Spread
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How often a program runs, and over how many copies of its arguments."""
+
+    copies: int
+    runs: int
+
+    @classmethod
+    def of(cls, nbytes: int, effort: Effort) -> "Chain":
+        """nbytes: of one set of arguments, from which the time of a run is guessed."""
+        enough = math.ceil(_PROGRAM_US * _BYTES_A_US / max(nbytes, 1))
+        copies = min(copies_for(nbytes), effort.most_runs)
+        return cls(copies, min(effort.most_runs, max(copies, enough)))
 
 
 def copies_for(nbytes: int) -> int:
@@ -41,31 +72,84 @@ def copies_for(nbytes: int) -> int:
     return min(MOST_COPIES, max(FEWEST_COPIES, math.ceil(CACHE_BYTES / max(nbytes, 1))))
 
 
-def rotated(arguments: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def nbytes_of(arguments: Any) -> int:
+    """Of arrays, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments))
+
+
+def rotated(arguments: tuple[Any, ...], copies: int) -> list[tuple[Any, ...]]:
     """The arguments and as many copies of them as it takes."""
-    count = copies_for(sum(leaf.nbytes for leaf in jax.tree.leaves(arguments)))
-    return [arguments, *(jax.tree.map(jnp.copy, arguments) for _ in range(count - 1))]
+    return [arguments, *(jax.tree.map(jnp.copy, arguments) for _ in range(copies - 1))]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A function compiled twice: alone, and as a chain of runs that wait for each other."""
+
+    alone: Callable[..., Any]
+    chained: Callable[..., Any]
+    chain: Chain
+
+    def time(self, sets: Sequence[tuple[Any, ...]], effort: Effort) -> Timed:
+        """Over the chain's copies of the arguments."""
+
+        def several() -> None:
+            jax.block_until_ready([self.chained(list(sets)) for _ in range(effort.calls)][-1])
+
+        def single() -> None:
+            jax.block_until_ready(self.alone(*sets[0]))
+
+        runs, samples = effort.calls * self.chain.runs, effort.samples
+        return Timed(sampled(several, runs, samples), sampled(single, 1, samples))
+
+
+def compile_chain(
+    run: Callable[..., Any],
+    shapes: tuple[Any, ...],
+    chain: Chain,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Programs:
+    """Of arguments like these, arrays or shapes. turn: entered for each of the two programs."""
+    once = jax.jit(lambda *each: run(*each))
+    found = []
+    for function, arguments in (
+        (once, shapes),
+        (chained(once, chain.runs), (_sets(shapes, chain),)),
+    ):
+        with turn():
+            lowered = jax.jit(function).lower(*arguments)
+            found.append(lowered.compile(compiler_options=gpu.compiler_options()))
+    return Programs(found[0], found[1], chain)
+
+
+def chained(once: Callable[..., Any], runs: int) -> Callable[..., list[Any]]:
+    """once(*sets[i]) for i = 0, 1, …, in turn, each after the one before: no launch is paid alone,
+    and none overlaps with another, as in a CUDA graph of one stream."""
+
+    def together(sets: list[tuple[Any, ...]]) -> list[Any]:
+        results: list[Any] = [()]
+        for i in range(runs):
+            waiting = sets[i % len(sets)], results[-1]
+            arguments, _ = jax.lax.optimization_barrier(waiting)
+            results.append(once(*arguments))
+        return results[1:]
+
+    return together
+
+
+def _sets(shapes: tuple[Any, ...], chain: Chain) -> list[tuple[Any, ...]]:
+    return [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)] * chain.copies
 
 
 def time_jax(
-    run: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], samples: int = SAMPLES
+    run: Callable[..., Any], arguments: tuple[Any, ...], effort: Effort = Effort()
 ) -> Timed:
-    """run(*arguments[i]) for every i in one compiled program, so that no launch is paid alone."""
-    together = jax.jit(lambda sets: [run(*each) for each in sets])
-    alone = jax.jit(lambda *each: run(*each))
-    row = together.lower(list(arguments)).compile()
-    one = alone.lower(*arguments[0]).compile()
-
-    def several() -> None:
-        jax.block_until_ready([row(list(arguments)) for _ in range(_CALLS)][-1])
-
-    def single() -> None:
-        jax.block_until_ready(one(*arguments[0]))
-
-    return Timed(sampled(several, _CALLS * len(arguments), samples), sampled(single, 1, samples))
+    """Compiles run(*arguments) and times it."""
+    programs = compile_chain(run, arguments, Chain.of(nbytes_of(arguments), effort))
+    return programs.time(rotated(arguments, programs.chain.copies), effort)
 
 
-def sampled(call: Callable[[], None], runs: int, samples: int = SAMPLES) -> Spread:
+def sampled(call: Callable[[], None], runs: int, samples: int) -> Spread:
     """Microseconds of one of the `runs` runs that a call makes and waits for; two calls warm up."""
     taken = []
     for _ in range(samples + 2):

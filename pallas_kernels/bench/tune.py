@@ -1,17 +1,24 @@
 """Tries tiles around the heuristic's on the GPU that is there, and keeps what was faster."""
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallas_kernels import tuning
-from pallas_kernels.bench.timing import rotated, time_jax
+import jax
+from rich.console import Console
+
+from pallas_kernels import gpu, tuning
+from pallas_kernels.all_cases import all_cases
+from pallas_kernels.aot.workers import Failure, run_each
+from pallas_kernels.bench.timing import Effort, time_jax
+from pallas_kernels.bench.worker import NO_GPU, conditions
 from pallas_kernels.case import Case
 
 ENOUGH = 0.97
 """Of the heuristic's time: what is less than 3% faster is noise."""
-_SAMPLES = 7
+_EFFORT = Effort(samples=7)
 TileKey = tuple[str, str]
 """Operation and key, as `tuning.tuned` is asked."""
 
@@ -26,18 +33,46 @@ class Tuned:
     heuristic_us: float
 
 
+def tune_all(names: Sequence[str], until: float, limit_s: float, console: Console) -> int:
+    """Each case in a worker, its choices written as it ends; none is begun after until. Returns
+    the exit status, 2 without a GPU."""
+    jobs = [(name, until) for name in names]
+    results = run_each(tune_named, jobs, processes=1, limit_s=limit_s)
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, Failure):
+            console.print(f"{name}: {result.reason}", markup=False)
+            if NO_GPU in result.reason:
+                return 2
+            continue
+        arch, found, made = result
+        if found:
+            write_tuned(arch, found, made)
+        console.print(f"{name}: {len(found)} choices better than the heuristic's", markup=False)
+    return 0
+
+
+def tune_named(job: tuple[str, float]) -> tuple[str, list[Tuned], dict[str, Any]]:
+    """In a worker: architecture, what was found for the case of this name, and the conditions.
+    Raises RuntimeError without a GPU."""
+    if jax.default_backend() == "cpu":
+        raise RuntimeError(NO_GPU)
+    name, until = job
+    (case,) = (case for case in all_cases() if case.name == name)
+    return gpu.current().arch, tune(case) if time.time() < until else [], conditions()
+
+
 def tune(case: Case) -> list[Tuned]:
     """Each choice of tiles that the case makes, one after the other, the others as they are."""
-    sets = rotated(case.example(0))
+    arguments = case.example(0)
     with tuning.trying({}) as asked:
-        heuristic_us = time_jax(lambda *a: case.run(*a), sets, _SAMPLES).us.median
+        heuristic_us = time_jax(lambda *a: case.run(*a), arguments, _EFFORT).us.median
     found = []
     for choice, tiles in asked.items():
         times = {}
         for candidate in around(tiles):
             try:
                 with tuning.trying({choice: candidate}):
-                    us = time_jax(lambda *a: case.run(*a), sets, _SAMPLES).us.median
+                    us = time_jax(lambda *a: case.run(*a), arguments, _EFFORT).us.median
             except Exception:  # Most tiles do not fit; the compiler says which.
                 continue
             times[us] = candidate

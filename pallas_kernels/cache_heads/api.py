@@ -5,12 +5,13 @@ from pallas_kernels.cache_heads.rows import HeadNorms, HeadRows
 from pallas_kernels.dispatch import choose
 from pallas_kernels.paged import pool_row
 from pallas_kernels.paged.kv_scale import check_scale
+from pallas_kernels.partial_sums import Product
 
 
 def cache_heads(
-    q: Float[Array, "batch q_len q_width"],
-    k: Float[Array, "batch q_len width"],
-    v: Float[Array, "batch q_len width"],
+    q: Product,
+    k: Product,
+    v: Product,
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
     k_pool: Float[Array, "pages page_size kv_heads head_dim"],
@@ -30,7 +31,8 @@ def cache_heads(
     """Queries as attention takes them, and the pools with one row more for each of k and v, at
     (pages, offsets).
 
-    Queries and keys are normed, where norms are given, and rotated by cos and sin, float32, on the
+    q, k and v: [batch, q_len, width], of all heads; they may be in parts. Queries and keys are
+    normed, where norms are given, and rotated by cos and sin, float32, on the
     first 2 * half dimensions of each head, (i, i + half) being a pair. Float8 pools hold rows
     divided by their scale. Of rows that meet in one place any may stay. A row of what is not finite
     has keys of NaN and values of zeros. Raises ValueError on shapes that do not fit and on an

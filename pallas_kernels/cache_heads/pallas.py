@@ -7,21 +7,23 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
 
 from pallas_kernels.cache_heads.rows import Cached, HeadPool, HeadRows
 from pallas_kernels.paged.kernel import padded
 from pallas_kernels.paged.kv_scale import as_factor
 from pallas_kernels.paged.pool_row import as_stored, number
+from pallas_kernels.partial_sums import as_parts, load_total
 from pallas_kernels.triton import launch, load, store
 
 
 def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
     """See `pallas_kernels.cache_heads.api.cache_heads`."""
-    (batch, q_len, _), norms, (*_, kv_heads, head_dim) = rows.q.shape, rows.norms, k_pool.shape
-    count = batch * q_len
+    (batch, q_len, width), norms, (*_, kv_heads, head_dim) = rows.q.shape, rows.norms, k_pool.shape
+    count, heads, dtype = batch * q_len, width // head_dim, rows.q.dtype
     step = HeadRows._make(
         [
-            *[x.reshape(count, -1, head_dim) for x in rows[:3]],
+            *[as_parts(x, count, x.shape[-1] // head_dim, head_dim) for x in rows[:3]],
             *[x.reshape(count, -1) for x in rows[3:5]],
             *[x.reshape(count) for x in rows[5:7]],
             *map(as_factor, rows[7:9]),
@@ -30,11 +32,12 @@ def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
     )
     eps, devices = ((norms.q.eps, norms.k.eps), norms.devices) if norms else ((0.0, 0.0), 1)
     pools, before = (k_pool, v_pool), len(jax.tree.leaves(step))
+    turned = jax.ShapeDtypeStruct((count, heads, head_dim), dtype)
     turned, (k_pool, v_pool) = launch(
         partial(_run, eps=eps, devices=devices),
         name="cache_heads",
-        grid=(count, step.q.shape[1] + kv_heads),
-        out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (step.q, pools)),
+        grid=(count, heads + kv_heads),
+        out_shape=(turned, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), pools)),
         num_warps=1,
         input_output_aliases={before: 1, before + 1: 2},
     )(step, pools)
@@ -42,16 +45,18 @@ def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
 
 
 class Head(NamedTuple):
-    """One head of one row: the ref [rows, heads, head_dim] it lies in, and where."""
+    """One head of one row: the ref [parts, rows, heads, head_dim] it lies in, the dtype of the sum
+    of its parts, and where."""
 
     ref: Any
+    dtype: DTypeLike
     row: Array
     head: Array
 
     def load(self, column: Array, exists: Array) -> Array:
         """Some of its values, float32."""
         at = (*(jnp.broadcast_to(x, column.shape) for x in (self.row, self.head)), column)
-        return load(self.ref.at[at], mask=exists, other=0.0).astype(jnp.float32)
+        return load_total(self.ref, self.dtype, at, exists)
 
 
 class Part(NamedTuple):
@@ -68,32 +73,32 @@ def _run(
     """One head of one row: a query is rotated, a key too and written with its value.
 
     Grid: rows x (query heads + kv heads). Blocks: all arrays whole, a program loads head_dim
-    numbers of each; the pools are written in place. Limit: launches, not work: one warp, 24
-    registers. Units: float32 between norm and rotation; pools in numbers divided by their scale;
-    pages and offsets count pages and slots.
+    numbers of each, of a product those of each part, which it adds; the pools are written in
+    place. Limit: launches, not work: one warp. Units: float32 between norm and rotation; pools in
+    numbers divided by their scale; pages and offsets count pages and slots.
     """
     row, head = pl.program_id(0), pl.program_id(1)
-    heads = step.q.shape[1]
+    heads, dtype = turned.shape[1], turned.dtype
 
     def norm(side: int, rows: Any) -> tuple[Array, Any] | None:
         """The root by which queries (0) or keys (1) are multiplied, and their weight."""
         if step.norms is None:
             return None
         squares, *weights = step.norms
-        mean = number(squares, row, side) / (devices * rows.shape[1] * rows.shape[2])
+        mean = number(squares, row, side) / (devices * rows.shape[2] * rows.shape[3])
         return jax.lax.rsqrt(mean + eps[side]), weights[side]
 
     @pl.when(head < heads)
     def _() -> None:
-        for part in _turn(Head(step.q, row, head), step, norm(0, step.q)):
+        for part in _turn(Head(step.q, dtype, row, head), step, norm(0, step.q)):
             _store(turned, (row, head), part)
 
     @pl.when(head >= heads)
     def _() -> None:
         own = head - heads
-        key = _turn(Head(step.k, row, own), step, norm(1, step.k))
+        key = _turn(Head(step.k, dtype, row, own), step, norm(1, step.k))
         place = number(step.pages, row), number(step.offsets, row), own
-        both = key, [_value(Head(step.v, row, own), key[0])]
+        both = key, [_value(Head(step.v, dtype, row, own), key[0])]
         for pool, scale, parts in zip(pools, (step.k_scale, step.v_scale), both, strict=True):
             factor = number(scale, 0)
             for part in parts:
@@ -103,20 +108,19 @@ def _run(
 
 def _turn(x: Head, step: HeadRows, norm: tuple[Array, Any] | None) -> list[Part]:
     """A head, normed and rotated: its two halves, and what lies behind them."""
-    dim, half = x.ref.shape[2], step.cos.shape[1]
+    dim, half = x.ref.shape[-1], step.cos.shape[1]
     pair = jnp.arange(padded(half))
     is_pair = pair < half
     low, high = (_normed(x, norm, start + pair, is_pair) for start in (0, half))
     at = jnp.broadcast_to(x.row, pair.shape), pair
     cos, sin = (load(table.at[at], mask=is_pair, other=0.0) for table in (step.cos, step.sin))
-    dtype = x.ref.dtype
     parts = [
-        Part(pair, is_pair, (low * cos - high * sin).astype(dtype)),
-        Part(half + pair, is_pair, (high * cos + low * sin).astype(dtype)),
+        Part(pair, is_pair, (low * cos - high * sin).astype(x.dtype)),
+        Part(half + pair, is_pair, (high * cos + low * sin).astype(x.dtype)),
     ]
     if dim > 2 * half:
         column = 2 * half + jnp.arange(padded(dim - 2 * half))
-        passed = _normed(x, norm, column, column < dim).astype(dtype)
+        passed = _normed(x, norm, column, column < dim).astype(x.dtype)
         parts.append(Part(column, column < dim, passed))
     return parts
 
@@ -127,17 +131,17 @@ def _normed(x: Head, norm: tuple[Array, Any] | None, column: Array, exists: Arra
     if norm is None:
         return values
     root, weight = norm
-    own = load(weight.at[x.head * x.ref.shape[2] + column], mask=exists, other=0.0)
-    return (own * (values * root).astype(x.ref.dtype)).astype(jnp.float32)
+    own = load(weight.at[x.head * x.ref.shape[-1] + column], mask=exists, other=0.0)
+    return (own * (values * root).astype(x.dtype)).astype(jnp.float32)
 
 
 def _value(x: Head, key: Part) -> Part:
     """Zeros where the row's keys are NaN; see `pallas_kernels.paged.rows.contain_nonfinite`."""
-    column = jnp.arange(padded(x.ref.shape[2]))
-    exists = column < x.ref.shape[2]
+    column = jnp.arange(padded(x.ref.shape[-1]))
+    exists = column < x.ref.shape[-1]
     first = jnp.sum(jnp.where(key.column == 0, key.values.astype(jnp.float32), 0.0))
     values = jnp.where(first != first, 0.0, x.load(column, exists))
-    return Part(column, exists, values.astype(x.ref.dtype))
+    return Part(column, exists, values.astype(x.dtype))
 
 
 def _store(out: Any, place: tuple[Array, ...], part: Part) -> None:

@@ -4,13 +4,15 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.cache_heads.rows import Cached, HeadNorms, HeadPool, HeadRows
 from pallas_kernels.paged.rows import as_stored, contain_nonfinite, scatter_rows
+from pallas_kernels.partial_sums import total
 from pallas_kernels.rms_norm import norm_by
 from pallas_kernels.rotation import rotate_halves
 
 
 def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
     """See `pallas_kernels.cache_heads.api.cache_heads`."""
-    q, k, v, cos, sin, pages, offsets, k_scale, v_scale, norms = rows
+    *products, cos, sin, pages, offsets, k_scale, v_scale, norms = rows
+    q, k, v = map(total, products)
     if norms is not None:
         q, k = norm_heads(q, k, norms)
     q, k, v = (x.reshape(*x.shape[:2], -1, k_pool.shape[-1]) for x in (q, k, v))

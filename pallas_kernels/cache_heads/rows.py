@@ -21,9 +21,9 @@ class HeadNorms(NamedTuple):
 
 
 class HeadRows(NamedTuple):
-    """The rows of one step, as `api.cache_heads` takes them, or as a kernel's refs: heads [rows,
-    heads, head_dim], tables [rows, half], places [rows], scales [1]; of norms the squares [rows, 2]
-    and both weights."""
+    """The rows of one step, as `api.cache_heads` takes them, or as a kernel's refs: heads
+    [parts, rows, heads, head_dim], tables [rows, half], places [rows], scales [1]; of norms the
+    squares [rows, 2] and both weights."""
 
     q: Any
     k: Any

@@ -5,12 +5,13 @@ from pallas_kernels.cache_latents.rows import LatentRows
 from pallas_kernels.dispatch import choose
 from pallas_kernels.paged import pool_row
 from pallas_kernels.paged.kv_scale import check_scale
+from pallas_kernels.partial_sums import Product
 from pallas_kernels.quantized import QuantFormat, Rows
 from pallas_kernels.rms_norm import Norm
 
 
 def cache_latents(
-    compressed: Float[Array, "batch q_len width"],
+    compressed: Product,
     norm: Norm,
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
@@ -18,7 +19,7 @@ def cache_latents(
     pages: Int[Array, "batch q_len"],
     offsets: Int[Array, "batch q_len"],
     *,
-    q_low: Float[Array, "batch q_len q_lora"] | None = None,
+    q_low: Product | None = None,
     q_norm: Norm | None = None,
     q_format: QuantFormat | None = None,
     kv_scale: Float[Array, ""] | None = None,
@@ -26,7 +27,8 @@ def cache_latents(
 ) -> tuple[Float[Array, "pages page_size width"], Rows | None]:
     """The pool with one row more for each of compressed, at (pages, offsets); and q_low, normed.
 
-    A row is a latent, which is normed, and a key that is rotated in pairs of neighbours by cos and
+    compressed is [batch, q_len, width] and q_low [batch, q_len, q_lora], both may be in parts. A
+    row is a latent, which is normed, and a key that is rotated in pairs of neighbours by cos and
     sin, float32; a float8 pool holds it divided by kv_scale. Of rows that meet in one place any may
     stay. A row of what is not finite has a key of NaN and a latent of zeros. q_low and q_norm are
     the low rank of the queries, where they have one; it comes along because it is there already.

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
 
 from pallas_kernels.cache_latents.rows import LatentPool, LatentRows
 from pallas_kernels.fp8_matmul.quantize import fp8_rows, to_fp8_runs
 from pallas_kernels.paged.kernel import padded
 from pallas_kernels.paged.kv_scale import as_factor
 from pallas_kernels.paged.pool_row import as_stored, number
+from pallas_kernels.partial_sums import as_parts, load_total
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.triton import launch, load, store
 
@@ -21,64 +23,65 @@ def cache_latents(
     rows: LatentRows, pool: LatentPool, q_format: QuantFormat | None
 ) -> tuple[LatentPool, Rows | None]:
     """See `pallas_kernels.cache_latents.api.cache_latents`."""
-    count, q_low = rows.compressed.shape[0] * rows.compressed.shape[1], rows.q_low
+    (batch, q_len, width), dtype, q_low = rows.compressed.shape, rows.compressed.dtype, rows.q_low
+    count = batch * q_len
     step = LatentRows(
-        *[x.reshape(count, -1) for x in rows[:3]],
-        *[x.reshape(count) for x in rows[3:5]],
+        as_parts(rows.compressed, count, width),
+        *[x.reshape(count, -1) for x in (rows.cos, rows.sin)],
+        *[x.reshape(count) for x in (rows.pages, rows.offsets)],
         norm=rows.norm.weight,
         scale=as_factor(rows.scale),
-        q_low=None if q_low is None else q_low.reshape(count, -1),
+        q_low=None if q_low is None else as_parts(q_low, count, q_low.shape[-1]),
         q_norm=rows.q_norm and rows.q_norm.weight,
     )
-    normed = jax.tree.map(_shape, step.q_low)
+    normed = None if q_low is None else jax.ShapeDtypeStruct((count, q_low.shape[-1]), dtype)
     in_fp8 = q_format is not None and q_format.activations == "fp8_token"
     if normed is not None and in_fp8:
         normed = fp8_rows(*normed.shape, grouped=False).out
     pool, normed = launch(
-        partial(_run, eps=(rows.norm.eps, rows.q_norm.eps if rows.q_norm else 0.0)),
+        partial(_run, eps=(rows.norm.eps, rows.q_norm.eps if rows.q_norm else 0.0), dtype=dtype),
         name="cache_latents",
         # A program writes a row, another one norms its query.
         grid=(count, 1 if q_low is None else 2),
-        out_shape=(_shape(pool), normed),
+        out_shape=(jax.ShapeDtypeStruct(pool.shape, pool.dtype), normed),
         input_output_aliases={len(jax.tree.leaves(step)): 0},
     )(step, pool)
     if q_low is None or not in_fp8:
         return pool, None if q_low is None else normed.reshape(q_low.shape)
     values, factors = (array.reshape(*q_low.shape[:2], *array.shape[1:]) for array in normed)
-    return pool, QuantizedRows(values, factors, q_low.dtype)
+    return pool, QuantizedRows(values, factors, dtype)
 
 
-def _shape(array: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-
-def _run(step: LatentRows, _: Any, pool: Any, normed: Any, *, eps: tuple[float, float]) -> None:
+def _run(
+    step: LatentRows, _: Any, pool: Any, normed: Any, *, eps: tuple[float, float], dtype: DTypeLike
+) -> None:
     """A row of the pool (program 0 of the row), or its low rank of the queries normed (program 1).
 
-    Grid: rows x 1, or x 2 with queries. Blocks: all arrays whole, a program loads one row; the pool
-    is written in place. Limit: launches, not work: 27 registers. Units: float32 inside; the pool in
-    numbers divided by its scale; pages and offsets count pages and slots.
+    Grid: rows x 1, or x 2 with queries. Blocks: all arrays whole, a program loads one row of each
+    part of a product and adds the parts; the pool is written in place. Limit: launches, not work.
+    Units: float32 inside, products rounded to dtype; the pool in numbers divided by its scale;
+    pages and offsets count pages and slots.
     """
     row = pl.program_id(0)
 
     @pl.when(pl.program_id(1) == 0)
     def _() -> None:
-        _cache_row(step, pool, row, eps[0])
+        _cache_row(step, pool, row, eps[0], dtype)
 
     if step.q_low is not None:
 
         @pl.when(pl.program_id(1) == 1)
         def _() -> None:
-            _norm_query(step, normed, row, eps[1])
+            _norm_query(step, normed, row, eps[1], dtype)
 
 
-def _norm_query(step: LatentRows, out: Any, row: Array, eps: float) -> None:
+def _norm_query(step: LatentRows, out: Any, row: Array, eps: float, dtype: DTypeLike) -> None:
     """out: refs of the normed rows, or of their float8 and its scales."""
-    low, weight = step.q_low, step.q_norm
+    weight = step.q_norm
     column = jnp.arange(padded(weight.shape[0]))
-    mask = column < weight.shape[0]
-    found = _norm(_values(low, row, column, mask), weight, column, mask, eps, low.dtype)
-    at = jnp.full_like(column, row), column
+    mask, at = column < weight.shape[0], (jnp.full_like(column, row), column)
+    low = load_total(step.q_low, dtype, at, mask)
+    found = _norm(low, weight, column, mask, eps, dtype)
     if not isinstance(out, tuple):
         store(out.at[at], found, mask=mask)
         return
@@ -87,17 +90,19 @@ def _norm_query(step: LatentRows, out: Any, row: Array, eps: float) -> None:
     store(out[1].at[jnp.broadcast_to(row, (1,))], scale)
 
 
-def _cache_row(step: LatentRows, pool: Any, row: Array, eps: float) -> None:
+def _cache_row(step: LatentRows, pool: Any, row: Array, eps: float, dtype: DTypeLike) -> None:
     kv_lora, half = step.norm.shape[0], step.cos.shape[1]
-    dtype = step.compressed.dtype
+
+    def of_row(column: Array, mask: Array) -> Array:
+        return load_total(step.compressed, dtype, (jnp.full_like(column, row), column), mask)
+
     column, pair = jnp.arange(padded(kv_lora)), jnp.arange(padded(half))
     is_column, is_pair = column < kv_lora, pair < half
-    even = _values(step.compressed, row, kv_lora + 2 * pair, is_pair)
-    odd = _values(step.compressed, row, kv_lora + 2 * pair + 1, is_pair)
-    cos, sin = (_values(table, row, pair, is_pair) for table in (step.cos, step.sin))
+    even, odd = (of_row(kv_lora + 2 * pair + place, is_pair) for place in (0, 1))
+    table = jnp.full_like(pair, row), pair
+    cos, sin = (load(x.at[table], mask=is_pair, other=0.0) for x in (step.cos, step.sin))
     turned = (even * cos - odd * sin).astype(dtype), (odd * cos + even * sin).astype(dtype)
-    latent = _values(step.compressed, row, column, is_column)
-    normed = _norm(latent, step.norm, column, is_column, eps, dtype)
+    normed = _norm(of_row(column, is_column), step.norm, column, is_column, eps, dtype)
     first = jnp.sum(jnp.where(pair == 0, turned[0].astype(jnp.float32), 0.0))
     normed = jnp.where(first != first, jnp.zeros_like(normed), normed)
     scale = number(step.scale, 0)
@@ -115,9 +120,3 @@ def _norm(values: Array, weight: Any, column: Array, mask: Array, eps: float, dt
     """As `pallas_kernels.rms_norm`: rounded to the run dtype before the weight."""
     root = jax.lax.rsqrt(jnp.sum(values * values) / weight.shape[0] + eps)
     return load(weight.at[column], mask=mask, other=0.0) * (values * root).astype(dtype)
-
-
-def _values(ref: Any, row: Array, column: Array, mask: Array) -> Array:
-    """Of one row, float32."""
-    at = jnp.broadcast_to(row, column.shape), column
-    return load(ref.at[at], mask=mask, other=0.0).astype(jnp.float32)

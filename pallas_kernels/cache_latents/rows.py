@@ -8,8 +8,9 @@ LatentPool = Float[Array, "pages page_size width"]
 
 
 class LatentRows(NamedTuple):
-    """The rows of one step, as `api.cache_latents` takes them, or as a kernel's refs: all but
-    places [rows] and the scale [1] are [rows, numbers], norms are their weights."""
+    """The rows of one step, as `api.cache_latents` takes them, or as a kernel's refs: compressed
+    and q_low [parts, rows, numbers], tables [rows, numbers], places [rows], the scale [1], norms
+    their weights."""
 
     compressed: Any
     cos: Any

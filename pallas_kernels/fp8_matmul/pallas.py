@@ -12,5 +12,5 @@ def matmul(x: Rows, kernel: QuantizedArray) -> Float[Array, "*rows outputs"]:
     """See `pallas_kernels.fp8_matmul.api.matmul`."""
     rows, w = as_rows(x, kernel), as_weight(kernel)
     tiles = choose_tiles("fp8_matmul", rows, w)
-    out = launch_tiles(multiply_tile, "fp8_matmul", tiles, rows, w, dtype=x.dtype)
+    (out,) = launch_tiles(multiply_tile, "fp8_matmul", tiles, rows, [w], [w.outputs], x.dtype)
     return out.reshape(*x.shape[:-1], -1)

@@ -1,8 +1,17 @@
 """Which tiles dense products run with: those that compile without a spill (docs/kernels.md)."""
 
+from pallas_kernels import gpu
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.tile_product import Operand, ProductTiles
 from pallas_kernels.tuning import tuned
+
+LARGEST_TILE = 96 << 10
+"""Bytes of rows and weights a step."""
+MEMORY_BOUND_ROWS, LARGEST_STAGE = 256, 192 << 10
+"""Up to so many rows weights take longer to read than to multiply, and a step of one stage, which
+is in registers while it waits, has at most so many bytes."""
+COMPUTE_UNITS, MOST_PROGRAMS = 256, 3
+"""Of an MI355X; how many programs of a compute unit share its local memory."""
 
 
 def choose_tiles(
@@ -11,24 +20,113 @@ def choose_tiles(
     w: Operand,
     outputs: int | None = None,
     *,
+    weights: int = 1,
     least: int = 16,
-    most: int = 128,
+    in_parts: bool = False,
 ) -> ProductTiles:
-    """For weights like w with so many outputs in one launch (None: those of w); a tile has `least`
-    to `most` columns.
+    """For weights like w with so many outputs in one launch (None: those of w).
 
-    Up to 64 rows the weights are read once and each program should have much of them on its way.
-    The columns are few enough that 256 compute units have a program each.
+    weights: how many a program multiplies at once. least: columns of a tile. in_parts: whether what
+    reads the product adds up its parts.
     """
     (rows, inputs), outputs = x.values.shape, outputs or w.outputs
-    eight_bit = x.values.dtype.itemsize == 1
-    if rows > 64:
-        heuristic = ProductTiles(128, most, BLOCK if eight_bit else BLOCK // 2, warps=8)
+    amd = gpu.current().is_amd and not w.in_blocks
+    few = _programs(x, outputs, _rows_of_tile(x), 128) < COMPUTE_UNITS
+    alike = x.values.dtype == w.values.dtype and w.values.dtype.itemsize <= 2
+    if amd and in_parts and few:
+        heuristic = _split(x, w, outputs)
+    elif amd and alike and not in_parts and weights == 1 and 64 < rows <= MEMORY_BOUND_ROWS:
+        heuristic = _deepest(x, w, outputs)
+    elif amd:
+        heuristic = _deep(x, w, outputs, weights, least)
     else:
-        rows = max(16, 1 << (rows - 1).bit_length())
-        columns = 64 if outputs >= 16384 else 32 if outputs >= 4096 else 16
-        step = 256 if eight_bit and not w.in_blocks else BLOCK
-        heuristic = ProductTiles(rows, max(columns, least), step)
-    weights = f"{w.values.dtype} {'blocks' if w.in_blocks else 'columns'}"
-    key = f"rows {rows} inputs {inputs} outputs {outputs} {x.values.dtype} times {weights}"
+        heuristic = _pipelined(x, w, outputs, weights, least)
+    kind = f"{w.values.dtype} {'blocks' if w.in_blocks else 'columns'}{' in parts' * in_parts}"
+    key = f"rows {rows} inputs {inputs} outputs {outputs} {x.values.dtype} times {kind}"
     return tuned(operation, key, heuristic)
+
+
+def _split(x: Operand, w: Operand, outputs: int) -> ProductTiles:
+    """64 columns, whole cache lines of plain weights, and the fewest parts of the inputs with which
+    a quarter of the compute units has two programs. Of many rows and columns three fit if they have
+    four warps, and half the units get them."""
+    rows, columns = _rows_of_tile(x), 64
+    programs = _programs(x, outputs, rows, columns)
+    many = rows > 64 and (2 * programs >= COMPUTE_UNITS or x.values.dtype.itemsize == 1)
+    # In one stage both tiles have the same local memory, one after the other.
+    share = 0.5 if many else 0.6
+    step = _step(x, w, rows, columns, int(share * gpu.current().lds_bytes))
+    steps, least = -(-x.values.shape[1] // step), COMPUTE_UNITS * (2.5 if many else 1.25)
+    enough = (n for n in range(1, steps) if steps % n == 0 and n * programs >= least)
+    warps = 4 if many else _warps(rows)
+    # Of few steps each there is no pipeline to fill: other programs compute meanwhile.
+    return ProductTiles(rows, columns, step, warps, stages=1, parts=next(enough, steps))
+
+
+def _deep(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
+    """Columns so few that every compute unit has a program, and steps so long that their loads are
+    enough: a program's next step is all that it has under way (docs/kernels.md)."""
+    rows, columns = _rows_of_tile(x), max(least, _columns(x, outputs, weights))
+    if rows > 64 and _programs(x, outputs, rows, columns) < COMPUTE_UNITS:
+        rows, columns = rows // 2, columns // 2
+    programs = -(-_programs(x, outputs, rows, columns) // COMPUTE_UNITS)
+    lds = gpu.current().lds_bytes // min(programs, MOST_PROGRAMS)
+    step = _step(x, w, rows, weights * columns, min(LARGEST_TILE, lds))
+    return ProductTiles(rows, columns, step, warps=_warps(rows))
+
+
+def _deepest(x: Operand, w: Operand, outputs: int) -> ProductTiles:
+    """One program a compute unit with the longest steps: it waits once in each. A second stage
+    where it fits; of masked columns it would spill."""
+    rows, columns = _rows_of_tile(x), 128
+    if _programs(x, outputs, rows, columns) < COMPUTE_UNITS:
+        columns = 64
+    inputs = gpu.current().lds_bytes // (rows * x.values.dtype.itemsize)
+    one = rows * x.values.dtype.itemsize + columns * w.values.dtype.itemsize
+    step = _step(x, w, rows, columns, min(LARGEST_STAGE, inputs * one))
+    fits = one * step <= gpu.current().lds_bytes and outputs % columns == 0
+    return ProductTiles(rows, columns, step, _warps(rows), stages=2 if fits else 1)
+
+
+def _pipelined(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
+    """Where a pipeline's stages have a step under way each. Float8 on NVIDIA GPUs has as many
+    columns as a warp group multiplies, and one stage more."""
+    eight_bit, rows = x.values.dtype.itemsize == 1, _rows_of_tile(x)
+    columns, group = _columns(x, outputs, weights), gpu.current().warp_group if eight_bit else 0
+    if rows > 64:
+        # A warp group has the sums of one instruction, of a step and of all: 128 columns spill.
+        columns = max(least, min(columns, group or columns))
+        return ProductTiles(rows, columns, BLOCK if eight_bit else BLOCK // 2, warps=8)
+    step = 256 if eight_bit and not w.in_blocks else BLOCK
+    return ProductTiles(rows, max(least, columns, group), step, stages=3 if group else 2)
+
+
+def _rows_of_tile(x: Operand) -> int:
+    """All up to 64, so that weights are read once."""
+    rows = x.values.shape[0]
+    return 128 if rows > 64 else max(16, 1 << (rows - 1).bit_length())
+
+
+def _columns(x: Operand, outputs: int, weights: int) -> int:
+    """A tile of 128 holds two weights' sums with 64 columns of each."""
+    if x.values.shape[0] > 64:
+        return 128 // weights
+    return 64 if outputs >= 16384 else 32 if outputs >= 4096 else 16
+
+
+def _programs(x: Operand, outputs: int, rows: int, columns: int) -> int:
+    """Of a launch that is not split."""
+    return -(-x.values.shape[0] // rows) * -(-outputs // columns)
+
+
+def _warps(rows: int) -> int:
+    return 8 if rows > 64 else 4
+
+
+def _step(x: Operand, w: Operand, rows: int, columns: int, most_bytes: int) -> int:
+    """The longest step that divides the inputs, or a block, with at most so many bytes a tile."""
+    one = rows * x.values.dtype.itemsize + columns * w.values.dtype.itemsize
+    step = 1 << (most_bytes // one).bit_length() - 1
+    while step > BLOCK and x.values.shape[1] % step:
+        step //= 2
+    return step

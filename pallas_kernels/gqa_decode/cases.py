@@ -1,5 +1,6 @@
 """Attention of the drafts and of MiniMax at the published shapes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels.case import ARCHS, Case
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.gqa_decode import pallas, reference
-from pallas_kernels.paged.case import PagedCase
+from pallas_kernels.paged.case import LONG, PagedCase
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.quantized import QuantFormat, QuantizedRows
 from pallas_kernels.shapes import GROUPED_ATTENTION, GroupedAttention
@@ -27,7 +28,14 @@ def cases() -> list[Case]:
     """Drafts with a head of their own for each query head, and MiniMax with six for one."""
     every = [make_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
     minimax = [shape for shape in GROUPED_ATTENTION if shape.name.startswith("minimax")]
-    return every + [make_case(shape, TARGET[1], BLOCK_FP8) for shape in minimax]
+    quantised = [make_case(shape, TARGET[1], BLOCK_FP8) for shape in minimax]
+    long = [
+        replace(make_case(shape, PagedCase(q_len, LONG, batch=batch)), decode=False)
+        for shape in GROUPED_ATTENTION
+        for q_len in (1, 4)
+        for batch in (16, 64)
+    ]
+    return every + quantised + long
 
 
 def _contexts(shape: GroupedAttention) -> list[PagedCase]:

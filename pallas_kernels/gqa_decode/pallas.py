@@ -13,16 +13,17 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged.kernel import Softmax, add_keys, padded, rows_at
-from pallas_kernels.paged.kv import PagedKV
-from pallas_kernels.paged.split_kv import (
+from pallas_kernels.paged.context_part import (
     AttentionTiles,
     ContextPart,
-    attend_in_parts,
-    attend_to_part,
+    Slots,
     leave,
-    merge,
+    numbers_of,
 )
+from pallas_kernels.paged.kernel import padded, rows_at
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.split_kv import attend_in_parts, merge
+from pallas_kernels.paged.tile_walk import attend_to_part
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.triton import dot, load
@@ -76,7 +77,7 @@ def _attend_part(
     """A tile of the rows that share a key-value head, attended to one part of a sequence's context.
 
     Grid: (kv heads x tiles of rows) x parts x sequences. Blocks: q [rows, head_dim] of a sequence,
-    both pools whole as [slots, kv_heads * head_dim]; [rows, keys] scores at a time. Limit:
+    both pools whole as [pages, numbers]; [rows, keys] scores at a time. Limit:
     registers, 128 at 64 x 16, and reading the context once. Units: scores to the base 2, float32;
     out float32, log_mass the logarithm to the base 2 of the part's mass.
     """
@@ -92,12 +93,16 @@ def _attend_part(
     asked = rows_at(q, row, in_head, is_row, is_column)
     score_scale = scale * load(k_scale)
 
-    def add_slots(at: Array, used: Array, seen: Array, state: Softmax) -> Softmax:
+    def read(slots: Slots) -> tuple[Array, Array]:
         keys, values = (
-            rows_at(pool, at, group * head_dim + in_head, used, is_column).astype(q.dtype)
-            for pool in pools
+            numbers_of(own, pool, slots, in_head, head_dim, group * head_dim) for pool in pools
         )
-        return add_keys(state, dot(asked, keys, trans_b=True) * score_scale, seen, values)
+        return keys, values
 
-    state = attend_to_part(own, query, is_row, in_head.size, add_slots)
+    def score(tile: tuple[Array, Array]) -> tuple[Array, Array]:
+        keys, values = (part.astype(q.dtype) for part in tile)
+        return dot(asked, keys, trans_b=True) * score_scale, values
+
+    widened = pools[1].dtype != q.dtype
+    state = attend_to_part(own, query, is_row, in_head.size, read, score, widened=widened)
     leave(own, state, load(v_scale), row, is_row)

@@ -1,13 +1,17 @@
 """The routed experts of decode, verify and prefill steps at the published shapes."""
 
+from dataclasses import replace
 from functools import partial
+from math import comb
 from typing import Any
 
 import jax
 
 from pallas_kernels.case import Case
-from pallas_kernels.grouped_matmul import pallas, reference
+from pallas_kernels.grouped_matmul import api, pallas, reference
 from pallas_kernels.grouped_matmul.shared import GatedKernels
+from pallas_kernels.grouped_matmul.tile_map import most_tiles
+from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.array import GROUP
 from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
@@ -27,13 +31,22 @@ LARGEST = 20 * 2**30
 
 def cases() -> list[Case]:
     """Each model's formats, as far as the experts of a layer fit into a GPU."""
-    return [
+    routed = [
         make_case(stack, format, tokens)
         for stack in EXPERTS
         for format in (KIMI if stack.name.startswith("kimi") else MINIMAX)
         if stack.experts * 3 * stack.hidden * stack.inter * _bytes(format) < LARGEST
         for tokens in DECODE_ROWS
     ]
+    published = [
+        with_shared(stack, QuantFormat("int4_group"), tokens)
+        for stack in EXPERTS
+        if stack.name in ("kimi.experts@tp4", "kimi.experts@tp8")
+        for tokens in DECODE_ROWS
+        # So many rows are as large as a weight, of which there must be no copies.
+        if tokens != stack.inter
+    ]
+    return routed + published
 
 
 def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
@@ -52,6 +65,52 @@ def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Ca
         bytes_moved=round(hit * weights * _bytes(format)) + tokens * stack.hidden * 4,
         flops=2 * tokens * stack.top_k * weights,
         decode=tokens <= 64,
+        touched=hit / stack.experts,
+        live=_tiles_in_use(stack, tokens) / _most_tiles(stack, tokens),
+    )
+
+
+def with_shared(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
+    """The same with a shared expert in bfloat16, which Kimi-K2.5 in INT4 has."""
+    routed = make_case(stack, format, tokens)
+    own = make_case(ExpertStack("shared", 1, 1, stack.hidden, stack.inter), None, tokens)
+
+    def example(seed: int) -> tuple[Any, ...]:
+        gate, up, down = (matrix[0] for matrix in own.example(seed + 1)[1])
+        return *routed.example(seed), GatedKernels(gate, up, down)
+
+    return replace(
+        routed,
+        variant=f"{routed.variant} shared",
+        run=partial(_run_both, "pallas"),
+        reference=partial(_run_both, "reference"),
+        example=example,
+        bytes_moved=routed.bytes_moved + own.bytes_moved,
+        flops=routed.flops + own.flops,
+    )
+
+
+def _run_both(
+    implementation: str, x: Any, stacks: GatedKernels, ids: Any, weights: Any, own: GatedKernels
+) -> Any:
+    gate, up, down = stacks
+    return api.grouped_mlp(
+        x, gate, up, down, ids, weights, shared=own, implementation=implementation
+    )
+
+
+def _most_tiles(stack: ExpertStack, tokens: int) -> int:
+    """Tiles of rows that are launched."""
+    rows = row_tile(tokens, stack.top_k, stack.experts)
+    return most_tiles(tokens * stack.top_k, stack.experts, rows)
+
+
+def _tiles_in_use(stack: ExpertStack, tokens: int) -> float:
+    """Tiles that have rows: an expert's number of them is binomial."""
+    rows, chosen = row_tile(tokens, stack.top_k, stack.experts), stack.top_k / stack.experts
+    return stack.experts * sum(
+        -(-count // rows) * comb(tokens, count) * chosen**count * (1 - chosen) ** (tokens - count)
+        for count in range(1, tokens + 1)
     )
 
 

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import gpu
-from pallas_kernels.grouped_matmul.activations import activations
-from pallas_kernels.grouped_matmul.kernel import ExpertBatch, RoutedAndShared, format_of, multiply
+from pallas_kernels.grouped_matmul.batch import ExpertBatch, RoutedAndShared
+from pallas_kernels.grouped_matmul.kernel import format_of, multiply
+from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.shared import GatedKernels, Matrix, can_join, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
+from pallas_kernels.grouped_matmul.unpack import MOST_INPUTS, VALUES_PER_WORD
 from pallas_kernels.quantized import QuantizedArray
 from pallas_kernels.tile_product import Operand
 
@@ -65,6 +67,12 @@ def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
         values = stack.values if isinstance(stack, QuantizedArray) else stack
         if values.dtype != (expected := _values_dtype(stack, x)):
             return f"expected weights in {jnp.dtype(expected).name}, got {values.dtype}"
+        form, inputs = format_of(stack), stack.shape[-2]
+        in_channels = form is not None and form.weights == "int4_channel"
+        if in_channels and (inputs % VALUES_PER_WORD or inputs > MOST_INPUTS):
+            return (
+                f"expected int4_channel in whole words, {MOST_INPUTS} inputs at most, got {inputs}"
+            )
     return None
 
 

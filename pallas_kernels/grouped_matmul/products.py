@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.grouped_matmul.in_passing import in_passing, largest_of_rows
-from pallas_kernels.grouped_matmul.unpack import e2m1, e8m0, int4, per_value
+from pallas_kernels.grouped_matmul.rows.in_passing import in_passing, largest_of_rows
+from pallas_kernels.grouped_matmul.unpack import VALUES_PER_WORD, int4_group, int4_times_16, mxfp4
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.array import BLOCK, GROUP
 from pallas_kernels.tile_product import Operand, clamp
@@ -33,13 +33,15 @@ class Part(NamedTuple):
 def products(
     x: Operand, rows: Array, stacks: Sequence[Operand], part: Part, depth: int
 ) -> list[Array]:
-    """float32 [rows, columns] for each stack, `depth` inputs a step.
+    """float32 [rows, columns] for each stack, `depth` inputs a step, of plain ones 128 at most.
 
     x: rows [rows, in] with scales [rows], [rows, in / 128] or, packed MXFP4, [rows, in / 32].
     Stacks are as in `pallas_kernels.quantized`, plain ones [experts, in, out]. x is read once; rows
     that need a scale each and have none are read twice, and quantised. Rows must exist; columns
     past the last one repeat it.
     """
+    # Plain weights of so many columns fill the registers sooner.
+    depth = depth if part.format is not None else min(depth, BLOCK)
     steps = -(-part.inputs // depth)
     read = partial(_rows_of, x.values, rows, depth=depth)
     quantise, scale = in_passing(part.format) if x.scale is None else None, None
@@ -54,7 +56,7 @@ def products(
         if quantise is not None:
             block, _ = quantise(block.astype(jnp.float32))
         return [
-            _add(total, block, x, rows, stack, part, index * depth)
+            _add(total, block, x, rows, stack, part, index)
             for total, stack in zip(totals, stacks, strict=True)
         ]
 
@@ -66,46 +68,46 @@ def products(
 
 
 def _add(
-    total: Array, block: Array, x: Operand, rows: Array, stack: Operand, part: Part, start: Array
+    total: Array, block: Array, x: Operand, rows: Array, stack: Operand, part: Part, index: Array
 ) -> Array:
-    """The sum after one more step, from input `start` on."""
+    """The sum after the step of this index."""
     if part.format is None:
-        return total + dot(block, _plain(stack.values, part, start, block.shape[1]))
+        return total + dot(block, _plain(stack.values, part, index, block.shape[1]))
     packed = block.dtype == jnp.uint8
     depth = block.shape[1] * (2 if packed else 1)
-    stored = depth // part.format.values_per_byte
-    values = _stored(stack.values, part, start, depth, stored)
+    in_words = stack.values.dtype == jnp.uint32
+    stored = depth // (VALUES_PER_WORD if in_words else part.format.values_per_byte)
+    values = _stored(stack.values, part, index, stored)
     if packed:
-        scale = _stored(stack.scale, part, start, depth, depth // GROUP)
-        group = clamp(start // GROUP + jnp.arange(depth // GROUP), x.scale.shape[1])
+        scale = _stored(stack.scale, part, index, depth // GROUP)
+        group = clamp(_places(index, depth // GROUP), x.scale.shape[1])
         own = load(x.scale.at[rows[:, None], group[None, :]])
         return dot_mxfp4(block, own, values, scale, total)
     if part.format.weights == "fp8_block":
         added = dot(block, values.astype(block.dtype), trans_b=True)
-        column = clamp(part.columns, part.outputs) // BLOCK
-        run = jnp.full(column.shape, start // BLOCK)
-        added *= load(stack.scale.at[part.expert, column, run])[None, :]
+        # `//` rounds down by a selection, through which the compiler sees no multiples.
+        column = jax.lax.div(clamp(part.columns, part.outputs), BLOCK)
+        run = jax.lax.div(index * depth, BLOCK)
+        added *= load(stack.scale.at[part.expert, column, jnp.full(column.shape, run)])[None, :]
         if x.scale is not None:
-            added *= load(x.scale.at[rows, jnp.full(rows.shape, start // BLOCK)])[:, None]
+            added *= load(x.scale.at[rows, jnp.full(rows.shape, run)])[:, None]
         return total + added
-    weights = _widened(values, stack, part, start, depth, block.dtype)
+    weights = _widened(values, stack, part, index, depth, block.dtype)
     return total + dot(block, weights, trans_b=True)
 
 
 def _widened(
-    values: Array, stack: Operand, part: Part, start: Array, depth: int, dtype: Any
+    values: Array, stack: Operand, part: Part, index: Array, depth: int, dtype: Any
 ) -> Array:
     """[columns, depth] in this dtype, with the scales that belong to groups of inputs."""
     assert part.format is not None
     if part.format.weights == "fp8_channel":
         return values.astype(dtype)
     if part.format.weights == "int4_channel":
-        return int4(values).astype(dtype)
-    scale = _stored(stack.scale, part, start, depth, depth // GROUP)
-    if part.format.weights == "mxfp4":
-        return (e2m1(values) * per_value(e8m0(scale))).astype(dtype)
-    product = int4(values).astype(jnp.float32) * per_value(scale.astype(jnp.float32))
-    return product.astype(scale.dtype).astype(dtype)
+        return int4_times_16(values).astype(dtype)
+    scale = _stored(stack.scale, part, index, depth // GROUP)
+    unpack = mxfp4 if part.format.weights == "mxfp4" else int4_group
+    return unpack(values, scale).astype(dtype)
 
 
 def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Array:
@@ -114,6 +116,8 @@ def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Ar
     if scale is not None:
         total *= scale[:, None]
     if part.format is not None and part.format.weights in ("fp8_channel", "int4_channel"):
+        if part.format.weights == "int4_channel":
+            total /= 16
         columns = clamp(part.columns, part.outputs)
         total *= load(stack.scale.at[part.expert, columns])[None, :]
     return total
@@ -122,22 +126,27 @@ def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Ar
 def _rows_of(values: Any, rows: Array, index: Array, depth: int) -> Array:
     """A step's inputs of each row, zeros past the last one."""
     width = depth // (2 if values.dtype == jnp.uint8 else 1)
-    place = index * width + jnp.arange(width)
+    place = _places(index, width)
     if values.shape[1] % width == 0:
         return load(values.at[rows[:, None], place[None, :]])
     mask = jnp.broadcast_to(place < values.shape[1], (rows.size, width))
     return load(values.at[rows[:, None], place[None, :]], mask=mask, other=0)
 
 
-def _plain(values: Any, part: Part, start: Array, depth: int) -> Array:
+def _plain(values: Any, part: Part, index: Array, depth: int) -> Array:
     """[depth, columns] of a plain stack."""
-    k = clamp(start + jnp.arange(depth), part.inputs)
+    k = clamp(_places(index, depth), part.inputs)
     columns = clamp(part.columns, part.outputs)
     return load(values.at[part.expert, k[:, None], columns[None, :]])
 
 
-def _stored(ref: Any, part: Part, start: Array, depth: int, width: int) -> Array:
-    """[columns, width] of an array that keeps `depth` inputs in `width` numbers a row."""
+def _stored(ref: Any, part: Part, index: Array, width: int) -> Array:
+    """[columns, width] of an array that keeps a step's inputs in `width` numbers a row."""
     columns = clamp(part.columns, part.outputs)
-    place = clamp(start // (depth // width) + jnp.arange(width), ref.shape[2])
+    place = clamp(_places(index, width), ref.shape[2])
     return load(ref.at[part.expert, columns[:, None], place[None, :]])
+
+
+def _places(index: Array, width: int) -> Array:
+    """Those of a step that takes `width` of them; a division would hide their alignment."""
+    return index * width + jnp.arange(width)

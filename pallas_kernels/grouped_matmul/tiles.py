@@ -1,12 +1,15 @@
 """How much one program of the experts' kernels multiplies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pallas_kernels import gpu
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.array import BLOCK
 from pallas_kernels.tuning import tuned
 
 _PROGRAMS = 512
+_HALF_BLOCK = BLOCK // 2
+_ONE_STEP = (256, 512)
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,67 @@ def choose_tiles(
     """For an operation (`expert_gate_up`, `expert_down`); `hit`: about how many tiles of rows;
     formats: of the routed experts and of the shared one; wide: whether rows are float32.
 
-    Narrower columns where 256 compute units would have less than two programs each. Plain weights
-    are contiguous along columns: less than 32 would be short reads. A step of float32 has the same
-    bytes: what is loaded ahead fills the memory of a workgroup. Raises ValueError where measured
-    tiles do not fit the formats.
+    Narrower columns where 256 compute units would have less than two programs each. A step of
+    float32 has the same bytes: what is loaded ahead fills the memory of a workgroup. Raises
+    ValueError where measured tiles do not fit the formats.
     """
-    narrowest = 32 if None in formats else 16
-    columns = next((c for c in (64, 32) if c <= outputs * hit // _PROGRAMS), 16)
+    most = outputs * hit // _PROGRAMS
+    in_groups = formats[0] is not None and formats[0].weights in ("int4_group", "mxfp4")
+    if in_groups and rows == 16 and not wide and gpu.current().arch == gpu.MI355X.arch:
+        heuristic = _of_groups(inputs, most)
+    elif operation == "expert_down" and _in_int8(formats) and rows == 16 and not wide:
+        # Each program quantises the rows: few of them, of many columns.
+        heuristic = ExpertTiles(_columns(256, most), BLOCK, stages=1)
+    else:
+        heuristic = ExpertTiles(_columns(64, most), _HALF_BLOCK if wide else BLOCK)
+    if inputs % BLOCK and inputs % _HALF_BLOCK == 0:
+        # Steps of as many bytes that end where inputs do: past the last one they come byte by byte.
+        heuristic = replace(heuristic, columns=_columns(128, most), depth=_HALF_BLOCK)
+    columns, stages = max(heuristic.columns, _narrowest(formats)), _stages(formats)
+    heuristic = replace(heuristic, columns=columns, stages=min(heuristic.stages, stages))
     names = [f"{f.weights} {f.activations}" if f else "plain" for f in formats]
     weights = " and ".join(dict.fromkeys(names))
     key = f"{weights} rows {rows} tiles {hit} inputs {inputs} outputs {outputs}"
-    heuristic = ExpertTiles(max(columns, narrowest), BLOCK // 2 if wide else BLOCK)
     tiles = tuned(operation, key + " float32" * wide, heuristic)
     if tiles.depth > BLOCK and any(f is not None and f.weights == "fp8_block" for f in formats):
         raise ValueError(f"a step of fp8_block has at most {BLOCK} inputs, got {tiles.depth}")
     return tiles
+
+
+def _of_groups(inputs: int, most: int) -> ExpertTiles:
+    """On MI355X, for four-bit weights with scales of groups: a step of 256 has 128 bytes a row.
+
+    Few inputs are one step: all of a program's weights, 32 KiB, are loaded at once. MI325X has
+    not the local memory for either.
+    """
+    if inputs in _ONE_STEP:
+        return ExpertTiles(_columns(2**16 // inputs, most), inputs, stages=1)
+    return ExpertTiles(_columns(64, most), 2 * BLOCK)
+
+
+def _in_int8(formats: tuple[QuantFormat | None, QuantFormat | None]) -> bool:
+    return all(f is not None and f.activations == "int8_token" for f in formats)
+
+
+def _stages(formats: tuple[QuantFormat | None, QuantFormat | None]) -> int:
+    """MI325X's local memory holds more programs where none loads ahead, and more are in flight;
+    eight bits are small enough for both."""
+    eight_bits = ("fp8_token", "fp8_group", "int8_token")
+    small = any(f is not None and f.activations in eight_bits for f in formats)
+    return 1 if gpu.current().arch == gpu.MI325X.arch and not small else 2
+
+
+def _narrowest(formats: tuple[QuantFormat | None, QuantFormat | None]) -> int:
+    """Plain weights are contiguous along columns: less than 32 would be short reads. Float8 needs
+    as many as a warp group of NVIDIA's multiplies."""
+    if any(f is not None and f.activations.startswith("fp8") for f in formats):
+        return max(32 if None in formats else 16, gpu.current().warp_group)
+    return 32 if None in formats else 16
+
+
+def _columns(widest: int, most: int) -> int:
+    """A power of two up to both, 16 at least."""
+    columns = widest
+    while columns > max(most, 16):
+        columns //= 2
+    return columns

@@ -1,27 +1,91 @@
-"""Four-bit values of a tile of weights, from bytes to numbers, in registers.
+"""Four-bit values of a tile of weights, from words to numbers, in registers.
 
-The two values of a byte become neighbours by a join: both stay with the thread that loaded them.
+A word is eight values, the first in its lowest bits. Values become neighbours by joins: all eight
+stay with the thread that loaded their word. Numbers are made of their bits, because a GPU converts
+and rounds slowly where it has no instruction for bfloat16; every one is exact or rounded once.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num, UInt8, UInt32
+from jaxtyping import Array, BFloat16, Float, Int, Num, UInt8, UInt32
 
+from pallas_kernels import gpu
 from pallas_kernels.quantized.array import GROUP
 
+WORDS = ("int4_channel", "int4_group", "mxfp4")
+"""Formats that are unpacked from words."""
+VALUES_PER_WORD = 8
+MOST_INPUTS = 2**17
+"""Of a row of int4_channel: 16 times a value, times an int8, so often added is an int32."""
 _HALF = 0x3F000000
 """The bits of 0.5, the smallest magnitude of e2m1."""
+_SPLIT = 65536.0
+"""float32 has 16 bits more than bfloat16."""
 
 
-def int4(pairs: UInt8[Array, "rows bytes"]) -> Int[Array, "rows values"]:
-    """int8 of two's complement nibbles."""
-    signed = pairs.astype(jnp.int8)
-    return _joined((signed << 4) >> 4, signed >> 4)
+def as_words(pairs: UInt8[Array, "*rows bytes"]) -> UInt32[Array, "*rows words"]:
+    """Of the bytes of a format in `WORDS`, four a word."""
+    return jax.lax.bitcast_convert_type(pairs.reshape(*pairs.shape[:-1], -1, 4), jnp.uint32)
 
 
-def e2m1(pairs: UInt8[Array, "rows bytes"]) -> Float[Array, "rows values"]:
-    """float32 of e2m1 nibbles."""
-    return e2m1_values(_joined(pairs & 15, pairs >> 4).astype(jnp.uint32))
+def int4_times_16(words: UInt32[Array, "rows words"]) -> Int[Array, "rows values"]:
+    """int8: two's complement nibbles in the upper half of a byte, 16 times their value."""
+    upper = jnp.uint32(0xF0F0F0F0)
+    in_bytes = (words << 4) & upper, words & upper
+    each = [in_bytes[k % 2] >> (8 * (k // 2)) for k in range(VALUES_PER_WORD)]
+    return _joined([byte.astype(jnp.int8) for byte in each])
+
+
+def int4_group(
+    words: UInt32[Array, "rows words"], scale: Float[Array, "rows groups"]
+) -> Float[Array, "rows values"]:
+    """Two's complement nibbles times their group's scale, positive and from 2^-122 to 2^108,
+    rounded to the scale's dtype."""
+    values = int4_times_16(words).astype(jnp.float32)
+    wide = scale.astype(jnp.float32) / 16
+    if scale.dtype != jnp.bfloat16 or gpu.current().rounds_to_bfloat16:
+        return (values * per_value(wide)).astype(scale.dtype)
+    # The product has 11 bits at most. Added to 2^16 of it, float32 rounds it where bfloat16 would;
+    # a compiler may fuse products into these sums, which changes nothing.
+    product, large = values * per_value(wide), values * per_value(wide * _SPLIT)
+    return _upper_half((product + large) - large)
+
+
+def mxfp4(
+    words: UInt32[Array, "rows words"], scale: UInt8[Array, "rows groups"]
+) -> BFloat16[Array, "rows values"]:
+    """e2m1 nibbles times 2^(byte - 127), exact; what is subnormal may become 0."""
+    # float16 has the sign, exponent and mantissa of e2m1 in a row, and means 2^-14 of it.
+    pairs = [_two_float16(words, index) for index in range(VALUES_PER_WORD // 2)]
+    bits = _joined([p.astype(jnp.uint16) for p in (*pairs, *(pair >> 16 for pair in pairs))])
+    values = jax.lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
+    # The power may be too large or too small for a float32, its halves are not.
+    byte = scale.astype(jnp.uint32)
+    half = byte >> 1
+    return _upper_half(values * per_value(_power(half, 70)) * per_value(_power(byte - half, 71)))
+
+
+def _two_float16(words: Array, index: int) -> Array:
+    """The nibbles of this index and of four more, as two float16 in a word."""
+    sign, rest = words << (12 - 4 * index), _shifted(words, 9 - 4 * index)
+    return (sign & jnp.uint32(0x80008000)) | (rest & 0x0E000E00)
+
+
+def _shifted(words: Array, left: int) -> Array:
+    return words << left if left >= 0 else words >> -left
+
+
+def _power(exponent: Array, bias: int) -> Array:
+    """float32 2^(exponent + bias - 127)."""
+    return jax.lax.bitcast_convert_type((exponent + bias) << 23, jnp.float32)
+
+
+def _upper_half(number: Array) -> Array:
+    """bfloat16 of a float32 that is one."""
+    bits = jax.lax.bitcast_convert_type(number, jnp.uint32) >> 16
+    return jax.lax.bitcast_convert_type(bits.astype(jnp.uint16), jnp.bfloat16)
 
 
 def e2m1_values(nibble: UInt32[Array, "rows values"]) -> Float[Array, "rows values"]:
@@ -44,5 +108,10 @@ def per_value(scale: Num[Array, "rows groups"]) -> Num[Array, "rows values"]:
     return wide.reshape(rows, groups * GROUP)
 
 
-def _joined(even: Num[Array, "rows half"], odd: Num[Array, "rows half"]) -> Num[Array, "rows all"]:
-    return jnp.stack([even, odd], axis=-1).reshape(even.shape[0], -1)
+def _joined(parts: Sequence[Num[Array, "rows words"]]) -> Num[Array, "rows values"]:
+    """The first of each part, then the second of each; so many parts are a power of two."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        pairs = zip(parts[:half], parts[half:], strict=True)
+        parts = [jnp.stack(pair, axis=-1) for pair in pairs]
+    return parts[0].reshape(parts[0].shape[0], -1)

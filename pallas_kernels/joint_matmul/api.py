@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.dispatch import choose
 from pallas_kernels.grouped_matmul.dense import dense_refusal, is_four_bit
 from pallas_kernels.joint_matmul import four_bit, pallas, reference
+from pallas_kernels.partial_sums import Product
 from pallas_kernels.quantized import OneKernel
 from pallas_kernels.rms_norm import Norm
 
@@ -16,13 +17,16 @@ def joint_matmul(
     x: Float[Array, "*rows inputs"],
     *kernels: OneKernel,
     norm: Norm | None = None,
+    in_parts: bool = False,
     implementation: str | None = None,
-) -> tuple[Float[Array, "*rows _"], ...]:
+) -> tuple[Product, ...]:
     """x @ kernel for each kernel, as `pallas_kernels.matmul` gives it; x normed first, if asked.
 
-    Raises ValueError where a kernel does not take x, and on an implementation that cannot run.
+    in_parts: whether what reads the products adds up `PartialSums`, so that a kernel may leave
+    them. Raises ValueError where a kernel does not take x, and on an implementation that cannot
+    run.
     """
-    return _run("joint_matmul", implementation, norm, x, *kernels)
+    return _run("joint_matmul", implementation, x, *kernels, norm=norm, in_parts=in_parts)
 
 
 def gated_matmul(
@@ -39,11 +43,11 @@ def gated_matmul(
     """
     if gate.shape != up.shape:
         raise ValueError(f"gated_matmul: expected kernels of one shape: {gate.shape}, {up.shape}")
-    return _run("gated_matmul", implementation, norm, x, gate, up)
+    return _run("gated_matmul", implementation, x, gate, up, norm=norm)
 
 
 def _run(
-    operation: str, implementation: str | None, norm: Norm | None, x: Array, *kernels: OneKernel
+    operation: str, implementation: str | None, x: Array, *kernels: OneKernel, **options: Any
 ) -> Any:
     if any(kernel.shape[0] != x.shape[-1] for kernel in kernels):
         shapes = [tuple(kernel.shape) for kernel in kernels]
@@ -56,4 +60,4 @@ def _run(
         kernel = next(filter(None, refusals), None) or getattr(four_bit, operation)
     else:
         kernel = pallas.refusal_of_all(x, kernels) or getattr(pallas, operation)
-    return choose(operation, implementation, reference=plain, pallas=kernel)(x, *kernels, norm=norm)
+    return choose(operation, implementation, reference=plain, pallas=kernel)(x, *kernels, **options)

@@ -9,7 +9,10 @@ from pallas_kernels.rms_norm import Norm, rms_norm
 
 
 def joint_matmul(
-    x: Float[Array, "*rows inputs"], *kernels: OneKernel, norm: Norm | None = None
+    x: Float[Array, "*rows inputs"],
+    *kernels: OneKernel,
+    norm: Norm | None = None,
+    in_parts: bool = False,
 ) -> tuple[Float[Array, "*rows _"], ...]:
     """See `pallas_kernels.joint_matmul.api.joint_matmul`."""
     x = x if norm is None else rms_norm(x, norm)

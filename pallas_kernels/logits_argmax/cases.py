@@ -43,7 +43,7 @@ def make_case(head: Head, format: QuantFormat | None, rows: int, filtered: bool)
             *(("logits_argmax_again",) if filtered else ()),
             *kernels,
         ),
-        matrix=matrix_instruction(format),
+        matrix=matrix_instruction(format, rows),
         bytes_moved=head.hidden * head.vocab * (2 if format is None else 1)
         + 2 * rows * head.hidden,
         flops=2 * rows * head.hidden * head.vocab,

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.case import ARCHS, Case
+from pallas_kernels.case import Case
 from pallas_kernels.mla_decode import pallas, reference
-from pallas_kernels.paged.case import PagedCase
+from pallas_kernels.paged.case import LONG, PagedCase
 from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.quantized.examples import matrix_instruction
 from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
 
 SCALE, VALUE = 192**-0.5, 128
@@ -27,13 +28,20 @@ AT_TP4 = [
 
 def cases() -> list[Case]:
     """Every device share of the heads, and at TP4 the page sizes, a short context and a tree;
-    bare, and once as the layer calls it, with each head's values at the end."""
+    bare, and as the layer calls it, with each head's values at the end, too."""
     bare = [
         make_case(shape, paged)
         for shape in LATENT_ATTENTION
         for paged in EVERYWHERE + (AT_TP4 if shape.name.endswith("@tp4") else [])
     ]
-    return bare + [with_values(shape, PagedCase(4, 8192)) for shape in LATENT_ATTENTION]
+    whole = [with_values(shape, PagedCase(4, 8192)) for shape in LATENT_ATTENTION]
+    long = [
+        replace(with_values(shape, PagedCase(q_len, LONG, batch=batch)), decode=False)
+        for shape in LATENT_ATTENTION
+        for q_len in (1, 4)
+        for batch in (16, 64)
+    ]
+    return bare + whole + long
 
 
 def with_values(shape: LatentAttention, paged: PagedCase) -> Case:
@@ -63,6 +71,7 @@ def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
     scores = paged.batch * paged.q_len * shape.heads * paged.context
     slots = paged.batch * paged.context
     queries = paged.batch * paged.q_len * shape.heads
+    crowded = paged.fp8 or paged.tree  # Keys are widened, or masked, in registers.
     return Case(
         operation="mla_decode",
         shape=shape.name,
@@ -71,7 +80,7 @@ def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
         reference=partial(_run, reference.mla_decode),
         example=partial(_example, shape, paged),
         kernels=("mla_decode", "mla_decode_merge"),
-        matrix=dict.fromkeys(ARCHS, "bf16"),
+        matrix=matrix_instruction(None, 0 if crowded else paged.q_len * shape.heads),
         bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
         + queries * (width + shape.kv_lora) * 2,
         flops=2 * scores * (width + shape.kv_lora),

@@ -5,6 +5,7 @@ rows x kv_lora float32 is what fills the registers.
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,41 +16,57 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
+from pallas_kernels.exact import asks_for_exact_bits
 from pallas_kernels.mla_decode.values import merge_into_values
-from pallas_kernels.paged.kernel import Softmax, add_keys, padded, rows_at
-from pallas_kernels.paged.kv import PagedKV
-from pallas_kernels.paged.split_kv import (
+from pallas_kernels.paged.context_part import (
     AttentionTiles,
     ContextPart,
-    attend_in_parts,
-    attend_to_part,
+    Slots,
     leave,
-    merge,
+    numbers_of,
 )
+from pallas_kernels.paged.kernel import padded, rows_at
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.parts import LEAST_SPLIT, exact_parts, parts_that_fill
+from pallas_kernels.paged.split_kv import attend_in_parts, merge
+from pallas_kernels.paged.tile_walk import attend_to_part
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
-PARTS = ((16, 32), (64, 16), (128, 8), (2048, 4))
-"""Up to so many rows of a sequence, its context has at most so many parts."""
 
-
-def choose_tiles(rows: int, kv_lora: int, dtype: DTypeLike) -> AttentionTiles:
-    """For a sequence of so many rows: q_len times heads.
+def choose_tiles(
+    batch: int, rows: int, kv_lora: int, dtype: DTypeLike, paged: PagedKV
+) -> AttentionTiles:
+    """For so many sequences of so many rows: q_len times heads.
 
     With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
-    with 32 keys they spill. NVIDIA GPUs have room for 32 keys (`docs/kernels.md`).
-    What a part leaves is rows x kv_lora float32, written and read again: fewer parts of more rows.
-    A prompt's chunk fills the GPU by itself.
+    with 32 keys they spill. NVIDIA GPUs have room for 32 keys of one page, but not for 64 rows
+    where keys are widened in registers or a tree's mask is loaded. On AMD GPUs
+    there are registers left for the tiles that come next: two, each by itself, or on gfx942, which
+    doesn't load a tile twice in time, for 32 rows and more two together (`docs/kernels.md`). Up to
+    16 rows on gfx950 share a compute unit with another program instead.
     """
-    splits = next((parts for limit, parts in PARTS if rows <= limit), 1)
-    tile = min(padded(rows, 16), 64)
+    amd, twice = gpu.current().is_amd, gpu.current().arch == "gfx950"
+    crowded = paged.pools[0].dtype.itemsize == 1 or paged.ancestors is not None
+    tile = min(padded(rows, 16), 64 if amd or not crowded else 32)
     if dtype == jnp.float32:
-        heuristic = AttentionTiles(16, 16, splits, num_stages=2)
-    elif gpu.current().arch in gpu.KNOWN:
-        heuristic = AttentionTiles(tile, 16, splits, num_stages=2)
+        heuristic = AttentionTiles(16, 16, num_stages=2)
+    elif amd and not crowded and paged.page_size % 16 == 0 and (tile > 16 or not twice):
+        group, ahead = (1, 2) if twice or tile == 16 else (2, 1)
+        heuristic = AttentionTiles(tile, 16, group=group, ahead=ahead)
+    elif amd:
+        heuristic = AttentionTiles(tile, 16, num_stages=2)
     else:
-        heuristic = AttentionTiles(tile, 32, splits, num_warps=4 if tile == 16 else 8, num_stages=2)
-    return tuned("mla_decode", f"rows {rows} kv_lora {kv_lora} {jnp.dtype(dtype)}", heuristic)
+        keys = 32 if paged.page_size % 32 == 0 else 16
+        heuristic = AttentionTiles(tile, keys, num_warps=4 if tile == 16 else 8, num_stages=2)
+    key = f"rows {rows} kv_lora {kv_lora} {jnp.dtype(dtype)}"
+    if asks_for_exact_bits():
+        return tuned("mla_decode", key, replace(heuristic, splits=exact_parts(rows)))
+    # Two programs of few rows share a compute unit.
+    programs = batch * pl.cdiv(rows, heuristic.rows)
+    splits = parts_that_fill(programs if heuristic.rows > 16 else pl.cdiv(programs, 2))
+    heuristic = replace(heuristic, splits=splits, least_split=LEAST_SPLIT)
+    return tuned("mla_decode", f"batch {batch} {key}", heuristic)
 
 
 def mla_decode(
@@ -63,7 +80,7 @@ def mla_decode(
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
-    tiles = choose_tiles(rows, kv_lora, q_latent.dtype)
+    tiles = choose_tiles(batch, rows, kv_lora, q_latent.dtype, paged)
     parts = attend_in_parts(
         partial(_attend_part, heads=heads, scale=scale * math.log2(math.e)),
         name="mla_decode",
@@ -85,9 +102,9 @@ def _attend_part(
     """A tile of a sequence's rows, attended to one part of its context.
 
     Grid: tiles of rows x parts x sequences. Blocks: queries [rows, kv_lora] and [rows, rope] of a
-    sequence, the pool whole as [slots, width]; [rows, keys] scores at a time. Limit: registers: the
-    sums [rows, kv_lora] are float32, 380 registers at 64 x 16, one wave a SIMD. Units: scores to
-    the base 2, float32; out float32, log_mass the logarithm to the base 2 of the part's mass.
+    sequence, the pool whole as [pages, numbers]; [rows, keys] scores at a time. Limit: registers:
+    the sums [rows, kv_lora] are float32, 360 registers at 64 x 16, one wave a SIMD. Units: scores
+    to the base 2, float32; out float32, log_mass the logarithm to the base 2 of the part's mass.
     """
     (q_latent, q_rope), (pool,), (kv_scale,) = queries, pools, scales
     (rows, kv_lora), rope = q_latent.shape, q_rope.shape[1]
@@ -98,11 +115,32 @@ def _attend_part(
     rope_query = rows_at(q_rope, row, in_rope, is_row, is_rope)
     stored_scale = load(kv_scale)
 
-    def add_slots(at: Array, used: Array, seen: Array, state: Softmax) -> Softmax:
-        latent = rows_at(pool, at, in_latent, used, is_latent).astype(q_latent.dtype)
-        rotated = rows_at(pool, at, kv_lora + in_rope, used, is_rope).astype(q_rope.dtype)
-        scores = dot(latent_query, latent, trans_b=True) + dot(rope_query, rotated, trans_b=True)
-        return add_keys(state, scores * (scale * stored_scale), seen, latent)
+    def read(slots: Slots) -> tuple[Array, ...]:
+        latent = numbers_of(own, pool, slots, in_latent, kv_lora)
+        rotated = numbers_of(own, pool, slots, in_rope, rope, kv_lora)
+        if own.tiles.ahead:
+            return rotated, latent
+        return rotated, latent, _as_values(latent, own, pool, slots, in_latent, kv_lora)
 
-    state = attend_to_part(own, lax.div(row, heads), is_row, in_latent.size, add_slots)
+    def score(tile: tuple[Array, ...]) -> tuple[Array, Array]:
+        rotated, latent, *again = (part.astype(q_latent.dtype) for part in tile)
+        scores = dot(latent_query, latent, trans_b=True) + dot(rope_query, rotated, trans_b=True)
+        return scores * (scale * stored_scale), again[0] if again else latent
+
+    query, widened = lax.div(row, heads), pool.dtype != q_latent.dtype
+    state = attend_to_part(own, query, is_row, in_latent.size, read, score, widened=widened)
     leave(own, state, stored_scale, row, is_row)
+
+
+def _as_values(
+    latent: Array, own: ContextPart, pool: Any, slots: Slots, in_latent: Array, kv_lora: int
+) -> Array:
+    """The latents again, for the second product.
+
+    On AMD GPUs Triton keeps a load on its way during the step before only where one product takes
+    it. So each has a load of its own, unlike in a hint alone, which the machine code of gfx950 has
+    once. That of gfx942 would have both, one behind the other.
+    """
+    if gpu.current().arch != "gfx950":
+        return latent
+    return numbers_of(own, pool, slots, in_latent, kv_lora, hint="evict_last")

@@ -9,12 +9,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.paged.kernel import LOWEST, padded, rows_at
+from pallas_kernels.paged.kernel import LOWEST, load_where, padded
 from pallas_kernels.triton import dot, launch, load, store
 
-QUERIES, LATENTS, TOGETHER = 16, 128, 4
-"""Queries of a program, how much of their latents it multiplies at a time, and how many parts it
-loads together: all of them at once spill."""
+QUERIES, LATENTS, NUMBERS = 16, 128, 16384
+"""Queries of a program; how much of their latents it multiplies at a time, where all parts of that
+are as many numbers at most: they are loaded together."""
 
 
 def merge_into_values(
@@ -29,7 +29,7 @@ def merge_into_values(
     return launch(
         partial(_merge_queries, splits=splits, heads=heads),
         name="mla_decode_values",
-        grid=(heads, batch, pl.cdiv(q_len, QUERIES)),
+        grid=(heads, batch, pl.cdiv(q_len, min(QUERIES, padded(q_len)))),
         in_specs=[
             pl.BlockSpec((None, splits * rows, kv_lora), lambda h, b, t: (b, 0, 0)),
             pl.BlockSpec((None, splits * rows), lambda h, b, t: (b, 0)),
@@ -50,48 +50,46 @@ def _merge_queries(
     """The parts of a tile of queries of one head joined, times W_UV.
 
     Grid: heads x sequences x tiles of queries. Blocks: all parts of a sequence [splits * rows,
-    kv_lora], W_UV [kv_lora, value] of the head; [QUERIES, LATENTS] of the mean at a time. Limit:
-    registers, 142: TOGETHER parts are loaded at once. Units: float32 sums; logarithms to the base
-    2.
+    kv_lora], W_UV [kv_lora, value] of the head; [splits, queries, latents] at a time. Limit: loads
+    on their way, NUMBERS of parts. Units: float32 sums; logarithms to the base 2.
     """
     q_len, (kv_lora, value) = out.shape[0], value_kernel.shape
-    query = pl.program_id(2) * QUERIES + jnp.arange(QUERIES)
-    is_query = query < q_len
+    queries = min(QUERIES, padded(q_len))
+    latents = max(16, min(LATENTS, padded(kv_lora, 16), NUMBERS // (queries * splits)))
+    query = pl.program_id(2) * queries + jnp.arange(queries)
     column, split = jnp.arange(padded(value, 16)), jnp.arange(splits)
-    first, stride = query * heads + pl.program_id(0), q_len * heads
-    logs = load(
-        log_mass.at[split[None, :] * stride + first[:, None]],
-        mask=is_query[:, None] & (split < splits)[None, :],
-        other=-jnp.inf,
-    )
-    peak = jnp.maximum(jnp.max(logs, axis=1), LOWEST)
-    mass = jnp.sum(_weights(logs, peak[:, None]), axis=1)
-    mass = jnp.where(mass == 0, 1.0, mass)
-    groups = pl.cdiv(jnp.max(jnp.where(logs == -jnp.inf, 0, split[None, :] + 1)), TOGETHER)
+    # No load of parts is masked: AMD GPUs would branch and wait. What does not exist is the first
+    # part of the last query, weighed 0.
+    is_column = None if column.size == value else (column < value)[None, :]
+    first = (jnp.minimum(query, q_len - 1) * heads + pl.program_id(0))[None, :]
+    stride = q_len * heads
+    logs = load(log_mass.at[split[:, None] * stride + first])
+    exists = logs != -jnp.inf
+    peak = jnp.maximum(jnp.max(logs, axis=0), LOWEST)
+    weights = jnp.where(exists, jnp.exp2(logs - peak[None, :]), 0.0)
+    mass = jnp.sum(weights, axis=0)
+    weights /= jnp.where(mass == 0, 1.0, mass)[None, :]
+    row = jnp.where(exists, split[:, None], 0) * stride + first
 
     def add_latents(index: Array, total: Array) -> Array:
-        latent = index * LATENTS + jnp.arange(LATENTS)
-        is_latent = latent < kv_lora
-
-        def add_parts(group: Array, mean: Array) -> Array:
-            for number in range(TOGETHER):
-                split = group * TOGETHER + number
-                row = split * stride + first
-                log = load(log_mass.at[row], mask=is_query & (split < splits), other=-jnp.inf)
-                values = rows_at(parts, row, latent, log != -jnp.inf, is_latent)
-                mean += values * (_weights(log, peak) / mass)[:, None]
-            return mean
-
-        mean = jnp.zeros((QUERIES, LATENTS), jnp.float32)
-        mean = lax.fori_loop(0, groups, add_parts, mean)
-        matrix = rows_at(value_kernel, latent, column, is_latent, column < value)
-        return total + dot(mean.astype(matrix.dtype), matrix)
+        latent = index * latents + jnp.arange(latents)
+        is_latent = None if kv_lora % latents == 0 else latent < kv_lora
+        kept = None if is_latent is None else is_latent[None, None, :]
+        values = load_where(parts, (row[:, :, None], latent[None, None, :]), kept)
+        mean = jnp.sum(jnp.where(exists[:, :, None], values * weights[:, :, None], 0.0), axis=0)
+        # A product has 16 rows at least.
+        mean = jnp.broadcast_to(mean[:, None, :], (queries, QUERIES // queries, latents))
+        inside = None if is_latent is None else is_latent[:, None]
+        place = latent[:, None], column[None, :]
+        matrix = load_where(value_kernel, place, inside, is_column)
+        return total + dot(mean.reshape(QUERIES, latents).astype(matrix.dtype), matrix)
 
     total = jnp.zeros((QUERIES, column.size), jnp.float32)
-    total = lax.fori_loop(0, pl.cdiv(kv_lora, LATENTS), add_latents, total)
+    total = lax.fori_loop(0, pl.cdiv(kv_lora, latents), add_latents, total)
+    copy = jnp.arange(QUERIES)
+    query = pl.program_id(2) * queries + lax.div(copy, QUERIES // queries)
+    is_query = (lax.rem(copy, QUERIES // queries) == 0) & (query < q_len)
+    # Interpreted, a masked store writes what was there: not to a place that is written.
+    query = jnp.where(is_query, query, q_len)
     mask = is_query[:, None] & (column < value)[None, :]
     store(out.at[query[:, None], column[None, :]], total.astype(out.dtype), mask=mask)
-
-
-def _weights(logs: Array, peak: Array) -> Array:
-    return jnp.where(logs != -jnp.inf, jnp.exp2(logs - peak), 0.0)

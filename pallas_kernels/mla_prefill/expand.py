@@ -29,7 +29,7 @@ def expand(
     paged: PagedKV,
 ) -> tuple[Float[Array, "batch heads slots nope"], Float[Array, "batch heads slots value"]]:
     """Keys without their rotated part, and values; what lies past a sequence's use is not set."""
-    (arrays, specs), kernels = arrays_and_specs(paged), (key_kernel, value_kernel)
+    (arrays, specs), kernels = arrays_and_specs(paged, paged.flat_pools), (key_kernel, value_kernel)
     batch, pages_per_seq = paged.page_table.shape
     heads, slots = key_kernel.shape[0], pages_per_seq * paged.page_size
     shapes = [(batch, heads, slots, kernel.shape[2]) for kernel in kernels]

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from pallas_kernels import gpu
 from pallas_kernels.mla_prefill.expand import expand, of_head
 from pallas_kernels.paged.kernel import (
+    Keys,
     Softmax,
     add_keys,
     arrays_and_specs,
@@ -47,9 +48,9 @@ class PrefillTiles:
 
 def choose_tiles(heads: int, dtype: DTypeLike) -> PrefillTiles:
     """64 keys take half of CDNA's waves away; NVIDIA GPUs have room for them with 8 warps."""
-    cdna = gpu.current().arch in gpu.KNOWN
+    amd = gpu.current().is_amd
     heuristic = (
-        PrefillTiles() if cdna or dtype == jnp.float32 else PrefillTiles(keys=64, num_warps=8)
+        PrefillTiles() if amd or dtype == jnp.float32 else PrefillTiles(keys=64, num_warps=8)
     )
     return tuned("mla_prefill", f"heads {heads} {jnp.dtype(dtype)}", heuristic)
 
@@ -66,7 +67,10 @@ def mla_prefill(
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
     batch, q_len, heads, _ = q_nope.shape
     expanded = expand(key_kernel, value_kernel, paged)
-    tiles, (arrays, specs) = choose_tiles(heads, q_nope.dtype), arrays_and_specs(paged)
+    tiles, (arrays, specs) = (
+        choose_tiles(heads, q_nope.dtype),
+        arrays_and_specs(paged, paged.flat_pools),
+    )
     queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
     static = {"heads": heads, "page_size": paged.page_size, "scale": scale * math.log2(math.e)}
     out = jax.ShapeDtypeStruct((batch, q_len * heads, value_kernel.shape[2]), q_nope.dtype)
@@ -127,7 +131,7 @@ def _attend(
         plain = dot(nope_query, rows_at(keys, slot, in_nope, used, is_nope), trans_b=True)
         seen = (slot[None, :] <= position[:, None]) & used[None, :]
         block = rows_at(values, slot, in_value, used, is_value)
-        return add_keys(state, (plain + turned) * scale, seen, block)
+        return add_keys(state, Keys((plain + turned) * scale, seen, block))
 
     state = no_softmax(tiles.rows, in_value.size)
     state = lax.fori_loop(0, pl.cdiv(stop, tiles.keys), add_block, state)

@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from pallas_kernels.paged.kv import PagedKV
 
 KV_SCALE = 0.25
+LONG = 8704
+"""Slots that a prompt of 8K has in the middle of an answer of 1K."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class PagedCase:
 
     @property
     def variant(self) -> str:
-        """How it is listed: `q4_8k_page16_fp8`."""
-        parts = f"q{self.q_len}", f"{self.context // 1024}k", f"page{self.page_size}"
+        """How it is listed: `q4_8k_page16_fp8`; of another batch than 16 `q4_8k_page16_b64`."""
+        parts = [f"q{self.q_len}", f"{self.context / 1024:g}k", f"page{self.page_size}"]
+        parts += [f"b{self.batch}"] * (self.batch != 16)
         return "_".join([*parts, *["fp8"] * self.fp8, *["tree"] * self.tree])
 
     @property

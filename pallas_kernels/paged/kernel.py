@@ -1,5 +1,7 @@
 """What a program of an attention kernel does with a paged context: find, see, weigh its slots."""
 
+from functools import reduce
+from operator import add, and_
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +24,12 @@ class Softmax(NamedTuple):
     total: Array
 
 
-def arrays_and_specs(paged: PagedKV) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Pools, factors, page table and positions as a launch takes them, in a grid whose third
-    dimension are the sequences."""
-    pools, factors = paged.flat_pools, paged.factors
+def arrays_and_specs(
+    paged: PagedKV, pools: tuple[Array, ...]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Pools in a shape that the kernel indexes, factors, page table and positions as a launch takes
+    them, in a grid whose third dimension are the sequences."""
+    factors = paged.factors
     one = pl.BlockSpec((None,), lambda *_: (0,))
     sequences = paged.page_table, paged.positions
     specs = tuple(map(whole, pools)), tuple(one for _ in factors), *map(of_sequence, sequences)
@@ -48,6 +52,21 @@ def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array
     return load(ref.at[row[:, None], column[None, :]], mask=mask, other=0.0)
 
 
+def load_where(
+    ref: Any, place: tuple[Array, ...], *kept: Array | None, hint: str | None = None
+) -> Array:
+    """Numbers at places that broadcast, 0 where one of these is false; None is true everywhere.
+
+    A masked load is a branch on AMD GPUs, and the code behind it waits for it.
+    """
+    shape = jnp.broadcast_shapes(*(index.shape for index in place))
+    where = ref.at[tuple(jnp.broadcast_to(index, shape) for index in place)]
+    masks = [jnp.broadcast_to(mask, shape) for mask in kept if mask is not None]
+    if not masks:
+        return load(where, eviction_policy=hint)
+    return load(where, mask=reduce(and_, masks), other=0.0, eviction_policy=hint)
+
+
 def context_length(table: Any, positions: Any, page_size: int, nodes: int = 0) -> Array:
     """Slots up to the last that some row of the sequence may see."""
     q_len = positions.shape[0]
@@ -68,15 +87,32 @@ def no_softmax(rows: int, dim: int) -> Softmax:
     return Softmax(zeros + LOWEST, zeros, jnp.zeros((rows, dim), jnp.float32))
 
 
-def add_keys(state: Softmax, scores: Array, seen: Array, values: Array) -> Softmax:
-    """With these keys too: scores and seen [rows, keys], values [keys, dim].
+class Keys(NamedTuple):
+    """Scores of rows for a tile of keys, and which are seen, all of them at None: [rows, keys]; the
+    values [keys, dim]."""
+
+    scores: Array
+    seen: Array | None
+    values: Array
+
+
+def add_keys(state: Softmax, *tiles: Keys) -> Softmax:
+    """With these keys too, the softmax rescaled once for all of them.
 
     What nobody sees leaves the bits as they are; a NaN that is seen stays a NaN.
     """
-    scores = jnp.where(seen, scores, LOWEST)
-    peak = jnp.maximum(state.peak, jnp.max(scores, axis=1))
-    weights = jnp.where(seen, jnp.exp2(scores - peak[:, None]), 0.0)
+    scores = [
+        jnp.where(t.seen, t.scores, LOWEST) if t.seen is not None else t.scores for t in tiles
+    ]
+    peak = jnp.maximum(state.peak, jnp.max(reduce(jnp.maximum, scores), axis=1))
+    weights = [jnp.exp2(of_tile - peak[:, None]) for of_tile in scores]
+    weights = [
+        jnp.where(t.seen, of_tile, 0.0) if t.seen is not None else of_tile
+        for t, of_tile in zip(tiles, weights, strict=True)
+    ]
     kept = jnp.exp2(state.peak - peak)
-    mass = state.mass * kept + jnp.sum(weights, axis=1)
-    added = dot(weights.astype(values.dtype), values)
-    return Softmax(peak, mass, state.total * kept[:, None] + added)
+    mass = state.mass * kept + jnp.sum(reduce(add, weights), axis=1)
+    total = state.total * kept[:, None]
+    for t, of_tile in zip(tiles, weights, strict=True):
+        total += dot(of_tile.astype(t.values.dtype), t.values)
+    return Softmax(peak, mass, total)

@@ -46,6 +46,11 @@ class PagedKV:
         )
 
     @property
+    def page_pools(self) -> tuple[Float[Array, "pages numbers"], ...]:
+        """The pools with a row of numbers for each page: page_size slots of them."""
+        return tuple(pool.reshape(pool.shape[0], math.prod(pool.shape[1:])) for pool in self.pools)
+
+    @property
     def factors(self) -> tuple[Float[Array, "1"], ...]:
         """The scales as kernels load them: 1 for a pool that has none."""
         return tuple(map(as_factor, self.scales))

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels.paged.rows import FP8_MAX
+from pallas_kernels.partial_sums import Product
 from pallas_kernels.triton import load
 
 
-def refusal(pool: Array, *rows: Array) -> str | None:
+def refusal(pool: Array, *rows: Product) -> str | None:
     """Why a kernel cannot write such rows into this pool."""
     if any(x.dtype not in (jnp.bfloat16, jnp.float32) for x in rows):
         return f"expected rows of bfloat16 or float32, got {', '.join(x.dtype.name for x in rows)}"

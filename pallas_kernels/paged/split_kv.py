@@ -7,85 +7,34 @@ table changes a row's bits.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.fp8_matmul.quantize import to_fp8_runs
-from pallas_kernels.paged.kernel import (
-    LOWEST,
-    Softmax,
-    arrays_and_specs,
-    context_length,
-    no_softmax,
-    of_sequence,
-    padded,
-    rows_at,
-    slots_in_pool,
-)
+from pallas_kernels.paged.context_part import AttentionTiles, ContextPart
+from pallas_kernels.paged.kernel import LOWEST, arrays_and_specs, of_sequence, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import launch, load, store
-
-
-@dataclass(frozen=True)
-class AttentionTiles:
-    """rows x keys: scores that a program has at a time. splits: most parts of a context.
-
-    least_split: slots that a part has where the context goes on; a multiple of keys, as its
-    length is. splits is a power of two.
-    """
-
-    rows: int = 16
-    keys: int = 32
-    splits: int = 32
-    least_split: int = 256
-    num_warps: int = 4
-    num_stages: int = 1
-
-
-class ContextPart(NamedTuple):
-    """A program's part of one sequence's context, and where it leaves what its rows get of it.
-
-    Refs: table [pages_per_seq], positions [q_len], ancestors [q_len, nodes]; out [rows, dim],
-    log_mass [rows]. nodes: of the tree that the queries are nodes of, 0 where they are none.
-    """
-
-    page_size: int
-    nodes: int
-    tiles: AttentionTiles
-    table: Any
-    positions: Any
-    ancestors: Any
-    out: Any
-    log_mass: Any
 
 
 def refusal(query: Array, *pools: Array) -> str | None:
     """Why a kernel can't attend these queries to these pools, if it can't."""
     arch = gpu.current().arch
-    if arch.startswith("gfx") and arch not in gpu.KNOWN:
-        return f"expected {', '.join(gpu.KNOWN)} or an NVIDIA GPU, got {arch}"
+    if gpu.current().is_amd and arch not in gpu.KNOWN:
+        return f"expected {', '.join(gpu.KNOWN)} or another NVIDIA GPU, got {arch}"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
         return f"expected queries of bfloat16 or float32, got {query.dtype}"
     for pool in pools:
         if pool.dtype not in (query.dtype, jnp.float8_e4m3fn):
             return f"expected a pool of {query.dtype} or float8_e4m3fn, got {pool.dtype}"
     return None
-
-
-def part(split: Array, length: Array, tiles: AttentionTiles) -> tuple[Array, Array]:
-    """First slot and end of one part of a context."""
-    keys = lax.div(length + tiles.splits * tiles.keys - 1, tiles.splits * tiles.keys) * tiles.keys
-    slots = jnp.maximum(keys, tiles.least_split)
-    return split * slots, jnp.minimum((split + 1) * slots, length)
 
 
 def attend_in_parts(
@@ -106,7 +55,7 @@ def attend_in_parts(
     nodes = 0 if ancestors is None else ancestors.shape[-1]
     # Without a tree nothing is read in its place, and something made for it would be a launch.
     mask = paged.positions if ancestors is None else ancestors.astype(jnp.int8)
-    arrays, specs = arrays_and_specs(paged)
+    arrays, specs = arrays_and_specs(paged, paged.page_pools)
 
     def program(*refs: Any) -> None:
         own = ContextPart(paged.page_size, nodes, tiles, *refs[3:])
@@ -129,61 +78,6 @@ def attend_in_parts(
         num_stages=tiles.num_stages,
     )(queries, *arrays, mask)
     return parts, log_mass
-
-
-def attend_to_part(
-    own: ContextPart,
-    query: Array,
-    is_row: Array,
-    dim: int,
-    add_slots: Callable[[Array, Array, Array, Softmax], Softmax],
-) -> Softmax:
-    """What a program's rows get from its part of the context, values of size dim.
-
-    query: which of the sequence's queries each row belongs to; is_row: whether there is such a row.
-    add_slots(at, used, seen, state) takes slots into the running softmax; see `_look_at`.
-    """
-    tiles, length = own.tiles, context_length(own.table, own.positions, own.page_size, own.nodes)
-    start, stop = part(pl.program_id(1), length, tiles)
-    # -1, which sees nothing, where there is no row.
-    position = load(own.positions.at[query], mask=is_row, other=-1)
-
-    def add_block(index: Array, state: Softmax) -> Softmax:
-        slots = start + index * tiles.keys + jnp.arange(tiles.keys)
-        return add_slots(*_look_at(own, query, slots, stop, position), state)
-
-    blocks = pl.cdiv(jnp.maximum(stop - start, 0), tiles.keys)
-    return lax.fori_loop(0, blocks, add_block, no_softmax(tiles.rows, dim))
-
-
-def _look_at(
-    own: ContextPart, query: Array, slots: Array, stop: Array, position: Array
-) -> tuple[Array, Array, Array]:
-    """Of slots before `stop`: their rows in the pool, which are used, which row sees which."""
-    used = slots < stop
-    seen = (slots[None, :] <= position[:, None]) & used[None, :]
-    if own.nodes:
-        node = slots[None, :] - position[:, None] - 1
-        is_node = (node >= 0) & (node < own.nodes) & (used[None, :] & (position >= 0)[:, None])
-        ancestor = load(own.ancestors.at[query[:, None], node], mask=is_node, other=0)
-        seen = seen | (ancestor != 0)
-        # Between the nodes that are asked for may be slots that nobody has written.
-        used = jnp.max(seen.astype(jnp.int32), axis=0) > 0
-    return slots_in_pool(own.table, slots, used, own.page_size), used, seen
-
-
-def leave(own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array) -> None:
-    """Stores the part's attention and log2-mass: -inf, and no values, where nothing was seen."""
-    some = state.mass != 0
-    mass = jnp.where(some, state.mass, 1.0)
-    column = jnp.arange(state.total.shape[1])
-    store(
-        own.out.at[row[:, None], column[None, :]],
-        state.total * (value_scale / mass)[:, None],
-        mask=(is_row & some)[:, None] & (column < own.out.shape[1])[None, :],
-    )
-    log_mass = jnp.where(some, state.peak + jnp.log2(mass), -jnp.inf)
-    store(own.log_mass.at[row], log_mass, mask=is_row)
 
 
 def merge(

@@ -38,11 +38,20 @@ def example_kernel(
     return QuantizedArray(values, jnp.full(shape, deviation, jnp.float32), format)
 
 
-def matrix_instruction(format: QuantFormat | None) -> dict[str, str]:
-    """What must do the work: gfx942 has no MXFP4 and multiplies what it dequantised."""
+def matrix_instruction(format: QuantFormat | None, tile_rows: int = 0) -> dict[str, str]:
+    """What must do the work: gfx942 and sm_90 have no MXFP4 and multiply what they dequantised.
+
+    tile_rows: as many as a program has at a time, where that is known. From 64 on a whole warp
+    group of sm_90 multiplies together; its float8 is never multiplied otherwise.
+    """
     activations = "none" if format is None else format.activations
     if activations == "int8_token":
-        return {"gfx950": "i8", "gfx942": "i8"}
+        return {"gfx950": "i8", "gfx942": "i8", "sm_90": "s8"}
     if activations.startswith("fp8"):
-        return {"gfx950": "f8f6f4", "gfx942": "fp8"}
-    return {"gfx950": "f8f6f4" if activations == "mxfp4" else "bf16", "gfx942": "bf16"}
+        return {"gfx950": "f8f6f4", "gfx942": "fp8", "sm_90": "wgmma.e4m3"}
+    mxfp4, wide = activations == "mxfp4", tile_rows >= 64
+    return {
+        "gfx950": "f8f6f4" if mxfp4 else "bf16",
+        "gfx942": "bf16",
+        "sm_90": "wgmma.bf16" if wide else "bf16",
+    }

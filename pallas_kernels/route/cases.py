@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels.case import Case
-from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.cases import KIMI, MINIMAX
+from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.route import one_program, pallas, reference
 from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes

@@ -19,8 +19,8 @@ from pallas_kernels.route.quantising_launch import launch_with_rows
 from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import scatter, store
 
-MOST_TOKENS, MOST_EXPERTS = 64, 512
-"""What the registers of one program hold."""
+MOST_TOKENS, MOST_EXPERTS = 16, 512
+"""A compute unit has a wave a token at once: more tokens would wait for each other."""
 
 
 def fits(tokens: int, experts: int, top_k: int) -> bool:
@@ -38,7 +38,6 @@ def route(asked: Asked) -> Routes:
         asked,
         (*choice_shapes(tokens, options.top_k), map_out),
         programs=1,
-        # 64 tokens: 128 VGPRs with 16 warps, 256 and more than 500 spilled with 8.
         num_warps=4 if tokens <= 8 else 16,
     )
     return Routes(ids, weights, tiles, quantised)
@@ -50,27 +49,25 @@ def _route(
     """Choice, weights and map of all tokens.
 
     Grid: one program (others of the launch quantise rows). Blocks: everything whole: scores
-    [tokens, experts] and pairs [tokens, tokens * top_k] in registers. Limit: registers, 128 at 64
-    tokens with 16 warps; 8 warps spill. Units: logits float32; ids count from the first expert
-    here.
+    [tokens, experts] and pairs [tokens, tokens * top_k] in registers, 36 of them. Limit: latency,
+    of the choices one after the other and of the map behind them. Units: logits float32; ids count
+    from the first expert here.
     """
     (logits, bias, first), (ids, weights, tiles) = arrays, out
     token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
     chosen = choose_experts(logits, bias, token, options.top_k)
     start = load_first(first)
     store_choice(ids, weights, logits, chosen, options, start)
-    own = chosen.ids - start
+    own = chosen.first_choices(options.top_k) - start
     # Other devices' experts, and those of rows that are not there, are one that does not exist.
-    here = chosen.inside & (own >= 0) & (own < held)
-    _store_map(tiles, token, chosen.nth, jnp.where(here, own, held), held, tile_rows)
+    here = (token < logits.shape[0]) & (own >= 0) & (own < held)
+    _store_map(tiles, token, jnp.where(here, own, held), held, tile_rows)
 
 
-def _store_map(
-    tiles: TileMap, token: Array, nth: Array, chosen: Array, experts: int, rows: int
-) -> None:
+def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: int) -> None:
     """`grouped_matmul.tile_map` of these choices: a choice of all tokens against all pairs."""
-    expert, top_k = chosen.reshape(1, -1), nth.size
-    pair = jnp.arange(expert.size)[None, :]
+    expert, top_k = chosen.reshape(1, -1), chosen.shape[1]
+    nth, pair = jnp.arange(top_k)[None, :], jnp.arange(expert.size)[None, :]
 
     def column(n: Array, values: Array) -> Array:
         return jnp.sum(jnp.where(nth == n, values, 0), axis=1)[:, None]

@@ -4,7 +4,7 @@ The first ones choose, and count how many of their tokens chose each expert. Fro
 program of the second launch knows how many pairs and tiles come before those of its expert.
 """
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -16,28 +16,38 @@ from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes, choice_shapes
 from pallas_kernels.route.quantising_launch import launch_with_rows
-from pallas_kernels.route.scores import choose_experts, load_first, store_choice
+from pallas_kernels.route.scores import (
+    LANES,
+    TAKEN,
+    choose_experts,
+    load_first,
+    slices,
+    store_choice,
+)
 from pallas_kernels.triton import launch, load, scatter, store
 
 MOST_EXPERTS = 4096
 """What the registers of a program hold of each token."""
-_SCORES, _COUNTS = 8192, 4096
-"""Scores of a block of tokens; counts that a program of the map sees at once."""
-_TOKENS = 256
-"""Whose choices it sees at once."""
+FIELD = 10
+"""Bits of a count: three slices of experts share a word, for blocks of less than 1024 tokens."""
+FIELDS = 32 // FIELD
+_BLOCKS, _PAIRS = 32, 2048
+"""What a program of the map sees at once."""
 
 
 def route(asked: Asked) -> Routes:
     """See `pallas_kernels.route.api.route`."""
     (tokens, experts), options = asked.logits.shape, asked.options
-    block = min(16, _SCORES // pl.next_power_of_2(experts))
-    blocks = pl.cdiv(tokens, block)
+    # A wave a token. As few in a program as make no more than 16 blocks of counts.
+    block = 4 if tokens <= 64 else 16
+    words = pl.cdiv(pl.cdiv(experts, LANES), FIELDS)
+    counts_of = jax.ShapeDtypeStruct((pl.cdiv(tokens, block), words * LANES), jnp.int32)
     (ids, weights, counts), quantised = launch_with_rows(
         partial(_choose, options=options, block=block),
         asked,
-        (*choice_shapes(tokens, options.top_k), jax.ShapeDtypeStruct((blocks, experts), jnp.int32)),
-        programs=blocks,
-        num_warps=4,
+        (*choice_shapes(tokens, options.top_k), counts_of),
+        programs=len(counts_of),
+        num_warps=block,
     )
     return Routes(ids, weights, _tile_map(ids, counts, asked.held), quantised)
 
@@ -45,21 +55,21 @@ def route(asked: Asked) -> Routes:
 def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block: int) -> None:
     """Choice and weights of a block of tokens, and how many of them chose each expert.
 
-    Grid: blocks of at most 16 tokens (others of the launch quantise rows). Blocks: everything
-    whole; scores [block, experts] in registers. Limit: registers, 144. Units: counts of tokens,
-    int32.
+    Grid: blocks of 4 or 16 tokens (others of the launch quantise rows). Blocks: everything whole;
+    scores [block, 64] for each slice of experts in registers, a wave a token. Limit: latency, of
+    two maxima over a wave for each choice. Units: counts of tokens, three to a word.
     """
     (logits, bias, first), (ids, weights, counts) = arrays, out
     token = program * block + jnp.arange(block)[:, None]
     chosen = choose_experts(logits, bias, token, options.top_k)
     store_choice(ids, weights, logits, chosen, options, load_first(first))
-    expert = jnp.arange(chosen.left.shape[1])
-    taken = (chosen.left == -jnp.inf) & (token < logits.shape[0])
-    store(
-        counts.at[jnp.full(expert.shape, program), expert],
-        jnp.sum(taken.astype(jnp.int32), axis=0),
-        mask=expert < logits.shape[1],
-    )
+    for word in range(0, len(chosen.left), FIELDS):
+        fields = [
+            jnp.where((rank == TAKEN) & (token < logits.shape[0]), 1 << FIELD * place, 0)
+            for place, rank in enumerate(chosen.left[word : word + FIELDS])
+        ]
+        column = word // FIELDS * LANES + jnp.arange(LANES)
+        store(counts.at[jnp.full(LANES, program), column], jnp.sum(reduce(jnp.add, fields), axis=0))
 
 
 def _tile_map(ids: Array, counts: Array, held: Held) -> TileMap:
@@ -70,25 +80,21 @@ def _tile_map(ids: Array, counts: Array, held: Held) -> TileMap:
         partial(_write_map, rows=rows),
         name="route_map",
         grid=(held.experts,),
-        out_shape=map_shapes(tokens * top_k, held.experts, rows),
-    )(ids, counts, held.first)
+        out_shape=map_shapes(ids.size, held.experts, rows),
+        # A wave alone waits for no other.
+        num_warps=1 if ids.size <= 512 else 4,
+    )(ids.reshape(-1), counts, held.first)
 
 
 def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:
     """The tiles and the pairs of one expert.
 
-    Grid: experts held here. Blocks: everything whole; _COUNTS counts and the choices of _TOKENS
-    tokens at a time. Limit: launches, not work: 36 registers. Units: places count pairs, tiles
-    tiles.
+    Grid: experts held here. Blocks: everything whole; counts of _BLOCKS blocks and _PAIRS choices
+    at a time. Limit: launches, not work: 64 registers. Units: places count pairs, tiles tiles.
     """
     tiles, held = TileMap(*out), pl.program_id(0)
     start = load_first(first)
-    expert = jnp.arange(pl.next_power_of_2(counts.shape[1]))
-    pairs = _total(counts, expert)
-    tiles_of = (pairs + rows - 1) // rows
-    before = (expert >= start) & (expert < start + held)
-    place, tile = (jnp.sum(jnp.where(before, n, 0)) for n in (pairs, tiles_of))
-    count = jnp.sum(jnp.where(expert == start + held, pairs, 0))
+    place, tile, count = _before(counts, start, held, rows)
     used = tile + (count + rows - 1) // rows
     nth = jnp.arange(pl.next_power_of_2(pl.cdiv(ids.shape[0], rows)))
     exists, done = tile + nth < used, nth * rows
@@ -100,32 +106,51 @@ def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:
     _write_order(tiles.order, ids, held, place)
 
 
-def _total(counts: Any, expert: Array) -> Array:
-    """[experts]: how many tokens of all blocks chose each."""
-    blocks, experts = counts.shape
-    some = jnp.arange(min(pl.next_power_of_2(blocks), _COUNTS // expert.size))[:, None]
+def _before(counts: Any, start: Array | int, held: Array, rows: int) -> tuple[Array, Array, Array]:
+    """Pairs and tiles of the experts here that come before this one, and its own pairs."""
+    expert = [ids[0] - start for ids in slices(counts.shape[1] * FIELDS)]
+    pairs = _totals(counts)
 
-    def add(n: Array, total: Array) -> Array:
+    def total(masks: list[Array], values: list[Array]) -> Array:
+        kept = (jnp.where(mask, value, 0) for mask, value in zip(masks, values, strict=True))
+        return jnp.sum(reduce(jnp.add, kept))
+
+    before = [(ids >= 0) & (ids < held) for ids in expert]
+    tiles = [(count + rows - 1) // rows for count in pairs]
+    own = [ids == held for ids in expert]
+    return total(before, pairs), total(before, tiles), total(own, pairs)
+
+
+def _totals(counts: Any) -> list[Array]:
+    """How many tokens of all blocks chose each expert, a slice [64] each."""
+    blocks, columns = counts.shape
+    some = jnp.arange(min(pl.next_power_of_2(blocks), _BLOCKS))[:, None]
+    lane = jnp.arange(LANES)[None, :]
+
+    def add(n: Array, totals: list[Array]) -> list[Array]:
         block = n * some.size + some
-        inside = (block < blocks) & (expert < experts)[None, :]
-        return total + jnp.sum(load(counts.at[block, expert[None, :]], mask=inside, other=0), 0)
+        words = [
+            jnp.sum(load(counts.at[block, first + lane], mask=block < blocks, other=0), axis=0)
+            for first in range(0, columns, LANES)
+        ]
+        fields = (
+            word >> FIELD * place & (1 << FIELD) - 1 for word in words for place in range(FIELDS)
+        )
+        return [total + field for total, field in zip(totals, fields, strict=True)]
 
-    return jax.lax.fori_loop(0, pl.cdiv(blocks, some.size), add, jnp.zeros_like(expert))
+    zeros = [jnp.zeros(LANES, jnp.int32)] * (columns // LANES * FIELDS)
+    return jax.lax.fori_loop(0, pl.cdiv(blocks, some.size), add, zeros)
 
 
 def _write_order(order: Any, ids: Any, expert: Array, place: Array) -> None:
-    """The expert's pairs, by token."""
-    tokens, top_k = ids.shape
-    some = jnp.arange(min(pl.next_power_of_2(tokens), _TOKENS))
-    nth = jnp.arange(pl.next_power_of_2(top_k))[None, :]
+    """The expert's pairs, which are in the order of tokens."""
+    some = jnp.arange(min(pl.next_power_of_2(ids.shape[0]), _PAIRS))
 
     def write(n: Array, place: Array) -> Array:
-        token = n * some.size + some
-        inside = (token < tokens)[:, None] & (nth < top_k)
-        chose = load(ids.at[token[:, None], nth], mask=inside, other=-1) == expert
-        once = jnp.sum(chose.astype(jnp.int32), axis=1)
-        pair = token * top_k + jnp.sum(jnp.where(chose, nth, 0), axis=1)
-        scatter(order, place + jnp.cumsum(once, axis=0) - 1, pair, once > 0)
+        pair = n * some.size + some
+        chose = load(ids.at[pair], mask=pair < ids.shape[0], other=-1) == expert
+        once = chose.astype(jnp.int32)
+        scatter(order, place + jnp.cumsum(once) - 1, pair, chose)
         return place + jnp.sum(once)
 
-    jax.lax.fori_loop(0, pl.cdiv(tokens, some.size), write, place)
+    jax.lax.fori_loop(0, pl.cdiv(ids.shape[0], some.size), write, place)

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels import gpu
 from pallas_kernels.tile_product import Operand, ProductTiles, launch_tiles, multiply_tile
 
 MOST_ROWS = 1024
@@ -20,7 +21,12 @@ def router_logits(
     x: Float[Array, "tokens hidden"], kernel: Float[Array, "hidden experts"]
 ) -> Float[Array, "tokens experts"]:
     """See `pallas_kernels.router_logits.api.router_logits`."""
-    # Small ones, for many programs: all weights of a router are 3 MiB.
-    tiles = ProductTiles(16, 16, 128) if len(x) <= 256 else ProductTiles(64, 32, 64)
-    operands = Operand(x), Operand(kernel)
-    return launch_tiles(multiply_tile, "router_logits", tiles, *operands, dtype=jnp.float32)
+    # Small ones, for many programs: all weights of a router are 3 MiB. An AMD GPU has one step of a
+    # program under way, others one for each stage.
+    step = 512 if gpu.current().is_amd else 128
+    tiles = ProductTiles(16, 16, step) if len(x) <= 256 else ProductTiles(64, 32, 64)
+    w = Operand(kernel)
+    (out,) = launch_tiles(
+        multiply_tile, "router_logits", tiles, Operand(x), [w], [w.outputs], jnp.float32
+    )
+    return out[0]

@@ -20,10 +20,11 @@ def triton_ir(kernel: Callable[..., Any], *shapes: Any, name: str | None = None)
     """What Pallas hands to XLA for a function that launches one kernel (one of this name): its IR
     as text, its name, grid and launch parameters, as `call_triton_ir` takes them. shapes: trees of
     ShapeDtypeStruct; the text's arguments are their leaves."""
+    platform = "rocm" if gpu.current().is_amd else "cuda"
     with abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         traced = jax.jit(lambda *a: kernel(*a)).trace(*shapes)
-        module: Any = traced.lower(lowering_platforms=("rocm",)).compiler_ir()
+        module: Any = traced.lower(lowering_platforms=(platform,)).compiler_ir()
     calls = [
         {entry.name: entry.attr for entry in ir.DictAttr(op.attributes["mhlo.backend_config"])}
         for function in module.body
@@ -58,7 +59,7 @@ def abstract_gpu() -> AbstractContextManager[Any]:
         return nullcontext()
     from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
-    device = AbstractDevice(gpu.current().arch, None, "gpu")
+    device = AbstractDevice(gpu.current().kind, None, "gpu")
     return use_abstract_mesh(
         AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,), abstract_device=device)
     )

@@ -11,6 +11,7 @@ from jax.experimental.pallas import triton as plt
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
 from jaxlib.triton import dialect
 
 from pallas_kernels import gpu
@@ -18,10 +19,20 @@ from pallas_kernels.quantized import QuantFormat, QuantizedArray, dequantize
 
 E4M3, E2M1, BF16 = 0, 4, 5
 """triton::ScaleDotElemType."""
+MOST_IMPRECISE_SUMS = 32
+"""How many products of float8 Hopper's matrix unit may sum by itself, which keeps about 14 bits
+(DeepSeek-V3 technical report, section 3.3.2): one instruction's, then they are added in float32."""
 
 
 def dot(a: Array, b: Array, *, trans_b: bool = False) -> Array:
-    """a @ b, or a @ b.T, summed in float32 (int8: in int32). float32 is not rounded to TF32."""
+    """a @ b, or a @ b.T, summed in float32 (int8: in int32). float32 is not rounded to TF32.
+
+    Float8 is summed by itself 32 products at a time on a GPU with warp groups, which multiply 64
+    rows: those are b's, the weights', so a sum has the same bits however many rows a has. With less
+    than 64 rows of b it is multiplied as float16 there, which is exact.
+    """
+    if trans_b and _by_warp_groups(a, b):
+        return _dot_fp8_p.bind(b, a).T
     return plt.dot(a, b, trans_b=trans_b, allow_tf32=False)
 
 
@@ -46,6 +57,33 @@ def to_fp8(x: Array) -> Array:
     bits = jax.lax.bitcast_convert_type(small, jnp.uint8)
     bits = jnp.where(bits == 0x80, jnp.uint8(0), bits)
     return jax.lax.bitcast_convert_type(bits, gpu.current().fp8)
+
+
+def _by_warp_groups(a: Array, b: Array) -> bool:
+    """Whether a @ b.T is float8 for a GPU that multiplies it by warp groups, and b has the rows."""
+    rows = gpu.current().warp_group
+    if gpu.interpreted() or not rows or b.shape[0] < rows:
+        return False
+    return a.dtype == b.dtype == jnp.float8_e4m3fn
+
+
+_dot_fp8_p = Primitive("dot_fp8")
+
+
+@_dot_fp8_p.def_abstract_eval
+def _(a: Any, b: Any) -> Any:
+    """The sums."""
+    return ShapedArray((a.shape[0], b.shape[0]), jnp.float32)
+
+
+@lowering.register_lowering(_dot_fp8_p)
+def _(ctx, a, b):
+    (out,) = ctx.avals_out
+    f32 = ir.F32Type.get()
+    zero = dialect.splat(
+        ir.RankedTensorType.get(out.shape, f32), arith.constant(f32, ir.FloatAttr.get(f32, 0.0))
+    )
+    return dialect.dot(a, dialect.trans(b, (1, 0)), zero, max_num_imprecise_acc=MOST_IMPRECISE_SUMS)
 
 
 _dot_mxfp4_p = Primitive("dot_mxfp4")

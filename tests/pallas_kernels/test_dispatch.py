@@ -37,6 +37,23 @@ def test_what_is_preferred_holds_for_calls_that_name_nothing():
         choose("f", None, **IMPLEMENTATIONS)
 
 
+def test_an_operation_that_is_switched_off_runs_as_its_reference_and_says_so_in_a_line(
+    caplog: pytest.LogCaptureFixture,
+):
+    with gpu.assume("gfx950"), prefer(None, ["off"]):
+        assert choose("off", None, **(IMPLEMENTATIONS | {"pallas": max})) is sum
+        assert choose("on", None, **(IMPLEMENTATIONS | {"pallas": max})) is max
+    assert [record.getMessage() for record in caplog.records] == [
+        "off runs as reference (pallas: switched off)"
+    ]
+    with prefer("pallas", ["off"]):
+        assert choose("off", None, **(IMPLEMENTATIONS | {"pallas": max})) is sum
+        with prefer(None, ["on"]):
+            assert choose("off", None, **(IMPLEMENTATIONS | {"pallas": max})) is sum
+    with prefer(None, ["off"]):
+        assert choose("off", None, **IMPLEMENTATIONS) is len
+
+
 def test_an_error_lists_why_each_implementation_refused():
     refused: dict[str, Form] = {"xla": "q is int8", "reference": sum, "pallas": "head_dim is 3"}
     with pytest.raises(

@@ -113,3 +113,35 @@ def test_dot_of_int8_is_exact_and_of_bf16_is_summed_in_float32(trans_b: bool):
     wide = rng.normal(size=(2, 32, 32)).astype(ml_dtypes.bfloat16)
     wanted = wide[0].astype(np.float64) @ order(wide[1]).astype(np.float64)
     np.testing.assert_allclose(run(wide[0], wide[1], jnp.float32), wanted, rtol=1e-5, atol=1e-5)
+
+
+def ir_of_float8_product(arch: str, rows: int, columns: int) -> str:
+    """Triton's IR of [rows, 128] @ [columns, 128].T, traced for this GPU."""
+
+    def kernel(x: Any, w: Any, out: Any) -> None:
+        triton.store(out, triton.dot(triton.load(x), triton.load(w), trans_b=True))
+
+    with gpu.assume(arch, compiling=True) as device:
+        shape = jax.ShapeDtypeStruct
+        x, w = (shape((size, INPUTS), device.fp8) for size in (rows, columns))
+        launched = triton.launch(
+            kernel, name="product", grid=(1,), out_shape=shape((rows, columns), jnp.float32)
+        )
+        return triton.triton_ir(launched, x, w)["ir"]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 64), (64, 64), (128, 64), (32, 128)])
+def test_h200_adds_every_32_products_of_float8_in_float32_with_the_weights_in_front(
+    rows: int, columns: int
+):
+    (dot,) = (
+        line for line in ir_of_float8_product("sm_90", rows, columns).splitlines() if "dot" in line
+    )
+    assert "maxNumImpreciseAcc = 32" in dot
+    assert f": tensor<{columns}x{INPUTS}xf8E4M3FN> *" in dot
+
+
+@pytest.mark.parametrize(("arch", "columns"), [("sm_90", 32), ("gfx950", 64), ("gfx942", 64)])
+def test_elsewhere_a_product_of_float8_says_nothing_of_its_sums(arch: str, columns: int):
+    """Fewer columns than a warp group has rows, and AMD's, whose matrix units sum in float32."""
+    assert "maxNumImpreciseAcc" not in ir_of_float8_product(arch, 64, columns)

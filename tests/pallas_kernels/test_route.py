@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import QuantFormat, gpu, grouped_mlp
-from pallas_kernels.grouped_matmul.activations import activations
+from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.route import Held, RouterOptions, Routes, route
 from pallas_kernels.route.one_program import fits
@@ -41,7 +41,7 @@ def in_use(tiles: TileMap) -> list[list[int]]:
     return [array[:used].tolist() for array in tiles[1:4]] + [tiles.order[:pairs].tolist()]
 
 
-SIZES = [(1, 24), (7, 24), (64, 6), (65, 24), (256, 5), (1024, 7)]
+SIZES = [(1, 24), (7, 24), (16, 200), (17, 70), (64, 6), (65, 24), (256, 5), (1024, 7)]
 
 
 @pytest.mark.parametrize(("tokens", "experts"), SIZES)
@@ -104,7 +104,7 @@ def test_a_device_maps_the_experts_that_it_has(tokens: int, first: int) -> None:
 
 
 def test_any_number_of_choices_runs() -> None:
-    assert not fits(7, 24, 3) and fits(64, 512, 8) and not fits(65, 24, TOP_K)
+    assert not fits(7, 24, 3) and fits(16, 512, 8) and not fits(17, 24, TOP_K)
     options = replace(OPTIONS, top_k=3)
     got, expected = (run(name, *logits(7, 24), options=options) for name in ("pallas", "reference"))
     np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from paged import attend, scatter
 
-from pallas_kernels import PagedKV, gqa_decode, mla_decode
+from pallas_kernels import PagedKV, gpu, gqa_decode, mla_decode
 
 LENGTHS = [1, 17, 125]
 """Committed slots; 125 puts a tree on both sides of a chunk of the running softmax."""
@@ -90,6 +90,17 @@ def test_nodes_see_the_committed_rows_and_their_own_path(
     inputs = *asked, *pools, table, positions
     found = run(kind, *inputs, ancestors=masks(first), implementation=implementation)
     np.testing.assert_allclose(found, oracle(kind, asked, contexts, first), atol=5e-6)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_on_amd_gpus_what_no_node_sees_is_loaded_and_ignored(kind: str) -> None:
+    contexts, pools, table, positions = make_case(kind, 0)
+    asked = queries(kind, NODES)
+    with gpu.assume("gfx950"):
+        found = run(
+            kind, *asked, *pools, table, positions, ancestors=masks(0), implementation="pallas"
+        )
+    np.testing.assert_allclose(found, oracle(kind, asked, contexts, 0), atol=5e-6)
 
 
 @pytest.mark.usefixtures("no_jaxtyping")

@@ -14,14 +14,19 @@ from pallas_kernels.case import Case
 ROWS, INPUTS, OUTPUTS = 256, 2048, 1024
 
 
-def matmul(tile: int, depth: int = 64) -> Callable[[Array, Array], Array]:
-    """x @ w in tiles of tile x tile, `depth` inputs at a time."""
+def matmul(
+    tile: int, depth: int = 64, stages: int = 2, narrow: bool = False
+) -> Callable[[Array, Array], Array]:
+    """x @ w in tiles of tile x tile, `depth` inputs at a time; narrow: in an order of the weights
+    of which the compiler cannot know that neighbours are neighbours."""
 
     def kernel(x: Any, w: Any, out: Any) -> None:
         def add(step: Array, total: Array) -> Array:
             inputs = pl.ds(step * depth, depth)
-            block = triton.load(x.at[:, inputs]), triton.load(w.at[inputs, :])
-            return total + triton.dot(*block)
+            rows = step * depth + jnp.arange(depth)
+            columns = jnp.arange(tile) ^ (step * 2 if narrow else 0)
+            weights = triton.load(w.at[rows[:, None], columns[None, :]])
+            return total + triton.dot(triton.load(x.at[:, inputs]), weights)
 
         start = jnp.zeros(out.shape, jnp.float32)
         total = jax.lax.fori_loop(0, x.shape[1] // depth, add, start)
@@ -39,6 +44,7 @@ def matmul(tile: int, depth: int = 64) -> Callable[[Array, Array], Array]:
             ],
             out_specs=pl.BlockSpec((tile, tile), lambda i, j: (i, j)),
             out_shape=jax.ShapeDtypeStruct((rows, outputs), x.dtype),
+            num_stages=stages,
         )(x, w)
 
     return run

@@ -13,10 +13,12 @@ import pytest
 from jax import Array
 from small_kernels import matmul, small_case
 
+from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot import __main__ as command
+from pallas_kernels.aot import targets
+from pallas_kernels.aot.amd.code_object import GpuKernel
 from pallas_kernels.aot.check import Checked, check
-from pallas_kernels.aot.code_object import GpuKernel
 from pallas_kernels.aot.compile import Program
 from pallas_kernels.aot.expectations import (
     copy_problems,
@@ -26,7 +28,7 @@ from pallas_kernels.aot.expectations import (
     temporary_problems,
 )
 from pallas_kernels.aot.workers import Failure
-from pallas_kernels.case import ARCHS, Case
+from pallas_kernels.case import AMD, ARCHS, Case
 
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})
 
@@ -118,9 +120,9 @@ def test_only_what_was_asked_for_is_compiled():
     whole = replace(both, shape="small@tp1")
     scaled = replace(both, variant="mxfp4", matrix={"gfx950": "f8f6f4"})
     cases = [both, prefill, whole, scaled]
-    short = command.chosen(cases, ARCHS, "", True)
+    short = command.chosen(cases, AMD, "", True)
     assert short == [(both.name, "gfx950"), (both.name, "gfx942"), (scaled.name, "gfx950")]
-    assert len(command.chosen(cases, ARCHS, "", False)) == 7
+    assert len(command.chosen(cases, AMD, "", False)) == 7
     assert command.chosen(cases, ["gfx942"], "prefill", False) == [(prefill.name, "gfx942")]
 
 
@@ -146,7 +148,8 @@ def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
         return [good, Failure("its process was ended by SIGSEGV", "Check failed")][:wanted]
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(command, "rocm_is_installed", lambda: True)
+    monkeypatch.setattr(targets.AMD, "is_installed", lambda: True)
+    monkeypatch.setattr(targets.NVIDIA, "is_installed", lambda: False)
     monkeypatch.setattr(command, "all_cases", lambda: [small_case(matmul(64))])
     monkeypatch.setattr(command, "run_each", results)
     wanted = 2
@@ -159,17 +162,20 @@ def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
     wanted = 1
     assert command.main(["--arch", "gfx950"]) == 0
     assert command.main(["--only", "no such case"]) == 2
-    monkeypatch.setattr(command, "rocm_is_installed", lambda: False)
+    monkeypatch.setattr(targets.AMD, "is_installed", lambda: False)
     assert command.main([]) == 2
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", AMD)
 def test_a_sound_kernel_is_as_it_must_be(rocm_compiler: None, arch: str):
     result = check(small_case(matmul(64)), arch)
     assert result.problems == ()
     (kernel,) = result.kernels
     assert kernel.name == "small_matmul" and kernel.threads == 256
-    assert kernel.lds_bytes >= 64 * 64 * 2 and 1 <= result.waves_of(kernel) <= 8
+    assert (
+        kernel.lds_bytes >= 64 * 64 * 2
+        and 1 <= kernel.waves_per_simd(gpu.KNOWN[arch].lds_bytes) <= 8
+    )
 
 
 def dequantise(x: Array, w: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from pallas_kernels.aot.code_object import GpuKernel, read_code_object
+from pallas_kernels.aot.amd.code_object import GpuKernel, read_code_object
 
 ENTRY = {
     ".name": "mla_decode",

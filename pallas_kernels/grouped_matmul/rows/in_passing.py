@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels.fp8_matmul.quantize import to_fp8_runs
-from pallas_kernels.grouped_matmul.quantize import largest_of, to_int8
+from pallas_kernels.grouped_matmul.rows.quantize import largest_of, to_int8
 from pallas_kernels.quantized import QuantFormat
 
 Quantise = Callable[..., tuple[Array, Array]]

@@ -9,17 +9,23 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pallas_kernels.aot.kernel import Kernel
+
+_NARROW = re.compile(
+    r"load (?:(?:<1 x )?(?:i8|i16|bfloat|half)>?|<2 x i8>), ptr addrspace\([178]\)"
+    r"|buffer\.load\.(?:i8|i16|bf16|f16)\b"
+)
 _NOTE_SEGMENT, _AMDGPU_METADATA = 4, 32
 _LENGTHS = {0xD9: "B", 0xC4: "B", 0xDA: "H", 0xC5: "H", 0xDE: "H", 0xDF: "I", 0xDC: "H", 0xDD: "I"}
 _NUMBERS = {0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q"}
 
 
 @dataclass(frozen=True)
-class GpuKernel:
+class GpuKernel(Kernel):
     """One compiled kernel. vgprs: vector registers, accumulation registers included.
 
     scratch_bytes: memory a lane needs because registers did not do. matrix: matrix instructions in
@@ -35,10 +41,10 @@ class GpuKernel:
     lds_bytes: int
     threads: int
     matrix: dict[str, int]
-
-    def is_called(self, name: str) -> bool:
-        """Whether this is its name, or that with the number that XLA gives to namesakes."""
-        return re.fullmatch(rf"{re.escape(name)}(__\d+)?", self.name) is not None
+    code: bytes = field(default=b"", repr=False, compare=False)
+    """The code object that it is in."""
+    loads_narrowly: bool = False
+    """Whether some load of one or two bytes a lane is in its IR."""
 
     def waves_per_simd(self, lds_limit: int) -> int:
         """Waves that fit on one of a compute unit's four SIMDs at a time; CDNA3 and CDNA4."""
@@ -50,9 +56,9 @@ class GpuKernel:
 def read_code_object(path: Path) -> list[GpuKernel]:
     """The kernels of a .hsaco file that XLA left, with the IR beside it if there is any."""
     ir = path.with_name(path.stem + "_opt.ll")
-    calls = re.findall(
-        r"call[^\n]*@llvm\.amdgcn\.(s?mfma\w*[\w.]*)", ir.read_text() if ir.exists() else ""
-    )
+    text = ir.read_text() if ir.exists() else ""
+    calls = re.findall(r"call[^\n]*@llvm\.amdgcn\.(s?mfma\w*[\w.]*)", text)
+    code = path.read_bytes()
     return [
         GpuKernel(
             name=entry[".name"],
@@ -63,8 +69,10 @@ def read_code_object(path: Path) -> list[GpuKernel]:
             lds_bytes=entry[".group_segment_fixed_size"],
             threads=entry[".max_flat_workgroup_size"],
             matrix=dict(Counter(calls)),
+            code=code,
+            loads_narrowly=_NARROW.search(text) is not None,
         )
-        for entry in read_metadata(path.read_bytes())["amdhsa.kernels"]
+        for entry in read_metadata(code)["amdhsa.kernels"]
     ]
 
 

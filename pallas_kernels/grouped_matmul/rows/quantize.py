@@ -15,6 +15,9 @@ from pallas_kernels.quantized.array import GROUP
 from pallas_kernels.row_kernel import RowKernel
 from pallas_kernels.triton import load, store
 
+_INTEGERS, _INTEGERS_BITS = 1.5 * 2**23, 0x4B400000
+"""float32 as far from it as 2^22 are integers, and its bits."""
+
 
 def int8_rows(rows: int, inputs: int) -> RowKernel:
     """`quantized.activations.int8_per_token`: int8 [rows, inputs], float32 [rows]."""
@@ -63,9 +66,9 @@ def to_mxfp4(wide: Array) -> tuple[Array, ...]:
 def to_int8(wide: Array, largest: Array) -> tuple[Array, Array]:
     """Inside a kernel: float32 [rows, inputs] with these largest magnitudes as int8 and scales."""
     factor = largest * (1 / INT8_MAX)
-    rounded = _round(wide / jnp.where(factor > 0, factor, 1)[:, None])
-    clipped = jnp.clip(rounded, -INT8_MAX, INT8_MAX).astype(jnp.int8)
-    return clipped, jnp.where(factor < jnp.inf, factor, jnp.nan)
+    exact = wide / jnp.where(factor > 0, factor, 1)[:, None]
+    rounded = _round(jnp.clip(exact, -INT8_MAX, INT8_MAX)).astype(jnp.int8)
+    return rounded, jnp.where(factor < jnp.inf, factor, jnp.nan)
 
 
 def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
@@ -102,10 +105,12 @@ def largest_of(x: Array) -> Array:
 
 
 def _round(x: Array) -> Array:
-    """To the nearest integer, ties to even; Pallas's Triton backend has no such operation."""
-    above = jnp.floor(x + 0.5)
-    odd = above - 2 * jnp.floor(above / 2) == 1
-    return jnp.where((above == x + 0.5) & odd, above - 1, above)
+    """int32, ties to even, of magnitudes below 2^22; Pallas's Triton backend has no such operation.
+
+    A sum near `_INTEGERS` is rounded like that, and its last bits are the integer.
+    """
+    bits = jax.lax.bitcast_convert_type(x + _INTEGERS, jnp.int32)
+    return bits - _INTEGERS_BITS
 
 
 def _e2m1_code(x: Array) -> Array:
@@ -113,5 +118,5 @@ def _e2m1_code(x: Array) -> Array:
     magnitude = jnp.minimum(jnp.abs(x), E2M1_MAX)
     halves = _round(magnitude * 2)
     ones, twos = _round(magnitude) + 2, _round(magnitude / 2) + 4
-    code = jnp.where(magnitude < 2, halves, jnp.where(magnitude < 4, ones, twos)).astype(jnp.int32)
+    code = jnp.where(magnitude < 2, halves, jnp.where(magnitude < 4, ones, twos))
     return jnp.where((x < 0) & (code > 0), code | 8, code)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pallas_kernels.aot.code_object import GpuKernel, read_code_object
+from pallas_kernels.aot.amd.code_object import GpuKernel, read_code_object
 
 _CALL = re.compile(r'custom_call_target="__gpu\$xla\.gpu\.triton".*?backend_config=(\{.*\})')
 _NAME = re.compile(r'\bname = "([^"]*)"')

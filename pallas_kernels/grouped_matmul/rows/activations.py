@@ -3,7 +3,7 @@
 from jaxtyping import Array, Float
 
 from pallas_kernels.fp8_matmul.quantize import fp8_rows
-from pallas_kernels.grouped_matmul.quantize import int8_rows, mxfp4_rows
+from pallas_kernels.grouped_matmul.rows.quantize import int8_rows, mxfp4_rows
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.activations import fp8_per_token
 from pallas_kernels.quantized.array import BLOCK

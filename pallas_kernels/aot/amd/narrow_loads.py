@@ -1,0 +1,25 @@
+"""Loads of one or two bytes a lane: each takes as long as one of sixteen."""
+
+from pallas_kernels.aot.amd.code_object import GpuKernel
+from pallas_kernels.aot.amd.flow import read_flow
+from pallas_kernels.aot.amd.machine_code import read_kernels
+from pallas_kernels.aot.amd.operations import goes_to_lds, is_load, memory_width
+from pallas_kernels.aot.amd.origins import origins
+from pallas_kernels.aot.triton_calls import TritonCall
+
+WIDEST = 2
+"""Bytes a lane up to which a load is narrow."""
+
+
+def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
+    """Place of an argument -> how many narrow loads of it are in the code."""
+    if not kernel.loads_narrowly:
+        return {}
+    code = read_kernels(kernel.code)[kernel.name]
+    flow, found = read_flow(code.code, code.entry), dict[int, int]()
+    loads = {i.pc: i for block in flow.blocks.values() for i in block if is_load(i)}
+    for pc, places in origins(flow).items():
+        if memory_width(loads[pc]) <= WIDEST and not goes_to_lds(loads[pc]):
+            place = max(places, key=lambda place: call.operands.get(place, 0), default=-1)
+            found[place] = found.get(place, 0) + 1
+    return found

@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs: their compiler without one, and what its assembler says."""

@@ -1,0 +1,175 @@
+"""The facts of a kernel for H200, read from its PTX and its launch in HLO.
+
+PTX is not what runs: the assembler chooses registers and the order within a block. So waits are
+counted as the assembler cannot change them: loads into registers are under way together between two
+barriers, and copies to shared memory until the wait for their group.
+Sources: "PTX ISA" for the instructions; the datasheet of H200 for the matrix units' rates.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from pallas_kernels.aot.nvidia.ptx import THREADS_A_WARP, SmKernel
+from pallas_kernels.aot.triton_calls import TritonCall
+from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+
+_LINE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)")
+_LABEL = re.compile(r"^\s*(\$\w+):")
+_BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+)")
+_REGISTER = re.compile(r"%rd?\d+")
+_PARAMETER = re.compile(r"ld\.param\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]")
+_LOAD = re.compile(
+    r"\bld\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)[^\[]*\[ *(%rd\d+)"
+)
+_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\S* \[[^\]]*\], *\[ *(%rd\d+)[^\]]*\], *(\w+)")
+_STORE = re.compile(r"\bst\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)")
+_SHARED = re.compile(r"\b(?:ld|st)\.shared(?:\.v(\d))?\.[bfsu](\d+)")
+_MATRIX_TILES = re.compile(r"\b(?:ld|st)matrix\S*\.x(\d)")
+_WAIT = re.compile(r"cp\.async\.wait_group\s+(\w+)")
+_PRODUCT = re.compile(r"\b(wgmma\.mma_async|mma\.sync)\S*?\.m(\d+)n(\d+)k(\d+)(\S*)")
+_RATES = {"e4m3": 8192, "e5m2": 8192, "s8": 8192}
+_RATE, _WARPGROUP = 4096, 4
+"""Operations a clock of a multiprocessor; mma.sync is said to reach about 0.62 of it."""
+_OF_MMA = 0.62
+_CACHED = 1 / 3
+"""Of memory's latency, a cache's."""
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A load in line `line` of the body; width: bytes a thread."""
+
+    line: int
+    array: int
+    width: int
+    copied: bool
+
+
+def read_facts(kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
+    """Of a kernel as this call launches it."""
+    lines = [line for line in re.split(r"[\n;]", kernel.ptx) if line.strip()]
+    accesses = list(_accesses(lines, call))
+    bare = KernelFacts(
+        kernel.name,
+        arch,
+        call.grid,
+        kernel.threads // THREADS_A_WARP,
+        call.stages,
+        kernel.registers,
+        kernel.shared_bytes,
+        dict(call.operands),
+        call.result_bytes,
+        (),
+        Work((), Chain(0.0, 0.0, 0.0)),
+    )
+    spans = list(_loops(lines))
+    loops = []
+    for first, last in spans:
+        inside = [access for access in accesses if first <= access.line <= last]
+        found = LoopFacts(Work(_loads(inside), Chain(0.0, 0.0, 0.0)), None)
+        trips = bare.trips(found, float(bare.programs))
+        loops.append(LoopFacts(_work(lines, range(first, last + 1), inside, bare, trips), None))
+    looped = {line for first, last in spans for line in range(first, last + 1)}
+    rest = [line for line in range(len(lines)) if line not in looped]
+    outside = [access for access in accesses if access.line not in looped]
+    return replace(bare, loops=tuple(loops), outside=_work(lines, rest, outside, bare, 1.0))
+
+
+def _loops(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """First and last line of each loop that has none inside."""
+    labels = {m[1]: n for n, line in enumerate(lines) if (m := _LABEL.match(line))}
+    spans = [
+        (labels[m[1]], number)
+        for number, line in enumerate(lines)
+        if (m := _BRANCH.search(line)) and labels.get(m[1], number + 1) <= number
+    ]
+    for first, last in spans:
+        if not any((a, b) != (first, last) and first <= a and b <= last for a, b in spans):
+            yield first, last
+
+
+def _accesses(lines: Sequence[str], call: TritonCall) -> Iterator[_Access]:
+    """Every load, with the argument that its address was made from."""
+    origins: dict[str, frozenset[int]] = {}
+    for number, line in enumerate(lines):
+        if found := _PARAMETER.search(line):
+            origins[found[1]] = frozenset([int(found[2])])
+        elif found := _COPY.search(line):
+            array = _largest(origins.get(found[1], frozenset()), call)
+            yield _Access(number, array, int(found[2], 0), True)
+        elif found := _LOAD.search(line):
+            array = _largest(origins.get(found[3], frozenset()), call)
+            yield _Access(number, array, int(found[1] or 1) * int(found[2]) // 8, False)
+        else:
+            target, *sources = [*_REGISTER.findall(line), ""][:-1] or [""]
+            if target.startswith("%rd"):
+                origins[target] = frozenset().union(*(origins.get(s, frozenset()) for s in sources))
+
+
+def _largest(places: Iterable[int], call: TritonCall) -> int:
+    return max(places, key=lambda place: call.operands.get(place, 0), default=-1)
+
+
+def _loads(accesses: Iterable[_Access]) -> tuple[Load, ...]:
+    found: Counter[tuple[int, int, bool]] = Counter()
+    for access in accesses:
+        found[access.array, access.width, access.copied] += access.width * THREADS_A_WARP
+    return tuple(Load(a, width, n, copied) for (a, width, copied), n in sorted(found.items()))
+
+
+def _work(
+    lines: Sequence[str],
+    numbers: Iterable[int],
+    accesses: Sequence[_Access],
+    bare: KernelFacts,
+    trips: float,
+) -> Work:
+    body = [(number, lines[number]) for number in numbers]
+    text = "\n".join(line for _, line in body)
+    loads = _loads(accesses)
+    cached = {load.array: bare.cached(load, trips) for load in loads}
+    issued = sum(_LINE.match(line) is not None for _, line in body)
+    matrix = sum(_matrix_clocks(*found) for found in _PRODUCT.findall(text))
+    moved = sum(int(n or 1) * int(bits) // 8 for n, bits in _SHARED.findall(text))
+    tiles = sum(16 * int(count) for count in _MATRIX_TILES.findall(text))
+    stored = sum(int(n or 1) * int(bits) // 8 for n, bits in _STORE.findall(text))
+    kinds = Counter(f"{way}{types}"[:5] for way, *_, types in _PRODUCT.findall(text))
+    return Work(
+        loads=loads,
+        chain=Chain(float(issued + matrix), float(issued), _latencies(body, accesses, cached)),
+        matrix=round(matrix),
+        vector=issued,
+        lds=THREADS_A_WARP * (moved + tiles),
+        stored=THREADS_A_WARP * stored,
+        memory=len(accesses),
+        kinds=dict(kinds),
+    )
+
+
+def _matrix_clocks(way: str, m: str, n: str, k: str, types: str) -> float:
+    """Of the quarter of a multiprocessor that a warp has."""
+    rate = next((rate for name, rate in _RATES.items() if name in types), _RATE) / 4
+    flop = 2 * prod(map(int, (m, n, k)))
+    return flop / _WARPGROUP / rate if way.startswith("wgmma") else flop / (_OF_MMA * rate)
+
+
+def _latencies(
+    body: Sequence[tuple[int, str]], accesses: Sequence[_Access], cached: dict[int, bool]
+) -> float:
+    """Whole latencies that are waited for: those between barriers one after another, those of
+    copies as many groups behind as the waits allow."""
+    loads = {a.line: _CACHED if cached[a.array] else 1.0 for a in accesses if not a.copied}
+    serial, longest = 0.0, 0.0
+    for number, line in body:
+        longest = max(longest, loads.get(number, 0.0))
+        if "bar.sync" in line:
+            serial, longest = serial + longest, 0.0
+    copies = [_CACHED if cached[a.array] else 1.0 for a in accesses if a.copied]
+    text = "\n".join(line for _, line in body)
+    groups = max(1, text.count("cp.async.commit_group"))
+    allowed = min((int(n, 0) for n in _WAIT.findall(text)), default=0)
+    behind = max(copies, default=0.0) / (allowed / groups + 1)
+    return max(serial + longest, behind)

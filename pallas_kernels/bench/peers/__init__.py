@@ -1,0 +1,1 @@
+"""What other libraries make of a case's arguments."""

@@ -1,0 +1,63 @@
+"""A record that can be cut off at any moment: one JSON line for each thing that has ended.
+
+Lines: `conditions`, `ceilings`, a `case` each, and `bars` last; `kind` says which.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallas_kernels.bench.measure import Measured
+from pallas_kernels.bench.timing import Spread, Timed
+
+
+@dataclass(frozen=True)
+class Record:
+    """path: None keeps nothing."""
+
+    path: Path | None
+
+    def begin(self, lines: Sequence[dict[str, Any]] = ()) -> None:
+        """Empties the file but for these lines, at once."""
+        if self.path:
+            begun = self.path.with_name(f"{self.path.name}.begun")
+            begun.write_text("".join(map(_line, lines)), encoding="utf-8")
+            begun.replace(self.path)
+
+    def add(self, kind: str, **fields: Any) -> None:
+        """On the disk when this returns: whoever is killed next loses nothing of it."""
+        if self.path:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_line({"kind": kind, **fields}))
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def read_record(path: Path) -> list[dict[str, Any]]:
+    """Its lines; one that was cut off at the end is left out. Raises ValueError for another."""
+    *whole, _ = path.read_text(encoding="utf-8").split("\n")
+    found = []
+    for number, line in enumerate(whole, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: expected JSON, got {line[:60]!r}") from error
+    return found
+
+
+def measured_case(line: dict[str, Any]) -> Measured:
+    """A `case` line as it was measured."""
+    fields = {name: value for name, value in line.items() if name != "kind"}
+    timed, peers = fields.pop("timed"), fields.pop("peers")
+    return Measured(
+        **fields,
+        timed=timed and Timed(*(Spread(**timed[name]) for name in ("us", "with_launch_us"))),
+        peers={n: Spread(**v) if isinstance(v, dict) else v for n, v in peers.items()},
+    )
+
+
+def _line(fields: dict[str, Any]) -> str:
+    return json.dumps(fields) + "\n"

@@ -1,0 +1,103 @@
+"""One run over the cases: each in a worker, printed and recorded the moment it ends."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from pallas_kernels.aot.workers import Failure, run_each
+from pallas_kernels.bench.ahead import THREADS
+from pallas_kernels.bench.bars import bars
+from pallas_kernels.bench.ceilings import Ceilings
+from pallas_kernels.bench.measure import FLEX, Measured, with_floor
+from pallas_kernels.bench.record import Record, measured_case, read_record
+from pallas_kernels.bench.report import print_bars, print_ceilings, print_measured
+from pallas_kernels.bench.worker import NO_GPU, Job, Opening, work
+from pallas_kernels.case import Case
+
+
+class Session:
+    """Prints and keeps what the workers make of the cases, and judges it at the end."""
+
+    def __init__(
+        self, console: Console, record: Record, cases: Sequence[Case], *, dry_run: bool
+    ) -> None:
+        self._console, self._record, self._dry_run = console, record, dry_run
+        self._cases = {case.name: case for case in cases}
+        self._ceilings: Ceilings | None = None
+        self._results: list[Measured] = []
+
+    def run(
+        self, until: float, limit_s: float, *, resume: bool = False, crash: str | None = None
+    ) -> int:
+        """The exit status. until: the `time.time()` after which no case is begun; limit_s: for one.
+
+        resume: cases that the record has a measurement of are left out.
+        crash: cases with this in their names end their process.
+        """
+        self._begin(resume)
+        jobs = self._jobs(until, crash)
+        with_results = zip(jobs, run_each(work, jobs, processes=1, limit_s=limit_s), strict=True)
+        for job, result in with_results:
+            if isinstance(result, Failure) and NO_GPU in result.reason:
+                print(NO_GPU, file=sys.stderr)
+                return 2
+            if job.case:
+                self._end_case(job, result)
+            else:
+                self._open(result)
+        return self._close()
+
+    def _begin(self, resume: bool) -> None:
+        path = self._record.path
+        kept = read_record(path) if resume and path and path.exists() else []
+        kept = [line for line in kept if line["kind"] != "bars"]
+        self._record.begin(kept)
+        cases = [measured_case(line) for line in kept if line["kind"] == "case"]
+        self._results = [result for result in cases if result.timed]
+
+    def _jobs(self, until: float, crash: str | None) -> list[Job]:
+        done = {result.case for result in self._results}
+        names = [name for name in self._cases if name not in done]
+        jobs = [Job("", tuple(names[:THREADS]), self._dry_run)]
+        for i, name in enumerate(names, 1):
+            ends = crash is not None and crash in name
+            ahead = tuple(names[i : i + THREADS])
+            jobs.append(Job(name, ahead, self._dry_run, until, slow=FLEX, crash=ends))
+        attention = [name for name in names if self._cases[name].operation == "mla_decode"]
+        return jobs + [Job(name, (), self._dry_run, until, peer=FLEX) for name in attention[:1]]
+
+    def _open(self, result: Opening | Failure) -> None:
+        if isinstance(result, Failure):
+            self._record.add("ceilings", failed=f"{result.reason} {result.said}".strip())
+            self._console.print(f"no ceilings: {result.reason}", markup=False)
+            return
+        self._ceilings = result.ceilings
+        self._record.add("conditions", dry_run=self._dry_run, **result.conditions)
+        self._record.add("ceilings", **asdict(result.ceilings))
+        if self._dry_run:
+            self._console.print("a dry run on a CPU: no time, share or ratio here means anything")
+        print_ceilings(self._console, result.ceilings)
+
+    def _end_case(self, job: Job, result: Measured | Failure) -> None:
+        case = self._cases[job.case]
+        if isinstance(result, Failure):
+            why = f"{result.reason}; {result.said}".strip("; ")
+            result = Measured(case.name, case.operation, refused=why)
+        measured = with_floor(result, case, self._ceilings)
+        self._results.append(measured)
+        self._record.add("case", **asdict(measured))
+        print_measured(self._console, measured)
+
+    def _close(self) -> int:
+        late = [result for result in self._results if result.refused.startswith("not begun")]
+        if late:
+            self._console.print(f"{len(late)} of {len(self._results)} cases were not begun in time")
+        met = bars(self._results)
+        print_bars(self._console, met, dry_run=self._dry_run)
+        judged: list[dict[str, Any]] = [{**asdict(bar), "met": bar.met} for bar in met]
+        self._record.add("bars", bars=judged)
+        failed = [r for r in self._results if not r.right and r not in late]
+        return 1 if failed else 0

@@ -1,0 +1,149 @@
+"""What is done in a process that has the GPU; the command that starts it never touches one."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import gpu
+from pallas_kernels.all_cases import all_cases
+from pallas_kernels.aot.workers import Last
+from pallas_kernels.bench.ahead import Ahead
+from pallas_kernels.bench.ceilings import Ceilings, measure_ceilings
+from pallas_kernels.bench.measure import Compiled, Measured, compile_case, measure, one_line
+from pallas_kernels.bench.timing import DRY, Effort
+from pallas_kernels.case import Case
+
+FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
+"""Without autotuning a program compiles in a second and launches nothing; XLA's own products are
+then the library's."""
+NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
+_PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", "triton")
+
+
+@dataclass(frozen=True)
+class Job:
+    """case: its name, "" for what comes before all cases. ahead: those to be compiled meanwhile.
+
+    until: the `time.time()` after which it is not begun. peer: the only one to be measured; "" for
+    all but `slow`. crash: ends the process where the kernel would run, for rehearsals.
+    """
+
+    case: str
+    ahead: tuple[str, ...] = ()
+    dry_run: bool = False
+    until: float = float("inf")
+    peer: str = ""
+    slow: str = ""
+    crash: bool = False
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Device, date and versions, and what the device can do at all."""
+
+    conditions: dict[str, Any]
+    ceilings: Ceilings
+
+
+def use_gpu_sparingly(*, dry_run: bool) -> None:
+    """The environment of processes started from now on: no memory taken in advance, so that torch
+    has some; nothing autotuned. In a dry run no GPU."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
+    if dry_run:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def work(job: Job) -> Any:
+    """An Opening or a Measured; in a Last where the process is of no use for another job.
+
+    Raises RuntimeError without a GPU, unless it is a dry run.
+    """
+    if jax.default_backend() == "cpu" and not job.dry_run:
+        raise RuntimeError(NO_GPU)
+    programs = _programs(job.dry_run)
+    for name in filter(None, (job.case, *job.ahead)):
+        programs.begin(name)
+    if not job.case:
+        with programs.turns.timing():
+            return Opening(conditions(), _ceilings(job.dry_run))
+    case = _cases()[job.case]
+    if time.time() > job.until:
+        return Measured(case.name, case.operation, refused="not begun within the budget")
+    try:
+        result = _measure(job, case, programs)
+    except (
+        Exception
+    ) as failure:  # A GPU refuses in many ways, after which it may refuse everything.
+        return Last(Measured(case.name, case.operation, refused=one_line(failure)))
+    return result if _still_works() else Last(result)
+
+
+def _measure(job: Job, case: Case, programs: Ahead) -> Measured:
+    compiled = programs.take(case.name)
+    if job.crash:
+        print("a rehearsed crash", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    wanted = (lambda peer: peer == job.peer) if job.peer else (lambda peer: peer != job.slow)
+    return measure(case, compiled, _effort(job.dry_run), programs.turns, wanted)
+
+
+def conditions() -> dict[str, Any]:
+    """Device, date and versions."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    device = jax.devices()[0]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    arch = gpu.current().arch
+    return {"device": device.device_kind, "arch": arch, "date": now, "versions": versions}
+
+
+def _ceilings(dry_run: bool) -> Ceilings:
+    effort = _effort(dry_run)
+    return (
+        measure_ceilings(1 << 22, 256, effort)
+        if dry_run
+        else measure_ceilings(1 << 33, 8192, effort)
+    )
+
+
+def _effort(dry_run: bool) -> Effort:
+    return DRY if dry_run else Effort()
+
+
+@cache
+def _cases() -> dict[str, Case]:
+    return {case.name: case for case in all_cases()}
+
+
+@cache
+def _programs(dry_run: bool) -> Ahead:
+    """Of this process."""
+
+    def compile(name: str, turn: Callable[[], AbstractContextManager[None]]) -> Compiled:
+        return compile_case(_cases()[name], _effort(dry_run), turn)
+
+    return Ahead(compile)
+
+
+def _still_works() -> bool:
+    """Whether the device does: an illegal address of a peer spoils it for all that comes later."""
+    try:
+        return int(jnp.arange(3).sum()) == 3
+    except Exception:
+        return False

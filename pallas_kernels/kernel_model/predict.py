@@ -1,0 +1,188 @@
+"""Seconds of one launch from the facts of its code, and what keeps it from its floor.
+
+A program's time is the longest of these, and the launch's that of the unit with most programs:
+
+    latency   (latencies waited for) x (latency of memory), and what is between them
+    vector    instructions of all waves of a SIMD on its vector unit
+    matrix    the same on its matrix unit
+    LDS       bytes of all waves of a unit through its LDS
+    access    accesses of global memory of all waves of a unit through its load path
+    HBM       bytes through memory, at what streaming kernels reach of the datasheet's rate
+
+Programs that do not fit on a unit at once come after others: `rounds`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from pallas_kernels.kernel_model.facts import KernelFacts, Load, LoopFacts, Work
+from pallas_kernels.kernel_model.gpus import ModelGpu
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call of a kernel is given. touched: share of its large arrays that it reads; live: of
+    the launched programs those that have work; both below 1 where experts are not chosen."""
+
+    touched: float = 1.0
+    live: float = 1.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """seconds: from the first wave to the last store, without the launch. resident: programs on a
+    unit at a time; rounds: of programs on the busiest one; steps: trips of a program through its
+    loops; in_flight: bytes of memory under way on a unit; parts: seconds of the first round by
+    limit."""
+
+    seconds: float
+    floor_seconds: float
+    limit: str
+    programs: float
+    resident: int
+    rounds: float
+    steps: float
+    in_flight: float
+    parts: Mapping[str, float]
+
+    @property
+    def share(self) -> float:
+        """Of its floor: what goes through memory, each byte once, at the datasheet's rate."""
+        return self.floor_seconds / self.seconds
+
+
+def predict(facts: KernelFacts, gpu: ModelGpu, call: Call) -> Prediction:
+    """One launch on this GPU."""
+    programs = max(1.0, facts.programs * call.live)
+    most = resident_programs(facts, gpu)
+    there = ceil(programs / gpu.units)
+    time = _ProgramTime(facts, gpu, call, programs)
+    together = min(most, there)
+    first = min(programs, float(together * gpu.units))
+    return Prediction(
+        sum(time.seconds(*one) for one in _rounds(programs, gpu.units, together)),
+        time.memory_bytes / gpu.hbm,
+        time.limit(together, first),
+        programs,
+        together,
+        there / together,
+        time.steps,
+        time.in_flight(together),
+        time.parts(together, first),
+    )
+
+
+def _rounds(programs: float, units: int, together: int) -> Iterator[tuple[int, float]]:
+    """Programs on the busiest unit, and on all of them, one round after another."""
+    while programs > 0:
+        now = min(programs, float(together * units))
+        yield ceil(now / units), now
+        programs -= now
+
+
+def resident_programs(facts: KernelFacts, gpu: ModelGpu) -> int:
+    """How many a unit holds at a time, by registers, waves and LDS."""
+    given = max(gpu.granule, -(-facts.registers // gpu.granule) * gpu.granule)
+    waves = min(gpu.waves, gpu.registers // given) * gpu.simds
+    by_lds = gpu.lds // facts.lds if facts.lds else waves
+    return max(1, min(waves // facts.warps, by_lds))
+
+
+class _ProgramTime:
+    """A program's clocks, by what they are spent on, with so many of them on a unit."""
+
+    def __init__(self, facts: KernelFacts, gpu: ModelGpu, call: Call, programs: float):
+        self.facts, self.gpu, self.call, self.programs = facts, gpu, call, programs
+        self.loops = [(loop, self._trips(loop)) for loop in facts.loops]
+        self.steps = float(sum(trips for _, trips in self.loops))
+
+    def _trips(self, loop: LoopFacts) -> float:
+        """Trips of the mean program: of loops over different arrays each program has one; of loops
+        over one array whose lengths only the data know the quickest reads it, the others' rest is
+        one trip."""
+        trips = self.facts.trips(loop, self.programs, self.call.touched)
+        if loop.trips is not None:
+            return trips * self._share(loop)
+        anchor = self._anchor(loop)
+        alike = [
+            one
+            for one in self.facts.loops
+            if anchor is not None and one.trips is None and self._anchor(one) == anchor
+        ]
+        quickest = min(alike, key=lambda one: one.work.chain.busy, default=loop)
+        return trips if loop is quickest else 1.0
+
+    def _share(self, loop: LoopFacts) -> float:
+        """Of the programs, those that run this loop."""
+        owned = [self._own_bytes(one) for one in self.facts.loops]
+        mine = self._own_bytes(loop)
+        return mine / sum(owned) if mine and sum(map(bool, owned)) > 1 else 1.0
+
+    def _own_bytes(self, loop: LoopFacts) -> int:
+        """Of the largest array that no other loop reads; 0 where there is none."""
+        others = {x.array for one in self.facts.loops if one is not loop for x in one.work.loads}
+        own = {x.array for x in loop.work.loads} - others
+        return max((self.facts.arrays.get(array, 0) for array in own), default=0)
+
+    def _anchor(self, loop: LoopFacts) -> int | None:
+        """The array that a loop reads from memory; None where caches have all it reads."""
+        trips = self.facts.trips(loop, self.programs, self.call.touched)
+        return self.facts.anchor(tuple(self._far_loads(loop.work, trips)))
+
+    def seconds(self, resident: int, programs: float) -> float:
+        return max(self.parts(resident, programs).values())
+
+    def limit(self, resident: int, programs: float) -> str:
+        parts = self.parts(resident, programs)
+        name = max(parts, key=lambda part: parts[part])
+        outside = self._latency(self.facts.outside) / self.gpu.hz
+        return "start" if name == "latency" and outside > parts[name] / 2 else name
+
+    def parts(self, resident: int, programs: float) -> dict[str, float]:
+        """Seconds of each limit, for a round of so many programs."""
+        gpu = self.gpu
+        waves = resident * self.facts.warps
+        of_simd = max(1.0, waves / gpu.simds)
+        clocks = {
+            "latency": self._sum(self._latency),
+            "vector": of_simd * self._sum(lambda work: work.vector),
+            "matrix": of_simd * self._sum(lambda work: work.matrix),
+            "LDS": waves * self._sum(lambda work: work.lds) / gpu.lds_rate,
+            "access": waves * self._sum(lambda work: work.memory) * gpu.access_clocks,
+        }
+        memory = self.memory_bytes * programs / self.programs
+        found = {name: value / gpu.hz for name, value in clocks.items()}
+        return {**found, "HBM": memory / (gpu.hbm * gpu.reached)}
+
+    def in_flight(self, resident: int) -> float:
+        """In the loop that reads most, while its loads are waited for."""
+        reading = [(self._far(loop.work, trips), loop.work.chain) for loop, trips in self.loops]
+        reading = reading or [(self._far(self.facts.outside, 1.0), self.facts.outside.chain)]
+        nbytes, chain = max(reading, key=lambda found: found[0])
+        return resident * self.facts.warps * nbytes / max(chain.latencies, 0.25)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of all programs through memory; each part of an array once."""
+        works = [(loop.work, trips) for loop, trips in self.loops] + [(self.facts.outside, 1.0)]
+        read = sum(self._far(work, trips) * trips for work, trips in works)
+        stored = sum(work.stored * trips for work, trips in works)
+        arrays = {load.array for work, trips in works for load in self._far_loads(work, trips)}
+        whole = sum(self.facts.arrays.get(array, 0) for array in arrays) * self.call.touched
+        waves = self.facts.warps * self.programs
+        return min(read * waves, whole) + min(stored * waves, self.facts.written)
+
+    def _far(self, work: Work, trips: float) -> float:
+        return float(sum(load.nbytes for load in self._far_loads(work, trips)))
+
+    def _far_loads(self, work: Work, trips: float) -> Iterator[Load]:
+        return (load for load in work.loads if not self.facts.cached(load, trips))
+
+    def _latency(self, work: Work) -> float:
+        chain = work.chain
+        return max(chain.busy, chain.clocks + chain.latencies * self.gpu.latency_clocks)
+
+    def _sum(self, of: Callable[[Work], float]) -> float:
+        looped = sum(trips * of(loop.work) for loop, trips in self.loops)
+        return float(of(self.facts.outside) + looped)

@@ -1,0 +1,160 @@
+"""A part of a context, tile of keys after tile, into a running softmax.
+
+One tile at a time, page numbers looked up two steps before; or, where registers have room, whole
+groups of tiles ahead: a tile is loaded where the last one's registers are free.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels import gpu
+from pallas_kernels.paged.context_part import (
+    AttentionTiles,
+    ContextPart,
+    Seen,
+    Slots,
+    keys_of_tile,
+    page_of_tile,
+    part,
+    seen_by_rows,
+    slots_of_tile,
+)
+from pallas_kernels.paged.kernel import Keys, Softmax, add_keys, context_length, no_softmax
+from pallas_kernels.triton import load
+
+Tile = TypeVar("Tile")
+
+
+@dataclass(frozen=True)
+class Walk(Generic[Tile]):
+    """The tiles of a part from slot `start` to `stop`, and what rows at `position` see of them.
+
+    query: which of the sequence's queries each row belongs to. read(slots) loads a tile of keys;
+    score(tile) are the rows' scores for it, to the base 2, and its values.
+    """
+
+    own: ContextPart
+    query: Array
+    position: Array
+    start: Array
+    stop: Array
+    read: Callable[[Slots], Tile]
+    score: Callable[[Tile], tuple[Array, Array]]
+
+    @property
+    def tiles(self) -> AttentionTiles:
+        """How much is walked at a time."""
+        return self.own.tiles
+
+    def first_of(self, index: Array | int) -> Array:
+        """A tile's first slot."""
+        return self.start + index * self.tiles.keys
+
+    def page_of(self, index: Array | int) -> Array:
+        """Its page, or those of its slots."""
+        return page_of_tile(self.own, self.first_of(index), self.stop)
+
+    def seen_of(self, index: Array | int) -> Seen:
+        """What rows see of it."""
+        slots = self.first_of(index) + jnp.arange(self.tiles.keys)
+        return seen_by_rows(self.own, self.query, slots, self.stop, self.position)
+
+    def load(self, index: Array | int, page: Array, used: Array | None = None) -> Tile:
+        """The tile itself."""
+        first = self.first_of(index)
+        # Only here is a page looked at: what looks at it earlier waits for all loads before it.
+        page = jnp.where(first < self.stop, page, 0)
+        return self.read(slots_of_tile(self.own, first, page, used))
+
+    def keys(self, tile: Tile, seen: Seen | None) -> Keys:
+        """A tile for the softmax."""
+        return keys_of_tile(*self.score(tile), seen)
+
+    def tiles_before(self, slot: Array) -> Array:
+        """How many begin before it."""
+        return pl.cdiv(jnp.maximum(slot - self.start, 0), self.tiles.keys)
+
+
+class Loop(NamedTuple):
+    """body(trip, carry, masked=) takes `stride` tiles; the softmax is the carry's first."""
+
+    stride: int
+    carry: Any
+    body: Callable[..., Any]
+
+
+def attend_to_part(
+    own: ContextPart,
+    query: Array,
+    is_row: Array,
+    dim: int,
+    read: Callable[[Slots], Tile],
+    score: Callable[[Tile], tuple[Array, Array]],
+    *,
+    widened: bool,
+) -> Softmax:
+    """What a program's rows get from its part of the context, values of size dim.
+
+    query, read, score: see `Walk`; is_row: whether there is such a row. widened: whether keys and
+    values are.
+    """
+    tiles, length = own.tiles, context_length(own.table, own.positions, own.page_size, own.nodes)
+    start, stop = part(pl.program_id(1), length, tiles)
+    # -1, which sees nothing, where there is no row.
+    position = load(own.positions.at[query], mask=is_row, other=-1)
+    seen_by_all = jnp.min(jnp.where(is_row, position, length)) + 1
+    walk, state = Walk(own, query, position, start, stop, read, score), no_softmax(tiles.rows, dim)
+    stride, carry, body = (_groups_ahead if tiles.ahead else _one_by_one)(walk, state)
+    whole = walk.tiles_before(jnp.minimum(seen_by_all, stop) - (tiles.keys - 1))
+    trips, first = pl.cdiv(walk.tiles_before(stop), stride), jnp.int32(0)
+    # Triton would transpose values of eight bits before it widens them, and load bytes for it; what
+    # a mask has gone over is widened by then.
+    if gpu.current().is_amd and not widened:
+        first = lax.div(whole, stride)
+        carry = lax.fori_loop(0, first, partial(body, masked=False), carry)
+    carry = lax.fori_loop(first, trips, partial(body, masked=True), carry)
+    return carry[0]
+
+
+def _one_by_one(walk: Walk[Any], state: Softmax) -> Loop:
+    cuts_values = gpu.current().is_amd
+
+    def step(index: Array, carry: Any, *, masked: bool) -> Any:
+        state, page, following = carry
+        next_but_one = walk.page_of(index + 2)
+        seen, used = walk.seen_of(index) if masked else None, None
+        if seen is not None and not cuts_values:
+            seen, used = Seen(seen.by_row, None), seen.by_some
+        state = add_keys(state, walk.keys(walk.load(index, page, used), seen))
+        # Handed on as it is, it would keep Triton from overlapping steps.
+        return state, jnp.maximum(following, 0), next_but_one
+
+    return Loop(1, (state, walk.page_of(0), walk.page_of(1)), step)
+
+
+def _groups_ahead(walk: Walk[Any], state: Softmax) -> Loop:
+    """tiles.ahead groups of tiles.group, which enter the softmax together."""
+    size, stride = walk.tiles.group, walk.tiles.group * walk.tiles.ahead
+
+    def step(trip: Array, carry: Any, *, masked: bool) -> Any:
+        (state, groups), after = carry, []
+        pages = [walk.page_of((trip + 1) * stride + i) for i in range(stride)]
+        for number, group in enumerate(groups):
+            places = range(number * size, (number + 1) * size)
+            found = [
+                walk.keys(tile, walk.seen_of(trip * stride + i) if masked else None)
+                for i, tile in zip(places, group, strict=True)
+            ]
+            state = add_keys(state, *found)
+            after.append([walk.load((trip + 1) * stride + i, pages[i]) for i in places])
+        return state, after
+
+    pages: Sequence[Array] = [walk.page_of(i) for i in range(stride)]
+    there = [walk.load(i, page) for i, page in enumerate(pages)]
+    return Loop(stride, (state, [there[i : i + size] for i in range(0, stride, size)]), step)

@@ -1,0 +1,92 @@
+"""A recorded call as two functions of the same arrays: its kernel and its contract."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.grouped_matmul.rows.activations import activations
+from pallas_kernels.route.choice import Asked, Routes
+from pallas_kernels.self_check.calls import Call, bound_to
+from pallas_kernels.self_check.examples import Examples
+
+PRODUCTS = ("matmul", "joint_matmul", "gated_matmul", "grouped_mlp", "logits_argmax")
+"""Operations whose matrices behind the first argument are weights."""
+MADE_IN_PASSING = ("tiles", "rows")
+"""What another kernel made of a call's arguments; alone, it makes them itself."""
+
+
+def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
+    """Kernel and contract of a call that has a kernel, and the arrays that both take."""
+    examples, weights = Examples(seed), call.operation in PRODUCTS
+    first = examples.of(call.arguments[:1])
+    rest = examples.of(call.arguments[1:], weights=weights)
+    meant = MEANINGS.get(call.operation, _as_drawn)
+    given = (
+        meant(examples, call, (*first, *rest)),
+        examples.of(call.options),
+        _without(MADE_IN_PASSING, examples.of(bound_to(call.kernel), weights=weights)),
+        examples.of(bound_to(call.reference), weights=weights),
+    )
+    leaves, structure = jax.tree.flatten(given)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+
+    def called(form: Any, bound: int, *arrays: Any) -> Any:
+        """form with its arguments, arrays in the place of arrays."""
+        left = iter(arrays)
+        filled = [next(left) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        tree = jax.tree.unflatten(structure, filled)
+        (before, named), (arguments, options) = tree[bound], tree[:2]
+        return getattr(form, "func", form)(*before, *arguments, **named, **options)
+
+    contract = _router if call.operation == "route" else call.reference
+    return partial(called, call.kernel, 2), partial(called, contract, 3), arrays
+
+
+def _as_drawn(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return arguments
+
+
+def _in_pools(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Rows that go to distinct places."""
+    rows, *rest = arguments
+    pages, offsets = examples.places(call.arguments[0].pages, call.arguments[1])
+    return rows._replace(pages=pages, offsets=offsets), *rest
+
+
+def _chosen_experts(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, stacks, _, weights = arguments
+    ids = examples.experts(call.arguments[2], stacks.gate.shape[0])
+    return x, stacks, ids, jnp.abs(weights)
+
+
+def _whole_vocabulary(
+    examples: Examples, call: Call, arguments: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Columns that count up, on one device."""
+    x, head, options, ids, _ = arguments
+    return x, head, options, jnp.arange(ids.size, dtype=ids.dtype), None
+
+
+MEANINGS: Mapping[str, Callable[[Examples, Call, tuple[Any, ...]], tuple[Any, ...]]] = {
+    "cache_latents": _in_pools,
+    "cache_heads": _in_pools,
+    "grouped_mlp": _chosen_experts,
+    "logits_argmax": _whole_vocabulary,
+}
+"""What integers among an operation's arguments mean."""
+
+
+def _without(names: tuple[str, ...], bound: Any) -> Any:
+    before, named = bound
+    return before, {name: value for name, value in named.items() if name not in names}
+
+
+def _router(asked: Asked) -> Routes:
+    """With its rows as experts make them."""
+    from pallas_kernels.route import reference
+
+    chosen = reference.route(asked)
+    return chosen._replace(rows=None if asked.x is None else activations(asked.x, asked.format))

@@ -1,0 +1,79 @@
+"""One recorded call on devices that each run it on the same arrays: right, wrong or refused."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pallas_kernels import gpu
+from pallas_kernels.self_check.alone import stand_alone
+from pallas_kernels.self_check.calls import Call
+from pallas_kernels.self_check.errors import Error, worst_error
+
+AXIS = "device"
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""XLA's options where a kernel is interpreted: compiling it takes longer than running it once."""
+
+
+@dataclass(frozen=True)
+class CheckedCall:
+    """error: the worst, beside its tolerance; both None where nothing ran, and `refused` says why.
+    device: JAX's index."""
+
+    operation: str
+    shapes: str
+    device: int
+    error: float | None = None
+    tolerance: float | None = None
+    refused: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it ran and gave something else."""
+        return self.error is not None and self.error > (self.tolerance or 0)
+
+
+def check_call(
+    call: Call, devices: Sequence[int], most_bytes: int, seed: int = 0
+) -> list[CheckedCall]:
+    """Compiles kernel and contract once and runs both on each of JAX's devices of these indices.
+
+    most_bytes: of arguments; what takes more is refused. Raises what a device raises.
+    """
+    refused = call.kernel if isinstance(call.kernel, str) else ""
+    if call.argument_bytes > most_bytes:
+        size, most = call.argument_bytes >> 20, most_bytes >> 20
+        refused = refused or f"not tried: {size} MiB of arguments, more than {most} MiB"
+    about = [(call.operation, call.shapes, device) for device in devices]
+    if refused:
+        return [CheckedCall(*one, refused=refused) for one in about]
+    errors = _errors(call, [jax.devices()[device] for device in devices], seed)
+    return [CheckedCall(*one, *error) for one, error in zip(about, errors, strict=True)]
+
+
+def _errors(call: Call, devices: Sequence[Any], seed: int) -> Iterator[Error]:
+    with jax.default_device(devices[0]):
+        kernel, contract, arrays = stand_alone(call, seed)
+    mesh = Mesh(np.array(devices), (AXIS,))
+    arrays = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec()))
+    got = _on_each(kernel, mesh)(*arrays)
+    with jax.default_matmul_precision("highest"):
+        wanted = _on_each(contract, mesh)(*arrays)
+    got, wanted = jax.device_get((got, wanted))
+    for place in range(len(devices)):
+        yield worst_error(*jax.tree.map(lambda x, place=place: x[place], (got, wanted)))
+
+
+def _on_each(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """Results have one dimension more in front: of the devices."""
+
+    def stacked(*arrays: Any) -> Any:
+        return jax.tree.map(lambda x: x[None], function(*arrays))
+
+    options = QUICK if gpu.interpreted() else gpu.compiler_options()
+    whole, split = PartitionSpec(), PartitionSpec(AXIS)
+    mapped = jax.shard_map(stacked, mesh=mesh, in_specs=whole, out_specs=split, check_vma=False)
+    return jax.jit(mapped, compiler_options=options)

@@ -1,0 +1,69 @@
+"""The compile check against kernels that are slow on purpose, and the facts it judges by."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_kernels import INPUTS, OUTPUTS, matmul, small_case
+
+from pallas_kernels.aot import check as checking
+from pallas_kernels.aot.check import check
+from pallas_kernels.aot.speed import TOLERANCE, share_problems
+from pallas_kernels.case import Case
+from pallas_kernels.kernel_model.record import CaseFacts, recorded, write_record
+
+GOOD = small_case(matmul(64, stages=3))
+
+
+@pytest.fixture(scope="module")
+def facts(rocm_compiler: None) -> CaseFacts:
+    """Of the good kernel on MI355X."""
+    found = check(GOOD, "gfx950", facts=True).facts
+    assert found is not None
+    return found
+
+
+def test_the_facts_are_those_of_the_kernel_that_was_written(facts: CaseFacts):
+    """Tiles of 64 x 64, 64 inputs a step: 8 KiB of each array a step, by four waves."""
+    (kernel,) = facts.kernels
+    assert kernel.grid == (4, 16, 1) and kernel.warps == 4 and kernel.stages == 3
+    assert set(kernel.arrays.values()) == {2 * 256 * INPUTS, 2 * INPUTS * OUTPUTS}
+    (loop,) = kernel.loops
+    assert loop.trips is not None
+    loaded = sum(load.nbytes for load in loop.work.loads)
+    steps = loaded * kernel.warps / (2 * 64 * 64 * 2)
+    assert steps == int(steps) and INPUTS // 64 - 3 * steps <= loop.trips * steps <= INPUTS // 64
+    assert {load.width for load in loop.work.loads} == {16}
+    flop = 2 * 64 * 64 * 64 * steps
+    assert loop.work.matrix == flop / (4096 / 4) / kernel.warps
+
+
+def test_less_stages_wait_longer_and_fail_against_the_record(facts: CaseFacts):
+    slower = check(replace(GOOD, run=matmul(64, stages=1)), "gfx950", facts=True).facts
+    assert slower is not None
+    mine, others = facts.kernels[0].main.chain, slower.kernels[0].main.chain
+    assert others.latencies > 1.5 * mine.latencies
+    (problem,) = share_problems(slower, facts, "gfx950")
+    assert "recorded" in problem and "--record" in problem and "small_matmul" in problem
+    assert share_problems(facts, slower, "gfx950") == []
+    assert share_problems(facts, facts, "gfx950") == []
+
+
+def test_a_case_of_the_record_is_compared_with_it(
+    facts: CaseFacts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def run(case: Case) -> tuple[str, ...]:
+        return check(case, "gfx950").problems
+
+    write_record("gfx950", [facts], tmp_path)
+    monkeypatch.setattr(checking, "recorded", lambda arch: recorded(arch, tmp_path))
+    assert run(GOOD) == ()
+    (problem,) = run(replace(GOOD, run=matmul(64, stages=1)))
+    assert "predicted share" in problem
+    assert TOLERANCE < 0.1
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_narrow_loads_of_a_weight_fail(rocm_compiler: None, arch: str):
+    (problem,) = check(small_case(matmul(64, narrow=True)), arch).problems
+    assert f"bf16[{INPUTS}, {OUTPUTS}]" in problem and "one or two bytes" in problem

@@ -1,0 +1,195 @@
+"""The benchmark when a machine is lent for minutes: what is lost, and what is carried there."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from importlib.metadata import distribution
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from pallas_kernels.all_cases import all_cases
+from pallas_kernels.bench import __main__ as command
+from pallas_kernels.bench import carry as carrying
+from pallas_kernels.bench.ahead import Ahead, Turns
+from pallas_kernels.bench.chosen import NAMED, named
+from pallas_kernels.bench.measure import Measured
+from pallas_kernels.bench.record import Record, measured_case, read_record
+from pallas_kernels.bench.timing import Spread, Timed
+
+ROOT = Path(__file__).parents[3]
+CHEAP = "minimax.experts@tp8"
+"""In the names of three cases of a dry run that take no time."""
+
+
+def start(record: Path, *flags: str) -> subprocess.Popen[str]:
+    arguments = ["--dry-run", "--only", CHEAP, "--json", str(record), *flags]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pallas_kernels.bench", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_crash_costs_its_own_case_and_a_kill_at_any_moment_no_line(tmp_path: Path):
+    path = tmp_path / "record.jsonl"
+    whole = start(path, "--crash", "route ")
+    printed, _ = whole.communicate(timeout=120)
+    lines = read_record(path)
+    assert [line["kind"] for line in lines] == ["conditions", "ceilings", *["case"] * 3, "bars"]
+    cases = {line["operation"]: line for line in lines if line["kind"] == "case"}
+    crashed = cases.pop("route")
+    assert "SIGSEGV" in crashed["refused"] and "a rehearsed crash" in crashed["refused"]
+    assert all(case["right"] and case["timed"]["us"]["median"] > 0 for case in cases.values())
+    assert whole.returncode == 1 and "no time, share or ratio here means anything" in printed
+
+    text = path.read_text()
+    path.write_text(text[: random.randrange(text.index('{"kind": "case"') + 1, len(text))])
+    kept = [line for line in read_record(path) if line["kind"] == "case"]
+    resumed = start(path, "--resume")
+    time.sleep(random.uniform(0.0, 6.0))
+    resumed.kill()
+    resumed.communicate()
+    found = [line for line in read_record(path) if line["kind"] == "case"]
+    assert found[: len(kept)] == kept
+    names = [line["case"] for line in found if line["timed"]]
+    assert len(names) == len(set(names))
+
+
+def test_a_record_is_read_up_to_a_line_that_was_cut_off(tmp_path: Path):
+    path = tmp_path / "record.jsonl"
+    record = Record(path)
+    spread = Spread(1.0, 0.5, 2.0)
+    result = Measured("a b c", "a", 0.1, True, Timed(spread, spread), 0.5, {"x": spread, "y": "no"})
+    record.begin()
+    record.add("case", **json.loads(json.dumps(result, default=vars)))
+    (line,) = read_record(path)
+    assert measured_case(line) == result
+    with path.open("a") as file:
+        file.write('{"kind": "ca')
+    assert read_record(path) == [line]
+    path.write_text("not JSON\n" + path.read_text())
+    with pytest.raises(ValueError, match=r"record.jsonl, line 1: expected JSON, got 'not JSON'"):
+        read_record(path)
+
+
+def test_the_named_cases_exist_are_few_and_hold_a_case_for_every_bar():
+    cases = named(all_cases())
+    assert len(cases) == len(set(NAMED)) <= 25
+    names = [case.name for case in cases]
+    verify = [name for name in names if name.startswith("mla_decode") and " q4_8k_page64" in name]
+    assert any(name.replace(" q4_", " q1_") in names for name in verify)
+    assert any("grouped_mlp" in name and " bf16 " in name for name in names)
+    assert any("fp8_matmul" in name and " ptpc " in name for name in names)
+    assert any("logits_argmax" in name for name in names)
+
+
+def test_nothing_compiles_while_somebody_times_and_who_times_does_not_wait_for_those_that_queue():
+    turns, first, second, timed = Turns(), Event(), Event(), Event()
+    seen: list[str] = []
+
+    def compile(name: str, until: Event) -> None:
+        with turns.compiling():
+            seen.append(name)
+            until.wait(10)
+
+    def measure() -> None:
+        with turns.timing():
+            seen.append("timed")
+            timed.wait(10)
+
+    threads = [Thread(target=compile, args=("first", first)), Thread(target=measure)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    threads.append(Thread(target=compile, args=("second", second)))
+    threads[-1].start()
+    time.sleep(0.05)
+    assert seen == ["first"]
+    first.set()
+    time.sleep(0.05)
+    assert seen == ["first", "timed"]
+    timed.set()
+    second.set()
+    for thread in threads:
+        thread.join(10)
+    assert seen == ["first", "timed", "second"]
+
+
+def test_programs_are_compiled_once_and_what_the_compiler_says_comes_with_the_case():
+    compiled: list[str] = []
+
+    def compile(name: str, turn: Any) -> str:
+        with turn():
+            compiled.append(name)
+        if name == "bad":
+            raise RuntimeError("no such instruction")
+        return name.upper()
+
+    ahead = Ahead(compile, threads=1)
+    ahead.begin("a")
+    ahead.begin("a")
+    ahead.begin("bad")
+    assert ahead.take("a") == "A" and compiled.count("a") == 1
+    with pytest.raises(RuntimeError, match="no such instruction"):
+        ahead.take("bad")
+
+
+BARE = """\
+import pkgutil, importlib, pallas_kernels
+for found in pkgutil.walk_packages(pallas_kernels.__path__, "pallas_kernels."):
+    if not found.name.startswith("pallas_kernels.aot.amd"):
+        importlib.import_module(found.name)
+print(pallas_kernels.__file__)
+"""
+
+
+def test_the_folder_to_carry_needs_nothing_but_jax_numpy_and_torch_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Links to what is installed stand for the machine's packages and for what pip downloads."""
+    machine, folder = tmp_path / "machine", tmp_path / "carried"
+    machine.mkdir()
+    wanted: list[str] = []
+
+    def download(names: list[str], wheels: Path) -> None:
+        wanted.extend(name.partition("==")[0] for name in names)
+        link(wanted, wheels)
+
+    monkeypatch.setattr(carrying, "_download", download)
+    assert command.main(["--carry", str(folder)]) == 0
+    assert "run.sh" in capsys.readouterr().out
+    assert not {"jax", "numpy", "torch", "scipy", "flax"} & set(wanted) and "rich" in wanted
+    link(carrying._with_requirements(carrying.THERE), machine)
+    paths = f"{folder}/source:{folder}/wheels:{machine}"
+    run = [sys.executable, "-S", "-c", BARE]
+    done = subprocess.run(
+        run, cwd=tmp_path, env={"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}, capture_output=True
+    )
+    assert done.stdout.decode().startswith(str(folder / "source")), done.stderr.decode()
+    with pytest.raises(FileExistsError, match="expected an empty or a new folder"):
+        command.main(["--carry", str(folder)])
+
+
+def link(names: Iterable[str], folder: Path) -> None:
+    """What distributions of these names installed, in the folder."""
+    for name in names:
+        files = distribution(name).files or []
+        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+def test_flags_that_do_not_fit_are_refused(capsys: pytest.CaptureFixture[str]):
+    for flags, said in ((["--resume"], "--json FILE"), (["--crash", "a"], "needs --dry-run")):
+        with pytest.raises(SystemExit):
+            command.main(flags)
+        assert said in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""The model's arithmetic against laws that hold whatever its constants are."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallas_kernels.all_cases import all_cases
+from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+from pallas_kernels.kernel_model.gpus import BY_ARCH, MI355X, ModelGpu
+from pallas_kernels.kernel_model.named import named
+from pallas_kernels.kernel_model.predict import Call, Prediction, predict, resident_programs
+from pallas_kernels.kernel_model.record import FOLDER, CaseFacts, recorded, write_record
+
+UNITS = {"vector": "vector", "matrix": "matrix", "lds": "LDS", "memory": "access"}
+STEP, WARPS = 4096, 4
+WEIGHTS = MI355X.units * WARPS * STEP * 100
+"""Bytes that a program a unit reads in 100 steps."""
+
+
+def kernel(latencies: float = 1.0, programs: int = MI355X.units, **work: Any) -> KernelFacts:
+    """A loop that reads STEP bytes a wave and trip and waits so often for memory."""
+    loop = Work((Load(0, 16, STEP),), Chain(0.0, 0.0, latencies), **work)
+    outside = Work((), Chain(0.0, 0.0, 0.0))
+    return KernelFacts(
+        "k", "gfx950", (programs, 1, 1), WARPS, 2, 512, 0, {0: WEIGHTS}, 0,
+        (LoopFacts(loop, None),), outside,
+    )  # fmt: skip
+
+
+def run(facts: KernelFacts, gpu: ModelGpu = MI355X) -> Prediction:
+    return predict(facts, gpu, Call())
+
+
+def test_enough_bytes_in_flight_keep_memory_busy_and_half_of_them_do_not() -> None:
+    """Little's law: what is reached of the rate is what is in flight of what is needed."""
+    needed = MI355X.needed / (WARPS * STEP)
+    plenty, half = run(kernel(0.5 / needed)), run(kernel(2.0 / needed))
+    assert plenty.limit == "HBM" and plenty.share == pytest.approx(MI355X.reached)
+    assert half.limit == "latency" and half.share == pytest.approx(0.5)
+    assert half.in_flight == pytest.approx(MI355X.needed / 2)
+
+
+def test_programs_that_do_not_fit_come_one_after_another() -> None:
+    """Registers for one program a unit; one more than there are units takes a second round."""
+    facts = kernel(50.0)
+    one = run(facts)
+    assert one.resident == 1 and one.rounds == 1
+    twice = replace(facts, grid=(2 * MI355X.units, 1, 1))
+    assert run(twice).rounds == 2
+    assert run(twice).seconds == pytest.approx(one.seconds), "of half as many steps each"
+    more = replace(facts, grid=(MI355X.units + 1, 1, 1), loops=fixed(facts, 100))
+    assert run(more).seconds == pytest.approx(
+        2 * run(replace(facts, loops=fixed(facts, 100))).seconds
+    )
+
+
+def fixed(facts: KernelFacts, trips: int) -> tuple[LoopFacts, ...]:
+    return tuple(replace(loop, trips=trips) for loop in facts.loops)
+
+
+@pytest.mark.parametrize(
+    ("work", "limit"),
+    [({name: 10**7}, limit) for name, limit in UNITS.items()],
+)
+def test_the_unit_with_most_work_is_the_limit(work: dict[str, int], limit: str) -> None:
+    found = run(kernel(1.0, **work))
+    assert found.limit == limit and found.seconds > run(kernel(1.0)).seconds
+
+
+def test_residency_is_that_of_registers_waves_and_local_memory() -> None:
+    facts = kernel()
+    for registers, lds, expected in (
+        *((512, 0, 1), (256, 0, 2), (249, 0, 2), (128, 0, 4), (16, 0, 8)),
+        *((16, 160 * 1024, 1), (16, 64 * 1024, 2), (512, 1024, 1)),
+    ):
+        assert resident_programs(replace(facts, registers=registers, lds=lds), MI355X) == expected
+
+
+def test_an_array_that_all_programs_read_is_not_read_from_memory_each_time() -> None:
+    facts = kernel(0.01)
+    (loop,) = facts.loops
+    rows = Load(1, 16, STEP)
+    both = replace(loop, work=replace(loop.work, loads=(*loop.work.loads, rows)))
+    shared = replace(facts, loops=(both,), arrays={**facts.arrays, 1: STEP * 100})
+    assert run(shared).seconds == pytest.approx(run(facts).seconds)
+
+
+def test_alternatives_over_two_arrays_take_as_long_as_one_over_both() -> None:
+    facts = kernel(3.0)
+    (loop,) = facts.loops
+    parts = tuple(
+        replace(loop, trips=100, work=replace(loop.work, loads=(Load(array, 16, STEP),)))
+        for array in (0, 1)
+    )
+    split = replace(facts, loops=parts, arrays={0: WEIGHTS * 3 // 4, 1: WEIGHTS // 4})
+    assert run(split).seconds == pytest.approx(run(facts).seconds)
+
+
+def test_of_two_loops_over_one_array_the_quicker_one_reads_it() -> None:
+    """As of attention: whole tiles, and those with a mask."""
+    facts = kernel(1.0)
+    (loop,) = facts.loops
+    masked = replace(loop, work=replace(loop.work, chain=Chain(9.0, 0.0, 1.0)))
+    both = run(replace(facts, loops=(masked, loop)))
+    assert both.steps == run(facts).steps + 1
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    cases = [CaseFacts(name, 5.0, 0.5, 1.0, (kernel(1 / 3, vector=7),)) for name in ("b", "a")]
+    write_record("gfx950", cases[:1], tmp_path)
+    write_record("gfx950", cases, tmp_path)
+    found = recorded("gfx950", tmp_path)
+    assert list(found) == ["a", "b"]
+    for case in cases:
+        assert found[case.name].seconds(MI355X) == pytest.approx(case.seconds(MI355X), rel=1e-5)
+        assert asdict(replace(found[case.name], kernels=())) == asdict(replace(case, kernels=()))
+    assert recorded("gfx942", tmp_path) == {}
+
+
+@pytest.mark.parametrize("arch", list(BY_ARCH))
+def test_every_named_case_is_recorded_and_no_share_is_above_what_memory_reaches(arch: str) -> None:
+    gpu, found = BY_ARCH[arch], recorded(arch, FOLDER)
+    assert set(found) == {case.name for case in named(all_cases())}
+    floors = {case.name: case.bytes_moved for case in all_cases()}
+    for name, case in found.items():
+        assert 0 <= case.share(gpu) <= gpu.reached + 0.01, name
+        assert case.floor == floors[name]
+        assert all(kernel.arch == arch for kernel in case.kernels)
