@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from eagle3_jax.engine.adaptive.batch_size_table import BatchSizeTable, check_table, expand_table
+from eagle3_jax.engine.kernel_names import OPERATIONS
 from eagle3_jax.engine.kv.scales import KVScales
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
 from eagle3_jax.speculative.tree.shape import tree_shape
@@ -30,7 +31,8 @@ class EngineConfig:
     kv_cache_dtype: `auto`, that of the model, `bfloat16`, or `fp8`: e4m3fn times kv_cache_scale,
     one factor for all pools or one for each, which fp8 needs.
     kernels: the implementation that operations run as, None for the device's own (see
-    pallas_kernels.dispatch).
+    pallas_kernels.dispatch). xla_kernels: operations whose kernel is switched off; XLA compiles
+    their contract.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -56,6 +58,7 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     kv_cache_scale: float | KVScales | None = None
     kernels: str | None = None
+    xla_kernels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -84,6 +87,11 @@ class EngineConfig:
             raise ValueError(
                 "exact mode promises the tokens of plain decoding, which only "
                 f"rejection_sample_method 'coupled' keeps; got {method!r}"
+            )
+        unknown = [name for name in self.xla_kernels if name not in OPERATIONS]
+        if unknown:
+            raise ValueError(
+                f"xla_kernels must be among {', '.join(OPERATIONS)}; got {', '.join(unknown)}"
             )
         self._check_cache()
         self._check_choice()

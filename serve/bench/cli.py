@@ -26,8 +26,10 @@ STUDIES = {
     "grammar": "answers with a schema; status 1 if wrong",
     "convert": "eagle3-convert: memory, speed, kill -9",
     "sweep": "load on any OpenAI server, or ours started",
+    "doctor": "a new machine: devices, kernels, links, rounds",
     "report": "sweeps as tables, figures and an HTML page",
     "http": "the server beside its engine offline",
+    "gpu": "the embedded pair's round, loop and tokens on a GPU",
 }
 """Command -> help. Its module has `add_flags(parser)` and `run(flags, console)`, which returns the
 exit status; it is imported for that command only, because most import JAX."""

@@ -37,6 +37,7 @@ FLAGS = {
     "kv_cache_dtype": "--kv-cache-dtype",
     "kv_cache_scale": "--kv-cache-scale",
     "num_draft_tokens": "--speculative-num-draft-tokens",
+    "xla_kernels": "--xla-kernels",
     **{field: flag for field, (_, flag, *_) in COUNTS.items()},
 }
 """What EngineConfig's errors name, under the names that a command line has for it."""
@@ -61,6 +62,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> 
         default="auto",
         help="how operations run; auto: pallas on GPUs, xla on CPU",
     )
+    add_xla_kernels_flag(group)
     group.add_argument(
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
@@ -92,6 +94,17 @@ def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> E
         return EngineConfig(**given)
     except ValueError as error:
         raise ValueError(_under_flags_names(str(error))) from error
+
+
+def add_xla_kernels_flag(parser: Any) -> None:
+    """--xla-kernels, to a parser or a group of one."""
+    parser.add_argument(
+        "--xla-kernels",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="NAME,...",
+        help="operations that run without their kernel, as eagle3-bench doctor may advise",
+    )
 
 
 def add_scale_flag(parser: Any) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pallas_kernels.aot.workers import Failure, run_each
-from pallas_kernels.case import ARCHS
+from pallas_kernels.case import AMD
 from serve.plan.cli import FILE_WIDTH
 from serve.plan.compile.compiled_round import RoundShape
 from serve.plan.compile.full_size_table import GIB, MIB, failed
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["JAX_PLATFORMS"] = "cpu"
     shapes = [
         RoundShape(arch, scheme, moe_layers=3, batch=batch)
-        for arch in flags.arch or ARCHS
+        for arch in flags.arch or AMD
         for scheme in flags.scheme or get_args(WeightScheme)
         for batch in flags.batch or BATCHES
     ]
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m serve.plan", description=__doc__)
-    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
+    parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
     parser.add_argument(
         "--scheme", choices=get_args(WeightScheme), action="append", help="default: all"
     )

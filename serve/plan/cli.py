@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from serve.plan.tables import print_constants
 
             print_constants(console)
+        elif flags.kernels is not None:
+            _kernels(console, flags.kernels, flags.before)
         elif flags.compile:
             return _compile(console, read_options(flags))
         else:
@@ -35,13 +37,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _kernels(console: Console, only: str, before: Path | None) -> None:
+    from serve.plan.kernels.changes import print_changes
+    from serve.plan.kernels.tables import print_kernels
+
+    if before is None:
+        print_kernels(console, only)
+    else:
+        print_changes(console, only, before)
+
+
 def _compile(console: Console, options: PlanOptions) -> int:
-    from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
+    from pallas_kernels.aot.targets import AMD
     from serve.plan.compile.full_size_table import compile_full_size, print_full_size
     from serve.plan.planner import make_plan, read_pair
 
-    if not rocm_is_installed():
-        raise ImportError(NOT_INSTALLED)
+    if not AMD.is_installed():
+        raise ImportError(AMD.not_installed)
     make_plan(options, read_pair(options))  # What does not fit is said before anything is compiled.
     results = list(compile_full_size([options]))
     return 0 if print_full_size(console, [options], results) else 1

@@ -60,6 +60,20 @@ def build_parser() -> OneLineParser:
         "--constants", action="store_true", help="print what is assumed of each GPU, and leave"
     )
     parser.add_argument(
+        "--kernels",
+        nargs="?",
+        const="",
+        metavar="TEXT",
+        help="print what the model of the compiled code says of our kernels (of cases with TEXT in "
+        "their name) and of whole rounds, and leave",
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="FOLDER",
+        help="with --kernels: print what changed since the record of that folder",
+    )
+    parser.add_argument(
         "--compile",
         action="store_true",
         help="compile the round of --max-num-seqs sequences for these GPUs, without one: needs the "

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from serve.plan.data.gpus import GIB, GPUS, SOURCES
+from serve.plan.data.tuned import Tuned
 from serve.plan.model.kernels import BOUNDS, Bound
 from serve.plan.model.limits import Limit
 from serve.plan.model.memory import ITEMSIZE, Memory
@@ -19,6 +20,8 @@ _TITLES: dict[Bound, str] = {
     "datasheet": "Datasheet limit: bytes and FLOP at datasheet rates, launches free",
     "tuned": "Tuned kernels: the best published ones, back to back; no host, no gaps, no prefill",
 }
+
+MODELLED = "Our kernels by the model of their code: model, not measured; no host, no prefill"
 
 
 def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
@@ -48,8 +51,9 @@ def print_constants(console: Console) -> None:
     table.add_row("to all peers, GB/s", *(f"{gpu.all_links / 1e9:g}" for gpu in gpus))
     for kind in GPUS["MI355X"].tuned:
         found = (gpu.tuned[kind] for gpu in gpus)
-        cells = (f"{t.seconds * 1e6:g}, {t.of_bandwidth:g}, {t.of_peak:g}" for t in found)
-        table.add_row(f"{kind}: us, of HBM, of peak", *cells)
+        table.add_row(f"{kind}: us, of HBM, of peak", *map(_tuned, found))
+        own = (gpu.modelled[kind] if gpu.published else None for gpu in gpus)
+        table.add_row("  our kernels, by the model", *(_tuned(t) if t else "" for t in own))
     sums = (gpu.all_reduce for gpu in gpus)
     table.add_row(
         "all-reduce: us, of links", *(f"{t.seconds * 1e6:g}, {t.of_bandwidth:g}" for t in sums)
@@ -57,6 +61,10 @@ def print_constants(console: Console) -> None:
     console.print(table)
     for name, source in SOURCES:
         console.print(f"{name}: {source}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _tuned(kernel: Tuned) -> str:
+    return f"{kernel.seconds * 1e6:.3g}, {kernel.of_bandwidth:.2g}, {kernel.of_peak:g}"
 
 
 def _memory_table(memory: Memory, options: PlanOptions) -> Table:
@@ -117,7 +125,9 @@ def _loads_table(plan: CapacityPlan, bound: Bound) -> Table:
         headings += [f"k = {k}\ndraft ms", "verify\nms", "verify\n/ plain", "draft\nshare"]
         headings += ["break-\neven", "accept\nlength", "speed-\nup", "tok/s\n/GPU"]
         headings += ["best\nk", "speed-\nup", "tok/s\n/GPU"]
-    table = text_table(_TITLES[bound], headings)
+    published = GPUS[options.gpu].published
+    title = _TITLES[bound] if bound == "datasheet" or published else MODELLED
+    table = text_table(title, headings)
     most = plan.memory.sequences(options.isl + options.osl, options.kv_cache_dtype)
     for load in plan.loads:
         if load.bound == bound:

@@ -35,6 +35,7 @@ from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
+from pallas_kernels.exact import exact_bits
 
 Leaves = tuple[Array, ...]
 Shapes = tuple[ShapeDtypeStruct, ...]
@@ -55,7 +56,8 @@ class Structure(NamedTuple):
 class PairStructure:
     """Static description of target, draft and method, the key under which programs are kept.
 
-    kernels: the implementation of the operations, None for the device's own.
+    kernels: the implementation of the operations, None for the device's own; xla_kernels: those of
+    which no kernel runs. exact: whether kernels compute a row alike in every batch.
     """
 
     target: Structure
@@ -63,6 +65,8 @@ class PairStructure:
     aux_layer_ids: tuple[int, ...]
     method: SpeculationMethod = COUPLED
     kernels: str | None = None
+    xla_kernels: tuple[str, ...] = ()
+    exact: bool = False
 
 
 def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, Structure]:
@@ -140,7 +144,7 @@ def compile_program(
     widths: of a round narrower than the state.
     """
     function = program(kind, pair, *shapes, widths=widths)
-    with prefer(pair.kernels):
+    with prefer(pair.kernels, pair.xla_kernels), exact_bits(pair.exact):
         lowered = jax.jit(function, donate_argnums=(2,)).lower(*shapes)
     return lowered.compile(compiler_options=gpu.compiler_options())
 

@@ -63,7 +63,13 @@ class Executor:
         self._target, target_structure = flatten_model(target, mesh)
         self._draft, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
         self._pair = PairStructure(
-            target_structure, draft_structure, capture, config.method, config.kernels
+            target_structure,
+            draft_structure,
+            capture,
+            config.method,
+            config.kernels,
+            config.xla_kernels,
+            config.exact,
         )
         self._vocab_size = target.config.vocab_size
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}

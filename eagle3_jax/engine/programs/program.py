@@ -49,7 +49,7 @@ class Program(NamedTuple):
 
 def has_argmax(config: EngineConfig) -> bool:
     """Whether the engine has programs that choose tokens in the head's kernel."""
-    with prefer(config.kernels):
+    with prefer(config.kernels, config.xla_kernels):
         return chooses_in_kernel() and not (config.exact or config.method.needs_logits)
 
 

@@ -1,5 +1,6 @@
 """The engine's round for GPUs, compiled from shapes alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -54,10 +55,30 @@ def compile_few_layers(shape: RoundShape) -> CompiledRound:
         batch_buckets=(shape.batch,),
     )
     kind = ProgramKind.ARGMAX_ROUND
-    return compile_round(shape.arch, target, draft, config, AUX_LAYER_IDS, kind=kind)
+    return abstract_round(shape.arch, target, draft, config, AUX_LAYER_IDS, kind=kind).compile()
 
 
-def compile_round(
+@dataclass(frozen=True)
+class AbstractRound:
+    """A round before it is compiled: shapes are its arguments, `state` of them is donated."""
+
+    arch: str
+    function: Callable[..., Any]
+    shapes: tuple[Any, ...]
+    state: int = 2
+
+    def compile(self) -> CompiledRound:
+        """Raises what the compiler raises, RuntimeError where it is not installed."""
+        compiled = compile_program(self.arch, self.function, *self.shapes, donate=(self.state,))
+        state = _parts(self.shapes[self.state])
+        return CompiledRound(
+            compiled,
+            _parts(self.shapes[: self.state]),
+            sum(prod(shape.shape) * shape.dtype.itemsize for shape in state),
+        )
+
+
+def abstract_round(
     arch: str,
     target: Target,
     draft: Eagle3Draft | None,
@@ -66,7 +87,7 @@ def compile_round(
     mesh: Mesh | None = None,
     *,
     kind: ProgramKind = ProgramKind.ROUND,
-) -> CompiledRound:
+) -> AbstractRound:
     """The round's program as the engine compiles it, for max_num_seqs sequences.
 
     Models are abstract; on a mesh they lie there as `eagle3_jax.mesh.shard` says.
@@ -86,10 +107,7 @@ def compile_round(
         whole = NamedSharding(mesh, PartitionSpec())
         inputs = [place(shape, whole) for shape in inputs]
     function = program(kind, pair, *weights, state, *inputs)
-    compiled = compile_program(arch, function, *weights, state, *inputs, donate=(2,))
-    return CompiledRound(
-        compiled, _parts(weights), sum(prod(s.shape) * s.dtype.itemsize for s in _parts(state))
-    )
+    return AbstractRound(arch, function, (*weights, state, *inputs))
 
 
 def _parts(tree: Any) -> list[jax.ShapeDtypeStruct]:

@@ -19,7 +19,7 @@ from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.compile import devices
 from pallas_kernels.aot.launches import count, launches
-from serve.plan.compile.compiled_round import CompiledRound, compile_round
+from serve.plan.compile.compiled_round import AbstractRound, abstract_round
 from serve.plan.compile.full_size_problems import full_size_problems, launch_problems
 from serve.plan.compile.layer_launches import launches_of_layers
 from serve.plan.data.gpus import GPUS
@@ -54,7 +54,7 @@ class FullSizeReport:
 
 
 def report_full_size(options: PlanOptions) -> FullSizeReport:
-    """Compiles the lean round of max_num_seqs sequences with pools as large as the device allows.
+    """Compiles `full_size_round`.
 
     For a process of its own, so that peak_bytes is this program's. Raises what the plan raises,
     and RuntimeError where the compiler is not installed.
@@ -64,7 +64,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     memory = make_plan(options, pair).memory
     planned = _planned_bytes(options, memory)
     with refusals() as refused:
-        compiled = _compile(options, pair, memory)
+        compiled = _round(options, pair, memory).compile()
     program = compiled.program
     per_layer = _launches_per_layer(program.hlo, pair)
     problems = [
@@ -90,7 +90,16 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     )
 
 
-def _compile(options: PlanOptions, pair: AbstractPair, memory: Memory) -> CompiledRound:
+def full_size_round(options: PlanOptions) -> AbstractRound:
+    """The lean round of max_num_seqs sequences, with pools as large as the device allows.
+
+    Raises what the plan raises, and RuntimeError where the compiler is not installed.
+    """
+    pair = read_pair(options)
+    return _round(options, pair, make_plan(options, pair).memory)
+
+
+def _round(options: PlanOptions, pair: AbstractPair, memory: Memory) -> AbstractRound:
     arch, parallel = GPUS[options.gpu].arch, options.parallel
     config = replace(
         engine_config(options, pair),
@@ -109,7 +118,7 @@ def _compile(options: PlanOptions, pair: AbstractPair, memory: Memory) -> Compil
     if pair.draft and parallel.draft_devices > 1:
         shard(pair.draft, mesh)
     aux = pair.draft.config.aux_layer_ids if pair.draft else ()
-    return compile_round(arch, pair.target, pair.draft, config, aux, mesh)
+    return abstract_round(arch, pair.target, pair.draft, config, aux, mesh)
 
 
 def _planned_bytes(options: PlanOptions, memory: Memory) -> int:

@@ -32,7 +32,7 @@ def print_full_size(
 ) -> bool:
     """A line for each, then all collectives and failures; returns whether there are no failures."""
     console.print(_table(every, results))
-    failures = [*failed(map(_name, every), results)]
+    failures = [*failed(map(name_of, every), results)]
     for line in (*_collectives(results), *failures):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return not failures
@@ -64,7 +64,7 @@ def _names(options: PlanOptions) -> tuple[str, ...]:
     return target, draft, gpus, f"{options.num_speculative_tokens}"
 
 
-def _name(options: PlanOptions) -> str:
+def name_of(options: PlanOptions) -> str:
     """kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3, batch 64."""
     target, draft, gpus, k = _names(options)
     return f"{target} + {draft}, {gpus}, k = {k}, batch {options.max_num_seqs}"
@@ -91,7 +91,7 @@ def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
     for report in results:
         if isinstance(report, Failure):
             continue
-        yield f"\n{_name(report.options)}:"
+        yield f"\n{name_of(report.options)}:"
         traffic = sorted(report.collectives.items(), key=lambda item: -item[0].nbytes * item[1])
         for one, count in traffic:
             loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"

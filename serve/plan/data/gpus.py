@@ -3,23 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+
+from serve.plan.data.tuned import KernelKind, Tuned
 
 GIB = 1 << 30
 _MIB, _US = 1 << 20, 1e-6
-KernelKind = Literal["gemm", "experts", "experts_int4", "attention", "small"]
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """Time of a tuned kernel: seconds + max(bytes / (of_bandwidth x HBM), FLOP / (of_peak x peak)).
-
-    of_bandwidth, of_peak: shares of the datasheet's rates that it reaches.
-    """
-
-    seconds: float
-    of_bandwidth: float
-    of_peak: float
 
 
 @dataclass(frozen=True)
@@ -38,8 +26,20 @@ class Gpu:
     matrix: Mapping[str, float]
     peer_link: float
     all_links: float
-    tuned: Mapping[KernelKind, Tuned]
     all_reduce: Tuned
+    published: Mapping[KernelKind, Tuned] | None = None
+
+    @property
+    def tuned(self) -> Mapping[KernelKind, Tuned]:
+        """Fits to published kernels where there are some, else the model of our own."""
+        return self.published or self.modelled
+
+    @property
+    def modelled(self) -> Mapping[KernelKind, Tuned]:
+        """Of our own kernels, by the model of their compiled code."""
+        from serve.plan.data.modelled import modelled
+
+        return modelled(self.arch)
 
     def rate(self, activations: str) -> float:
         """Peak of a product with these activations; bfloat16 where there is no faster one."""
@@ -59,21 +59,6 @@ _AITER: Mapping[KernelKind, Tuned] = {
     "attention": Tuned(17.0 * _US, 0.64, 0.22),
     "small": Tuned(2.5 * _US, 0.5, 1.0),
 }
-_GUESSED_GFX942: Mapping[KernelKind, Tuned] = {
-    "gemm": Tuned(6.0 * _US, 0.70, 0.5),
-    "experts": Tuned(20.0 * _US, 0.60, 0.4),
-    "experts_int4": Tuned(20.0 * _US, 0.60, 0.4),
-    "attention": Tuned(20.0 * _US, 0.55, 0.25),
-    "small": Tuned(3.0 * _US, 0.5, 1.0),
-}
-_GUESSED_SM90: Mapping[KernelKind, Tuned] = {
-    "gemm": Tuned(3.0 * _US, 0.80, 0.5),
-    "experts": Tuned(8.0 * _US, 0.75, 0.4),
-    "experts_int4": Tuned(8.0 * _US, 0.75, 0.4),
-    "attention": Tuned(8.0 * _US, 0.70, 0.60),
-    "small": Tuned(2.0 * _US, 0.5, 1.0),
-}
-
 MI355X = Gpu(
     "MI355X",
     "gfx950",
@@ -82,8 +67,8 @@ MI355X = Gpu(
     matrix=_matrix(2.5e15, 5.0e15, 10.0e15),
     peer_link=76.8e9,
     all_links=7 * 76.8e9,
-    tuned=_AITER,
     all_reduce=Tuned(6.5 * _US, 0.75, 1.0),
+    published=_AITER,
 )
 MI325X = Gpu(
     "MI325X",
@@ -93,7 +78,6 @@ MI325X = Gpu(
     matrix=_matrix(1.3e15, 2.6e15),
     peer_link=64e9,
     all_links=7 * 64e9,
-    tuned=_GUESSED_GFX942,
     all_reduce=Tuned(7.0 * _US, 0.75, 1.0),
 )
 MI300X = replace(MI325X, name="MI300X", memory=192 * GIB - 16 * _MIB, bandwidth=5.3e12)
@@ -105,7 +89,6 @@ H200 = Gpu(
     matrix=_matrix(0.99e15, 1.98e15),
     peer_link=450e9,
     all_links=450e9,
-    tuned=_GUESSED_SM90,
     all_reduce=Tuned(6.0 * _US, 0.75, 1.0),
 )
 GPUS = {gpu.name: gpu for gpu in (MI355X, MI325X, MI300X, H200)}
@@ -126,7 +109,11 @@ SOURCES = (
         "gluon/README.md; small: a guess",
     ),
     ("all-reduce", "vllm issue 39080: MI355X, 8 GPUs, 6.3 to 7.5 us up to 384 KB"),
-    ("tuned, MI325X, MI300X, H200", "guesses, scaled from MI355X: nothing was fitted for them"),
+    (
+        "tuned, MI325X, MI300X, H200; our kernels, MI355X",
+        "model, not measured: fits to what the model of our compiled kernels predicts "
+        "(docs/kernel_model.md); of H200, where no kernel is recorded, one that keeps memory busy",
+    ),
     ("shares of peak", "0.5 dense, 0.4 experts: guesses; 0.22 latent attention: AITER's README"),
 )
 """What constant, and where it comes from."""

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from serve.plan.data.gpus import Gpu, KernelKind
+from serve.plan.data.gpus import Gpu
+from serve.plan.data.tuned import KernelKind
 
 Bound = Literal["datasheet", "tuned"]
 """datasheet: bytes and FLOP at the rates of the datasheet, launches free. tuned: the best kernels
-published so far, back to back, with what each costs besides; no host, no gaps."""
+published so far or, for GPUs without such figures, our own by the model, back to back, with what
+each costs besides; no host."""
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
 
 

@@ -20,6 +20,7 @@ SPECULATION = {
 EVERYTHING = ["m", "--speculative-config", json.dumps(SPECULATION), "--max-model-len", "256"]
 EVERYTHING += ["--max-num-seqs", "6", "--block-size", "8", "--num-gpu-blocks-override", "199"]
 EVERYTHING += ["--max-num-batched-tokens", "32", "--kv-cache-dtype", "fp8_e4m3"]
+EVERYTHING += ["--xla-kernels", "mla_decode,route"]
 EVERYTHING += ["--kv-cache-scale", "0.5", "--kernels", "xla", "--no-enable-prefix-caching"]
 TREE = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "4"]
 TREE += ["--speculative-num-draft-tokens", "12"]
@@ -51,6 +52,7 @@ def test_every_option_of_the_engine_is_a_flag_of_every_command(parse: Any) -> No
         kv_cache_dtype="fp8",
         kv_cache_scale=0.5,
         kernels="xla",
+        xla_kernels=("mla_decode", "route"),
         enable_prefix_caching=False,
     )
     assert parse("--demo", "--adaptive").adaptive and parse("--demo", "--exact").exact
@@ -114,6 +116,7 @@ def test_speculation_is_said_in_one_way(
         (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens must be at least 1"),
         (["--num-gpu-blocks-override", "1"], "--num-gpu-blocks-override must be at least"),
         (["--max-model-len", "1"], "--max-model-len must be at least 2"),
+        (["--xla-kernels", "route,mla"], "--xla-kernels must be among absorb_query, add_norm, "),
         (["--exact", "--adaptive"], "--exact has one width: leave --adaptive out"),
     ],
 )

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pallas_kernels import gpu
 from pallas_kernels.aot import Program
-from pallas_kernels.aot.code_object import GpuKernel
+from pallas_kernels.aot.amd.code_object import GpuKernel
 from pallas_kernels.aot.collectives import Collective
 from pallas_kernels.aot.workers import Failure
 from pallas_kernels.dispatch import choose

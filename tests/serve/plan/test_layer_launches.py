@@ -28,7 +28,7 @@ def test_no_round_may_launch_more_than_the_goal():
 def test_a_larger_batch_has_a_bound_of_its_own():
     shape = RoundShape("gfx942", "mxfp4", 3, batch=64)
     more = replace(REPORT, shape=shape, per_layer=MOST_LAUNCHES["mxfp4", 64])
-    assert more.failures == [] and more.per_layer > MOST
+    assert more.failures == [] and more.per_layer >= MOST
 
 
 def test_what_xla_fuses_without_a_scope_counts_for_the_layer_it_follows():

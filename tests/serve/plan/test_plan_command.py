@@ -88,7 +88,7 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
 def test_compiling_without_the_compiler_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pallas_kernels.aot.compile.rocm_is_installed", lambda: False)
+    monkeypatch.setattr("pallas_kernels.aot.targets.AMD.is_installed", lambda: False)
     assert "pip install 'eagle3-jax[rocm]'" in refused(capsys, *REAL, "-tp", "4", "--compile")
 
 

@@ -1,0 +1,10 @@
+"""The operations that have a kernel, under the names that logs and flags know them by.
+
+Read with the flags, before anything imports JAX.
+"""
+
+OPERATIONS = (
+    *("absorb_query", "add_norm", "cache_heads", "cache_latents", "gated_matmul", "gqa_decode"),
+    *("grouped_mlp", "head_squares", "joint_matmul", "logits_argmax", "matmul", "mla_decode"),
+    *("mla_prefill", "route", "router_logits"),
+)

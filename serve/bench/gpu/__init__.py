@@ -1,0 +1,1 @@
+"""The embedded pair on a GPU: its bare round, its serving loop, and what they launch."""

@@ -1,0 +1,127 @@
+"""The first minutes on a machine: versions, devices, every kernel, all-reduces, whole rounds.
+
+Each look runs in a process of its own, so that what crashes or hangs is a finding too.
+"""
+
+import argparse
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from eagle3_jax.engine.kernel_names import OPERATIONS
+from serve.bench.common.command import finite
+from serve.bench.common.flags import add_shared
+from serve.bench.doctor.findings import Finding
+from serve.bench.doctor.workers import Work, work
+from serve.demo import demo_draft_dir, demo_target_dir
+from serve.interrupt import INTERRUPTED
+from serve.options.engine import add_xla_kernels_flag
+
+LIMIT_S = 300.0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Whose kernels, on how many devices, and where the report goes."""
+    parser.set_defaults(check=_check)
+    both = "config.json, or a directory with one"
+    parser.add_argument("--model", type=Path, metavar="PATH", help=f"what will be served: {both}")
+    parser.add_argument("--draft", type=Path, metavar="PATH", help="the same of its draft")
+    parser.add_argument("--demo", action="store_true", help="the embedded pair in its place")
+    parser.add_argument(
+        *("--tensor-parallel-size", "-tp"),
+        type=int,
+        metavar="N",
+        help="whose shapes kernels have; default: the largest that devices and model allow",
+    )
+    add_xla_kernels_flag(parser)
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each look"
+    )
+    add_shared(parser, "--json", help="everything, for a bug report; no names, no secrets")
+
+
+def _check(flags: argparse.Namespace) -> None:
+    if flags.demo and (flags.model or flags.draft):
+        raise ValueError("--demo brings its own pair; leave --model and --draft out")
+    if flags.draft and not flags.model:
+        raise ValueError("--draft needs the target it was made for: --model")
+    if flags.tensor_parallel_size is not None and flags.tensor_parallel_size < 1:
+        raise ValueError(
+            f"--tensor-parallel-size must be at least 1; got {flags.tensor_parallel_size}"
+        )
+    if not flags.limit > 0:
+        raise ValueError(f"--limit must be above 0; got {flags.limit}")
+    if unknown := [name for name in flags.xla_kernels if name not in OPERATIONS]:
+        raise ValueError(
+            f"--xla-kernels must be among {', '.join(OPERATIONS)}; got {', '.join(unknown)}"
+        )
+
+
+def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
+    """Returns 0, 1 where something is wrong, 130 after Ctrl-C, with what was found so far in the
+    report. Raises ValueError where the machine or the model's files are of no use."""
+    # The processes of several looks share the devices.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    from serve.bench.doctor.examination import Examination, Examined
+    from serve.bench.doctor.served import Served
+
+    model, draft = flags.model, flags.draft
+    if flags.demo:
+        model, draft = demo_target_dir(), demo_draft_dir()
+    served = Served(model, draft, flags.tensor_parallel_size)
+    examined = Examined()
+    examination = Examination(served, flags.xla_kernels, flags.limit, work)
+    try:
+        with _progress() as progress:
+            task = progress.add_task("looking at the machine")
+            for finding in examination.run(examined):
+                print_finding(console, finding)
+                progress.update(task, description=f"after {finding.check} {finding.subject}")
+    except KeyboardInterrupt:
+        console.print("stopped: what was found so far counts, the rest was not looked at")
+        return INTERRUPTED
+    finally:
+        if flags.json:
+            _write(Path(flags.json), asdict(examined))
+            console.print(f"{flags.json} has it all, for a bug report", soft_wrap=True)
+    print_result(console, examined.findings)
+    return 0 if examined.holds else 1
+
+
+def print_finding(console: Console, finding: Finding) -> None:
+    """One line, however long."""
+    style = "bold red" if finding.bad else ""
+    console.print(f"{finding}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_result(console: Console, findings: list[Finding]) -> None:
+    """How many there are of each kind, and the kernels to switch off."""
+    counts = {verdict: 0 for verdict in dict.fromkeys(f.verdict for f in findings)}
+    for finding in findings:
+        counts[finding.verdict] += 1
+    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    kernels = [f.subject.split()[0] for f in findings if f.bad and f.check == "kernel"]
+    if kernels:
+        console.print(f"until then: --xla-kernels {','.join(dict.fromkeys(kernels))}")
+
+
+def _progress() -> Progress:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _write(path: Path, fields: dict[str, object]) -> None:
+    """All of it or nothing."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        text = json.dumps(finite({"benchmark": "doctor", **fields}), indent=2, allow_nan=False)
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()

@@ -1,0 +1,106 @@
+"""What is wrong with a machine is named with its device, and what to do about it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import broken_node
+import jax
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+from serve.bench.cli import main, parse_bench_flags
+from serve.bench.doctor import all_reduce, kernels, rounds
+from serve.bench.doctor.speed import CopySpeed, speed_finding
+from serve.bench.studies import doctor
+
+REPORT = "report.json"
+
+
+@pytest.fixture
+def _two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the processes that tests start: few, of the looks that do not crash none."""
+    for module in (all_reduce, rounds):
+        monkeypatch.setattr(module, "each", lambda jobs, work, **_: map(work, jobs))
+    monkeypatch.setattr(kernels, "PROCESSES", 1)
+    count = f"--xla_force_host_platform_device_count={broken_node.DEVICES}"
+    monkeypatch.setenv("XLA_FLAGS", count)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def examined(tmp_path: Path, work: doctor.Work) -> tuple[int, dict[str, Any], list[str]]:
+    """Exit status, report and lines."""
+    path = tmp_path / REPORT
+    flags = parse_bench_flags(["doctor", "--demo", "--json", str(path)])
+    console = Console(record=True, width=400)
+    status = doctor.run(flags, console, work)
+    return status, json.loads(path.read_text()), console.export_text().splitlines()
+
+
+@pytest.mark.usefixtures("_two_devices")
+def test_a_broken_kernel_is_named_with_its_device_and_what_to_do(tmp_path: Path) -> None:
+    status, report, lines = examined(tmp_path, broken_node.work)
+    assert status == 1 and report["complete"]
+    bad = [line for line in lines if line.startswith(("WRONG", "FAILED"))]
+    assert len(bad) == 3
+    (wrong,) = (line for line in bad if "add_norm" in line)
+    assert wrong.startswith("WRONG") and ": device 1: worst error" in wrong
+    assert "device 1 may be broken, and" in wrong and "--xla-kernels add_norm" in wrong
+    (crashed,) = (line for line in bad if "absorb_query" in line)
+    assert crashed.startswith("FAILED") and "device 0: its process was ended by SIGSEGV" in crashed
+    assert bad[-1].startswith("WRONG   round of the embedded pair at TP 2: 1 of 2 answers differ")
+    assert "until then: --xla-kernels" in lines[-1]
+    checked = {(one["operation"], one["device"]): one for one in report["kernels"]}
+    assert checked.keys() == {("add_norm", 0), ("add_norm", 1), ("absorb_query", 1)}
+    assert checked["add_norm", 1]["error"] == pytest.approx(0.1, rel=0.2)
+    exact = [f for f in report["findings"] if f["check"] == "all-reduce"]
+    assert [f["verdict"] for f in exact] == ["ok"]
+
+
+def test_flags_that_cannot_work_are_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for argv, said in (
+        (["--xla-kernels", "mla"], "--xla-kernels must be among absorb_query, "),
+        (["--demo", "--model", "m"], "--demo brings its own pair"),
+        (["--draft", "d"], "--draft needs the target"),
+        (["--tensor-parallel-size", "0"], "at least 1"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["doctor", *argv])
+        error = capsys.readouterr().err
+        assert stopped.value.code == 2 and said in error and error.count("\n") == 1
+
+
+def test_an_all_reduce_that_loses_a_bit_is_named_with_its_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the second of each two devices the last element is one too large."""
+    monkeypatch.setattr(all_reduce, "each", lambda jobs, work, **_: map(work, jobs))
+    monkeypatch.setattr(all_reduce, "ELEMENTS", (256,))
+    add = jax.lax.psum
+
+    def lossy(x: Any, axis: str) -> Any:
+        odd = jax.lax.axis_index(axis) % 2 == 1
+        return add(x, axis) + (jnp.arange(x.shape[-1]) == 255) * odd.astype(x.dtype)
+
+    monkeypatch.setattr(jax.lax, "psum", lossy)
+    found = list(all_reduce.check_all_reduces(4, 1.0, lambda job: job()))
+    assert {finding.verdict for finding in found} == {"WRONG"}
+    assert found[0].subject == "over 2 devices"
+    assert found[0].seen == "bfloat16[256] differs on devices 1, 3, 5, 7"
+    monkeypatch.setattr(jax.lax, "psum", add)
+    found = list(all_reduce.check_all_reduces(4, 1.0, lambda job: job()))
+    assert [f"{finding.verdict} {finding.subject}" for finding in found] == [
+        "ok over 2 devices",
+        "ok over 4 devices",
+    ]
+
+
+def test_a_device_whose_memory_is_slower_than_the_others_is_named() -> None:
+    assert speed_finding([5e12, 4.9e12, 5.1e12]).verdict == "ok"
+    slow = speed_finding([5e12, 3e12, 5.1e12])
+    assert f"{slow}".startswith("slow    speed of memory: device 1: 3.00 TB/s, the others 5.00")
+    assert all(rate > 0 for rate in CopySpeed(1024)())
