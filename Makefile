@@ -1,16 +1,21 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv. rocm-check also needs gcc and
 # binutils, no GPU and no ROCm; XLA's ROCm plugin speaks up in every process that finds it, so it has
-# an environment of its own.
+# an environment of its own. So has the one for CUDA, and one more for the newest JAX, which needs
+# Python 3.12.
 PYTHON ?= python3
+CUDA_PYTHON ?= python3.12
 PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
+CUDA := .venv-cuda/bin
+CUDA_NEWEST := .venv-cuda-newest/bin
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
 .PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
-	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short clients lint lock clean
+	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
+	cuda-check cuda-check-short cuda-check-newest cuda-tests clients lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -28,7 +33,7 @@ page-check: .venv/installed-page-check
 
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
 
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them.
 prove-sharding: .venv/installed-test
@@ -78,6 +83,23 @@ rocm-rounds-short: .venv-rocm/installed
 	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
 		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
 
+# Every kernel through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
+# JAX where there is a Python for it.
+cuda-check: cuda-tests
+	$(CUDA)/python -m pallas_kernels.aot
+	@if $(CUDA_PYTHON) --version > /dev/null 2>&1; then $(MAKE) cuda-check-newest; \
+		else echo "no $(CUDA_PYTHON): not checked on the newest JAX (CUDA_PYTHON=...)"; fi
+
+cuda-check-newest: .venv-cuda-newest/installed
+	$(CUDA_NEWEST)/python -m pallas_kernels.aot
+
+# Decode steps of 4 and 8 devices with the fewest and most rows.
+cuda-check-short: cuda-tests
+	$(CUDA)/python -m pallas_kernels.aot --short
+
+cuda-tests: .venv-cuda/installed
+	JAX_PLATFORMS=cpu $(CUDA)/python -m pytest --cuda tests/pallas_kernels/aot
+
 # The clients people use, unmodified, against the demo server, from .venv-clients (about 10 GB).
 clients: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m clients $(CLIENTS)
@@ -87,13 +109,13 @@ lint: .venv/installed-test
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Writes down the versions that are installed; `make clean lock LOCKED=` takes the newest there are.
-lock: .venv/installed-test .venv-rocm/installed
-	{ $(BIN)/pip freeze --exclude-editable; $(ROCM)/pip freeze --exclude-editable; } \
-		| sed 's/^\(torch==[^+]*\)+.*/\1/' | LC_ALL=C sort --ignore-case --unique > constraints.txt
+# Writes down the versions that are installed (CUDA's runtime is the build of torch's affair too); `make clean lock LOCKED=` takes the newest there are.
+lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed
+	for bin in $(BIN) $(ROCM) $(CUDA); do $$bin/pip freeze --exclude-editable; done \
+		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
-	rm -rf .venv .venv-rocm .venv-clients
+	rm -rf .venv .venv-rocm .venv-cuda .venv-cuda-newest .venv-clients
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -120,4 +142,14 @@ clean:
 		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
 	$(PYTHON) -m venv .venv-rocm
 	$(ROCM)/$(INSTALL) '.[rocm-check]'
+	touch $@
+
+.venv-cuda/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-cuda
+	$(CUDA)/$(INSTALL) '.[cuda-check]'
+	touch $@
+
+.venv-cuda-newest/installed: pyproject.toml
+	$(CUDA_PYTHON) -m venv .venv-cuda-newest
+	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]'
 	touch $@

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from eagle3_jax.engine.programs.compiled import compile_program
-from pallas_kernels.aot.compile import rocm_is_installed
+from pallas_kernels.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
 
 # Sharded tests need the devices. The others run on the first: a program for one device has the same
@@ -44,15 +44,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rocm", action="store_true", help="fail, not skip, where XLA's ROCm compiler is missing"
     )
+    parser.addoption(
+        "--cuda", action="store_true", help="fail, not skip, where XLA's CUDA compiler is missing"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before the first program; the processes that tests start inherit it. What is compiled for
-    AMD's GPUs is judged by its registers, so as users get it. Tests send Ctrl-C to theirs, which
+    GPUs is judged by its registers, so as users get it. Tests send Ctrl-C to theirs, which
     ignore it if pytest does, as a shell's background job."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not any(map(config.getoption, ("long", "optimise", "rocm"))):
+    if not any(map(config.getoption, ("long", "optimise", "rocm", "cuda"))):
         flags = os.environ.get("XLA_FLAGS", "").split()
         os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*QUICK, *flags]))
 
@@ -67,8 +70,15 @@ def preferred_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def rocm_compiler(request: pytest.FixtureRequest) -> None:
     """For tests that compile for AMD's GPUs; `make rocm-check` runs them all."""
-    if not (rocm_is_installed() or request.config.getoption("--rocm")):
+    if not (AMD.is_installed() or request.config.getoption("--rocm")):
         pytest.skip("XLA's ROCm compiler is not installed (extra rocm); see make rocm-check")
+
+
+@pytest.fixture(scope="session")
+def cuda_compiler(request: pytest.FixtureRequest) -> None:
+    """For tests that compile for NVIDIA's GPUs; `make cuda-check` runs them all."""
+    if not (NVIDIA.is_installed() or request.config.getoption("--cuda")):
+        pytest.skip("XLA's CUDA compiler is not installed; see make cuda-check")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,6 +22,7 @@ OPTIONAL = {
     "transformers": "transformers",
     "torch": "transformers",
     "safetensors": "transformers",
+    "tinygrad": "machine-code",
 }
 """What a command imports only when it is asked for, and the extra that brings it."""
 DISTRIBUTIONS = {
@@ -34,6 +35,7 @@ PLUGINS = {"rocm", "cuda"}
 """Extras that JAX finds by itself."""
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
 TOOLS |= {"pytest-timeout", "schemathesis", "playwright"}
+TOOLS |= {"jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc"}
 """Of the extras for a checkout: run as commands, or imported by name where they are there."""
 
 

@@ -16,7 +16,8 @@ NOT_BELOW = {
 EXEMPT = {
     "convert/equivalence": {"torch"},
     "pallas_kernels/aot": {"argparse"},
-    "pallas_kernels/bench": {"argparse", "torch"},
+    "pallas_kernels/bench": {"argparse"},
+    "pallas_kernels/bench/peers": {"torch"},
 }
 """Commands, and comparisons with torch; nothing else imports it."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pallas_kernels.case import ARCHS
+from pallas_kernels.case import AMD
 
 FILE_WIDTH = 160
 
@@ -29,14 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from amdgpu.jobs import jobs_for, run
     from amdgpu.report import case_table, opcode_table, summary, there, write_record
     from amdgpu.witness.table import MISSING, witness_of
-    from pallas_kernels.aot.compile import NOT_INSTALLED, rocm_is_installed
+    from pallas_kernels.aot import targets
 
-    jobs = jobs_for(flags.arch or ARCHS, flags.only, flags.short)
+    jobs = jobs_for(flags.arch or AMD, flags.only, flags.short)
     if not jobs:
         print("no case is called like that", file=sys.stderr)
         return 2
-    if not rocm_is_installed():
-        print(NOT_INSTALLED, file=sys.stderr)
+    if not targets.AMD.is_installed():
+        print(targets.AMD.not_installed, file=sys.stderr)
         return 2
     begin = time.monotonic()
     results = run(jobs, flags.jobs)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m amdgpu", description=__doc__)
-    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: both")
+    parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
     parser.add_argument(
         "--short", action="store_true", help="small shapes with one poison, one round on gfx950"
     )

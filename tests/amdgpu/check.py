@@ -11,15 +11,13 @@ import jax
 import numpy as np
 
 from amdgpu.cases import EmulatedCase, emulated_cases
-from amdgpu.emulator.code_object import Kernel, read_kernels
 from amdgpu.emulator.launch import LaunchCounts
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.operations import translate
 from amdgpu.emulator.waits import LDS, missing_waits
 from amdgpu.program.compiled import CompiledProgram, Source, compile_source
 from amdgpu.program.run import run_program
-from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
+from pallas_kernels.aot.amd.machine_code import Kernel, read_kernels
 from pallas_kernels.aot.launches import launches
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
@@ -123,20 +121,6 @@ def _same(case: EmulatedCase, results: list[np.ndarray], others: list[np.ndarray
     pairs = enumerate(zip(results, others, strict=True))
     whole = [pair for place, pair in pairs if place not in case.partly_written]
     return all(a.tobytes() == b.tobytes() for a, b in whole) and case.compare(results, others) == 0
-
-
-def check_code(job: tuple[str, str, int]) -> Checked:
-    """Of a case of `make rocm-check` only the code: not executed, but read whole."""
-    name, arch, _ = job
-    (case,) = (case for case in all_cases() if case.name == name)
-    with gpu.assume(arch):
-        shapes = jax.eval_shape(lambda: case.example(0))
-    program = compile_source(Source(arch, case.run, shapes))
-    kernels, own = kernels_of(program), own_kernels(program)
-    problems = tuple(problem for kernel in kernels for problem in code_problems(kernel, own))
-    there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
-    open_ended = unsettled(kernels, own)
-    return Checked(f"code of {name}", arch, problems, there=there, unsettled=open_ended)
 
 
 def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Source:

@@ -7,7 +7,8 @@ from typing import Any
 from rich.progress import Progress
 
 from amdgpu.cases import emulated_cases
-from amdgpu.check import POISON, Checked, check_code, check_named
+from amdgpu.check import POISON, Checked, check_named
+from amdgpu.check_code import arch_of, check_code, check_full_size_code, full_size_rounds
 from amdgpu.check_round import check_round, round_name
 from amdgpu.rounds.small_pair import FORMATS
 from pallas_kernels.all_cases import all_cases
@@ -31,7 +32,8 @@ class Job:
 def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
     """The long ones first, so that no process ends up alone with one of them.
 
-    Behind what is executed the long form has all of `make rocm-check`, of which the code is read.
+    Behind what is executed the long form has all of `make rocm-check`, of which the code is read:
+    kernels, then rounds at full size.
     """
     rounds = [
         Job(check_round, format, arch, ROUNDS)
@@ -53,6 +55,11 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
             for case in all_cases()
             for arch in archs
             if arch in case.matrix and only in f"code of {case.name}" and not short
+        ),
+        *(
+            Job(check_full_size_code, name, arch_of(name), 0)
+            for name in full_size_rounds()
+            if arch_of(name) in archs and only in f"code of {name}" and not short
         ),
     ]
 

@@ -12,19 +12,20 @@ from amdgpu.check import Checked
 from amdgpu.emulator.launch import LaunchCounts
 from amdgpu.jobs import jobs_for
 from amdgpu.report import by_class, summary, write_record
-from pallas_kernels.case import ARCHS
+from pallas_kernels.case import AMD
 
 COUNTS = LaunchCounts(2, 8, Counter({"v_add_f32": 16, "s_mov_b32": 8, "ds_read_b32": 3}))
 RAN = Checked("a case", "gfx950", (), (("kernel", COUNTS),), frozenset({"v_add_f32", "s_nop"}))
 
 
 def test_the_short_form_has_each_small_case_on_both_gpus_and_one_round() -> None:
-    short, long = jobs_for(ARCHS, "", True), jobs_for(ARCHS, "", False)
+    short, long = jobs_for(AMD, "", True), jobs_for(AMD, "", False)
     assert sum(job.check.__name__ == "check_round" for job in short) == 1
     assert sum(job.check.__name__ == "check_round" for job in long) == 4
     named = [(job.name, job.arch) for job in short if job.check.__name__ == "check_named"]
-    assert len(set(named)) == len(named) and {arch for _, arch in named} == set(ARCHS)
+    assert len(set(named)) == len(named) and {arch for _, arch in named} == set(AMD)
     assert {(job.name, job.arch) for job in long} > set(named)
+    assert sum(job.check.__name__ == "check_full_size_code" for job in long) == 12
 
 
 def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("tinygrad")
 from amdgpu.cases import EmulatedCase, emulated_cases
 from amdgpu.check import POISON, kernels_of, source_of
-from amdgpu.emulator.code_object import Kernel
-from amdgpu.emulator.decode import Instruction, Kind
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.waits import missing_waits
 from amdgpu.program.compiled import CompiledProgram, compile_source
 from amdgpu.program.run import run_program
 from amdgpu.program.runtime import EmulatedLauncher
+from pallas_kernels.aot.amd.decode import Instruction, Kind
+from pallas_kernels.aot.amd.machine_code import Kernel
 
 pytestmark = pytest.mark.usefixtures("rocm_compiler")
 Change = Callable[[Instruction], Instruction]

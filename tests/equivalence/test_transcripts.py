@@ -7,8 +7,8 @@ from oracle_files import ALL_DRAFTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
-ALIKE = ("draft_mha_fp8_ptpc_weight_only", "draft_mha_int4_pc_awq")
-"""Programs like another kind's: without its activations' scales, or with the same numbers."""
+SHORT = ("draft_mha_d2t_bf16", "draft_mla_bf16", "draft_mha_fp8_ptpc_actquant")
+"""Both kinds of attention, a reduced vocabulary and quantised weights and activations."""
 every_draft = pytest.mark.parametrize(
     ("draft", "name"), list(zip(ALL_DRAFTS, ALL_DRAFTS, strict=True)), indirect=["draft"]
 )
@@ -30,6 +30,6 @@ def test_the_engines_rounds_are_eagles(
     pytestconfig: pytest.Config,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if name in ALIKE and not pytestconfig.getoption("long"):
+    if name not in SHORT and not pytestconfig.getoption("long"):
         pytest.skip("part of the long form")
     check_engine(target, draft, name, SHORT_CHAINS, monkeypatch)

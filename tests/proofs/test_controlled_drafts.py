@@ -50,17 +50,25 @@ def ready(target: Target, draft: Eagle3Draft) -> Engine:
     return Engine(target, draft, sizes(3), eos_token_ids=())
 
 
-def test_strong_options_leave_drafts_their_acceptance(target: Target, draft: Eagle3Draft) -> None:
-    engine = ready(target, draft)
-    free = accepted(engine, {})
+@pytest.fixture(scope="module")
+def engine(target: Target, draft: Eagle3Draft) -> Engine:
+    return ready(target, draft)
+
+
+@pytest.fixture(scope="module")
+def free(engine: Engine) -> float:
+    """Drafts accepted a round without options."""
+    return accepted(engine, {})
+
+
+def test_strong_options_leave_drafts_their_acceptance(engine: Engine, free: float) -> None:
     for name, options in STRONG.items():
         assert accepted(engine, options) > LEAST * free, name
 
 
 def test_the_proof_notices_drafts_that_ignore_the_options(
-    target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
+    target: Target, draft: Eagle3Draft, free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = accepted(ready(target, draft), {})
     monkeypatch.setattr(propose, "control_logits", lambda logits, *_: logits)
     compile_rounds_anew(monkeypatch, executor)
     broken = ready(target, draft)

@@ -19,7 +19,7 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.shapes import GroupedAttention, LatentAttention
 
 LENGTHS = 300, 21
-"""Slots of the two sequences: 256 and 44, and fewer than two steps."""
+"""Slots of the two sequences: parts of 128, 128 and 44 or of 256 and 44, and two steps or fewer."""
 PREFIX = 11
 """Slots before a prompt's chunk."""
 
@@ -73,8 +73,8 @@ def _prefill() -> list[EmulatedCase]:
     """Chunks of three and of five tiles of rows, the last not full, behind a prefix."""
     cases = []
     for like, heads, paged in (
-        ("q512_1k_page64", 2, PagedCase(300, 320, batch=1)),
-        ("q1024_8k_page64_fp8", 1, PagedCase(520, 576, batch=1, fp8=True)),
+        ("q512_1k_page64_b1", 2, PagedCase(300, 320, batch=1)),
+        ("q1024_8k_page64_b1_fp8", 1, PagedCase(520, 576, batch=1, fp8=True)),
     ):
         case = mla_prefill.make_case(LatentAttention("small", heads), paged)
         vary = partial(_with_contexts, (PREFIX + paged.q_len,))

@@ -1,20 +1,16 @@
 """Small cases of routed experts: three steps, rows of several experts, one that nobody chose."""
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from amdgpu.cases.emulated import EmulatedCase
 from amdgpu.cases.launches import named
 from amdgpu.cases.tolerances import of_experts
-from pallas_kernels.case import Case
-from pallas_kernels.grouped_matmul import api
 from pallas_kernels.grouped_matmul import cases as grouped
-from pallas_kernels.grouped_matmul.shared import GatedKernels
-from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.shapes import EXPERTS, ExpertStack
+from pallas_kernels.shapes import ExpertStack
 
 STACK = ExpertStack("small", 5, 2, 384, 256)
+BESIDE_SHARED = ExpertStack("small", 5, 2, 512, 256)
+"""Whole steps, as a shared expert of other weights asks for."""
 BF16, PTPC, INT4, W4A8, MXFP4 = grouped.KIMI
 BLOCKS = grouped.MINIMAX[1]
 TOKENS = 5
@@ -42,8 +38,8 @@ def expert_cases() -> list[EmulatedCase]:
         )
         for format, like in asked
     ]
-    (kimi_stack,) = (stack for stack in EXPERTS if stack.name == kimi)
-    small, real = _with_shared(STACK, INT4, TOKENS), _with_shared(kimi_stack, INT4, 16)
+    small = grouped.with_shared(BESIDE_SHARED, INT4, TOKENS)
+    real = named(f"grouped_mlp {kimi} int4_group tokens16 shared")
     shared = EmulatedCase.small(small, real, of_experts(INT4), _elsewhere, idle_rows=True)
     return [*routed, shared]
 
@@ -55,28 +51,3 @@ def _elsewhere(x: Any, stacks: Any, ids: Any, weights: Any, *own: Any) -> tuple[
     free = (ids.sum(axis=1, keepdims=True) - ids) != 2
     ids = ids + ((ids == 1) & free) - ((ids == 1) & ~free)
     return x, stacks, ids, weights, *own
-
-
-def _with_shared(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
-    """Kimi's layer: a shared expert in bfloat16 beside routed ones in this format."""
-    routed = grouped.make_case(stack, format, tokens)
-    one = grouped.make_case(ExpertStack("shared", 1, 1, stack.hidden, stack.inter), None, tokens)
-
-    def example(seed: int) -> tuple[Any, ...]:
-        gate, up, down = (matrix[0] for matrix in one.example(seed + 1)[1])
-        return *routed.example(seed), GatedKernels(gate, up, down)
-
-    return replace(
-        routed,
-        variant=f"{routed.variant} shared",
-        run=partial(_run, "pallas"),
-        reference=partial(_run, "reference"),
-        example=example,
-    )
-
-
-def _run(implementation: str, x: Any, stacks: Any, ids: Any, weights: Any, own: Any) -> Any:
-    gate, up, down = stacks
-    return api.grouped_mlp(
-        x, gate, up, down, ids, weights, shared=own, implementation=implementation
-    )

@@ -1,4 +1,5 @@
-"""Small cases of dense products: three steps, columns that fill no tile, few and many rows."""
+"""Small cases of dense products: three steps, or two a part, a last one of bfloat16 that is not
+full; columns that fill no tile, few and many rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,11 +40,11 @@ def _single() -> list[EmulatedCase]:
         return EmulatedCase.small(case, named(f"fp8_matmul {like}"), BF16)
 
     return [
-        product("kimi.q_b_proj@tp8 ptpc rows16", 768, 72, PTPC, 5),
-        product("kimi.q_b_proj@tp8 ptpc rows256", 384, 136, PTPC, 130),
+        product("kimi.q_b_proj@tp8 ptpc rows16", 1536, 72, PTPC, 5),
+        product("kimi.q_b_proj@tp8 ptpc rows256", 1536, 136, PTPC, 130),
         product("minimax.q_proj@tp1 fp8_block rows64", 384, 200, BLOCKS, 50),
         product("minimax.q_proj@tp1 fp8_block rows256", 256, 200, BLOCKS, 130),
-        product("draft_mha.o_proj@tp8 fp8_weights rows4", 384, 72, WIDENED, 5),
+        product("draft_mha.o_proj@tp8 fp8_weights rows4", 3064, 72, WIDENED, 5),
     ]
 
 
@@ -56,8 +57,8 @@ def _joint() -> list[EmulatedCase]:
         return EmulatedCase.small(case, named(f"joint_matmul {like}"), BF16)
 
     return [
-        product("kimi.q_a_proj@tp1 bf16 rows4", 384, (72, 40), None),
-        product("draft_mha.qkv_proj@tp8 ptpc rows4", 768, (40, 40, 40), PTPC),
+        product("kimi.q_a_proj@tp1 bf16 rows4", 7160, (72, 40), None),
+        product("draft_mha.qkv_proj@tp8 ptpc rows4", 14336, (40, 40, 40), PTPC),
         product("minimax.q_proj@tp8 fp8_block rows4", 384, (136, 40, 40), BLOCKS),
     ]
 
@@ -69,9 +70,9 @@ def _gated() -> list[EmulatedCase]:
         return EmulatedCase.small(case, named(f"gated_matmul {like}"), BF16)
 
     return [
-        product("kimi.shared_gate_up@tp8 bf16 rows4", 384, None, 5),
-        product("kimi.shared_gate_up@tp8 bf16 rows256", 192, None, 130),
-        product("draft_mha.gate_up@tp8 ptpc rows4", 768, PTPC, 5),
+        product("kimi.shared_gate_up@tp8 bf16 rows4", 3064, None, 5),
+        product("kimi.shared_gate_up@tp8 bf16 rows256", 376, None, 130),
+        product("draft_mha.gate_up@tp8 ptpc rows4", 3072, PTPC, 5),
     ]
 
 
@@ -79,7 +80,7 @@ def _four_bit() -> list[EmulatedCase]:
     """On the experts' kernels; no case of `all_cases` has them, the widths are Kimi's at TP8."""
     return [
         EmulatedCase.small(
-            _four_bit_case(operation, 384, 72, format, 5),
+            _four_bit_case(operation, 768, 72, format, 5),
             _four_bit_case(operation, 7168, 2304, format, 4),
             BF16,
         )
@@ -123,10 +124,10 @@ def _heads() -> list[EmulatedCase]:
         )
 
     return [
-        head("bf16 rows4", (384, 404), None, 5),
-        head("ptpc rows4", (768, 404), PTPC, 5),
-        head("bf16_min_p_bias rows4", (384, 404), None, 5, True),
-        head("ptpc_min_p_bias rows4", (768, 404), PTPC, 5, True),
+        head("bf16 rows4", (760, 404), None, 5),
+        head("ptpc rows4", (1536, 404), PTPC, 5),
+        head("bf16_min_p_bias rows4", (760, 404), None, 5, True),
+        head("ptpc_min_p_bias rows4", (1536, 404), PTPC, 5, True),
         head("bf16 rows256", (192, 300), None, 130),
     ]
 

@@ -12,11 +12,11 @@ from itertools import product
 
 import numpy as np
 
-from amdgpu.emulator.code_object import Kernel
 from amdgpu.emulator.local_memory import LocalMemory
 from amdgpu.emulator.machine import Machine
 from amdgpu.emulator.memory import Fault, GlobalMemory
 from amdgpu.emulator.waves import LANES, Waves
+from pallas_kernels.aot.amd.machine_code import Kernel
 
 MOST_WAVES = 256
 """Of a batch: more don't fit in caches, fewer cost more Python for each."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.code_object import Kernel
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.operations import translate
 from amdgpu.emulator.waves import Waves
+from pallas_kernels.aot.amd.decode import Instruction
+from pallas_kernels.aot.amd.machine_code import Kernel
 
 _NOWHERE = 1 << 62
 

@@ -8,8 +8,8 @@ pytest.importorskip("tinygrad")
 from tinygrad.renderer.amd.dsl import s, v  # pyright: ignore[reportMissingImports]
 from tinygrad.runtime.autogen.amd.cdna import ins  # pyright: ignore[reportMissingImports]
 
-from amdgpu.emulator.decode import decode
 from amdgpu.emulator.waits import MissingWait, missing_waits
+from pallas_kernels.aot.amd.decode import decode
 
 ALL = 15 | 7 << 4 | 15 << 8 | 3 << 14
 """A wait for nothing."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import EXEC, VCC, Instruction, Kind, Operand
 from amdgpu.emulator.local_memory import LocalMemory
 from amdgpu.emulator.memory import Fault, GlobalMemory
+from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
 
 LANES = 64
 TYPES: dict[str, Any] = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.code_object import Kernel, read_kernels
 from amdgpu.emulator.launch import LaunchCounts, launch
 from amdgpu.emulator.memory import Fault
 from amdgpu.program import executable
 from amdgpu.program.executable import KernelLaunch, Slice, Thunk
 from amdgpu.program.library_product import multiply
 from amdgpu.program.program_memory import ProgramMemory
+from pallas_kernels.aot.amd.machine_code import Kernel, read_kernels
 
 Launcher = Callable[[KernelLaunch, ProgramMemory, list[int]], LaunchCounts]
 """Runs a kernel on memory, with the addresses of its arguments."""

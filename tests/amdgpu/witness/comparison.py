@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction, Kind
 from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.single import canonical, copied, distance, held, run, said_of_lanes
+from pallas_kernels.aot.amd.decode import Instruction, Kind
 
 U64 = np.uint64
 TRANSCENDENTAL = {"v_exp_f32", "v_log_f32", "v_rcp_f32", "v_rsq_f32"}

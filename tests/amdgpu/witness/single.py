@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import EXEC, VCC, Instruction, Kind, Operand
 from amdgpu.emulator.local_memory import LocalMemory
 from amdgpu.emulator.memory import GlobalMemory
 from amdgpu.emulator.operations import translate
 from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.pseudocode import evaluate
 from amdgpu.witness.samples import samples
+from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
 
 U32, U64 = np.uint32, np.uint64
 Array = np.ndarray

@@ -5,7 +5,6 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.instructions import encode, s, v
@@ -17,6 +16,7 @@ from amdgpu.witness.single import (
     run,
     scalar_state,
 )
+from pallas_kernels.aot.amd.decode import Instruction
 
 _WAVES = 6
 

@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.emulator.code_object import read_kernels
 from amdgpu.program.compiled import CompiledProgram, compile_source
 from amdgpu.program.run import run_program
 from amdgpu.witness.matrix_kernels import (
@@ -26,6 +25,7 @@ from amdgpu.witness.matrix_kernels import (
     product_source,
 )
 from amdgpu.witness.table import SMALL_KERNEL
+from pallas_kernels.aot.amd.machine_code import read_kernels
 
 POISON = 0x7FC0DEAD
 FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.emulator.decode import Instruction, Kind, Operand
 from amdgpu.emulator.local_memory import LocalMemory
 from amdgpu.emulator.memory import GlobalMemory
 from amdgpu.emulator.waves import LANES, Waves
@@ -15,6 +14,7 @@ from amdgpu.witness.groups import LOCAL_MEMORY, SCALAR_MEMORY, VECTOR_MEMORY
 from amdgpu.witness.instructions import encode, s, v
 from amdgpu.witness.pseudocode import evaluate
 from amdgpu.witness.single import copied, fill, held, make_waves, run
+from pallas_kernels.aot.amd.decode import Instruction, Kind, Operand
 
 _WAVES, _SLOT = 2, 32
 _NO_ADDRESS = 127

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.waves import Waves
 from amdgpu.witness.comparison import check
 from amdgpu.witness.instructions import encode, s
 from amdgpu.witness.pseudocode import evaluate
 from amdgpu.witness.single import held, random_waves
+from pallas_kernels.aot.amd.decode import Instruction
 
 U64 = np.uint64
 _LOW, _SIGN = U64(0xFFFF_FFFF), U64(0x8000_0000)
@@ -116,6 +116,22 @@ def test_packed_operations_change_the_signs_of_halves(mnemonic: str, count: int)
         check(
             i, w, low, sources=[held(w, o) ^ sign for o, sign in zip(i.sources, signs, strict=True)]
         )
+
+
+@pytest.mark.parametrize("low", range(4))
+@pytest.mark.parametrize("high", range(4))
+def test_packed_operations_on_16_bits_take_the_halves_that_op_sel_names(low: int, high: int):
+    i = encode("v_pk_mul_lo_u16", opsel=low, opsel_hi=high)
+    w = random_waves(i, 1, 4 * high + low)
+
+    def half(values: np.ndarray, which: int) -> np.ndarray:
+        return values >> U64(16 * which) & U64(0xFFFF)
+
+    sources = [
+        half(held(w, o), low >> k & 1) | half(held(w, o), high >> k & 1) << U64(16)
+        for k, o in enumerate(i.sources)
+    ]
+    check(i, w, low, sources=sources)
 
 
 @pytest.mark.parametrize("chosen", range(4))

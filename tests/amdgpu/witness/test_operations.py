@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from amdgpu.emulator.decode import EXEC, Instruction, Kind, Operand
 from amdgpu.emulator.waves import LANES, Waves
 from amdgpu.witness.comparison import check
 from amdgpu.witness.groups import BRANCHES, SCALAR, VECTOR
@@ -20,6 +19,7 @@ from amdgpu.witness.single import (
     run,
     scalar_state,
 )
+from pallas_kernels.aot.amd.decode import EXEC, Instruction, Kind, Operand
 
 _VECTOR_WAVES, _SCALAR_WAVES = 4, 500
 _FIELDS = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.operations import carries, conversion, lanes, scalar
 from amdgpu.emulator.operations.global_access import compare_and_swap, scalar_load, vector_access
@@ -15,6 +14,7 @@ from amdgpu.emulator.operations.matrix import is_matrix, matrix_product
 from amdgpu.emulator.operations.vector_float import FLOAT, fma
 from amdgpu.emulator.operations.vector_integer import INTEGER, bit_operation
 from amdgpu.emulator.waves import Waves, result, source
+from pallas_kernels.aot.amd.decode import Instruction
 
 Run = Callable[[Waves], Any]
 """Changes the chosen waves. What it returns, unless None, is where they go on."""
@@ -52,6 +52,7 @@ PACKED: dict[str, Callable[..., Any]] = {
     "v_pk_mul_f32": lambda a, b: a * b,
     "v_pk_fma_f32": fma,
 }
+PACKED_16: dict[str, Callable[..., Any]] = {"v_pk_mul_lo_u16": np.multiply}
 PURE: dict[str, Callable[..., Any]] = FLOAT | INTEGER | conversion.CONVERSION
 """Operations whose result depends on their sources alone, lane by lane."""
 
@@ -90,6 +91,8 @@ def _vector(i: Instruction) -> Run | None:
         return carries.carry(i)
     if i.name in PACKED:
         return carries.packed(i, PACKED[i.name])
+    if i.name in PACKED_16:
+        return carries.packed_16(i, PACKED_16[i.name])
     return _pure(i)
 
 

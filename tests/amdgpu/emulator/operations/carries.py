@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.operations.vector_float import COMPARE
 from amdgpu.emulator.waves import Waves, lane_mask, lane_mask_result, result, source, words
+from pallas_kernels.aot.amd.decode import Instruction
 
 I64, U32, U64 = np.int64, np.uint32, np.uint64
+_HALF = U32(0xFFFF)
 
 
 def compare(instruction: Instruction) -> Callable[[Waves], None]:
@@ -93,6 +94,24 @@ def packed(instruction: Instruction, function: Callable[..., Any]) -> Callable[[
         both = [np.asarray(function(*(r(w) for r in half)), np.float32) for half in halves]
         for k, value in enumerate(both):
             w.vector(index + k, value.view(U32))
+
+    return run
+
+
+def packed_16(instruction: Instruction, function: Callable[..., Any]) -> Callable[[Waves], None]:
+    """v_pk_*_u16: an operation on each half; op_sel says which half of a source the lower takes,
+    op_sel_hi the upper."""
+    fields, reads = instruction.fields, [words(o) for o in instruction.sources]
+    if fields.get("clmp"):
+        raise Fault(f"clamping of {instruction.name}")
+
+    def half(w: Waves, chosen: int) -> Any:
+        taken = [read(w) >> U32(16 * (chosen >> k & 1)) & _HALF for k, read in enumerate(reads)]
+        return np.asarray(function(*taken), U32) & _HALF
+
+    def run(w: Waves) -> None:
+        low, high = (half(w, fields[name]) for name in ("opsel", "opsel_hi"))
+        w.vector(instruction.operands["vdst"].index, low | high << U32(16))
 
     return run
 

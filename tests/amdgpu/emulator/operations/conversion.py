@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import VCC, Instruction, Kind, Operand
 from amdgpu.emulator.numbers import VALUES, to_bfloat16, to_float8
 from amdgpu.emulator.operations.vector_float import exponent, fma
 from amdgpu.emulator.waves import Waves, lane_mask, lane_mask_result, result, source, words
+from pallas_kernels.aot.amd.decode import VCC, Instruction, Kind, Operand
 
 F32, U32 = np.float32, np.uint32
 
@@ -33,6 +33,7 @@ CONVERSION: dict[str, Callable[..., Any]] = {
     "v_cvt_u32_f32": _to_integer(0, 2**32 - 1, U32),
     "v_cvt_i32_f32": _to_integer(-(2**31), 2**31 - 1, np.int32),
     "v_cvt_pk_bf16_f32": lambda a, b: to_bfloat16(a) | to_bfloat16(b) << U32(16),
+    "v_cvt_f32_f16": lambda a: a.astype(np.uint16).view(np.float16).astype(F32),
     "v_cvt_f32_bf16": lambda a: (a << U32(16)).view(F32),
 } | {
     f"v_cvt_f32_ubyte{k}": lambda a, k=k: (a >> U32(8 * k) & U32(255)).astype(F32) for k in range(4)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction, signed
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.waves import Waves, join, source, words
+from pallas_kernels.aot.amd.decode import Instruction, signed
 
 U32, U64 = np.uint32, np.uint64
 _NAME = re.compile(r"(global|buffer)_(load|store)_(\w+?)(_d16_hi)?")

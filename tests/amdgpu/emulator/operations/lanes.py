@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.waves import LANES, Read, Waves, Write, result, scalar_result, words
+from pallas_kernels.aot.amd.decode import Instruction
 
 U32 = np.uint32
 LANE = np.arange(LANES)

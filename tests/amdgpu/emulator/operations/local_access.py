@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.waves import Waves
+from pallas_kernels.aot.amd.decode import Instruction
 
 U32 = np.uint32
 _ONE = re.compile(r"ds_(read|write)_([biu])(8|16|32|64|96|128)(_d16_hi)?")

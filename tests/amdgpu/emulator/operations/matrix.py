@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amdgpu.emulator.decode import Instruction, Operand
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.numbers import FLOAT4, VALUES
 from amdgpu.emulator.waves import LANES, Waves, words
+from pallas_kernels.aot.amd.decode import Instruction, Operand
 
 F32, F64, U32 = np.float32, np.float64, np.uint32
 _NAME = re.compile(r"v_mfma_(scale_)?(f32|i32)_(\d+)x\d+x(\d+)_?(\w+)")

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from amdgpu.emulator.decode import EXEC, VCC, Instruction, Kind, Operand, signed
 from amdgpu.emulator.memory import Fault
 from amdgpu.emulator.operations.vector_float import COMPARE
 from amdgpu.emulator.operations.vector_integer import INTEGER, amount
 from amdgpu.emulator.waves import Waves, scalar_result, source
+from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
 
 U32, U64, I64 = np.uint32, np.uint64, np.int64
 Run = Callable[[Waves], Any]
@@ -60,6 +60,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "s_brev_b32": _reverse,
     "s_sext_i32_i16": _extend(16),
     "s_sext_i32_i8": _extend(8),
+    "s_pack_ll_b32_b16": lambda a, b: a & U32(0xFFFF) | b << U32(16),
     "s_mul_i32": np.multiply,
     "s_mul_hi_u32": INTEGER["v_mul_hi_u32"],
     "s_mul_hi_i32": INTEGER["v_mul_hi_i32"],
