@@ -86,11 +86,9 @@ def check(case: Case, arch: str, *, facts: bool = False) -> Checked:
 
 def _launched(program: Program, kernels: tuple[Any, ...]) -> list[tuple[Any, TritonCall]]:
     """Each call of one of these kernels, in order."""
-    return [
-        (kernel, call)
-        for call in triton_calls(program.hlo)
-        for kernel in [k for k in kernels if k.is_called(call.name)][:1]
-    ]
+    named = {kernel.name: kernel for kernel in kernels}
+    calls = triton_calls(program.hlo)
+    return [(named[call.compiled], call) for call in calls if call.compiled in named]
 
 
 def _facts(case: Case, arch: str, launched: list[tuple[Any, TritonCall]]) -> CaseFacts:

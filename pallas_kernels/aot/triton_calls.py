@@ -1,8 +1,9 @@
 """The calls of Triton kernels in XLA's optimised module: which arrays, and how many programs."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pallas_kernels.aot.hlo import Instruction, array_bytes, parse_module
 
@@ -12,39 +13,65 @@ _NUMBER = r"\b{} = (\d+) : i32"
 
 @dataclass(frozen=True)
 class TritonCall:
-    """operands: bytes of each array it reads, by its place among the kernel's arguments; shapes:
-    how XLA writes them. result_bytes: of all that it writes."""
+    """compiled: the kernel's name in the code, where XLA numbers namesakes. operands: bytes of each
+    array it reads, by its place among the kernel's arguments; shapes: how XLA writes them.
+    result_bytes: of all that it writes. text: what it is compiled from, and how it is launched."""
 
     name: str
+    compiled: str
     grid: tuple[int, int, int]
     warps: int
     stages: int
     operands: Mapping[int, int]
     result_bytes: int
     shapes: tuple[str, ...]
+    text: str = field(repr=False)
 
 
 def triton_calls(hlo: str) -> list[TritonCall]:
     """Every call of an optimised module, in order, those of a loop's body once."""
-    return [
-        _call(instruction)
+    found = [
+        instruction
         for instruction, _ in parse_module(hlo).executed()
         if f'custom_call_target="{TARGET}"' in instruction.text
     ]
+    compiled = _compiled_names(dict.fromkeys(map(_text, found)))
+    return [_call(one, compiled[_text(one)]) for one in found]
 
 
-def _call(instruction: Instruction) -> TritonCall:
+def _text(call: Instruction) -> str:
+    return call.text[call.text.index("backend_config=") :]
+
+
+def _compiled_names(kernels: Iterable[str]) -> dict[str, str]:
+    """XLA compiles what is called in the order of the calls; the second k is called k__1."""
+    count: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    for text in kernels:
+        name = _name(text)
+        names[text] = f"{name}__{count[name]}" if count[name] else name
+        count[name] += 1
+    return names
+
+
+def _name(text: str) -> str:
+    return re.findall(r'\bname = "([^"]*)"', text)[-1]
+
+
+def _call(instruction: Instruction, compiled: str) -> TritonCall:
     text, operands = instruction.text, instruction.operand_arrays
 
     def number(name: str) -> int:
         return int(re.findall(_NUMBER.format(name), text)[-1])
 
     return TritonCall(
-        re.findall(r'\bname = "([^"]*)"', text)[-1],
+        _name(text),
+        compiled,
         (number("grid_x"), number("grid_y"), number("grid_z")),
         number("num_warps"),
         number("num_stages"),
         {place: array_bytes(*array) for place, array in enumerate(operands)},
         sum(array_bytes(*array) for array in instruction.arrays),
         tuple(f"{dtype}{list(shape)}" for dtype, shape in operands),
+        _text(instruction),
     )

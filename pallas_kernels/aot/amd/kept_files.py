@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pallas_kernels.aot.amd.code_object import GpuKernel, read_code_object
+from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
 
-_CALL = re.compile(r'custom_call_target="__gpu\$xla\.gpu\.triton".*?backend_config=(\{.*\})')
-_NAME = re.compile(r'\bname = "([^"]*)"')
 _LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
 
-_compiled: dict[tuple[str, str], list[GpuKernel]] = {}
-"""(architecture, launch in HLO) -> its kernels: XLA keeps code, and leaves files only once."""
+_compiled: dict[tuple[str, str, str], GpuKernel] = {}
+"""(architecture, name, text of a call) -> kernel: XLA keeps code, and leaves files only once."""
 
 
 @contextmanager
@@ -42,11 +41,15 @@ def kernels_of(arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
         for path in objects
         for kernel in read_code_object(path)
     ]
-    for launch in dict.fromkeys(_CALL.findall(hlo)):
-        name = _NAME.findall(launch)[-1]
-        ours = [kernel for kernel in found if kernel.is_called(name)]
-        if ours:
-            _compiled[arch, launch] = ours
-        else:
-            found += _compiled.get((arch, launch), [])
-    return found
+    return found + [kernel for call in triton_calls(hlo) for kernel in _kept(arch, call, found)]
+
+
+def _kept(arch: str, call: TritonCall, found: list[GpuKernel]) -> list[GpuKernel]:
+    """The call's kernel where it is of an earlier program; remembers one of this."""
+    known = (arch, call.compiled, call.text)
+    new = next((kernel for kernel in found if kernel.name == call.compiled), None)
+    if new:
+        _compiled[known] = new
+    elif known in _compiled:
+        return [_compiled[known]]
+    return []

@@ -178,6 +178,22 @@ def test_a_sound_kernel_is_as_it_must_be(rocm_compiler: None, arch: str):
     )
 
 
+@pytest.mark.parametrize("arch", AMD)
+def test_namesakes_in_a_program_have_facts_of_their_own_and_later_programs_the_right_ones(
+    rocm_compiler: None, arch: str
+):
+    shallow, deep = matmul(32, 32), matmul(32, 256)
+
+    def local_memory(run: Callable[..., Any]) -> list[int]:
+        found = check(small_case(run), arch, facts=True).facts
+        assert found
+        return [kernel.lds for kernel in found.kernels]
+
+    both = local_memory(lambda x, w: (shallow(x, w), deep(x, w)))
+    (small,), (large,) = local_memory(shallow), local_memory(deep)
+    assert sorted(both) == [small, large] and small < large
+
+
 def dequantise(x: Array, w: Array) -> Array:
     """What a weight in memory must not become: float32."""
     return matmul(64)(x, (w.astype(jnp.float32).T * 2).astype(x.dtype).T)
