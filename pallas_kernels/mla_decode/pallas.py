@@ -42,20 +42,22 @@ def choose_tiles(
     With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
     with 32 keys they spill. NVIDIA GPUs have room for 32 keys of one page, but not for 64 rows
     where keys are widened in registers or a tree's mask is loaded. On AMD GPUs
-    there are registers left for the tiles that come next: two, each by itself, or on gfx942, which
-    doesn't load a tile twice in time, for 32 rows and more two together (`docs/kernels.md`). Up to
-    16 rows on gfx950 share a compute unit with another program instead.
+    there are registers left for the tiles that come next: two. On gfx950 Triton overlaps two that
+    are taken together, which have room in its local memory; on gfx942 they stay in registers, from
+    32 rows on two together, else each by itself (`docs/kernels.md`). Up to 16 rows on gfx950 share
+    a compute unit with another program instead.
     """
     amd, twice = gpu.current().is_amd, gpu.current().arch == "gfx950"
     crowded = paged.pools[0].dtype.itemsize == 1 or paged.ancestors is not None
     tile = min(padded(rows, 16), 64 if amd or not crowded else 32)
     if dtype == jnp.float32:
         heuristic = AttentionTiles(16, 16, num_stages=2)
-    elif amd and not crowded and paged.page_size % 16 == 0 and (tile > 16 or not twice):
-        group, ahead = (1, 2) if twice or tile == 16 else (2, 1)
+    elif amd and not twice and not crowded and paged.page_size % 16 == 0:
+        group, ahead = (1, 2) if tile == 16 else (2, 1)
         heuristic = AttentionTiles(tile, 16, group=group, ahead=ahead)
     elif amd:
-        heuristic = AttentionTiles(tile, 16, num_stages=2)
+        together = twice and tile > 16 and not crowded and paged.page_size % 16 == 0
+        heuristic = AttentionTiles(tile, 16, num_stages=2, group=2 if together else 1)
     else:
         keys = 32 if paged.page_size % 32 == 0 else 16
         heuristic = AttentionTiles(tile, keys, num_warps=4 if tile == 16 else 8, num_stages=2)

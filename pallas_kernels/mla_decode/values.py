@@ -9,6 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from pallas_kernels import gpu
 from pallas_kernels.paged.kernel import LOWEST, load_where, padded
 from pallas_kernels.triton import dot, launch, load, store
 
@@ -37,6 +38,8 @@ def merge_into_values(
         ],
         out_specs=pl.BlockSpec((None, q_len, None, value), lambda h, b, t: (b, 0, h, 0)),
         out_shape=jax.ShapeDtypeStruct((batch, q_len, heads, value), value_kernel.dtype),
+        # What is overlapped takes local memory, of which the others have too little for both.
+        num_stages=2 if gpu.current().arch == "gfx950" else 1,
     )(
         parts.reshape(batch, splits * rows, kv_lora),
         log_mass.reshape(batch, splits * rows),

@@ -28,8 +28,8 @@ class AttentionTiles:
 
     least_split: slots that a part has where the context goes on; a multiple of keys, as its
     length is. splits is a power of two. group: tiles that are taken into the softmax together.
-    ahead: groups that are on their way in registers; 0 leaves it to Triton to overlap loads, and
-    has groups of one.
+    ahead: groups that are on their way in registers; 0 leaves it to Triton to overlap loads, where
+    trees and keys that are widened have groups of one.
     """
 
     rows: int = 16
@@ -44,8 +44,8 @@ class AttentionTiles:
 
 class Slots(NamedTuple):
     """Where a tile of keys lies: the page and the number there of each slot [keys]; where all are
-    in one page, scalars: that page, and the first one's number. used [keys]: what is loaded, zeros
-    stand for the rest; None for all of it."""
+    in one page that page, a scalar, and it may be the first one's number alone. used [keys]: what
+    is loaded, zeros stand for the rest; None for all of it."""
 
     page: Array
     number: Array
@@ -100,6 +100,30 @@ def slots_of_tile(own: ContextPart, first: Array, page: Array, used: Array | Non
     return Slots(page, lax.rem(slots, own.page_size), used)
 
 
+def page_inside(own: ContextPart, first: Array, stop: Array) -> Array:
+    """As `page_of_tile`, where the part's last slot stands for those behind its end."""
+    begin, further = _inside(own, first, stop)
+    if own.page_size % own.tiles.keys == 0:
+        return own.table[lax.div(begin, own.page_size)]
+    return load(own.table.at[lax.div(begin + further, own.page_size)])
+
+
+def slots_inside(own: ContextPart, first: Array, stop: Array, page: Array) -> Slots:
+    """As `slots_of_tile`, where the part's last slot stands for those behind its end: whatever is
+    loaded is of a slot that some row may see, so nothing needs to be cut from it."""
+    begin, further = _inside(own, first, stop)
+    if page.ndim:
+        return Slots(page, lax.rem(begin + further, own.page_size), None)
+    return Slots(page, lax.rem(begin, own.page_size) + further, None)
+
+
+def _inside(own: ContextPart, first: Array, stop: Array) -> tuple[Array, Array]:
+    """A slot, and how far behind it those of the tile are [keys]."""
+    last = jnp.maximum(stop - 1, 0)
+    further = jnp.maximum(last - first, 0)
+    return jnp.minimum(first, last), jnp.minimum(jnp.arange(own.tiles.keys), further)
+
+
 def seen_by_rows(
     own: ContextPart, query: Array, slots: Array, stop: Array, position: Array
 ) -> Seen:
@@ -130,11 +154,11 @@ def numbers_of(
     pool: [pages, page_size * width]. hint: Triton's eviction policy.
     """
     width, keys = pool.shape[1] // own.page_size, jnp.arange(own.tiles.keys)
-    if slots.page.ndim:
-        page, in_page = slots.page[:, None], (slots.number * width)[:, None] + column[None, :]
+    page = slots.page[:, None] if slots.page.ndim else slots.page
+    if slots.number.ndim:
+        in_page = (slots.number * width)[:, None] + column[None, :]
     else:
-        in_tile = (keys * width)[:, None] + column[None, :]
-        page, in_page = slots.page, slots.number * width + in_tile
+        in_page = slots.number * width + ((keys * width)[:, None] + column[None, :])
     is_column = None if column.size == size else (column < size)[None, :]
     used = None if slots.used is None else slots.used[:, None]
     return load_where(pool, (page, in_page + first), used, is_column, hint=hint)

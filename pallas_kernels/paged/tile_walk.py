@@ -1,7 +1,8 @@
 """A part of a context, tile of keys after tile, into a running softmax.
 
 One tile at a time, page numbers looked up two steps before; or, where registers have room, whole
-groups of tiles ahead: a tile is loaded where the last one's registers are free.
+groups of tiles: overlapped by Triton, which has the next group in registers while one is multiplied
+from local memory; or ahead: a tile is loaded where the last one's registers are free.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +21,11 @@ from pallas_kernels.paged.context_part import (
     Seen,
     Slots,
     keys_of_tile,
+    page_inside,
     page_of_tile,
     part,
     seen_by_rows,
+    slots_inside,
     slots_of_tile,
 )
 from pallas_kernels.paged.kernel import Keys, Softmax, add_keys, context_length, no_softmax
@@ -64,6 +67,10 @@ class Walk(Generic[Tile]):
         """What rows see of it."""
         slots = self.first_of(index) + jnp.arange(self.tiles.keys)
         return seen_by_rows(self.own, self.query, slots, self.stop, self.position)
+
+    def load_inside(self, index: Array | int, page: Array) -> Tile:
+        """The tile, of slots before the part's end."""
+        return self.read(slots_inside(self.own, self.first_of(index), self.stop, page))
 
     def load(self, index: Array | int, page: Array, used: Array | None = None) -> Tile:
         """The tile itself."""
@@ -110,6 +117,8 @@ def attend_to_part(
     position = load(own.positions.at[query], mask=is_row, other=-1)
     seen_by_all = jnp.min(jnp.where(is_row, position, length)) + 1
     walk, state = Walk(own, query, position, start, stop, read, score), no_softmax(tiles.rows, dim)
+    if tiles.group > 1 and not (tiles.ahead or own.nodes or widened):
+        return _groups_overlapped(walk, state)
     stride, carry, body = (_groups_ahead if tiles.ahead else _one_by_one)(walk, state)
     whole = walk.tiles_before(jnp.minimum(seen_by_all, stop) - (tiles.keys - 1))
     trips, first = pl.cdiv(walk.tiles_before(stop), stride), jnp.int32(0)
@@ -136,6 +145,31 @@ def _one_by_one(walk: Walk[Any], state: Softmax) -> Loop:
         return state, jnp.maximum(following, 0), next_but_one
 
     return Loop(1, (state, walk.page_of(0), walk.page_of(1)), step)
+
+
+def _groups_overlapped(walk: Walk[Any], state: Softmax) -> Softmax:
+    """tiles.group at a time in one loop: a second one, of masked tiles, would have its own copy of
+    what Triton sets before and behind a loop that it overlaps."""
+    size, visible = walk.tiles.group, jnp.minimum(walk.position, walk.stop - 1)
+
+    def pages_of(trip: Array | int) -> list[Array]:
+        firsts = [walk.first_of(trip * size + i) for i in range(size)]
+        return [page_inside(walk.own, first, walk.stop) for first in firsts]
+
+    def found(index: Array, page: Array) -> Keys:
+        slots = walk.first_of(index) + jnp.arange(walk.tiles.keys)
+        seen = Seen(slots[None, :] <= visible[:, None], None)
+        return walk.keys(walk.load_inside(index, page), seen)
+
+    def step(trip: Array, carry: Any) -> Any:
+        state, pages, following = carry
+        next_but_one = pages_of(trip + 2)
+        state = add_keys(state, *(found(trip * size + i, page) for i, page in enumerate(pages)))
+        # Handed on as they are, they would keep Triton from overlapping steps.
+        return state, [jnp.maximum(page, 0) for page in following], next_but_one
+
+    trips = pl.cdiv(walk.tiles_before(walk.stop), size)
+    return lax.fori_loop(0, trips, step, (state, pages_of(0), pages_of(1)))[0]
 
 
 def _groups_ahead(walk: Walk[Any], state: Softmax) -> Loop:
