@@ -2,8 +2,8 @@
 
 Made for a GPU that is lent for minutes: every case that has ended is a line of `--json`, one that
 crashes or hangs costs only itself, and `--carry` writes what a machine without a network needs.
-`--dry-run` goes through all of it on a CPU, interpreted and on the smallest cases; its times mean
-nothing. `--tune` tries other tiles instead and keeps the faster ones.
+`--dry-run` goes through all of it on a CPU, interpreted and at small sizes; its times mean nothing.
+`--tune` tries other tiles instead and keeps the faster ones.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from rich.console import Console
 import pallas_kernels
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.bench.carry import carry
-from pallas_kernels.bench.chosen import in_turn, named, smallest
+from pallas_kernels.bench.choice.chosen import in_turn, named
+from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.record import Record
 from pallas_kernels.bench.session import Session
 from pallas_kernels.bench.tune import tune_all
@@ -83,17 +84,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     flags = parser.parse_args(argv)
     if flags.resume and not flags.json:
         parser.error("--resume goes on with a record: name it with --json FILE")
+    if flags.tune and flags.dry_run:
+        parser.error("--tune measures a GPU: leave --dry-run out")
     if flags.crash is not None and not flags.dry_run:
         parser.error("--crash rehearses a crash: it needs --dry-run")
     return flags
 
 
 def _cases(flags: argparse.Namespace) -> list[Case]:
-    found = all_cases()
-    everything = flags.all or flags.dry_run or flags.tune
-    found = in_turn(found) if everything else named(found)
-    found = [case for case in found if flags.only in case.name]
-    return smallest(found) if flags.dry_run else found
+    if flags.dry_run:
+        found = rehearsed()
+    else:
+        found = in_turn(all_cases()) if flags.all or flags.tune else named(all_cases())
+    return [case for case in found if flags.only in case.name]
 
 
 if __name__ == "__main__":

@@ -31,14 +31,16 @@ set -e
 python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$here"/wheels/*
 PYTHONPATH="$here/source:$site" python3 -m {command} "$@"
 """
-_IMPORTED = """\
+_BESIDE = """\
 import importlib, json, sys
 from importlib.metadata import packages_distributions
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-known = packages_distributions()
-tops = {name.partition(".")[0] for name in list(sys.modules)}
-print(json.dumps(sorted({found for top in tops for found in known.get(top, ())})))
+known, seen = packages_distributions(), []
+for names in sys.argv[1:]:
+    for name in names.split():
+        importlib.import_module(name)
+    tops = {name.partition(".")[0] for name in list(sys.modules)}
+    seen.append({found for top in tops for found in known.get(top, ())})
+print(json.dumps(sorted(seen[1] - seen[0])))
 """
 
 
@@ -112,16 +114,16 @@ def _copy_metadata(folder: Path) -> None:
 
 def _lacking(modules: Sequence[str], there: Sequence[str]) -> list[str]:
     """name==version of what modules import, with what that asks for, beyond what is there."""
-    core = [name for name in THERE if find_spec(name)]
     # JAX and torch load some packages only where these happen to be: not our affair.
-    beside = _imported(modules) - _imported([*core, "jax.numpy", "jax.experimental.pallas"])
+    core = [name for name in THERE if find_spec(name)]
+    beside = _imported_beside([*core, "jax.numpy", "jax.experimental.pallas"], modules)
     found = _with_requirements(beside) - _with_requirements(there)
     return [f"{name}=={distribution(name).version}" for name in sorted(found)]
 
 
-def _imported(modules: Sequence[str]) -> set[str]:
-    """Distributions of which a fresh process has loaded something behind these imports."""
-    command = [sys.executable, "-c", _IMPORTED, *modules]
+def _imported_beside(core: Sequence[str], modules: Sequence[str]) -> set[str]:
+    """Distributions of which a process loads something only when it imports these modules."""
+    command = [sys.executable, "-c", _BESIDE, " ".join(core), " ".join(modules)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return set(json.loads(said.splitlines()[-1]))
 

@@ -17,6 +17,8 @@ from pallas_kernels.bench.report import print_bars, print_ceilings, print_measur
 from pallas_kernels.bench.worker import NO_GPU, Job, Opening, work
 from pallas_kernels.case import Case
 
+DRY_RUN = "a dry run on a CPU at small sizes: no time, share or ratio here means anything"
+
 
 class Session:
     """Prints and keeps what the workers make of the cases, and judges it at the end."""
@@ -66,7 +68,9 @@ class Session:
             ends = crash is not None and crash in name
             ahead = tuple(names[i : i + THREADS])
             jobs.append(Job(name, ahead, self._dry_run, until, slow=FLEX, crash=ends))
-        attention = [name for name in names if self._cases[name].operation == "mla_decode"]
+        attention = [name for name, case in self._cases.items() if case.operation == "mla_decode"]
+        if any(FLEX in result.peers for result in self._results):
+            return jobs
         return jobs + [Job(name, (), self._dry_run, until, peer=FLEX) for name in attention[:1]]
 
     def _open(self, result: Opening | Failure) -> None:
@@ -78,7 +82,7 @@ class Session:
         self._record.add("conditions", dry_run=self._dry_run, **result.conditions)
         self._record.add("ceilings", **asdict(result.ceilings))
         if self._dry_run:
-            self._console.print("a dry run on a CPU: no time, share or ratio here means anything")
+            self._console.print(DRY_RUN)
         print_ceilings(self._console, result.ceilings)
 
     def _end_case(self, job: Job, result: Measured | Failure) -> None:

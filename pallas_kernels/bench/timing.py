@@ -156,5 +156,7 @@ def sampled(call: Callable[[], None], runs: int, samples: int) -> Spread:
         begin = time.perf_counter()
         call()
         taken.append((time.perf_counter() - begin) / runs * 1e6)
-    low, median, high = quantiles(taken[2:], n=4) if samples > 1 else [taken[-1]] * 3
+    low, median, high = (
+        quantiles(taken[2:], n=4, method="inclusive") if samples > 1 else [taken[-1]] * 3
+    )
     return Spread(round(median, 3), round(low, 3), round(high, 3))

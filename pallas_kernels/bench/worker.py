@@ -20,6 +20,7 @@ from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.workers import Last
 from pallas_kernels.bench.ahead import Ahead
 from pallas_kernels.bench.ceilings import Ceilings, measure_ceilings
+from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.measure import Compiled, Measured, compile_case, measure, one_line
 from pallas_kernels.bench.timing import DRY, Effort
 from pallas_kernels.case import Case
@@ -27,6 +28,8 @@ from pallas_kernels.case import Case
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 """Without autotuning a program compiles in a second and launches nothing; XLA's own products are
 then the library's."""
+QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""Where kernels are interpreted, compiling them takes longer than running them."""
 NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
 _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", "triton")
 
@@ -58,9 +61,10 @@ class Opening:
 
 def use_gpu_sparingly(*, dry_run: bool) -> None:
     """The environment of processes started from now on: no memory taken in advance, so that torch
-    has some; nothing autotuned. In a dry run no GPU."""
+    has some; nothing autotuned. In a dry run no GPU, and programs that compile quickly."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
+    flags = [os.environ.get("XLA_FLAGS", ""), FLAGS, QUICK if dry_run else ""]
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
     if dry_run:
         os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -78,7 +82,7 @@ def work(job: Job) -> Any:
     if not job.case:
         with programs.turns.timing():
             return Opening(conditions(), _ceilings(job.dry_run))
-    case = _cases()[job.case]
+    case = _cases(job.dry_run)[job.case]
     if time.time() > job.until:
         return Measured(case.name, case.operation, refused="not begun within the budget")
     try:
@@ -127,8 +131,8 @@ def _effort(dry_run: bool) -> Effort:
 
 
 @cache
-def _cases() -> dict[str, Case]:
-    return {case.name: case for case in all_cases()}
+def _cases(dry_run: bool) -> dict[str, Case]:
+    return {case.name: case for case in (rehearsed() if dry_run else all_cases())}
 
 
 @cache
@@ -136,7 +140,7 @@ def _programs(dry_run: bool) -> Ahead:
     """Of this process."""
 
     def compile(name: str, turn: Callable[[], AbstractContextManager[None]]) -> Compiled:
-        return compile_case(_cases()[name], _effort(dry_run), turn)
+        return compile_case(_cases(dry_run)[name], _effort(dry_run), turn)
 
     return Ahead(compile)
 

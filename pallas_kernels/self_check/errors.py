@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from pallas_kernels.difference import difference, read_arrays
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.quantized import QuantizedRows
 from pallas_kernels.route.choice import Routes
@@ -31,7 +32,7 @@ class Error(NamedTuple):
 
 
 def worst_error(got: Any, wanted: Any) -> Error:
-    """The largest error beside its tolerance. Raises ValueError for results of other shapes."""
+    """The largest error beside its tolerance. Raises ValueError where nothing can be compared."""
     pairs = list(_pairs(got, wanted))
     if not pairs:
         raise ValueError("kernel and contract have no result in common")
@@ -45,7 +46,9 @@ def _pairs(got: Any, wanted: Any) -> Iterator[tuple[np.ndarray, np.ndarray, bool
     if isinstance(got, QuantizedRows):
         yield _widened(got), _widened(wanted), True
     elif isinstance(got, TileMap):
-        yield from ((a, b, False) for a, b in zip(_used(got), _used(wanted), strict=True))
+        yield from (
+            (a, b, False) for a, b in zip(read_arrays(got), read_arrays(wanted), strict=True)
+        )
     elif isinstance(got, tuple):
         quantized = isinstance(got, Routes)
         for one, other in zip(got, wanted, strict=True):
@@ -63,23 +66,11 @@ def _widened(rows: QuantizedRows | np.ndarray) -> np.ndarray:
     return values * scale[..., None]
 
 
-def _used(tiles: TileMap) -> list[np.ndarray]:
-    """What somebody reads of a map."""
-    used, expert, first, rows, order = map(np.asarray, tiles)
-    count = int(used[0])
-    return [used, expert[:count], first[:count], rows[:count], order[: rows[:count].sum()]]
-
-
 def _wide(x: jax.Array | np.ndarray) -> np.ndarray:
     return np.asarray(x.astype(np.float32), np.float64)
 
 
 def _error(got: np.ndarray, wanted: np.ndarray, quantized: bool) -> Error:
-    if got.shape != wanted.shape:
-        raise ValueError(f"the kernel gives {got.shape}, its contract {wanted.shape}")
     if np.issubdtype(wanted.dtype, np.integer):
-        return Error(float(np.mean(got != wanted)), INTEGER_TOLERANCE)
-    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
-    error = np.abs(got - wanted).max(initial=0) / (np.abs(wanted).max(initial=0) or 1.0)
-    tolerance = QUANTIZED_TOLERANCE if quantized else TOLERANCE
-    return Error(float(error) if np.isfinite(error) else float("inf"), tolerance)
+        return Error(difference(got, wanted), INTEGER_TOLERANCE)
+    return Error(difference(got, wanted), QUANTIZED_TOLERANCE if quantized else TOLERANCE)

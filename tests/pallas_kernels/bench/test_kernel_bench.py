@@ -21,7 +21,8 @@ from pallas_kernels.all_cases import all_cases
 from pallas_kernels.bench.ahead import Turns
 from pallas_kernels.bench.bars import bars
 from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.chosen import in_turn, smallest
+from pallas_kernels.bench.choice.chosen import in_turn
+from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.correct import compile_contract, largest_error
 from pallas_kernels.bench.given_rows import with_given_rows
 from pallas_kernels.bench.measure import FLEX, XLA, Measured, compile_case, measure, with_floor
@@ -35,6 +36,8 @@ from pallas_kernels.bench.timing import (
     Timed,
     chained,
     copies_for,
+    nbytes_of,
+    sampled,
 )
 from pallas_kernels.bench.tune import around, tune, write_tuned
 from pallas_kernels.case import Case
@@ -78,11 +81,13 @@ def test_operations_take_turns_so_that_a_budget_cuts_all_alike():
     assert turns == [first, other, whole, prefill]
 
 
-def test_a_dry_run_takes_the_smallest_case_of_each_operation_that_has_a_small_one():
-    large = lambda seed: (jnp.zeros((1 << 25,), jnp.float32),)  # noqa: E731
-    smaller = case_of("a", variant="2", example=lambda seed: example(seed)[:1])
-    cases = [case_of("a"), smaller, case_of("b"), case_of("c", example=large)]
-    assert smallest(cases) == [smaller, cases[2]]
+@pytest.mark.usefixtures("no_jaxtyping")
+def test_a_dry_run_goes_through_every_operation_at_a_small_size():
+    cases = rehearsed()
+    assert {case.operation for case in cases} == {case.operation for case in all_cases()}
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        assert nbytes_of(jax.eval_shape(lambda case=case: case.example(0))) < 2 << 20, case.name
 
 
 def error_of(case: Case) -> float:
@@ -100,6 +105,17 @@ def test_errors_are_shares_of_the_largest_value_and_nan_is_no_result():
     assert error_of(case_of(run=lambda x, w: x @ w * jnp.nan)) == float("inf")
     which = case_of(run=lambda x, w: x.argmax(1), reference=lambda x, w: w.argmax(1) * 0 + 64)
     assert error_of(which) == 1.0
+
+
+def test_a_row_rounded_before_it_is_rounded_to_float8_is_right_and_two_steps_off_is_wrong():
+    """The contract is widened, so its rows are not."""
+    (case,) = (case for case in rehearsed() if case.operation == "cache_heads")
+    arguments = case.example(0)
+    wanted = compile_contract(case, arguments)(*arguments)
+    q, keys, values = jax.jit(case.run)(*arguments)
+    assert largest_error((q, keys, values), wanted) <= case.tolerance
+    further = (1.25 * keys.astype(jnp.float32)).astype(keys.dtype)
+    assert largest_error((q, further, values), wanted) > case.tolerance
 
 
 def measured(case: Case, **options: Any) -> Measured:
@@ -166,6 +182,11 @@ def test_short_runs_are_chained_until_the_dispatch_of_their_program_does_not_cou
     assert Chain.of(40 << 20, Effort()) == Chain(copies=13, runs=96)
     assert Chain.of(1 << 33, Effort()) == Chain(copies=1, runs=1)
     assert Chain.of(1, DRY) == Chain(copies=2, runs=2)
+
+
+def test_quartiles_lie_between_the_samples_however_few_they_are():
+    spread = sampled(lambda: None, 1, samples=2)
+    assert 0 < spread.low <= spread.median <= spread.high
 
 
 def test_runs_of_a_chain_go_over_all_copies_and_wait_for_each_other():

@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
-
-from pallas_kernels.bench.timing import nbytes_of
 from pallas_kernels.case import Case
 
 NAMED = (
@@ -36,8 +33,6 @@ NAMED = (
 )
 """What the bars name, the most telling case of each bar first. 25 at most: what half an hour of a
 GPU has room for."""
-DRY_BYTES = 64 << 20
-"""Most bytes of arguments of a case in a dry run."""
 
 
 def named(cases: Sequence[Case]) -> list[Case]:
@@ -54,13 +49,3 @@ def in_turn(cases: Sequence[Case]) -> list[Case]:
         rank[case.operation] = rank.get(case.operation, 0) + 1
         keyed.append((rank[case.operation], len(keyed), case))
     return [case for _, _, case in sorted(keyed, key=lambda entry: entry[:2])]
-
-
-def smallest(cases: Sequence[Case]) -> list[Case]:
-    """Of every operation the case with the fewest bytes of arguments, if they are few."""
-    found: dict[str, tuple[int, Case]] = {}
-    for case in cases:
-        nbytes = nbytes_of(jax.eval_shape(lambda case=case: case.example(0)))
-        if nbytes < min(DRY_BYTES, found.get(case.operation, (DRY_BYTES, case))[0]):
-            found[case.operation] = nbytes, case
-    return [case for _, case in found.values()]

@@ -1,0 +1,1 @@
+"""Which cases are measured, and which a dry run goes through."""
