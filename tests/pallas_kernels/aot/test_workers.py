@@ -4,14 +4,16 @@ from pallas_kernels.aot.workers import Failure, run_each
 
 
 def test_jobs_that_crash_hang_or_raise_fail_alone_and_the_others_run_in_order():
-    jobs = ["first", "second", "crash", "third", "hang", "raise", "fourth"]
+    """A process is kept until it fails, or calls a result its last."""
+    jobs = ["first", "second", "crash", "hang", "raise", "third", "last", "fourth"]
     results = list(run_each(do, jobs, processes=1, limit_s=1.0))
-    words = [r.partition(" ")[0] if isinstance(r, str) else r for r in results]
-    assert words[:2] + words[3:4] + words[6:] == ["first", "second", "third", "fourth"]
     assert results[2] == Failure(
         "its process was ended by SIGSEGV", "F0000 Check failed: registers"
     )
-    assert results[4] == Failure("took longer than 1 s")
-    assert results[5] == Failure("ValueError: no such tile")
-    pids = [r.partition(" ")[2] for r in results if isinstance(r, str)]
-    assert pids[0] == pids[1] and len(set(pids)) == 3  # A process is kept until it fails.
+    assert results[3] == Failure("took longer than 1 s")
+    assert results[4] == Failure("ValueError: no such tile")
+    words = [result.split(" ") for result in results if isinstance(result, str)]
+    pids = dict(words)
+    assert list(pids) == ["first", "second", "third", "last", "fourth"]
+    assert pids["first"] == pids["second"] and pids["third"] == pids["last"]
+    assert len(set(pids.values())) == 3
