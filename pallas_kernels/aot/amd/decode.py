@@ -15,7 +15,7 @@ from typing import Any
 
 from tinygrad.renderer.amd import decode_inst  # pyright: ignore[reportMissingImports]
 
-VCC, M0, EXEC = 106, 124, 126
+VCC, EXEC = 106, 126
 """Scalar registers with names; VCC and EXEC are pairs."""
 ACCUMULATORS = 256
 """Where accumulation registers begin among the vector registers here."""
