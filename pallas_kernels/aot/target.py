@@ -15,6 +15,9 @@ from pallas_kernels.aot.triton_calls import TritonCall
 from pallas_kernels.gpu import Gpu
 from pallas_kernels.kernel_model.facts import KernelFacts
 
+NARROW = 2
+"""Bytes a lane up to which a load is narrow: it takes as long as one of 16."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -96,9 +99,9 @@ class Target(ABC):
     def problems(self, kernel: Any, gpu: Gpu) -> list[str]:
         """What this GPU does not have, or what costs too much there."""
 
+    @abstractmethod
     def narrow_loads(self, kernel: Any, call: TritonCall) -> dict[int, int]:
         """Arguments that its code loads in pieces of one or two bytes, with how many loads."""
-        return {}
 
     @abstractmethod
     def facts(self, kernel: Any, call: TritonCall, arch: str) -> KernelFacts:

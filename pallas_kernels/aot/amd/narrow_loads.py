@@ -5,10 +5,8 @@ from pallas_kernels.aot.amd.flow import read_flow
 from pallas_kernels.aot.amd.machine_code import read_kernels
 from pallas_kernels.aot.amd.operations import goes_to_lds, is_load, memory_width
 from pallas_kernels.aot.amd.origins import origins
+from pallas_kernels.aot.target import NARROW
 from pallas_kernels.aot.triton_calls import TritonCall
-
-WIDEST = 2
-"""Bytes a lane up to which a load is narrow."""
 
 
 def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
@@ -19,7 +17,7 @@ def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
     flow, found = read_flow(code.code, code.entry), dict[int, int]()
     loads = {i.pc: i for block in flow.blocks.values() for i in block if is_load(i)}
     for pc, places in origins(flow).items():
-        if memory_width(loads[pc]) <= WIDEST and not goes_to_lds(loads[pc]):
+        if memory_width(loads[pc]) <= NARROW and not goes_to_lds(loads[pc]):
             place = max(places, key=lambda place: call.operands.get(place, 0), default=-1)
             found[place] = found.get(place, 0) + 1
     return found

@@ -9,9 +9,10 @@ Sources: "PTX ISA" for the instructions; the datasheet of H200 for the matrix un
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from pallas_kernels.aot.nvidia.accesses import Access, find_accesses, lines_of
 from pallas_kernels.aot.nvidia.ptx import THREADS_A_WARP, SmKernel
 from pallas_kernels.aot.triton_calls import TritonCall
 from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
@@ -19,12 +20,6 @@ from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFact
 _LINE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)")
 _LABEL = re.compile(r"^\s*(\$\w+):")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+)")
-_REGISTER = re.compile(r"%rd?\d+")
-_PARAMETER = re.compile(r"ld\.param\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]")
-_LOAD = re.compile(
-    r"\bld\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)[^\[]*\[ *(%rd\d+)"
-)
-_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\S* \[[^\]]*\], *\[ *(%rd\d+)[^\]]*\], *(\w+)")
 _STORE = re.compile(r"\bst\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)")
 _SHARED = re.compile(r"\b(?:ld|st)\.shared(?:\.v(\d))?\.[bfsu](\d+)")
 _MATRIX_TILES = re.compile(r"\b(?:ld|st)matrix\S*\.x(\d)")
@@ -38,20 +33,10 @@ _CACHED = 1 / 3
 """Of memory's latency, a cache's."""
 
 
-@dataclass(frozen=True)
-class _Access:
-    """A load in line `line` of the body; width: bytes a thread."""
-
-    line: int
-    array: int
-    width: int
-    copied: bool
-
-
 def read_facts(kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
     """Of a kernel as this call launches it."""
-    lines = [line for line in re.split(r"[\n;]", kernel.ptx) if line.strip()]
-    accesses = list(_accesses(lines, call))
+    lines = lines_of(kernel)
+    accesses = list(find_accesses(lines, call))
     bare = KernelFacts(
         kernel.name,
         arch,
@@ -91,29 +76,7 @@ def _loops(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def _accesses(lines: Sequence[str], call: TritonCall) -> Iterator[_Access]:
-    """Every load, with the argument that its address was made from."""
-    origins: dict[str, frozenset[int]] = {}
-    for number, line in enumerate(lines):
-        if found := _PARAMETER.search(line):
-            origins[found[1]] = frozenset([int(found[2])])
-        elif found := _COPY.search(line):
-            array = _largest(origins.get(found[1], frozenset()), call)
-            yield _Access(number, array, int(found[2], 0), True)
-        elif found := _LOAD.search(line):
-            array = _largest(origins.get(found[3], frozenset()), call)
-            yield _Access(number, array, int(found[1] or 1) * int(found[2]) // 8, False)
-        else:
-            target, *sources = [*_REGISTER.findall(line), ""][:-1] or [""]
-            if target.startswith("%rd"):
-                origins[target] = frozenset().union(*(origins.get(s, frozenset()) for s in sources))
-
-
-def _largest(places: Iterable[int], call: TritonCall) -> int:
-    return max(places, key=lambda place: call.operands.get(place, 0), default=-1)
-
-
-def _loads(accesses: Iterable[_Access]) -> tuple[Load, ...]:
+def _loads(accesses: Iterable[Access]) -> tuple[Load, ...]:
     found: Counter[tuple[int, int, bool]] = Counter()
     for access in accesses:
         found[access.array, access.width, access.copied] += access.width * THREADS_A_WARP
@@ -123,7 +86,7 @@ def _loads(accesses: Iterable[_Access]) -> tuple[Load, ...]:
 def _work(
     lines: Sequence[str],
     numbers: Iterable[int],
-    accesses: Sequence[_Access],
+    accesses: Sequence[Access],
     bare: KernelFacts,
     trips: float,
 ) -> Work:
@@ -157,7 +120,7 @@ def _matrix_clocks(way: str, m: str, n: str, k: str, types: str) -> float:
 
 
 def _latencies(
-    body: Sequence[tuple[int, str]], accesses: Sequence[_Access], cached: dict[int, bool]
+    body: Sequence[tuple[int, str]], accesses: Sequence[Access], cached: dict[int, bool]
 ) -> float:
     """Whole latencies that are waited for: those between barriers one after another, those of
     copies as many groups behind as the waits allow."""

@@ -23,7 +23,6 @@ _SHAPE = re.compile(r"\.(m\d+n\d+k\d+)")
 _TYPE = re.compile(r"\.(b?f16|tf32|e4m3|e5m2|[su]8|f64)(?=[.\s]|$)")
 _LOAD = re.compile(r"\bld\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)")
 _COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\S* \[[^\]]*\], *\[[^\]]*\], *(\w+)")
-_TMA = re.compile(r"\bcp\.async\.bulk\.\S*global")
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class SmKernel(Kernel):
     matrix: matrix instructions in its code by the way they are issued, the type that is multiplied
     and their shape, `wgmma.bf16.m64n64k16`. loads: bytes that a thread loads from memory at once ->
     how many such loads its code has; copies: the same of loads that go to shared memory past the
-    registers. tma: copies of whole blocks.
+    registers.
     """
 
     name: str
@@ -44,7 +43,6 @@ class SmKernel(Kernel):
     matrix: dict[str, int]
     loads: dict[int, int]
     copies: dict[int, int]
-    tma: int
     ptx: str = field(default="", repr=False, compare=False)
     """Its code, as the assembler gets it."""
 
@@ -92,7 +90,6 @@ def read_kernels(ptx: str, log: str, dynamic: dict[str, int]) -> Iterator[SmKern
             matrix=dict(Counter(map(_product, _PRODUCT.finditer(body)))),
             loads=dict(Counter(int(n or 1) * int(bits) // 8 for n, bits in _LOAD.findall(body))),
             copies=dict(Counter(int(size, 0) for size in _COPY.findall(body))),
-            tma=len(_TMA.findall(body)),
             ptx=body,
         )
 

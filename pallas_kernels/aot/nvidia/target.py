@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
+from pallas_kernels.aot.nvidia.accesses import narrow_loads
 from pallas_kernels.aot.nvidia.facts import read_facts
 from pallas_kernels.aot.nvidia.ptx import SmKernel, read_kernels
 from pallas_kernels.aot.nvidia.toolkit import assembled, make_toolkit
@@ -89,6 +90,10 @@ class NvidiaTarget(Target):
             "f16 matrix instructions": any(".f16." in name for name in kernel.matrix),
         }
         return [problem for problem, holds in found.items() if holds]
+
+    def narrow_loads(self, kernel: SmKernel, call: TritonCall) -> dict[int, int]:
+        """From its PTX."""
+        return narrow_loads(kernel, call)
 
     def facts(self, kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
         """From its PTX."""

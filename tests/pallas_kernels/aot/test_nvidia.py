@@ -19,7 +19,7 @@ from pallas_kernels.aot.report import overview
 from pallas_kernels.aot.targets import NVIDIA
 from pallas_kernels.case import Case
 
-GOOD = SmKernel("k", 255, 64, 232_448, 256, {"wgmma.bf16.m64n64k16": 8}, {}, {}, 0)
+GOOD = SmKernel("k", 255, 64, 232_448, 256, {"wgmma.bf16.m64n64k16": 8}, {}, {})
 
 
 def test_a_few_spilled_bytes_are_no_fault_but_more_are():
@@ -121,6 +121,11 @@ def test_a_sound_kernel_is_as_it_must_be(cuda_compiler: None):
 def test_a_broken_kernel_fails(cuda_compiler: None, case: Case, problem: str):
     found = check(case, "sm_90").problems
     assert any(problem in text for text in found), found
+
+
+def test_weights_that_are_loaded_two_bytes_at_a_time_fail(cuda_compiler: None):
+    (problem,) = check(nvidia_case(matmul(64, narrow=True)), "sm_90").problems
+    assert f"bf16[{INPUTS}, {OUTPUTS}]" in problem and "one or two bytes" in problem
 
 
 def test_a_tile_beyond_shared_memory_is_refused_by_the_compiler(cuda_compiler: None):

@@ -42,7 +42,7 @@ ptxas info    : Function properties for merge
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 72 registers, used 0 barriers, 512 bytes smem
 """
-PLAIN = SmKernel("k", 32, 0, 0, 128, {}, {}, {}, 0)
+PLAIN = SmKernel("k", 32, 0, 0, 128, {}, {}, {})
 
 
 def test_every_kernel_of_a_file_has_its_own_figures():
@@ -56,11 +56,10 @@ def test_every_kernel_of_a_file_has_its_own_figures():
         matrix={"wgmma.bf16.m64n16k16": 2},
         loads={16: 1, 2: 1, 8: 1},
         copies={16: 2, 4: 1},
-        tma=1,
     )
     assert (first.wide_loads, first.narrow_loads) == (3, 3)
     products = {"mma.f16.m16n8k16": 1, "mma.s8.m16n8k32": 1}
-    assert second == SmKernel("merge", 72, 0, 1536, 128, products, {}, {}, 0)
+    assert second == SmKernel("merge", 72, 0, 1536, 128, products, {}, {})
 
 
 def test_a_kernel_that_the_assembler_does_not_speak_of_is_refused():

@@ -29,7 +29,7 @@ $L__BB0_2:
 def facts(allowed: int, between: str = "") -> KernelFacts:
     """Of a kernel of four warps whose waits leave so many groups of copies under way."""
     code = BODY.format(allowed=allowed, between=between)
-    kernel = SmKernel("k", 128, 0, 1024, 128, {}, {}, {}, 0, code)
+    kernel = SmKernel("k", 128, 0, 1024, 128, {}, {}, {}, code)
     call = TritonCall("k", "k", (132, 1, 1), 4, 2, {0: ROWS, 1: WEIGHTS}, 4096, ("", ""), "")
     return read_facts(kernel, call, "sm_90")
 
