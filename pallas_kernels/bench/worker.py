@@ -24,12 +24,11 @@ from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.measure import Compiled, Measured, compile_case, measure, one_line
 from pallas_kernels.bench.timing import DRY, Effort
 from pallas_kernels.case import Case
+from pallas_kernels.quick import compile_quickly
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 """Without autotuning a program compiles in a second and launches nothing; XLA's own products are
 then the library's."""
-QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-"""Where kernels are interpreted, compiling them takes longer than running them."""
 NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
 _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", "triton")
 
@@ -63,9 +62,9 @@ def use_gpu_sparingly(*, dry_run: bool) -> None:
     """The environment of processes started from now on: no memory taken in advance, so that torch
     has some; nothing autotuned. In a dry run no GPU, and programs that compile quickly."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    flags = [os.environ.get("XLA_FLAGS", ""), FLAGS, QUICK if dry_run else ""]
-    os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     if dry_run:
+        compile_quickly()
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 

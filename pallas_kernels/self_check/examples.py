@@ -11,6 +11,7 @@ from jax import Array, ShapeDtypeStruct
 from pallas_kernels.cache_heads import HeadNorms
 from pallas_kernels.logits_argmax import ArgmaxOptions
 from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.partial_sums import PartialSums
 from pallas_kernels.quantized import QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.examples import example_kernel
 
@@ -28,6 +29,7 @@ class Examples:
             PagedKV: self._paged,
             QuantizedArray: self._quantized_array,
             QuantizedRows: self._quantized_rows,
+            PartialSums: self._partial_sums,
             ArgmaxOptions: self._argmax_options,
             HeadNorms: self._head_norms,
         }
@@ -91,6 +93,10 @@ class Examples:
             return QuantizedRows(self._array(values), scale, node.dtype)
 
         return self._once(node.values, make)
+
+    def _partial_sums(self, node: PartialSums) -> PartialSums:
+        values = self.of(node.values) * node.values.shape[0] ** -0.5
+        return PartialSums(values, node.dtype)
 
     def _paged(self, node: PagedKV) -> PagedKV:
         """All pages of each sequence, in a drawn order; its last rows ask."""

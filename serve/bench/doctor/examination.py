@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_kernels.aot.workers import Failure
+from pallas_kernels.quick import compile_quickly
 from pallas_kernels.self_check import CheckedCall
 from serve.bench.doctor.all_reduce import check_all_reduces
 from serve.bench.doctor.findings import Finding
@@ -61,6 +62,8 @@ class Examination:
         node: Node = _result(next(looks))
         examined.node = node
         yield from node_findings(node)
+        if node.platform == "cpu":
+            compile_quickly()
         count, limit_s = len(node.devices), self.limit_s
         size, calls = _result(next(looks))
         looks.close()

@@ -9,8 +9,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import GatedKernels, QuantFormat, add_norm, gpu, moe_mlp, route
+from pallas_kernels import (
+    GatedKernels,
+    QuantFormat,
+    add_norm,
+    cache_heads,
+    gpu,
+    joint_matmul,
+    moe_mlp,
+    route,
+)
 from pallas_kernels.add_norm import pallas as add_norm_kernel
+from pallas_kernels.partial_sums import PartialSums
 from pallas_kernels.quantized.examples import example_kernel
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.route import RouterOptions
@@ -63,6 +73,26 @@ def test_a_kernel_that_is_wrong_on_one_device_is_found_there() -> None:
     checked = check_call(replace(norm_call(), kernel=broken), [0, 1, 2], MOST_BYTES)
     assert [one.wrong for one in checked] == [False, True, False]
     assert checked[1].error == pytest.approx(0.05, rel=0.2)
+
+
+def test_products_in_parts_are_checked_by_their_sums() -> None:
+    """The kernel of one leaves them in parts, and that of the other reads them so."""
+
+    def cached(x: Any, kernel: Any, parts: Any, tables: Any, pool: Any, places: Any) -> Any:
+        joint_matmul(x, kernel, in_parts=True)
+        products = [PartialSums(parts, jnp.dtype(jnp.bfloat16))] * 3
+        return cache_heads(*products, tables, tables, pool, pool, places, places)
+
+    places = shape(TOKENS, 1, dtype=jnp.int32)
+    parts, tables = (
+        shape(*size, dtype=jnp.float32) for size in ((2, TOKENS, 1, 64), (TOKENS, 1, 8))
+    )
+    given = shape(1, TOKENS, 512), shape(512, 64), parts, tables, shape(4, 16, 2, 32), places
+    calls = recorded_calls(cached, *given)
+    assert [call.operation for call in calls] == ["joint_matmul", "cache_heads"]
+    for call in calls:
+        (checked,) = check_call(call, [0], MOST_BYTES)
+        assert checked.error is not None and not checked.wrong, checked
 
 
 def test_routed_and_shared_experts_are_checked_with_weights_as_they_are_stored() -> None:
