@@ -24,7 +24,7 @@ from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.measure import Compiled, Measured, compile_case, measure, one_line
 from pallas_kernels.bench.timing import DRY, Effort
 from pallas_kernels.case import Case
-from pallas_kernels.quick import compile_quickly
+from pallas_kernels.self_check.quick import compile_quickly
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 """Without autotuning a program compiles in a second and launches nothing; XLA's own products are

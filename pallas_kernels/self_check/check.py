@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import gpu, quick
+from pallas_kernels import gpu
+from pallas_kernels.self_check import quick
 from pallas_kernels.self_check.alone import stand_alone
 from pallas_kernels.self_check.calls import Call
 from pallas_kernels.self_check.errors import Error, worst_error

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_kernels.aot.workers import Failure
-from pallas_kernels.quick import compile_quickly
 from pallas_kernels.self_check import CheckedCall
+from pallas_kernels.self_check.quick import compile_quickly
 from serve.bench.doctor.all_reduce import check_all_reduces
 from serve.bench.doctor.findings import Finding
 from serve.bench.doctor.kernels import check_kernels

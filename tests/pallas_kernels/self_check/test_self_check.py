@@ -80,8 +80,8 @@ def test_products_in_parts_are_checked_by_their_sums() -> None:
 
     def cached(x: Any, kernel: Any, parts: Any, tables: Any, pool: Any, places: Any) -> Any:
         joint_matmul(x, kernel, in_parts=True)
-        products = [PartialSums(parts, jnp.dtype(jnp.bfloat16))] * 3
-        return cache_heads(*products, tables, tables, pool, pool, places, places)
+        product = PartialSums(parts, jnp.dtype(jnp.bfloat16))
+        return cache_heads(product, product, product, tables, tables, pool, pool, places, places)
 
     places = shape(TOKENS, 1, dtype=jnp.int32)
     parts, tables = (
