@@ -32,7 +32,7 @@ def run_rows(
         in_specs=[row_block(x), *map(whole, constants)],
         out_specs=jax.tree.map(row_block, kernel.out),
         out_shape=kernel.out,
-        num_warps=4 if x.shape[1] <= 8192 else 8,
+        num_warps=4 if x.shape[1] <= 2048 else 8,
     )(x, *constants)
 
 

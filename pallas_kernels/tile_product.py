@@ -44,7 +44,8 @@ class Operand(NamedTuple):
 @dataclass(frozen=True)
 class ProductTiles:
     """A program multiplies `rows` with `columns`, `step` inputs at a time, of one of as many parts
-    of the inputs; a launch with several leaves a sum for each (`PartialSums`)."""
+    of the inputs; a launch with several leaves a sum for each (`PartialSums`). ahead: steps that
+    are on their way in registers; 0 leaves it to Triton to overlap loads."""
 
     rows: int
     columns: int
@@ -52,6 +53,7 @@ class ProductTiles:
     warps: int = 4
     stages: int = 2
     parts: int = 1
+    ahead: int = 0
 
     def of_program(self) -> tuple[Array, Array]:
         """Inside of a kernel over tiles of rows x tiles of columns: this program's."""
@@ -99,7 +101,7 @@ def multiply_tile(x: Operand, w: Operand, out: Any, *, tiles: ProductTiles) -> N
     """
     rows, columns = tiles.of_program()
     part = pl.program_id(2)
-    (total,) = products(x, [w], rows, columns, tiles.step, part, tiles.parts)
+    (total,) = products(x, [w], rows, columns, tiles, part)
     store_tile(out, part, rows, columns, total)
 
 
@@ -108,35 +110,78 @@ def products(
     weights: Sequence[Operand],
     rows: Array,
     columns: Array,
-    step: int,
+    tiles: ProductTiles,
     part: Array | int = 0,
-    parts: int = 1,
 ) -> list[Array]:
     """float32 [rows, columns] of x with each weight; they share columns, and x is read once. Of
     several parts of the inputs only one.
 
     Raises ValueError on a step that is longer than a block of scales, and on parts of unlike size.
     """
+    step, parts = tiles.step, tiles.parts
     steps = -(-x.values.shape[1] // step)
     if weights[0].in_blocks and BLOCK % step:
         raise ValueError(f"expected a step that divides {BLOCK}, got {step}")
     if steps % parts:
         raise ValueError(f"expected parts of as many steps each, got {steps} steps in {parts}")
 
-    def add(index: Array, totals: list[Array]) -> list[Array]:
+    def read(index: Array | int) -> _Step:
         index = part * (steps // parts) + index
         depth = index * step + jnp.arange(step)
         tile, group = _load_rows(x.values, rows, depth), index * step // BLOCK
         # All before the first is multiplied: they wait for memory together.
-        blocks = [_load_weight(w, depth, columns) for w in weights]
+        return _Step(tile, [_load_weight(w, depth, columns) for w in weights], group)
+
+    def add(totals: list[Array], loaded: _Step) -> list[Array]:
         return [
-            total + _part(tile, block, x, w, rows, columns, group)
-            for total, block, w in zip(totals, blocks, weights, strict=True)
+            total + _part(loaded.rows, block, x, w, rows, columns, loaded.group)
+            for total, block, w in zip(totals, loaded.blocks, weights, strict=True)
         ]
 
-    zeros = jnp.zeros((rows.size, columns.size), jnp.float32)
-    totals = jax.lax.fori_loop(0, steps // parts, add, [zeros] * len(weights))
+    zeros = [jnp.zeros((rows.size, columns.size), jnp.float32)] * len(weights)
+    totals = _walk(steps // parts, tiles.ahead, read, add, zeros)
     return [_scale(total, x, w, rows, columns) for total, w in zip(totals, weights, strict=True)]
+
+
+class _Step(NamedTuple):
+    """What one step multiplies, loaded; group: of scales."""
+
+    rows: Array
+    blocks: list[Array]
+    group: Array | int
+
+
+def _walk(
+    steps: int,
+    ahead: int,
+    read: Callable[[Array | int], _Step],
+    add: Callable[[list[Array], _Step], list[Array]],
+    totals: list[Array],
+) -> list[Array]:
+    """All steps in their order; `ahead` of them are on their way in registers, each loaded where
+    the last one's are free."""
+    if not ahead:
+        return jax.lax.fori_loop(0, steps, lambda i, totals: add(totals, read(i)), totals)
+    ahead = min(ahead, steps)
+    trips, left = divmod(steps - 1, ahead)
+
+    def trip(index: Array, carry: Any) -> Any:
+        totals, loaded = carry
+        after = []
+        for number, one in enumerate(loaded):
+            totals = add(totals, one)
+            following = (index + 1) * ahead + number
+            # Loaded outside of the loop, the last ones would be waited for one by one.
+            after.append(
+                read(following if left + 1 == ahead else jnp.minimum(following, steps - 1))
+            )
+        return totals, after
+
+    carry = totals, [read(number) for number in range(ahead)]
+    totals, loaded = jax.lax.fori_loop(0, trips, trip, carry)
+    for one in loaded[: left + 1]:
+        totals = add(totals, one)
+    return totals
 
 
 def store_tile(out: Any, part: Array, rows: Array, columns: Array, tile: Array) -> None:
@@ -152,7 +197,13 @@ def clamp(indices: Array, limit: int) -> Array:
 
 
 def _part(
-    part: Array, block: Array, x: Operand, w: Operand, rows: Array, columns: Array, group: Array
+    part: Array,
+    block: Array,
+    x: Operand,
+    w: Operand,
+    rows: Array,
+    columns: Array,
+    group: Array | int,
 ) -> Array:
     """One step's sum; block scales are applied here, because they change from step to step."""
     if w.scale is None:

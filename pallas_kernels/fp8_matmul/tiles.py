@@ -12,6 +12,9 @@ MEMORY_BOUND_ROWS, LARGEST_STAGE = 256, 192 << 10
 is in registers while it waits, has at most so many bytes."""
 COMPUTE_UNITS, MOST_PROGRAMS = 256, 3
 """Of an MI355X; how many programs of a compute unit share its local memory."""
+UNDER_WAY, MOST_AHEAD = 288 << 10, 3
+"""Bytes that a compute unit's registers have room for while they are on their way, and in how many
+steps."""
 
 
 def choose_tiles(
@@ -37,6 +40,8 @@ def choose_tiles(
         heuristic = _split(x, w, outputs)
     elif amd and alike and not in_parts and weights == 1 and 64 < rows <= MEMORY_BOUND_ROWS:
         heuristic = _deepest(x, w, outputs)
+    elif amd and weights == 2 and _has_room(x):
+        heuristic = _ahead(x, w, outputs)
     elif amd:
         heuristic = _deep(x, w, outputs, weights, least)
     else:
@@ -69,15 +74,46 @@ def _deep(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> Pro
     rows, columns = _rows_of_tile(x), max(least, _columns(x, outputs, weights))
     if rows > 64 and _programs(x, outputs, rows, columns) < COMPUTE_UNITS:
         rows, columns = rows // 2, columns // 2
-    programs = -(-_programs(x, outputs, rows, columns) // COMPUTE_UNITS)
-    lds = gpu.current().lds_bytes // min(programs, MOST_PROGRAMS)
-    step = _step(x, w, rows, weights * columns, min(LARGEST_TILE, lds))
-    return ProductTiles(rows, columns, step, warps=_warps(rows))
+
+    def deepest(columns: int) -> ProductTiles:
+        programs = -(-_programs(x, outputs, rows, columns) // COMPUTE_UNITS)
+        lds = gpu.current().lds_bytes // min(programs, MOST_PROGRAMS)
+        step = _step(x, w, rows, weights * columns, min(LARGEST_TILE, lds))
+        return ProductTiles(rows, columns, step, warps=_warps(rows))
+
+    found, finer = deepest(columns), deepest(max(least, 16, columns // 2))
+    few = _programs(x, outputs, rows, columns) < COMPUTE_UNITS
+    return finer if few and finer.step == found.step else found
+
+
+def _ahead(x: Operand, w: Operand, outputs: int) -> ProductTiles:
+    """Of two weights that share rows: all rows and few columns, one step in local memory while the
+    next ones are on their way to registers. Up to 64 rows two programs may share a compute unit,
+    more rows have all of it."""
+    many, columns = x.values.shape[0] > 64, 16
+    rows = 256 if many else _rows_of_tile(x)
+    sharing = 1
+    if _programs(x, outputs, rows, columns) > COMPUTE_UNITS:
+        columns, sharing = (32, 1) if many else (16, 2)
+    share = UNDER_WAY // sharing
+    step = _step(x, w, rows, 2 * columns, share // 2)
+    step = min(step, gpu.current().lds_bytes // (sharing * rows * x.values.dtype.itemsize))
+    tile = step * (rows * x.values.dtype.itemsize + 2 * columns * w.values.dtype.itemsize)
+    ahead = min(MOST_AHEAD, share // tile)
+    return ProductTiles(rows, columns, step, _warps(rows), stages=1, ahead=ahead)
+
+
+def _has_room(x: Operand) -> bool:
+    """Whether `_ahead` compiles without a spill: bfloat16 weights of few rows would, and of many
+    rows one step is more than gfx942's local memory."""
+    rows, eight_bit = x.values.shape[0], x.values.dtype.itemsize == 1
+    return eight_bit or rows > 16 if rows <= 64 else gpu.current().lds_bytes > LARGEST_TILE
 
 
 def _deepest(x: Operand, w: Operand, outputs: int) -> ProductTiles:
-    """One program a compute unit with the longest steps: it waits once in each. A second stage
-    where it fits; of masked columns it would spill."""
+    """One program a compute unit with the longest steps: it waits once in each. Where two stages
+    fit, 128 columns have steps of half the length and three on their way, 64 the second stage; of
+    masked columns it would spill."""
     rows, columns = _rows_of_tile(x), 128
     if _programs(x, outputs, rows, columns) < COMPUTE_UNITS:
         columns = 64
@@ -85,7 +121,11 @@ def _deepest(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     one = rows * x.values.dtype.itemsize + columns * w.values.dtype.itemsize
     step = _step(x, w, rows, columns, min(LARGEST_STAGE, inputs * one))
     fits = one * step <= gpu.current().lds_bytes and outputs % columns == 0
-    return ProductTiles(rows, columns, step, _warps(rows), stages=2 if fits else 1)
+    if fits and columns == 128:
+        return ProductTiles(rows, columns, step // 2, _warps(rows), stages=1, ahead=MOST_AHEAD)
+    # A loop of two steps is no loop, and loads nothing ahead.
+    ahead = int(not fits and columns == 64 and x.values.shape[1] > 2 * step)
+    return ProductTiles(rows, columns, step, _warps(rows), stages=2 if fits else 1, ahead=ahead)
 
 
 def _pipelined(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:

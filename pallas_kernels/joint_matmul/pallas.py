@@ -67,7 +67,7 @@ def _each(x: Operand, *refs: Any, tiles: ProductTiles) -> None:
         @pl.when((tile >= 0) & (tile < own))
         def _(w: Operand = w, out: Any = out, tile: Array = tile) -> None:
             columns = tile * tiles.columns + jnp.arange(tiles.columns)
-            (total,) = products(x, [w], rows, columns, tiles.step, part, tiles.parts)
+            (total,) = products(x, [w], rows, columns, tiles, part)
             store_tile(out, part, rows, columns, total)
 
         tile = tile - own
@@ -81,7 +81,7 @@ def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: ProductTi
     Units: both products are rounded to the output's dtype before they are gated.
     """
     rows, columns = tiles.of_program()
-    totals = products(x, [gate, up], rows, columns, tiles.step)
+    totals = products(x, [gate, up], rows, columns, tiles)
     # Rounded where two products and their gating round.
     gated, wide = (total.astype(out.dtype).astype(jnp.float32) for total in totals)
     gated = (gated * jax.lax.logistic(gated)).astype(out.dtype).astype(jnp.float32)

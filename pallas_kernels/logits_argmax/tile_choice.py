@@ -53,7 +53,7 @@ def choose_in_tile(
     row = clamp(rows, x.values.shape[0])
 
     def run() -> None:
-        (total,) = products(x, [w], rows, columns, tiles.step)
+        (total,) = products(x, [w], rows, columns, tiles)
         logits = total.astype(dtype).astype(jnp.float32)
         # A column past the last one repeats it or is zero.
         finite = jnp.min(jnp.where(jnp.abs(logits) < jnp.inf, 1, 0), axis=1) > 0

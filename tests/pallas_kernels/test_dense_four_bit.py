@@ -68,3 +68,22 @@ def test_a_spoiled_row_and_the_order_of_rows_change_no_other_row() -> None:
     order = np.array([3, 0, 4, 2, 1])
     moved = np.asarray(matmul(X[:, order], kernel, implementation="pallas"))
     np.testing.assert_array_equal(moved, plain[:, order])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "wanted"),
+    [
+        (36, "int4_channel in whole words, 131072 inputs at most, got 36"),
+        (2**17 + 8, "int4_channel in whole words, 131072 inputs at most, got 131080"),
+    ],
+)
+def test_int4_channels_that_a_word_or_an_int32_has_no_room_for_are_refused(
+    inputs: int, wanted: str
+) -> None:
+    format = QuantFormat("int4_channel", "int8_token")
+    values = jnp.zeros((8, inputs // 2), jnp.uint8)
+    array = QuantizedArray(values, jnp.ones(8, jnp.float32), format)
+    with pytest.raises(ValueError, match=wanted):
+        matmul(jnp.ones((2, inputs)), array, implementation="pallas")
+    with pytest.raises(ValueError, match=wanted):
+        gated_matmul(jnp.ones((2, inputs)), array, array, implementation="pallas")

@@ -71,8 +71,8 @@ def _gated() -> list[EmulatedCase]:
 
     return [
         product("kimi.shared_gate_up@tp8 bf16 rows4", 3064, None, 5),
-        product("kimi.shared_gate_up@tp8 bf16 rows256", 376, None, 130),
-        product("draft_mha.gate_up@tp8 ptpc rows4", 3072, PTPC, 5),
+        product("kimi.shared_gate_up@tp8 bf16 rows256", 1016, None, 130),
+        product("draft_mha.gate_up@tp8 ptpc rows4", 7168, PTPC, 5),
     ]
 
 
