@@ -36,6 +36,12 @@ class Matcher(Protocol):
         """Whether an EOS id has ended it; then it is neither filled nor given tokens."""
         ...
 
+    @property
+    def free_tokens(self) -> float:
+        """How many tokens may come next without a mask, whatever they are. One that ends this
+        freedom early is the sequence's pause id: devices wait behind it."""
+        ...
+
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
         """Writes masks uint32 [rows, words], which allow everything: row j's is what may come
         behind the first j drafts. Itself it stays where it is.

@@ -10,7 +10,7 @@ import pytest
 from lab import one_row
 
 from eagle3_jax.sampling.sampler import sample
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
 from eagle3_jax.speculative.verify import num_valid_drafts, verify
 
 VOCAB, K, SEQ_LEN = 3, 2, 10
@@ -30,6 +30,8 @@ def rows(max_lens: Any, num_drafts: Any, **options: Any) -> SlotRows:
         num_accepted=zeros[:, 0],
         aux_hidden=jnp.zeros((batch, K + 1, 1)),
         finished=zeros[:, 0] > 0,
+        pause_id=zeros[:, 0] + NO_PAUSE,
+        paused=zeros[:, 0] > 0,
         options=jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options)),
     )
 
