@@ -72,7 +72,8 @@ class PrefillChunk:
 
     tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
     start: position of the first; length: how many of them are real; last: the prompt ends here.
-    slot, max_len, num_drafts, pause_id, options [1, ...]: the row to open when the prompt is complete.
+    slot, max_len, num_drafts, pause_id, options [1, ...]: the row to open when the prompt is
+    complete.
     logit_controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
     mask: which tokens may be sampled, a bit each (sampling.token_mask), None in the lean program
     too.

@@ -24,6 +24,7 @@ STUDIES = {
     "soak": "random traffic and cancels; status 1 on a leak",
     "choice": "--adaptive beside k = 0 and a fixed k",
     "grammar": "answers with a schema; status 1 if wrong",
+    "tools": "calls held to schemas; status 1 if one is not",
     "convert": "eagle3-convert: memory, speed, kill -9",
     "sweep": "load on any OpenAI server, or ours started",
     "doctor": "a new machine: devices, kernels, links, rounds",

@@ -10,8 +10,9 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
 
 NO_GRAMMARS = (
-    "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a tokenizer that "
-    "gives the bytes of its tokens, an EOS id, and coupled chains of drafts"
+    "structured_outputs, strict tools and thinking budgets need llguidance (pip install "
+    "'eagle3-jax[grammar]'), a tokenizer that gives the bytes of its tokens, an EOS id, and "
+    "coupled chains of drafts"
 )
 
 
