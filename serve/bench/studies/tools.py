@@ -1,4 +1,4 @@
-"""Calls of tools held to their schemas: validity, equality with plain decoding, cost of free text."""
+"""Calls of tools held to their schemas: validity, equality with plain decoding, cost elsewhere."""
 
 import argparse
 import json
