@@ -1,6 +1,7 @@
 """The grammar of MiniMax-M2's calls, for llguidance: their tags, and values by their schemas."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ END_RULE = json.dumps(END_OF_VALUE)
 STRING_RULE = """{rule}_text[suffix="</parameter>"]: VALUE_{name}
 VALUE_{name}: {terms} & ~/(.|\\n)*<\\/parameter>(.|\\n)*/"""
 ANYTHING = "(.|\\n)*"
+EMPTY = '""'
+UNREADABLE = re.compile("[\"'<>]")
+"""In a parameter's name, which stands in a tag."""
 BEYOND = (
     *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "dependentRequired", "dependentSchemas"),
     *("minProperties", "maxProperties", "patternProperties", "propertyNames"),
@@ -53,6 +57,9 @@ def _call(n: int, tool: ToolSpec) -> Iterator[str]:
     properties = schema.get("properties")
     properties = dict(properties) if isinstance(properties, Mapping) else {}
     properties |= {name: {} for name in required if name not in properties}
+    if unreadable := [name for name in properties if not name or UNREADABLE.search(name)]:
+        message = f"{tool.name} has a parameter {unreadable[0]!r}"
+        raise ValueError(f"{message}, which this checkpoint's form of calls can't spell")
     if not properties:
         any_number = "" if schema.get("additionalProperties") is False else "any*"
         yield CALL_RULE.format(n=n, head=head, parameters=any_number)
@@ -84,13 +91,15 @@ def _parameter(place: str, name: str, value: Any, root: Mapping[str, Any]) -> It
 
 
 def _choices(schema: Any) -> str | None:
-    """The strings a schema lists, if it lists nothing else."""
+    """The values a schema lists, as they stand in a call; strings have no quotes there."""
     if not isinstance(schema, Mapping):
         return None
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
-    if not isinstance(listed, list) or not all(isinstance(text, str) and text for text in listed):
+    if not isinstance(listed, list) or any(isinstance(value, dict | list) for value in listed):
         return None
-    return " | ".join(json.dumps(text, ensure_ascii=False) for text in listed)
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in listed]
+    choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts if text)
+    return f"({choices or EMPTY})?" if "" in texts else choices or None
 
 
 def _terms(schema: Any) -> str:

@@ -32,8 +32,8 @@ class ThinkingMatcher:
         """See Matcher."""
         drafts, end = list(draft_ids), self._budget.ends[0]
         row = self._last_row(drafts)
-        if row is not None:
-            drafts[row : row + 1] = [end] if row < len(drafts) else []
+        if row is not None and row < len(drafts):
+            drafts[row] = end
         if self._form is not None:
             drafts = self._form.fill(masks, drafts)
         if row is not None:

@@ -176,6 +176,8 @@ def test_only_tools_that_are_allowed_are_called(name: str) -> None:
 
 
 STRINGS = {
+    "mixed": ({"enum": ["a", 1, None, True]}, ["a", "1", "null", "true"], ["b", "2", ""]),
+    "empty": ({"enum": ["", "a"]}, ["", "a"], ["b"]),
     "const": ({"const": "a"}, ["a"], ["b", ""]),
     "length": ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "a\n<"], ["a", "abcd"]),
     "pattern": ({"type": "string", "pattern": "^[0-9]{2}/x$"}, ["12/x"], ["12", "123/x", "a12/x"]),

@@ -1,5 +1,6 @@
 """Calls of strict tools by a random pair of models over HTTP: pydantic says whether they fit."""
 
+import math
 from typing import Any, Literal
 
 import pytest
@@ -27,6 +28,7 @@ OTHER = {"name": "time", "parameters": {"type": "object"}}
 def ask(server: Served, **more: Any) -> list[dict[str, Any]]:
     """Answers in which a call is likely to begin; that text never has to be one is for others."""
     (section,) = server.service.tokenizer.encode("<|tool_calls_section_begin|>", add_special=True)
+    size = server.service.tokenizer.vocab_size
     body = {
         "messages": [{"role": "user", "content": "hello"}],
         "tools": [{"type": "function", "function": tool} for tool in (TOOL, OTHER)],
@@ -37,7 +39,7 @@ def ask(server: Served, **more: Any) -> list[dict[str, Any]]:
                 "tools": [{"type": "function", "function": {"name": "weather"}}],
             },
         },
-        "logit_bias": {str(section): 3.0},
+        "logit_bias": {str(section): math.log(size / 20)},
         "return_token_ids": True,
         "max_tokens": 120,
         "seed": 5,

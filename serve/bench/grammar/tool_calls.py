@@ -1,6 +1,5 @@
 """Calls of tools held to their schemas: validity, equality with plain decoding, cost elsewhere."""
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,19 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
-from rich.console import Console
-
 from eagle3_jax.engine import CollectedOutput, Engine, Request
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from serve.bench.common.command import finish, given_pair
-from serve.bench.common.conditions import conditions
 from serve.bench.common.drive import BATCH, EIGHT_SLOTS, drive
-from serve.bench.common.flags import add_pair_flags, add_shared, check_drafting
 from serve.bench.common.held_out import held_out
 from serve.bench.common.spread import Spread
-from serve.bench.studies.grammar import fits
+from serve.bench.grammar.schemas import fits
 from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.parts import AnswerParts
@@ -43,26 +37,24 @@ Tools = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class ToolsRecord:
-    """What `eagle3-bench tools` found.
+class ToolCalls:
+    """What strict tools give at temperature 1.
 
-    calls, valid: those in `answers` answers, and those whose arguments fit their schema.
-    identical: answers that are plain decoding's, token for token. free_calls, free_valid: the same
-    requests without strict tools. unchanged: answers whose tokens before the first call are those
-    without strict tools. free_text: seconds of eight answers without a call, and with_tools: of the
-    same under strict tools.
+    calls, valid: those in the answers, and those whose arguments fit their schema. identical:
+    answers that are plain decoding's, token for token; unchanged: those whose tokens before the
+    first call are those without strict tools. free_calls, free_valid: of the same requests without.
+    free_text: seconds of eight answers without a call, and with_tools: of the same under strict
+    tools.
     """
 
-    num_speculative_tokens: int
-    temperature: float
     answers: int
     calls: int
     valid: int
     identical: int
+    unchanged: int
     accept_length: float
     free_calls: int
     free_valid: int
-    unchanged: int
     free_text: Spread
     with_tools: Spread
 
@@ -81,47 +73,26 @@ class Asked:
     form: StructuredOutputs | None
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The pair, k and how often."""
-    parser.set_defaults(check=check_drafting)
-    add_pair_flags(parser)
-    add_shared(parser, "--num-speculative-tokens")
-    parser.add_argument(
-        "--requests", type=int, default=500, metavar="N", help="most of them call one tool"
-    )
-    add_shared(parser, "--repetitions", help="of the timing")
-
-
-def run(flags: argparse.Namespace, console: Console) -> int:
-    """Calls tools; status 1 where a call is invalid or an answer not plain decoding's."""
-    found, pair = conditions(), given_pair(flags)
-    result = measure_tools(pair, flags.requests, flags.k, flags.repetitions)
-    print_result(console, result)
-    return finish(flags, "tools", found, result)
-
-
-def print_result(console: Console, result: ToolsRecord) -> None:
+def describe(found: ToolCalls) -> str:
     """Validity with and without strict tools, equality, and what free text costs."""
-    console.print(
-        f"{result.answers} answers at temperature {result.temperature:g}, "
-        f"k={result.num_speculative_tokens}: {result.calls} calls, {result.valid} valid "
-        f"(without strict tools {result.free_valid} of {result.free_calls}); {result.identical} "
-        f"answers identical to plain decoding, {result.unchanged} unchanged before the first call; "
-        f"accept length {result.accept_length:.2f}"
-    )
-    ratio = result.with_tools.median / result.free_text.median
-    console.print(
-        f"{BATCH} answers that call nothing: {result.free_text.milliseconds} ms, under strict "
-        f"tools {result.with_tools.milliseconds} ms, ratio {ratio:.2f}"
+    ratio = found.with_tools.median / found.free_text.median
+    return (
+        f"{found.answers} answers with strict tools, temperature 1: {found.calls} calls, "
+        f"{found.valid} valid (without strict tools {found.free_valid} of {found.free_calls}); "
+        f"{found.identical} answers identical to plain decoding, {found.unchanged} unchanged "
+        f"before the first call; accept length {found.accept_length:.2f}. {BATCH} answers that "
+        f"call nothing: {found.free_text.milliseconds} ms, under strict tools "
+        f"{found.with_tools.milliseconds} ms, ratio {ratio:.2f}"
     )
 
 
-def measure_tools(pair: LoadedPair, count: int, k: int, repetitions: int) -> ToolsRecord:
-    """Everything at temperature 1; ValueError where calls can't be read or held."""
+def measure_calls(pair: LoadedPair, count: int, k: int, repetitions: int) -> ToolCalls | None:
+    """Questions until there are so many calls, at temperature 1; None where the checkpoint has no
+    marks of calls. ValueError without llguidance."""
     reading = choose_reading(pair.tokenizer)
     if reading.tools is None:
-        raise ValueError("the tokenizer has no marks of tool calls")
-    asked = list(islice(_asked(pair, reading), count))
+        return None
+    asked = list(islice(_asked(pair, reading), count + count // 4))
     longest = max(len(one.prompt) for one in asked)
     sizes = {"max_model_len": longest + MOST_TOKENS, **EIGHT_SLOTS}
     engine = build_engine(pair, num_speculative_tokens=k, **sizes)
@@ -136,17 +107,15 @@ def measure_tools(pair: LoadedPair, count: int, k: int, repetitions: int) -> Too
     free_calls, free_valid = _count(pair, reading, asked, free)
     mark, _ = reading.call_ids
     free_text, with_tools = _time_free_text(pair, engine, asked[0].form, repetitions)
-    return ToolsRecord(
-        num_speculative_tokens=k,
-        temperature=1.0,
+    return ToolCalls(
         answers=len(asked),
         calls=calls,
         valid=valid,
         identical=sum(strict[name].token_ids == expected[name].token_ids for name in strict),
+        unchanged=sum(_before(strict[n], mark) == _before(free[n], mark) for n in strict),
         accept_length=accept_length or 1.0,
         free_calls=free_calls,
         free_valid=free_valid,
-        unchanged=sum(_before(strict[n], mark) == _before(free[n], mark) for n in strict),
         free_text=free_text,
         with_tools=with_tools,
     )
