@@ -23,6 +23,8 @@ ANYTHING = "(.|\\n)*"
 EMPTY = '""'
 UNREADABLE = re.compile("[\"'<>]")
 """In a parameter's name, which stands in a tag."""
+SLASH = re.compile(r"(\\.)|/", re.DOTALL)
+"""What ends a regular expression of llguidance; group 1: a pair that does not."""
 BEYOND = (
     *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "dependentRequired", "dependentSchemas"),
     *("minProperties", "maxProperties", "patternProperties", "propertyNames"),
@@ -53,7 +55,7 @@ def _call(n: int, tool: ToolSpec) -> Iterator[str]:
         message = f"the parameters of {tool.name} have {beyond[0]!r}"
         raise ValueError(f"{message}, to which this checkpoint's form of calls can't be held")
     required = schema.get("required")
-    required = required if isinstance(required, list) else []
+    required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
     properties = schema.get("properties")
     properties = dict(properties) if isinstance(properties, Mapping) else {}
     properties |= {name: {} for name in required if name not in properties}
@@ -118,4 +120,5 @@ def _regex(pattern: str) -> str:
     first = "" if pattern.startswith("^") else ANYTHING
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
     core = pattern.removeprefix("^")[: -1 if ends else None]
-    return "/" + f"{first}({core}){'' if ends else ANYTHING}".replace("/", "\\/") + "/"
+    core = SLASH.sub(lambda found: found[1] or "\\/", core).replace("\n", "\\n")
+    return f"/{first}({core}){'' if ends else ANYTHING}/"

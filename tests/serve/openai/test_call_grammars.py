@@ -181,6 +181,7 @@ STRINGS = {
     "const": ({"const": "a"}, ["a"], ["b", ""]),
     "length": ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "a\n<"], ["a", "abcd"]),
     "pattern": ({"type": "string", "pattern": "^[0-9]{2}/x$"}, ["12/x"], ["12", "123/x", "a12/x"]),
+    "slashes": ({"type": "string", "pattern": "^a\\/b/c$"}, ["a/b/c"], ["a/b/", "a"]),
     "somewhere": ({"type": "string", "pattern": "[0-9]{2}"}, ["a12b", "12"], ["1", "a1b2"]),
 }
 

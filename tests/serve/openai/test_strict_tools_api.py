@@ -1,6 +1,5 @@
 """Calls of strict tools by a random pair of models over HTTP: pydantic says whether they fit."""
 
-import math
 from typing import Any, Literal
 
 import pytest
@@ -26,9 +25,8 @@ OTHER = {"name": "time", "parameters": {"type": "object"}}
 
 
 def ask(server: Served, **more: Any) -> list[dict[str, Any]]:
-    """Answers in which a call is likely to begin; that text never has to be one is for others."""
+    """Answers that begin a section of calls wherever they can, behind the first one's end too."""
     (section,) = server.service.tokenizer.encode("<|tool_calls_section_begin|>", add_special=True)
-    size = server.service.tokenizer.vocab_size
     body = {
         "messages": [{"role": "user", "content": "hello"}],
         "tools": [{"type": "function", "function": tool} for tool in (TOOL, OTHER)],
@@ -39,11 +37,11 @@ def ask(server: Served, **more: Any) -> list[dict[str, Any]]:
                 "tools": [{"type": "function", "function": {"name": "weather"}}],
             },
         },
-        "logit_bias": {str(section): math.log(size / 20)},
+        "logit_bias": {str(section): 100},
         "return_token_ids": True,
-        "max_tokens": 120,
+        "max_tokens": 180,
         "seed": 5,
-        "n": 6,
+        "n": 4,
     }
     answer = server.http.post("/v1/chat/completions", json=body | more)
     assert answer.status_code == 200, answer.text
@@ -54,7 +52,7 @@ def test_every_call_of_a_random_model_fits_and_drafts_change_no_token(server: Se
     drafted, plain = ask(server), ask(server, speculative={"num_tokens": 0})
     assert [c["token_ids"] for c in drafted] == [c["token_ids"] for c in plain]
     assert sum(choice["spec"]["accepted"] for choice in drafted) > 0
-    count = texts = 0
+    count = 0
     for choice in drafted:
         calls = choice["message"].get("tool_calls") or []
         # The length may have cut the last one.
@@ -62,5 +60,5 @@ def test_every_call_of_a_random_model_fits_and_drafts_change_no_token(server: Se
         for call in whole:
             assert call["function"]["name"] == "weather"
             Weather.model_validate_json(call["function"]["arguments"])
-        count, texts = count + len(whole), texts + bool(choice["message"]["content"])
-    assert count > 5 and texts, "nothing was called, or nothing was text"
+        count += len(whole)
+    assert count > 5
