@@ -5,6 +5,8 @@ from dataclasses import replace
 from convert.text.chat_template import compile_template
 from convert.text.tokenizer import Tokenizer
 from serve.chat_format.format import ChatReading, choose_reading
+from serve.chat_format.reader import END_OF_THINK
+from serve.chat_format.reasoning import id_of
 from serve.options.chat import ChatOptions
 
 
@@ -21,6 +23,10 @@ def set_up_chat(options: ChatOptions, tokenizer: Tokenizer) -> Tokenizer:
     ValueError for a template that is not valid jinja, and as `read_answers`.
     """
     read_answers(options, tokenizer)
+    budget = options.thinking_token_budget
+    if budget is not None and id_of(END_OF_THINK, tokenizer) is None:
+        message = f"--thinking-token-budget {budget}: the tokenizer has no {END_OF_THINK}"
+        raise ValueError(message)
     if options.template is None:
         return tokenizer
     text, origin = options.template

@@ -16,6 +16,7 @@ from functools import partial
 from rich.console import Console
 
 from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.engine.programs.call import Peers
 from serve.app import create_app
 from serve.asgi.accepting import raise_limit, room_for_connections
@@ -28,6 +29,7 @@ from serve.engine.thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
 from serve.openai.service import ModelInfo, Service
+from serve.options.chat import ChatOptions
 from serve.options.foreign import say_without_effect
 from serve.options.hosts import joined
 from serve.options.operations import Operations
@@ -133,15 +135,22 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},
         _seed_source(options.seed),
         options.spec_metrics,
-        grammars=_grammars(engine),
+        grammars=_grammars(engine, options.chat),
         reading=read_answers(options.chat, pair.tokenizer),
         template_kwargs=options.chat.template_kwargs,
+        strict_tools=options.chat.strict_tools,
+        thinking_token_budget=options.chat.thinking_token_budget,
     )
 
 
-def _grammars(engine: Engine) -> GrammarPool | None:
-    """The engine's grammars, each tried in a process of its own before it is compiled here."""
+def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
+    """The engine's grammars, each tried in a process of its own before it is compiled here.
+
+    Raises ValueError where it has none but options need them.
+    """
     if engine.grammars is None:
+        if options.strict_tools or options.thinking_token_budget is not None:
+            raise ValueError(f"--strict-tools, --thinking-token-budget: {NO_GRAMMARS}")
         return None
     from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
 

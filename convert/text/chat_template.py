@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from jinja2 import Template, TemplateError, pass_context
+from jinja2 import Template, TemplateError, meta, pass_context
 from jinja2.ext import loopcontrols
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -28,15 +28,7 @@ MARK = "\ud800"
 
 def compile_template(source: str, origin: str) -> Template:
     """Compiles a template; ValueError, naming its origin, when it is not valid jinja."""
-    # Nothing is worked out before a chat is rendered, which may be limited: not by the optimiser,
-    # nor for an output that seems to be constant.
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[loopcontrols],
-        optimized=False,
-        finalize=_as_it_is,
-    )
+    environment = _environment()
     # jinja's own filter escapes HTML, which no model was trained on.
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = _raise_exception
@@ -45,6 +37,23 @@ def compile_template(source: str, origin: str) -> Template:
         return environment.from_string(source)
     except TemplateError as error:
         raise ValueError(f"{origin}: the chat template is not valid jinja: {error}") from error
+
+
+def variables_of(source: str) -> set[str]:
+    """The variables that a valid template reads and does not set itself."""
+    return meta.find_undeclared_variables(_environment().parse(source))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    # Nothing is worked out before a chat is rendered, which may be limited: not by the optimiser,
+    # nor for an output that seems to be constant.
+    return ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols],
+        optimized=False,
+        finalize=_as_it_is,
+    )
 
 
 def break_specials(value: Any, special: SpecialTexts) -> Any:

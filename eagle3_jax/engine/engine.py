@@ -15,6 +15,7 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
+from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
 from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
@@ -114,15 +115,16 @@ class Engine:
         self._counters.prompt_tokens += len(request.prompt_ids)
 
     def _matcher(self, request: Request) -> grammars.Matcher | None:
-        constraint = request.sampling.structured_outputs
-        if constraint is None:
+        constraint, budget = request.sampling.structured_outputs, request.sampling.thinking_budget
+        if constraint is None and budget is None:
             return None
         if self.config.method.tree:
-            topk = self.config.eagle_topk
-            raise ValueError(f"structured_outputs need chains: eagle_topk must be 1; it is {topk}")
+            topk, name = self.config.eagle_topk, "structured_outputs and thinking_budget"
+            raise ValueError(f"{name} need chains: eagle_topk must be 1; it is {topk}")
         if self.grammars is None:
             raise ValueError(grammars.NO_GRAMMARS)
-        return (request.grammar or self.grammars.compile(constraint)).start()
+        form = constraint and (request.grammar or self.grammars.compile(constraint)).start()
+        return form if budget is None else ThinkingMatcher(budget, form)
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its pages are free at once. Unknown ids are ignored."""
@@ -176,7 +178,7 @@ class Engine:
         if chunk is None:
             return False
         mask, matcher = None, chunk.sequence.matcher
-        if chunk.last and matcher is not None:
+        if chunk.last and matcher is not None and self._constrained(chunk.sequence):
             mask = self._masking.next_masks([matcher]).get(matcher)
             if mask is None:
                 return False
@@ -192,9 +194,10 @@ class Engine:
         return True
 
     def _dispatch_round(self) -> bool:
-        members, masks = with_masks(self._round_members(), self._masking)
+        members = self._round_members()
+        members, masks = with_masks(members, self._masking, self._constrained)
         for batch in batches_of(members, exact=self.config.exact):
-            if any(sequence.matcher for sequence in batch):
+            if any(sequence.matcher in masks for sequence in batch):
                 drafts, timed = self.config.num_speculative_tokens, None
                 output = run_split_round(batch, masks, self._runner, self._masking)
             else:
@@ -217,14 +220,20 @@ class Engine:
             self._report(sequence)
 
     def _round_members(self) -> list[Sequence]:
-        """Who takes part in the next round. A grammar's masks need all that is committed: with one
-        among them nothing stays in flight."""
+        """Who takes part in the next round. Masks need all that is committed: with one among them
+        nothing stays in flight."""
         members = self._members_with_pages()
-        if not any(sequence.matcher for sequence in members):
+        if not any(map(self._constrained, members)):
             return members
         while self._in_flight:
             self._read_oldest()
         return self._members_with_pages()
+
+    def _constrained(self, sequence: Sequence) -> bool:
+        """Whether it must have masks now. In exact mode always: which program decides a position
+        may not depend on the width of rounds."""
+        exact = self.config.exact and sequence.matcher is not None
+        return exact or sequence.needs_masks(self.config.width)
 
     def _members_with_pages(self) -> list[Sequence]:
         """Who takes part in the next round. When pages run out, first reads what is in flight

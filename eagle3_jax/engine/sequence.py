@@ -1,5 +1,6 @@
 """One request in the engine: its tokens, its pages, and the rules that end it."""
 
+import math
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling.limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
 from eagle3_jax.sampling.options import AppliedBy
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
+from eagle3_jax.speculative.state import NO_PAUSE
 
 FAILURES = {
     NOT_FINITE: "the model's logits are not finite",
@@ -144,6 +146,18 @@ class Sequence:
     @property
     def _holds_back_many(self) -> bool:
         return self.request.sampling.min_tokens > 0 and len(self.stop_ids) > MAX_STOP_IDS
+
+    @property
+    def pause_id(self) -> int:
+        """The token behind which the device waits for a round with masks; NO_PAUSE for none."""
+        form = self.request.sampling.structured_outputs
+        return NO_PAUSE if form is None or form.between is None else form.between[0]
+
+    def needs_masks(self, most: int) -> bool:
+        """Whether masks bar something of its next tokens, where the programs in flight and another
+        commit up to so many each."""
+        free = math.inf if self.matcher is None else self.matcher.free_tokens
+        return free < (self.rounds_in_flight + 1) * most
 
     @property
     def wants_logprobs(self) -> bool:

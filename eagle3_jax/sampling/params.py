@@ -9,6 +9,7 @@ from typing import Any
 from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
 from eagle3_jax.sampling.options import AppliedBy, option, options_of
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.thinking import ThinkingBudget
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
@@ -213,8 +214,15 @@ class SamplingParams:
         None,
         "a form",
         lambda value: True,
-        applied_by=AppliedBy.FULL_PROGRAMS,
+        applied_by=AppliedBy.HOST,  # by masks, in rounds of two programs
         meaning="the form of the answer",
+    )
+    thinking_budget: ThinkingBudget | None = option(
+        None,
+        "a budget",
+        lambda value: True,
+        applied_by=AppliedBy.HOST,  # as above
+        meaning="tokens of thinking, behind which its end is forced",
     )
     logprobs: int | None = option(
         None,
@@ -277,6 +285,8 @@ class SamplingParams:
         yield from (("logit_bias", token) for token, _ in self.bias_pairs)
         yield from (("allowed_token_ids", token) for token in self.allowed_token_ids or ())
         yield from (("bad_words_ids", token) for word in self.bad_words_ids for token in word)
+        if self.thinking_budget is not None:
+            yield from (("thinking_budget", token) for token in self.thinking_budget.ends)
 
 
 REQUEST_OPTIONS = options_of(SamplingParams)

@@ -2,7 +2,7 @@
 
 import json as json_module
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
@@ -25,8 +25,10 @@ class StructuredOutputs:
     json: a JSON schema, as an object or as text. regex: an expression the whole answer matches.
     choice: the answer is one of these texts. grammar: Lark or GBNF, as llguidance reads it.
     json_object: any JSON object. begins_after: an id behind which the form begins, once; whatever
-    comes before it is free, but for EOS. Raises ValueError for none or several of them, values of
-    another type, an empty choice, and more than 256 KiB.
+    comes before it is free, but for EOS. between: two ids; only pieces of the answer have the form,
+    each from the first id, wherever the model chooses it, to the second, and all else is free.
+    Raises ValueError for none or several of the five, values of another type, an empty choice, and
+    more than 256 KiB.
     """
 
     json: str | bool | Mapping[str, Any] | None = None
@@ -35,6 +37,7 @@ class StructuredOutputs:
     grammar: str | None = None
     json_object: bool = False
     begins_after: int | None = None
+    between: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in KINDS if getattr(self, name) is not None]
@@ -51,6 +54,11 @@ class StructuredOutputs:
         if name == "choice":
             object.__setattr__(self, "choice", tuple(value))
         _check_size(name, getattr(self, name))
+
+    @property
+    def everywhere(self) -> "StructuredOutputs":
+        """The same form from an answer's first token to its last."""
+        return replace(self, begins_after=None, between=None)
 
 
 def _is_text(value: object) -> bool:

@@ -8,11 +8,18 @@ from eagle3_jax.collectives import Axis
 from eagle3_jax.vocabulary import own_columns
 
 WORD_BITS = 32
+ALL_ALLOWED = np.uint32(2**WORD_BITS - 1)
 
 
 def open_masks(vocab_size: int, *rows: int) -> np.ndarray:
     """Masks uint32 [*rows, words] on the host that allow everything."""
-    return np.full((*rows, -(-vocab_size // WORD_BITS)), 2**WORD_BITS - 1, np.uint32)
+    return np.full((*rows, -(-vocab_size // WORD_BITS)), ALL_ALLOWED)
+
+
+def allow_only(mask: np.ndarray, token: int) -> None:
+    """Bars in a mask [words] all but one token."""
+    mask[:] = 0
+    mask[token // WORD_BITS] = 1 << token % WORD_BITS
 
 
 def mask_logits(

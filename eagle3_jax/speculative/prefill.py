@@ -124,6 +124,8 @@ def _open_slot(
         num_accepted=jnp.zeros((1,), jnp.int32),
         aux_hidden=jnp.pad(feature, ((0, 0), (0, width - 1), (0, 0))),
         finished=~chunk.last[None],
+        pause_id=chunk.pause_id[None],
+        paused=token[:, 0] == chunk.pause_id,
         options=chunk.options,
     )
     ends = is_stop(token, row)[:, 0] | (length + 1 >= chunk.max_len)

@@ -75,10 +75,11 @@ def propose_round(
 ) -> tuple[DecodeState, Drafts]:
     """The draft's half of a round: new draft KV and the drafts; without a draft zeros.
 
-    masks: of the first draft; what may come behind it is known only once it is. target_axis: over
-    which probabilities of drafts are split, as the target's vocabulary is.
+    masks: of the first draft; what may come behind it is known only once it is. With them paused
+    rows go on. target_axis: over which probabilities of drafts are split, as the target's
+    vocabulary is.
     """
-    batch = read_batch(state, slot_ids, page_table, variant, widths)
+    batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
     k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
     if draft is None:
         return state, Drafts(jnp.zeros((slot_ids.shape[0], k), jnp.int32))
@@ -117,9 +118,9 @@ def verify_round(
     [last token, d1..dk] run through the target at positions n..n+k; rows past the valid drafts
     repeat the last valid position and write to scratch.
     masks: which tokens may come at each row's position, a bit each (sampling.token_mask); only in a
-    full round.
+    full round. With them paused rows go on.
     """
-    batch = read_batch(state, slot_ids, page_table, variant, widths)
+    batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
     rows, pools = batch.rows, state.target_pools
     with jax.named_scope("verify"):
         last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)

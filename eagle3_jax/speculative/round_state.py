@@ -25,7 +25,7 @@ class RoundBatch(NamedTuple):
     """The sequences that a round advances.
 
     whole: their rows as the state keeps them; rows: the same as the round reads them.
-    active: those that are not finished. logit_controls: of a full round; biases: of an argmax
+    active: those that go on. logit_controls: of a full round; biases: of an argmax
     one.
     """
 
@@ -44,8 +44,10 @@ def read_batch(
     page_table: Int[Array, "batch pages_per_seq"],
     variant: Variant,
     widths: Widths | None = None,
+    *,
+    resumes: bool = False,
 ) -> RoundBatch:
-    """Gathers the rows of the sequences in `slot_ids`."""
+    """Gathers the rows of the sequences in `slot_ids`. resumes: paused ones go on."""
     whole: SlotRows = gather(state.slots, slot_ids)
     rows = narrow(whole, widths) if widths else whole
     if variant is not Variant.FULL:
@@ -55,7 +57,7 @@ def read_batch(
         page_table,
         whole,
         rows,
-        ~whole.finished,
+        ~whole.finished if resumes else ~(whole.finished | whole.paused),
         gather(state.logit_controls, slot_ids) if variant is Variant.FULL else None,
         gather(enabled_biases(state.logit_controls), slot_ids)
         if variant is Variant.ARGMAX
@@ -78,7 +80,7 @@ def commit_batch(
     """The state after the round, and the report the host reads: [tokens, number committed (0: the
     row was finished), drafts verified] a row.
 
-    Lengths move by num_accepted + 1; a finished row keeps what it had.
+    Lengths move by num_accepted + 1; a row that did not go on keeps what it had.
     """
     rows = batch.whole
     width = rows.verified_tokens.shape[1]
@@ -89,13 +91,14 @@ def commit_batch(
         num_accepted=result.num_accepted,
         aux_hidden=widen(aux_hidden, width),
         finished=result.finished,
+        paused=result.paused,
     )
 
     def write(slot: Array, old: Array, changed: Array) -> Array:
         if changed is old:
             return slot
-        keep = rows.finished.reshape(-1, *[1] * (old.ndim - 1))
-        changed = jnp.where(keep, old, changed)
+        active = batch.active.reshape(-1, *[1] * (old.ndim - 1))
+        changed = jnp.where(active, changed, old)
         return slot.at[batch.slot_ids].set(changed, mode="promise_in_bounds")
 
     with jax.named_scope("commit"):

@@ -16,6 +16,9 @@ from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.widths import Widths
 
+NO_PAUSE = -3
+"""In place of a pause_id: neither a token nor what stands for one that could not be chosen."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class SlotRows:
     num_accepted: int32, a of the last verify (0 after prefill).
     aux_hidden: [slots, k+1, n_aux * hidden], target features at positions n-a-1 .. n-1.
     finished: bool, the row is done: it computes on scratch and commits nothing.
+    pause_id: int32, the token behind which it waits for a round with masks; NO_PAUSE for none.
+    paused: bool, it waits: to a round without masks it is finished.
     options: sampling options of the request.
     """
 
@@ -40,6 +45,8 @@ class SlotRows:
     num_accepted: Int[Array, " slots"]
     aux_hidden: Float[Array, "slots width aux"]
     finished: Bool[Array, " slots"]
+    pause_id: Int[Array, " slots"]
+    paused: Bool[Array, " slots"]
     options: SamplingRows
 
 
@@ -65,7 +72,8 @@ class PrefillChunk:
 
     tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
     start: position of the first; length: how many of them are real; last: the prompt ends here.
-    slot, max_len, num_drafts, options [1, ...]: the row to open when the prompt is complete.
+    slot, max_len, num_drafts, pause_id, options [1, ...]: the row to open when the prompt is
+    complete.
     logit_controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
     mask: which tokens may be sampled, a bit each (sampling.token_mask), None in the lean program
     too.
@@ -79,6 +87,7 @@ class PrefillChunk:
     slot: Int[Array, ""]
     max_len: Int[Array, ""]
     num_drafts: Int[Array, ""]
+    pause_id: Int[Array, ""]
     options: SamplingRows
     logit_controls: LogitControls | None = None
     mask: UInt32[Array, "1 words"] | None = None
@@ -99,6 +108,8 @@ def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> Slot
         num_accepted=zeros(),
         aux_hidden=zeros(width, aux_size, dtype=dtype),
         finished=jnp.ones((slots,), bool),
+        pause_id=jnp.full((slots,), NO_PAUSE, jnp.int32),
+        paused=zeros(dtype=bool),
         options=jax.tree.map(lambda row: jnp.repeat(row, slots, axis=0), greedy),
     )
 

@@ -17,11 +17,12 @@ from eagle3_jax.speculative.state import SlotRows
 
 class VerifyResult(NamedTuple):
     """token_ids [batch, k+1]: the target's choices, or drafts that took their place; the first
-    num_accepted + 1 are committed."""
+    num_accepted + 1 are committed. paused: the last of them is where the row is to wait."""
 
     token_ids: Int[Array, "batch width"]
     num_accepted: Int[Array, " batch"]
     finished: Bool[Array, " batch"]
+    paused: Bool[Array, " batch"]
 
 
 def num_valid_drafts(rows: SlotRows) -> Int[Array, " batch"]:
@@ -78,11 +79,15 @@ def _commit_prefix(
 def settle(
     token_ids: Int[Array, "batch width"], num_accepted: Int[Array, " batch"], rows: SlotRows
 ) -> VerifyResult:
-    """num_accepted drafts and the token behind them are committed, and may end their request."""
-    committed = jnp.arange(token_ids.shape[1]) <= num_accepted[:, None]
-    stops = is_stop(token_ids, rows) & committed
+    """num_accepted drafts and the token behind them are committed, up to one behind which the row
+    pauses, and may end their request."""
+    offsets = jnp.arange(token_ids.shape[1])
+    pauses = (offsets <= num_accepted[:, None]) & (token_ids == rows.pause_id[:, None])
+    paused = pauses.any(axis=1)
+    num_accepted = jnp.where(paused, pauses.argmax(axis=1).astype(jnp.int32), num_accepted)
+    stops = is_stop(token_ids, rows) & (offsets <= num_accepted[:, None])
     full = rows.seq_lens + num_accepted + 2 >= rows.max_lens
-    return VerifyResult(token_ids, num_accepted, stops.any(axis=1) | full)
+    return VerifyResult(token_ids, num_accepted, stops.any(axis=1) | full, paused)
 
 
 def is_stop(token_ids: Int[Array, "batch rows"], rows: SlotRows) -> Bool[Array, "batch rows"]:

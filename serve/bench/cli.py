@@ -23,7 +23,7 @@ STUDIES = {
     "kv-cache": "accuracy and accept length with fp8 KV",
     "soak": "random traffic and cancels; status 1 on a leak",
     "choice": "--adaptive beside k = 0 and a fixed k",
-    "grammar": "answers with a schema; status 1 if wrong",
+    "grammar": "answers and calls by schema; status 1 if wrong",
     "convert": "eagle3-convert: memory, speed, kill -9",
     "sweep": "load on any OpenAI server, or ours started",
     "doctor": "a new machine: devices, kernels, links, rounds",

@@ -28,6 +28,12 @@ class ChatReading:
     marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
+    def call_ids(self) -> tuple[int, int]:
+        """The ids between which calls stand; only where calls are read."""
+        ids = {mark: token_id for token_id, mark in self.marks.items()}
+        return ids[self.reader.section], ids[self.reader.end_of_section]
+
+    @property
     def reader(self) -> ChatFormat:
         """Reads answers; without marks any will do."""
         return self.tools or self.reasoning or KIMI_K2

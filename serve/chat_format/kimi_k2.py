@@ -20,8 +20,9 @@ HEADER = re.compile(r"\s*(?:functions\.)?([\w.-]+)(?::\d+)?\s*")
 CALLS_RULE = f"calls: {SECTION} {{calls}} {END_OF_SECTION}"
 CALL_RULE = (
     f"call_{{n}}: {CALL} {{header}} INDEX {ARGUMENTS} arguments_{{n}} {END_OF_CALL}\n"
-    "arguments_{n}: %json {schema}"
+    "arguments_{n}: {arguments}"
 )
+FREE = "/(.|\\n)*/"
 INDEX_RULE = "INDEX: /[0-9]{1,3}/"
 
 
@@ -29,18 +30,19 @@ class KimiReader(AnswerReader):
     """A call's id is its header as it stands, `functions.NAME:INDEX`; so are its arguments."""
 
     name = "kimi_k2"
-    section = SECTION
+    section, end_of_section = SECTION, END_OF_SECTION
     call_marks = (SECTION, END_OF_SECTION, CALL, ARGUMENTS, END_OF_CALL)
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """Arguments follow their schemas."""
+        """Arguments that follow no schema are any text."""
         any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
         rules = [CALLS_RULE.format(calls=any_call if once else f"{any_call}+"), INDEX_RULE]
         for n, tool in enumerate(tools):
             schema = json.dumps({"type": "object", **tool.parameters, **JSON_OPTIONS})
             header = json.dumps(f"functions.{tool.name}:")
-            rules.append(CALL_RULE.format(n=n, header=header, schema=schema))
+            arguments = f"%json {schema}" if tool.strict else FREE
+            rules.append(CALL_RULE.format(n=n, header=header, arguments=arguments))
         return rules
 
     def _in_section(self, piece: Piece) -> None:

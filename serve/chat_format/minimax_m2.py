@@ -9,27 +9,20 @@ The section's ends are special tokens, its tags are ordinary text:
     </minimax:tool_call>
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from serve.chat_format.json_values import allowed_types, json_text
 from serve.chat_format.marked_text import Mark, Piece
-from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
+from serve.chat_format.minimax_m2_grammar import END_OF_VALUE, call_rules
+from serve.chat_format.parts import ToolSpec
 from serve.chat_format.reader import AnswerReader, escaped
 
 SECTION = Mark("<minimax:tool_call>")
 END_OF_SECTION = Mark("</minimax:tool_call>")
 INVOKE = re.compile(r"""<invoke name=(["']?)([\w.-]+)\1>""")
 IN_INVOKE = re.compile(r"""<parameter name=(["']?)([^"'<>]+)\1>|</invoke>""")
-END_OF_VALUE = "</parameter>"
-CALLS_RULE = 'calls: /\\n{{0,3}}/ <minimax:tool_call> "\\n" {calls} </minimax:tool_call>'
-CALL_RULE = 'call_{n}: {head} {parameters} "</invoke>\\n"'
-PARAMETER_RULE = '{rule}: {head} {value} "\\n"'
-TEXT_RULE = f"text[suffix={json.dumps(END_OF_VALUE)}]: /(.|\\n)*/"
-ANY_RULE = 'any: "<parameter name=\\"" /[\\w.-]+/ "\\">" text "\\n"'
-END_RULE = json.dumps(END_OF_VALUE)
 
 
 class MiniMaxReader(AnswerReader):
@@ -37,7 +30,7 @@ class MiniMaxReader(AnswerReader):
     once they are whole. A value that is no JSON of a type its schema allows is a string."""
 
     name = "minimax_m2"
-    section = SECTION
+    section, end_of_section = SECTION, END_OF_SECTION
     call_marks = (SECTION, END_OF_SECTION)
     blanks = "\n"
     always_reasons = True
@@ -45,13 +38,8 @@ class MiniMaxReader(AnswerReader):
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """Parameters come in the order of the schema, each at most once; what is to be no string is
-        JSON."""
-        any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
-        rules = [CALLS_RULE.format(calls=any_call if once else f"{any_call}+"), TEXT_RULE, ANY_RULE]
-        for n, tool in enumerate(tools):
-            rules += _call(n, tool)
-        return rules
+        """See call_rules."""
+        return list(call_rules(tools, once))
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -156,38 +144,3 @@ def _begun_end(text: str) -> int:
     """Characters at the end of a text with which the end of a value may have begun."""
     sizes = range(min(len(text), len(END_OF_VALUE) - 1), 0, -1)
     return next((size for size in sizes if END_OF_VALUE.startswith(text[-size:])), 0)
-
-
-def _call(n: int, tool: ToolSpec) -> Iterator[str]:
-    schema = tool.parameters
-    head = json.dumps(f'<invoke name="{tool.name}">\n')
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
-        yield CALL_RULE.format(n=n, head=head, parameters="any*")
-        return
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    names = [
-        f"parameter_{n}_{i}" + ("" if p in required else "?") for i, p in enumerate(properties)
-    ]
-    yield CALL_RULE.format(n=n, head=head, parameters=" ".join(names))
-    for i, (name, value) in enumerate(properties.items()):
-        rule = f"parameter_{n}_{i}"
-        head = json.dumps(f'<parameter name="{name}">', ensure_ascii=False)
-        if (texts := _choices(value)) is not None:
-            yield f"{rule}_value: {texts}"
-            yield PARAMETER_RULE.format(rule=rule, head=head, value=f"{rule}_value {END_RULE}")
-        elif "string" in allowed_types(value, schema):
-            yield PARAMETER_RULE.format(rule=rule, head=head, value="text")
-        else:
-            inside = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-            yield f"{rule}_value: %json {json.dumps({**inside, **value, **JSON_OPTIONS})}"
-            yield PARAMETER_RULE.format(rule=rule, head=head, value=f"{rule}_value {END_RULE}")
-
-
-def _choices(schema: Any) -> str | None:
-    """The strings a schema lists, if it lists nothing else."""
-    listed = schema.get("enum") if isinstance(schema, Mapping) else None
-    if not isinstance(listed, list) or not all(isinstance(text, str) and text for text in listed):
-        return None
-    return " | ".join(json.dumps(text, ensure_ascii=False) for text in listed)

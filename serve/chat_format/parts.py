@@ -31,7 +31,8 @@ class AnswerParts:
 @dataclass(frozen=True)
 class ToolSpec:
     """A function that a model may call. parameters: the JSON schema of its arguments; empty where
-    any will do."""
+    any will do. strict: whether they must follow it."""
 
     name: str
     parameters: Mapping[str, Any]
+    strict: bool = True

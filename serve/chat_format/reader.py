@@ -29,6 +29,7 @@ class AnswerReader:
     name: str
     section: Mark
     """What calls begin with; it ends reasoning too."""
+    end_of_section: Mark
     call_marks: tuple[Mark, ...]
     """Those of calls, which must be special tokens."""
     blanks = ""
@@ -41,7 +42,8 @@ class AnswerReader:
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """Rules of `calls`, for llguidance: one call or several of any of the functions."""
+        """Rules of `calls`, for llguidance: one call or several of any of the functions, the
+        arguments of strict ones by their schemas."""
         raise NotImplementedError
 
     def __init__(

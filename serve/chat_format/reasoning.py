@@ -42,7 +42,8 @@ def end_of_open_reasoning(
 def behind(
     form: StructuredOutputs | None, end_of_reasoning: int | None
 ) -> StructuredOutputs | None:
-    """The same form, beginning behind the reasoning if the prompt ends inside it."""
-    if form is None or end_of_reasoning is None:
+    """The same form, beginning behind the reasoning if the prompt ends inside it; one of pieces
+    needs not wait."""
+    if form is None or form.between is not None or end_of_reasoning is None:
         return form
     return replace(form, begins_after=end_of_reasoning)

@@ -1,10 +1,11 @@
 """The grammar that a chat answer must follow: of tool calls, of its content, or of either."""
 
 import json
+from dataclasses import replace
 
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.errors import invalid_request
-from serve.chat_format.format import ChatFormat
+from serve.chat_format.format import ChatReading
 from serve.chat_format.parts import JSON_OPTIONS
 from serve.openai.protocol import ChatCompletionRequest
 
@@ -12,14 +13,15 @@ JSON_OBJECT = {"type": "object"}
 
 
 def answer_form(
-    body: ChatCompletionRequest, chat_format: ChatFormat | None
+    body: ChatCompletionRequest, reading: ChatReading, *, strict_tools: bool = False
 ) -> StructuredOutputs | None:
     """The form that a request asks for; None for free text. Raises 400 for what can't be had.
 
-    chat_format: in which the model calls tools.
+    reading: how the model calls tools. strict_tools: whether all are strict.
     """
-    form, functions = body.form, body.offered
-    if not functions or (form is None and not body.must_call):
+    form, chat_format = body.form, reading.tools
+    may_be_text = form is None and not body.must_call
+    if not body.offered or (may_be_text and not (strict_tools or body.holds_calls)):
         return form
     if body.must_call and form is not None:
         message = "an answer that must call a tool can't have another form"
@@ -28,10 +30,13 @@ def answer_form(
         message = "the server knows no way in which this checkpoint calls tools"
         raise invalid_request(message, param="tools", code="unsupported_option")
     once = body.names_tool or body.parallel_tool_calls is False
-    rules = chat_format.grammar(body.callable, once)
+    strict = strict_tools or not may_be_text
+    functions = [replace(tool, strict=strict or tool.strict) for tool in body.callable]
     start = ["start: calls"] if form is None else ["start: calls | content", _content(form)]
+    between = reading.call_ids if may_be_text else None
     try:
-        return StructuredOutputs(grammar="\n".join([*start, *rules]))
+        rules = chat_format.grammar(functions, once)
+        return StructuredOutputs(grammar="\n".join([*start, *rules]), between=between)
     except ValueError as error:
         raise invalid_request(f"tools: {error}", param="tools") from error
 

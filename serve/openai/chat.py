@@ -23,6 +23,7 @@ from serve.openai.completions import too_long
 from serve.openai.history import template_messages
 from serve.openai.protocol import ChatCompletionRequest, ChatMessage
 from serve.openai.service import Service
+from serve.openai.thinking import template_variables, thinking_budget
 
 
 class TemplateInput(Protocol):
@@ -30,6 +31,10 @@ class TemplateInput(Protocol):
 
     @property
     def messages(self) -> Sequence[ChatMessage] | None: ...
+    @property
+    def thinks(self) -> bool | None: ...
+    @property
+    def effort(self) -> str | None: ...
     def template_options(self) -> dict[str, Any]: ...
 
 
@@ -74,7 +79,7 @@ class ChatForm:
             inside_reasoning=self._inside_reasoning,
             schemas={tool.name: tool.parameters for tool in offered} if offered else None,
             one_call=self._body.parallel_tool_calls is False,
-            tells_reasoning=self._body.include_reasoning is not False,
+            tells_reasoning=self._body.tells_reasoning,
             skip_special=self._body.skips_special,
         )
 
@@ -112,13 +117,17 @@ def chat_router(service: Service) -> APIRouter:
 def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
     does."""
-    prompt = prompt_ids(service, body)
-    reasoning = service.reading.reasoning
+    prompt, reading = prompt_ids(service, body), service.reading
+    reasoning, tokenizer = reading.reasoning, service.tokenizer
     end_of_reasoning = end_of_open_reasoning(
-        prompt, service.tokenizer, always=reasoning is not None and reasoning.always_reasons
+        prompt, tokenizer, always=reasoning is not None and reasoning.always_reasons
     )
-    outputs = behind(answer_form(body, service.reading.tools), end_of_reasoning)
-    return service.plan(body, [prompt], None, outputs), end_of_reasoning
+    form = answer_form(body, reading, strict_tools=service.strict_tools)
+    most = body.thinking_tokens
+    most = service.thinking_token_budget if most is None else most
+    budget = thinking_budget(most, end_of_reasoning is not None, reading, tokenizer)
+    outputs = behind(form, end_of_reasoning)
+    return service.plan(body, [prompt], None, outputs, budget), end_of_reasoning
 
 
 def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
@@ -132,6 +141,17 @@ def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
         raise invalid_request(message, param="tool_choice", code="unsupported_option")
 
 
+def _options(service: Service, body: TemplateInput) -> dict[str, Any]:
+    """What the template gets of a body; ValueError where that contradicts itself."""
+    options, tokenizer = body.template_options(), service.tokenizer
+    asked = template_variables(body.thinks, body.effort, tokenizer.template_text, tokenizer)
+    for name in asked.keys() & options.keys():
+        if options[name] != asked[name]:
+            message = f"chat_template_kwargs has {name} {options[name]!r}, but other fields ask for"
+            raise ValueError(f"{message} {asked[name]!r}")
+    return asked | options
+
+
 def prompt_ids(service: Service, body: TemplateInput, contexts: int = 1) -> list[int]:
     """The prompt that the template makes of a body; raises 400 where it can't, and for a prompt
     that is above so many contexts."""
@@ -140,7 +160,7 @@ def prompt_ids(service: Service, body: TemplateInput, contexts: int = 1) -> list
     try:
         given = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
         messages = template_messages(given, as_objects)
-        options = {**service.template_kwargs, **body.template_options()}
+        options = {**service.template_kwargs, **_options(service, body)}
         most = contexts * service.model.max_model_len
         return service.tokenizer.encode_chat(messages, most, **options)
     except TooManyTokens as error:

@@ -11,6 +11,7 @@ from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from eagle3_jax.sampling.params import REQUEST_OPTIONS
 from serve.asgi.errors import invalid_option
 from serve.openai.structured import StructuredFields
+from serve.openai.thinking import ThinkingFields
 from serve.openai.tools import ToolFields
 from serve.openai.unsupported import CHAT, COMPLETION
 
@@ -181,7 +182,7 @@ class ChatMessage(BaseModel):
         return "".join(_part_text(part) for part in content)
 
 
-class ChatCompletionRequest(GenerationRequest, ToolFields):
+class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
     """The body of POST /v1/chat/completions."""
 
     neutral = CHAT
@@ -189,7 +190,6 @@ class ChatCompletionRequest(GenerationRequest, ToolFields):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    include_reasoning: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 

@@ -11,6 +11,7 @@ from eagle3_jax.engine import Request
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS, CompiledGrammar
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.thinking import ThinkingBudget
 from serve.asgi.arrivals import Arrivals
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
 from serve.chat_format.format import PLAIN, ChatReading
@@ -55,7 +56,8 @@ class Service:
     default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
     much responses say about speculation; `grammars` compiles the engine's; `reading` is what is
     read from chat answers, `template_kwargs` the template's variables unless a request sets
-    them; `arrivals` are the requests under way."""
+    them; `strict_tools` makes every tool strict, `thinking_token_budget` is that of requests
+    which set none; `arrivals` are the requests under way."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -67,6 +69,8 @@ class Service:
     grammars: GrammarPool | None = None
     reading: ChatReading = PLAIN
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    strict_tools: bool = False
+    thinking_token_budget: int | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def check_model(self, name: str | None) -> None:
@@ -82,6 +86,7 @@ class Service:
         prompts: Sequence[list[int]],
         default_max_tokens: int | None,
         outputs: StructuredOutputs | None = None,
+        thinking: ThinkingBudget | None = None,
     ) -> tuple[Request, ...]:
         """One engine request per choice, prompt by prompt; raises 400 for what can't run."""
         run = uuid.uuid4().hex
@@ -97,6 +102,7 @@ class Service:
                 params = _checked(
                     **options | {"max_tokens": limit, "seed": seed + sibling},
                     structured_outputs=outputs,
+                    thinking_budget=thinking,
                 )
                 name, salt = f"{run}-{len(requests)}", body.cache_salt or ""
                 requests.append(Request(name, prompt, params, salt))

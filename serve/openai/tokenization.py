@@ -21,12 +21,13 @@ from serve.openai.chat import prompt_ids as chat_prompt_ids
 from serve.openai.completions import prompt_ids
 from serve.openai.protocol import ChatMessage, TokenId
 from serve.openai.service import Service
+from serve.openai.thinking import ThinkingFields
 
 CONTEXTS = 8
 """As many times the context a text may be long, or its tokens: they are only looked at."""
 
 
-class TokenizeRequest(FirstErrorOnly):
+class TokenizeRequest(FirstErrorOnly, ThinkingFields):
     """The body of POST /tokenize: a prompt or the messages of a chat."""
 
     model: str | None = None

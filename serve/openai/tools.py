@@ -1,20 +1,30 @@
 """Request fields for tool calling: what the model may call, and what it must."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from serve.asgi.errors import invalid_option
 from serve.chat_format.parts import ToolSpec
 
 
 class Function(BaseModel):
-    """A function the model may call; parameters is the JSON schema of its arguments."""
+    """A function the model may call; parameters is the JSON schema of its arguments, which strict
+    ones never leave."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(pattern=r"^[\w.-]{1,128}$")
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class Tool(BaseModel):
@@ -39,21 +49,56 @@ class NamedChoice(BaseModel):
     function: FunctionName
 
 
+class AllowedTools(BaseModel):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(min_length=1)
+
+
+class AllowedChoice(BaseModel):
+    """A tool_choice that names the functions of which the model may call any."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _kind_of(choice: Any) -> Any:
+    return choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", "mode")
+
+
+Choice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedChoice, Tag("function")]
+    | Annotated[AllowedChoice, Tag("allowed_tools")],
+    Discriminator(_kind_of),
+]
+
+
 class ToolFields(BaseModel):
     """The fields of a chat request about tools."""
 
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
+
+    @field_validator("tool_choice", mode="before")
+    @classmethod
+    def _refuse_other_kinds(cls, choice: Any) -> Any:
+        kind = _kind_of(choice)
+        if kind not in ("mode", "function", "allowed_tools"):
+            message = f"tool_choice of type {kind!r:.100} is not implemented; function and "
+            raise invalid_option("tool_choice", f"{message}allowed_tools are")
+        return choice
 
     @model_validator(mode="after")
     def _check_tools(self) -> Self:
         choice = self.tool_choice or "auto"
         if not self.tools and choice not in ("auto", "none"):
             raise invalid_option("tool_choice", "tool_choice needs tools to choose from")
-        if isinstance(choice, NamedChoice) and not self.callable:
-            message = f"tool_choice: there is no tool {choice.function.name!r}"
-            raise invalid_option("tool_choice", message)
+        missing = sorted((self._chosen or set()) - {tool.name for tool in self.offered})
+        if missing:
+            raise invalid_option("tool_choice", f"tool_choice: there is no tool {missing[0]!r}")
         return self
 
     @property
@@ -67,14 +112,25 @@ class ToolFields(BaseModel):
         """The functions the model knows of."""
         functions = [tool.function for tool in self.tools or ()]
         functions = [] if self.tool_choice == "none" else functions
-        return [ToolSpec(function.name, function.parameters or {}) for function in functions]
+        return [ToolSpec(f.name, f.parameters or {}, f.strict is True) for f in functions]
 
     @property
     def callable(self) -> list[ToolSpec]:
-        """Those of them it may call: all, or the one the request names."""
-        if not isinstance(self.tool_choice, NamedChoice):
-            return self.offered
-        return [f for f in self.offered if f.name == self.tool_choice.function.name][:1]
+        """Those of them it may call: all, or those that the request names, each once."""
+        chosen = self._chosen
+        named = {tool.name: tool for tool in reversed(self.offered)}
+        return self.offered if chosen is None else [named[name] for name in sorted(chosen)]
+
+    @property
+    def _chosen(self) -> set[str] | None:
+        """The names in tool_choice, if it has any."""
+        match self.tool_choice:
+            case NamedChoice(function=function):
+                return {function.name}
+            case AllowedChoice(allowed_tools=allowed):
+                return {choice.function.name for choice in allowed.tools}
+            case _:
+                return None
 
     @property
     def names_tool(self) -> bool:
@@ -84,4 +140,12 @@ class ToolFields(BaseModel):
     @property
     def must_call(self) -> bool:
         """Whether the answer must be calls, not text."""
-        return self.names_tool or self.tool_choice == "required"
+        choice = self.tool_choice
+        mode = choice.allowed_tools.mode if isinstance(choice, AllowedChoice) else choice
+        return self.names_tool or mode == "required"
+
+    @property
+    def holds_calls(self) -> bool:
+        """Whether a call that the model may choose to make must be held to something."""
+        limited = isinstance(self.tool_choice, AllowedChoice)
+        return limited or any(tool.strict for tool in self.offered)

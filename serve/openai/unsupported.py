@@ -21,19 +21,21 @@ SHARED: dict[str, tuple[object, ...]] = {
     "truncate_prompt_tokens": (None,),
     "kv_transfer_params": (None,),
     "priority": (None, 0),
-    "thinking_token_budget": (None,),
     "repetition_detection": (None,),
     "vllm_xargs": (None, {}),
 }
 COMPLETION = SHARED | {
     "suffix": (None, ""),
     "prompt_embeds": (None,),
+    "reasoning_effort": (None,),
+    "thinking": (None,),
+    "reasoning": (None,),
+    "thinking_token_budget": (None,),
 }
 CHAT = SHARED | {
     "echo": (None, False),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
-    "reasoning_effort": (None,),
     "separate_reasoning": (None, True),
     "stream_reasoning": (None, True),
     "continue_final_message": (None, False),
@@ -45,18 +47,21 @@ CHAT = SHARED | {
     "prediction": (None,),
     "web_search_options": (None,),
 }
+IN_CHAT = "/v1/chat/completions has it: a template says where reasoning begins"
 INSTEAD = {
     "use_beam_search": "answers are sampled, n of them",
     "suffix": "the models are not trained to fill in the middle",
     "extra_key": "cache_salt keeps the prefixes of requests apart",
     "priority": "requests start in the order they came; leave it out or send 0",
-    "thinking_token_budget": "max_tokens bounds reasoning and answer together",
+    "thinking_token_budget": IN_CHAT,
+    "reasoning_effort": IN_CHAT,
+    "thinking": IN_CHAT,
+    "reasoning": IN_CHAT,
     "repetition_detection": "max_tokens and stop end an answer early",
     "truncate_prompt_tokens": "/tokenize the prompt and send the ids that are wanted",
     "return_tokens_as_token_ids": "return_token_ids gives the ids",
     "functions": "use tools",
     "function_call": "use tool_choice",
-    "reasoning_effort": "chat_template_kwargs reach the model's own template",
     "chat_template": "the server's own is its flag --chat-template",
     "stop_regex": "stop takes plain strings",
 }

@@ -16,13 +16,16 @@ OTHER_NAMES = {"kimi": "kimi_k2", "minimax": "minimax_m2"}
 @dataclass(frozen=True)
 class ChatOptions:
     """The flags as values. template: in place of the checkpoint's; its text and where it is from.
-    auto_tool_choice None: wherever calls can be read."""
+    auto_tool_choice None: wherever calls can be read. strict_tools: every tool is strict.
+    thinking_token_budget: of requests that set none."""
 
     template: tuple[str, str] | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     reasoning_parser: str = "auto"
     tool_call_parser: str = "auto"
     auto_tool_choice: bool | None = None
+    strict_tools: bool = False
+    thinking_token_budget: int | None = None
 
 
 def add_chat_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +53,17 @@ def add_chat_flags(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="models may choose to call tools (the default where calls can be read)",
     )
+    group.add_argument(
+        "--strict-tools",
+        action="store_true",
+        help="hold the calls of all tools to their schemas, as `strict` does for one",
+    )
+    group.add_argument(
+        "--thinking-token-budget",
+        type=_count,
+        metavar="N",
+        help="force the end of thinking behind N tokens, where a request sets no budget",
+    )
 
 
 def read_chat_options(flags: argparse.Namespace) -> ChatOptions:
@@ -60,7 +74,16 @@ def read_chat_options(flags: argparse.Namespace) -> ChatOptions:
         reasoning_parser=flags.reasoning_parser,
         tool_call_parser=flags.tool_call_parser,
         auto_tool_choice=flags.enable_auto_tool_choice,
+        strict_tools=flags.strict_tools,
+        thinking_token_budget=flags.thinking_token_budget,
     )
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more; got {count}")
+    return count
 
 
 def _chat_format_name(name: str) -> str:

@@ -12,7 +12,7 @@ from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
 
 ROOM = 100_000
 
@@ -44,5 +44,7 @@ def decoding_rows(
         num_accepted=zeros[:, 0],
         aux_hidden=jnp.zeros((batch, num_drafts + 1, 1)),
         finished=zeros[:, 0] > 0,
+        pause_id=zeros[:, 0] + NO_PAUSE,
+        paused=zeros[:, 0] > 0,
         options=options,
     )

@@ -51,6 +51,7 @@ def minimax() -> Tokenizer:
         special_tokens=(*marks, *ends),
         eos_token_ids=(ends[-1].token_id,),
         template=compile_template(MINIMAX_TEMPLATE, "the test's template"),
+        template_text=MINIMAX_TEMPLATE,
     )
 
 

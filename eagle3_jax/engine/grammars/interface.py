@@ -10,8 +10,9 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
 
 NO_GRAMMARS = (
-    "structured_outputs need llguidance (pip install 'eagle3-jax[grammar]'), a tokenizer that "
-    "gives the bytes of its tokens, an EOS id, and coupled chains of drafts"
+    "structured_outputs, strict tools and thinking budgets need llguidance (pip install "
+    "'eagle3-jax[grammar]'), a tokenizer that gives the bytes of its tokens, an EOS id, and "
+    "coupled chains of drafts"
 )
 
 
@@ -34,6 +35,12 @@ class Matcher(Protocol):
     @property
     def terminated(self) -> bool:
         """Whether an EOS id has ended it; then it is neither filled nor given tokens."""
+        ...
+
+    @property
+    def free_tokens(self) -> float:
+        """How many tokens may come next without a mask, whatever they are. One that ends this
+        freedom early is the sequence's pause id: devices wait behind it."""
         ...
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:

@@ -4,7 +4,6 @@ import json
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -16,10 +15,12 @@ from eagle3_jax.engine.grammars.interface import (
     Footprint,
     GrammarFailedError,
     GrammarTokenizer,
+    Matcher,
     Trial,
     Vocabulary,
     reject_from,
 )
+from eagle3_jax.engine.grammars.pieces import PiecesMatcher
 from eagle3_jax.sampling.structured_outputs import WHITESPACE, StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
 
@@ -61,8 +62,8 @@ class LLGuidanceGrammars:
 
     def known(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar | None":
         """See Grammars."""
-        compiled = self._cache.get(replace(constraint, begins_after=None))
-        return compiled and LLGuidanceGrammar(compiled, constraint.begins_after)
+        compiled = self._cache.get(constraint.everywhere)
+        return compiled and LLGuidanceGrammar(compiled, constraint)
 
     def compile(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar":
         """See Grammars."""
@@ -70,8 +71,8 @@ class LLGuidanceGrammars:
         if known is not None:
             return known
         compiled = self._compile_anew(constraint)
-        self._cache.put(replace(constraint, begins_after=None), compiled)
-        return LLGuidanceGrammar(compiled, constraint.begins_after)
+        self._cache.put(constraint.everywhere, compiled)
+        return LLGuidanceGrammar(compiled, constraint)
 
     def prepare(self) -> Vocabulary:
         """See Grammars."""
@@ -133,12 +134,14 @@ class _Compiled:
 class LLGuidanceGrammar:
     """See CompiledGrammar."""
 
-    def __init__(self, compiled: _Compiled, begins_after: int | None) -> None:
-        self._compiled, self._begins_after = compiled, begins_after
+    def __init__(self, compiled: _Compiled, constraint: StructuredOutputs) -> None:
+        self._compiled, self._constraint = compiled, constraint
 
-    def start(self) -> "LLGuidanceMatcher":
+    def start(self) -> Matcher:
         """See CompiledGrammar."""
-        return LLGuidanceMatcher(self._compiled, self._begins_after)
+        matcher = LLGuidanceMatcher(self._compiled, self._constraint.begins_after)
+        between = self._constraint.between
+        return matcher if between is None else PiecesMatcher(matcher, *between)
 
 
 class LLGuidanceMatcher:
@@ -146,6 +149,8 @@ class LLGuidanceMatcher:
 
     What is committed is noted, and consumed by the next fill: llguidance may be busy elsewhere.
     """
+
+    free_tokens = 0
 
     def __init__(self, compiled: _Compiled, begins_after: int | None = None):
         self.terminated = False

@@ -1,5 +1,6 @@
 """Rounds with a grammar in them: two programs, because their masks depend on their drafts."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 import numpy as np
@@ -13,12 +14,14 @@ Masks = dict[Matcher, np.ndarray]
 """The mask [words] of each matcher's next token."""
 
 
-def with_masks(members: list[Sequence], masking: Masking) -> tuple[list[Sequence], Masks]:
-    """Those who may take part, with the masks of their next tokens: who has a grammar and no mask
-    yet sits the round out."""
-    matchers = [s.matcher for s in members if s.matcher is not None]
-    masks = masking.next_masks(matchers) if matchers else {}
-    return [s for s in members if s.matcher is None or s.matcher in masks], masks
+def with_masks(
+    members: list[Sequence], masking: Masking, constrained: Callable[[Sequence], bool]
+) -> tuple[list[Sequence], Masks]:
+    """Those who may take part, with the masks of their next tokens: who is constrained and has no
+    mask yet sits the round out."""
+    waiting = {s: s.matcher for s in members if s.matcher is not None and constrained(s)}
+    masks = masking.next_masks(list(waiting.values())) if waiting else {}
+    return [s for s in members if s not in waiting or s.matcher in masks], masks
 
 
 def batches_of(members: list[Sequence], *, exact: bool) -> list[list[Sequence]]:
@@ -38,7 +41,8 @@ def run_split_round(
     grammar leaves one choice the host drafts it."""
     config = runner.config
     masks = runner.open_masks(config.split_bucket_for(len(members)), config.width)
-    constrained = [(row, s.matcher) for row, s in enumerate(members) if s.matcher is not None]
+    rows = enumerate(members)
+    constrained = [(row, s.matcher) for row, s in rows if s.matcher and s.matcher in first]
     for row, matcher in constrained:
         masks[row, 0] = first[matcher]
     proposal = runner.propose(members, masks[:, :1])

@@ -29,13 +29,13 @@ class ProgramChoice:
         fitting = (w for w in self._config.round_widths if w and w.drafts == drafts)
         return Program(kind, batch, next(w for w in fitting if w.first_rows >= rows))
 
-    def prefill_for(self, chunk: ChunkPlan) -> Program:
-        """The prefill of one chunk: only a prompt's last one samples. A full one leaves biases to
-        the rounds that follow, so that it goes before argmax."""
+    def prefill_for(self, chunk: ChunkPlan, *, masked: bool = False) -> Program:
+        """The prefill of one chunk: only a prompt's last one samples, and may do so under a mask. A
+        full one leaves biases to the rounds that follow, so that it goes before argmax."""
         sampling = [chunk.sequence] if chunk.last else []
         if chunk.sequence.scores_prompt:
             return Program(ProgramKind.SCORING_PREFILL)
-        if self._needs_full(sampling):
+        if masked or self._needs_full(sampling):
             return Program(ProgramKind.FULL_PREFILL)
         return Program(
             ProgramKind.ARGMAX_PREFILL if self._can_argmax(sampling) else ProgramKind.PREFILL

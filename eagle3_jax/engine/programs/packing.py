@@ -11,7 +11,7 @@ from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
-from eagle3_jax.speculative.state import PrefillChunk
+from eagle3_jax.speculative.state import NO_PAUSE, PrefillChunk
 
 
 def empty_chunk(config: EngineConfig) -> PrefillChunk:
@@ -25,6 +25,7 @@ def empty_chunk(config: EngineConfig) -> PrefillChunk:
         slot=_pack(0),
         max_len=_pack(0),
         num_drafts=_pack(0),
+        pause_id=_pack(NO_PAUSE),
         options=pack_sampling(SamplingParams(temperature=0)),
     )
 
@@ -43,6 +44,7 @@ def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
         slot=_pack(sequence.slot),
         max_len=_pack(sequence.limit),
         num_drafts=_pack(sequence.wanted_drafts(num_drafts)),
+        pause_id=_pack(sequence.pause_id),
         options=pack_options(sequence),
     )
 

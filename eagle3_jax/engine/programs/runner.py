@@ -101,7 +101,7 @@ class Runner:
         """
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
-        program = self._choice.prefill_for(chunk)
+        program = self._choice.prefill_for(chunk, masked=mask is not None)
         if program.takes_controls:
             masks = self.open_masks(1, 1)[0] if mask is None else mask[None]
             logit_controls = pack_controls(sequence, self._vocab_size)

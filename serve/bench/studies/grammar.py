@@ -20,6 +20,8 @@ from serve.bench.common.drive import BATCH, EIGHT_SLOTS, drive
 from serve.bench.common.flags import add_pair_flags, add_shared, check_drafting
 from serve.bench.common.held_out import held_out
 from serve.bench.common.spread import Spread
+from serve.bench.grammar.schemas import fits
+from serve.bench.grammar.tool_calls import ToolCalls, describe, measure_calls
 from serve.pair.loading import LoadedPair, build_engine
 from serve.text_table import text_table
 
@@ -65,6 +67,7 @@ class StructuredRecord:
 
     valid: answers that are JSON and fit their schema. identical: those that are plain decoding's,
     token for token. mask_s: seconds in which the host makes the masks of one request's round.
+    tool_calls: None where the checkpoint's calls can't be read.
     """
 
     num_speculative_tokens: int
@@ -75,11 +78,13 @@ class StructuredRecord:
     accept_length: float
     mask_s: float
     neighbours: list[Neighbours]
+    tool_calls: ToolCalls | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether all answers are valid and plain decoding's."""
-        return self.valid == self.identical == self.generations
+        """Whether all answers and calls are valid and plain decoding's."""
+        calls_hold = self.tool_calls is None or self.tool_calls.holds
+        return calls_hold and self.valid == self.identical == self.generations
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -92,10 +97,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Generates by schema; status 1 where an answer is invalid or not plain decoding's."""
+    """Generates by schema, and calls tools; status 1 where an answer or call is invalid, or not
+    plain decoding's."""
     found, pair = conditions(), given_pair(flags)
     prompts = [p.token_ids for p in held_out(pair.tokenizer, 40) if p.category == "structured"]
-    result = measure_structured(pair, prompts, flags.generations, flags.k, flags.repetitions)
+    counts = flags.generations, flags.k, flags.repetitions
+    result = measure_structured(pair, prompts, *counts)
+    result = replace(result, tool_calls=measure_calls(pair, *counts))
     print_result(console, result)
     return finish(flags, "grammar", found, result)
 
@@ -114,6 +122,8 @@ def print_result(console: Console, result: StructuredRecord) -> None:
     for case in result.neighbours:
         table.add_row(case.eighth, case.seconds.milliseconds, f"{case.ratio:.2f}")
     console.print(table)
+    if result.tool_calls is not None:
+        console.print(describe(result.tool_calls))
 
 
 def measure_structured(
@@ -154,26 +164,6 @@ def is_valid(answer: CollectedOutput, index: int) -> bool:
     except json.JSONDecodeError:
         return False
     return answer.finish_reason == "stop" and fits(value, SCHEMAS[index % len(SCHEMAS)])
-
-
-def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a value is one of these schemas': only their keywords are known."""
-    if "enum" in schema:
-        return value in schema["enum"]
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
-    if type(value) is not kinds[schema["type"]]:
-        return False
-    if isinstance(value, dict):
-        properties = schema["properties"]
-        return set(value) == set(properties) and all(
-            fits(value[name], inner) for name, inner in properties.items()
-        )
-    if isinstance(value, list):
-        fitting = all(fits(item, schema["items"]) for item in value)
-        return fitting and schema.get("minItems", 0) <= len(value) <= schema["maxItems"]
-    if isinstance(value, str):
-        return schema["minLength"] <= len(value) <= schema["maxLength"]
-    return isinstance(value, bool) or schema["minimum"] <= value <= schema["maximum"]
 
 
 def _mask_seconds(

@@ -34,7 +34,7 @@ from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.logit_control_rows import LogitControls, empty_controls
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
 from eagle3_jax.speculative.tree.propose import child_log_probs
 from eagle3_jax.speculative.verify import verify
@@ -173,6 +173,8 @@ def slot_rows(rows: SamplingRows) -> SlotRows:
         num_accepted=zeros[:, 0],
         aux_hidden=jnp.zeros((BATCH, ROWS, 1)),
         finished=zeros[:, 0] > 0,
+        pause_id=zeros[:, 0] + NO_PAUSE,
+        paused=zeros[:, 0] > 0,
         options=rows,
     )
 

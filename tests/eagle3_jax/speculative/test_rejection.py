@@ -15,7 +15,7 @@ from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE, sample
 from eagle3_jax.speculative import rejection
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
 
 VOCAB, SEQ_LEN, LAST_UNIFORM = 4, 10, 1 - 2.0**-24
@@ -34,6 +34,8 @@ def rows(batch: int, k: int, num_drafts: Any = None, **options: Any) -> SlotRows
         num_accepted=zeros[:, 0],
         aux_hidden=jnp.zeros((batch, k + 1, 1)),
         finished=zeros[:, 0] > 0,
+        pause_id=zeros[:, 0] + NO_PAUSE,
+        paused=zeros[:, 0] > 0,
         options=replace(repeated, seed=seeds),
     )
 

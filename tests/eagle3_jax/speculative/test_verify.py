@@ -1,5 +1,6 @@
 """The accept decision against every case written out on the host."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from lab import one_row
 
 from eagle3_jax.sampling.sampler import sample
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
 from eagle3_jax.speculative.verify import num_valid_drafts, verify
 
 VOCAB, K, SEQ_LEN = 3, 2, 10
@@ -30,6 +31,8 @@ def rows(max_lens: Any, num_drafts: Any, **options: Any) -> SlotRows:
         num_accepted=zeros[:, 0],
         aux_hidden=jnp.zeros((batch, K + 1, 1)),
         finished=zeros[:, 0] > 0,
+        pause_id=zeros[:, 0] + NO_PAUSE,
+        paused=zeros[:, 0] > 0,
         options=jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options)),
     )
 
@@ -90,3 +93,20 @@ def test_drafts_are_as_many_as_wanted_and_as_there_is_room_for() -> None:
     room = np.arange(1, 7)
     valid = num_valid_drafts(rows(SEQ_LEN + 1 + room, [4] * 6))
     np.testing.assert_array_equal(valid, [0, 1, 2, 3, 4, 4])
+
+
+def test_behind_its_mark_a_row_pauses_as_if_the_next_draft_were_wrong() -> None:
+    grid = list(product(product(range(VOCAB), repeat=K), product(range(VOCAB), repeat=K + 1)))
+    drafts, chosen = (np.array(part) for part in zip(*grid, strict=True))
+    logits = 5.0 * jax.nn.one_hot(chosen, VOCAB)
+    batch = rows([SEQ_LEN + 1 + K] * len(grid), [K] * len(grid), temperature=0.0)
+    free = VERIFY(logits, jnp.asarray(drafts), batch)
+    marked = replace(batch, pause_id=jnp.ones_like(batch.pause_id))
+    result = VERIFY(logits, jnp.asarray(drafts), marked)
+    for row, accepted in enumerate(np.asarray(free.num_accepted)):
+        committed = chosen[row, : accepted + 1].tolist()
+        paused = 1 in committed
+        expected = committed.index(1) if paused else accepted
+        assert (int(result.num_accepted[row]), bool(result.paused[row])) == (expected, paused)
+        assert bool(result.finished[row]) == (expected + 1 >= K)
+    assert not free.paused.any() and 0 < result.paused.sum() < len(grid)

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from eagle3_jax.engine import CollectedOutput
-from serve.bench.studies.grammar import PERSON, SCHEMAS, StructuredRecord, fits, is_valid
+from serve.bench.common.spread import Spread
+from serve.bench.grammar.schemas import fits
+from serve.bench.grammar.tool_calls import ToolCalls, valid_calls
+from serve.bench.studies.grammar import PERSON, SCHEMAS, StructuredRecord, is_valid
+from serve.chat_format.parts import AnswerParts, CallPart
 
 SOUND = StructuredRecord(3, 1.0, 5, 5, 5, 1.5, 1e-4, [])
 VALID = [
@@ -42,3 +46,19 @@ def test_an_answer_is_valid_when_it_ended_by_itself() -> None:
 def test_one_wrong_answer_fails_the_run() -> None:
     assert SOUND.holds
     assert not replace(SOUND, valid=4).holds and not replace(SOUND, identical=4).holds
+
+
+def test_a_call_is_valid_when_its_arguments_fit_the_schema_of_its_function() -> None:
+    schemas = {"person": SCHEMAS[0]}
+    sound = '{"name": "Ada", "age": 3, "city": "Oslo"}'
+    calls = [("person", sound), ("other", sound), ("person", sound[:-1]), ("person", "{}")]
+    parts = AnswerParts(calls={i: CallPart("", *call) for i, call in enumerate(calls)})
+    assert valid_calls(parts, schemas) == 1
+
+
+def test_one_wrong_call_fails_the_run() -> None:
+    spread = Spread.of([1.0])
+    calls = ToolCalls(3, 2, 2, 3, 3, 1.5, 0, 0, spread, spread)
+    assert replace(SOUND, tool_calls=calls).holds
+    for wrong in ({"valid": 1}, {"identical": 2}, {"unchanged": 2}):
+        assert not replace(SOUND, tool_calls=replace(calls, **wrong)).holds

@@ -1,0 +1,72 @@
+"""Answers whose thinking has a budget."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.token_mask import allow_only
+
+
+class ThinkingMatcher:
+    """See Matcher. Where the budget is used up nothing may come but the end of the thinking; all
+    else is as the answer's form has it, if it has one."""
+
+    def __init__(self, budget: ThinkingBudget, form: Matcher | None) -> None:
+        self._budget, self._form = budget, form
+        self._begin()
+
+    @property
+    def terminated(self) -> bool:
+        """See Matcher."""
+        return self._form is not None and self._form.terminated
+
+    @property
+    def free_tokens(self) -> float:
+        """See Matcher."""
+        return self._left if self._form is None else min(self._left, self._form.free_tokens)
+
+    def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
+        """See Matcher."""
+        drafts, end = list(draft_ids), self._budget.ends[0]
+        row = self._last_row(drafts)
+        if row is not None and row < len(drafts):
+            drafts[row] = end
+        if self._form is not None:
+            drafts = self._form.fill(masks, drafts)
+        if row is not None:
+            allow_only(masks[row], end)
+        return drafts
+
+    def commit(self, token: int) -> None:
+        """See Matcher."""
+        self._left, self._count = self._after(self._left, self._count, token), self._count + 1
+        if self._form is not None:
+            self._form.commit(token)
+
+    def restart(self) -> None:
+        """See Matcher."""
+        self._begin()
+        if self._form is not None:
+            self._form.restart()
+
+    def _begin(self) -> None:
+        # The id that begins it is none of its tokens.
+        self._left: float = self._budget.tokens + (self._budget.begins is not None)
+        self._count = 0
+
+    def _last_row(self, drafts: Sequence[int]) -> int | None:
+        """The row behind drafts that use the budget up, if they do."""
+        left = self._left
+        for row, draft in enumerate(drafts):
+            if left == 0:
+                return row
+            left = self._after(left, self._count + row, draft)
+        return None if left else len(drafts)
+
+    def _after(self, left: float, index: int, token: int) -> float:
+        """What is left behind the answer's token of that index; infinity once nobody thinks."""
+        never = index == 0 and self._budget.begins not in (None, token)
+        return math.inf if never or token in self._budget.ends else left - 1

@@ -1,0 +1,1 @@
+"""What `eagle3-bench grammar` is made of."""

@@ -1,0 +1,134 @@
+"""Request fields for thinking: whether the model does before it answers, and for how long.
+
+OpenAI's `reasoning_effort`, the `thinking` of Anthropic's and Kimi's own endpoints, the `reasoning`
+of OpenAI's responses and OpenRouter, and vLLM's `thinking_token_budget`.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from eagle3_jax.sampling.thinking import ThinkingBudget
+from serve.asgi.errors import invalid_option, invalid_request
+from serve.chat_format.format import ChatReading
+from serve.chat_format.reader import END_OF_THINK, THINK
+from serve.chat_format.reasoning import SpecialTokens, id_of
+from serve.chat_format.thinking_switch import switch_of
+
+NO_LIMIT = -1
+NO_END = f"thinking_token_budget: the tokenizer has no {END_OF_THINK}, behind which answers begin"
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Tokens = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Thinking(BaseModel):
+    """`thinking` as an object."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Tokens | None = None
+
+
+class Reasoning(BaseModel):
+    """`reasoning`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    effort: Effort | None = None
+    max_tokens: Tokens | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+
+    @property
+    def thinks(self) -> bool | None:
+        """Whether to think, where `effort` does not say it: a number of tokens is to be used."""
+        return self.max_tokens is not None or None if self.enabled is None else self.enabled
+
+
+class ThinkingFields(BaseModel):
+    """The fields of a chat request about thinking, which must not contradict each other."""
+
+    reasoning_effort: Effort | None = None
+    thinking: bool | Thinking | None = None
+    reasoning: Reasoning | None = None
+    thinking_token_budget: int | None = Field(None, ge=NO_LIMIT, lt=2**31)
+    include_reasoning: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_thinking(self) -> Self:
+        _ = self.thinks, self.effort, self.thinking_tokens
+        return self
+
+    @property
+    def effort(self) -> Effort | None:
+        """How hard to think, if the request says it."""
+        inner = self.reasoning and self.reasoning.effort
+        return _agreed({"reasoning_effort": self.reasoning_effort, "reasoning.effort": inner})
+
+    @property
+    def thinks(self) -> bool | None:
+        """Whether to think; None where the request leaves it to the checkpoint."""
+        kind = self.thinking.type if isinstance(self.thinking, Thinking) else None
+        asked = {
+            "reasoning_effort": self.effort and self.effort != "none",
+            "thinking": kind != "disabled" if kind else self.thinking,
+            "reasoning": self.reasoning and self.reasoning.thinks,
+        }
+        return _agreed(asked)
+
+    @property
+    def thinking_tokens(self) -> int | None:
+        """Tokens of thinking at most; NO_LIMIT for any number, None for the server's default."""
+        inner = self.thinking.budget_tokens if isinstance(self.thinking, Thinking) else None
+        return _agreed(
+            {
+                "thinking_token_budget": self.thinking_token_budget,
+                "thinking.budget_tokens": inner,
+                "reasoning.max_tokens": self.reasoning and self.reasoning.max_tokens,
+            }
+        )
+
+    @property
+    def tells_reasoning(self) -> bool:
+        """Whether the answer shows what was thought."""
+        excluded = self.reasoning is not None and bool(self.reasoning.exclude)
+        return self.include_reasoning is not False and not excluded
+
+
+def template_variables(
+    thinks: bool | None, effort: str | None, template: str | None, tokenizer: SpecialTokens
+) -> dict[str, Any]:
+    """The variables by which the template is told what a request asks for; 400 for what this
+    checkpoint can't do."""
+    if thinks is None:
+        return {}
+    can_think = id_of(END_OF_THINK, tokenizer) is not None
+    try:
+        return switch_of(template).variables(thinks, effort, can_think=can_think)
+    except ValueError as error:
+        param = "reasoning_effort" if effort else "thinking"
+        raise invalid_request(f"{param}: {error}", param=param) from error
+
+
+def thinking_budget(
+    tokens: int | None, inside: bool, reading: ChatReading, tokenizer: SpecialTokens
+) -> ThinkingBudget | None:
+    """The budget of an answer; inside: whether the prompt has begun the thinking. 400 where its end
+    can't be told."""
+    if tokens is None or tokens == NO_LIMIT:
+        return None
+    end, begins = id_of(END_OF_THINK, tokenizer), id_of(THINK, tokenizer)
+    if end is None:
+        raise invalid_request(NO_END, param="thinking_token_budget", code="unsupported_option")
+    calls = [token for token, mark in reading.marks.items() if mark == reading.reader.section]
+    return ThinkingBudget(tokens, (end, *calls), None if inside else begins)
+
+
+def _agreed(asked: dict[str, Any]) -> Any:
+    """What the fields that are given say; an error where they disagree."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    if len(set(given.values())) > 1:
+        said = ", ".join(f"{name} {value!r}" for name, value in given.items())
+        raise invalid_option([*given][-1], f"these contradict each other: {said}")
+    return next(iter(given.values()), None)

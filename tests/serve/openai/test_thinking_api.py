@@ -1,0 +1,148 @@
+"""What requests say about thinking reaches the template and the engine, or is refused by name."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from chat_tokenizers import kimi, minimax
+from fake_engine import FakeEngine
+from fake_server import Served, served
+from scripted_engine import ScriptedEngine
+
+from convert.text.tokenizer import Tokenizer
+from eagle3_jax.sampling.thinking import ThinkingBudget
+from serve.chat_format.reader import END_OF_THINK, THINK
+from serve.chat_format.reasoning import id_of
+
+Post = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Callable[..., Served]]:
+    """A server for each tokenizer and budget, which stay."""
+    made: dict[Any, Served] = {}
+    with ExitStack() as stack:
+
+        def server(make: Callable[[], Tokenizer], budget: int | None = None) -> Served:
+            if (make, budget) not in made:
+                answers = [make().encode("so</think>well", add_special=True)]
+                engine = ScriptedEngine(tokenizer=make(), answers=answers)
+                fields = {"tokenizer": make(), "thinking_token_budget": budget}
+                made[make, budget] = stack.enter_context(served(engine, **fields))
+            return made[make, budget]
+
+        yield server
+
+
+def post(server: Served, path: str = "/v1/chat/completions", **body: Any) -> Any:
+    return server.http.post(path, json={"messages": [{"role": "user", "content": "hi"}], **body})
+
+
+def last_prompt(server: Served) -> str:
+    assert isinstance(server.engine, ScriptedEngine)
+    return kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
+
+
+def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
+    """That of the engine's request."""
+    assert post(server, **body).status_code == 200
+    assert isinstance(server.engine, ScriptedEngine)
+    return server.engine.requests[-1].sampling.thinking_budget
+
+
+@pytest.mark.parametrize(
+    ("asked", "thinks"),
+    [
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "minimal"}, True),
+        ({"reasoning_effort": "high"}, True),
+        ({"reasoning": {"effort": "none"}}, False),
+        ({"reasoning": {"effort": "low"}}, True),
+        ({"reasoning": {"enabled": False}}, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, True),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"type": "adaptive"}}, True),
+        ({"thinking": True, "chat_template_kwargs": {"thinking": True}}, True),
+    ],
+)
+def test_every_form_turns_the_templates_switch(
+    servers: Callable[..., Served], asked: dict[str, Any], thinks: bool
+) -> None:
+    server = servers(kimi)
+    message = post(server, **asked).json()["choices"][0]["message"]
+    assert last_prompt(server).endswith("<think>" if thinks else "<think></think>")
+    assert ("reasoning" in message) == thinks
+    tokens = post(server, "/tokenize", **asked).json()["tokens"]
+    assert isinstance(server.engine, ScriptedEngine)
+    assert tokens == server.engine.requests[-1].prompt_ids
+
+
+@pytest.mark.parametrize(
+    ("make", "asked", "naming"),
+    [
+        (kimi, {"reasoning_effort": "much"}, "reasoning_effort"),
+        (kimi, {"reasoning_effort": "none", "thinking": True}, "contradict"),
+        (kimi, {"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "contradict"),
+        (kimi, {"thinking": True, "chat_template_kwargs": {"thinking": False}}, "thinking"),
+        (kimi, {"thinking_token_budget": 5, "reasoning": {"max_tokens": 6}}, "contradict"),
+        (kimi, {"thinking_token_budget": -2}, "thinking_token_budget"),
+        (kimi, {"thinking": {"type": "sometimes"}}, "thinking"),
+        (kimi, {"reasoning": {"depth": 3}}, "depth"),
+        (minimax, {"reasoning_effort": "none"}, "reasoning_effort: this checkpoint has no switch"),
+    ],
+)
+def test_what_contradicts_itself_or_the_checkpoint_is_refused_by_name(
+    servers: Callable[..., Served], make: Any, asked: dict[str, Any], naming: str
+) -> None:
+    answer = post(servers(make), **asked)
+    assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
+
+
+def test_a_checkpoint_without_thinking_is_asked_for_none(fake: Served) -> None:
+    assert isinstance(fake.engine, FakeEngine)
+    assert post(fake, reasoning_effort="none").status_code == 200
+    for asked in ({"reasoning_effort": "low"}, {"thinking_token_budget": 3}):
+        answer = post(fake, **asked)
+        assert answer.status_code == 400 and next(iter(asked)) in answer.json()["error"]["message"]
+    raw = {"prompt": "hi", "thinking_token_budget": 3}
+    refused = fake.http.post("/v1/completions", json=raw)
+    assert refused.status_code == 400 and "thinking_token_budget" in refused.text
+
+
+def test_a_checkpoint_that_always_thinks_may_be_told_to(servers: Callable[..., Served]) -> None:
+    assert post(servers(minimax), reasoning_effort="high").status_code == 200
+
+
+@pytest.mark.parametrize("make", [kimi, minimax])
+def test_a_budget_of_any_protocols_name_reaches_the_engine(
+    servers: Callable[..., Served], make: Callable[[], Tokenizer]
+) -> None:
+    server, tokenizer = servers(make), make()
+    section = "<|tool_calls_section_begin|>" if make is kimi else "<minimax:tool_call>"
+    ends = [id_of(END_OF_THINK, tokenizer), tokenizer.encode(section, add_special=True)[0]]
+    thinking = {"thinking": True} if make is kimi else {}
+    expected = ThinkingBudget(7, tuple(end for end in ends if end is not None))
+    assert budget_of(server, thinking_token_budget=7, **thinking) == expected
+    assert budget_of(server, thinking={"type": "enabled", "budget_tokens": 7}) == expected
+    assert budget_of(server, reasoning={"max_tokens": 7}, **thinking) == expected
+    assert budget_of(server, **thinking) is None
+    defaulting = servers(make, 7)
+    assert budget_of(defaulting, **thinking) == expected
+    assert budget_of(defaulting, thinking_token_budget=-1) is None
+    assert budget_of(defaulting, thinking_token_budget=0, **thinking) == ThinkingBudget(
+        0, expected.ends
+    )
+
+
+def test_where_the_prompt_has_not_begun_to_think_the_answer_may(
+    servers: Callable[..., Served],
+) -> None:
+    budget = budget_of(servers(kimi), thinking_token_budget=7, reasoning_effort="none")
+    assert budget is not None and budget.begins == id_of(THINK, kimi())
+
+
+def test_excluded_reasoning_is_not_told(servers: Callable[..., Served]) -> None:
+    asked = {"reasoning": {"effort": "high", "exclude": True}}
+    message = post(servers(kimi), **asked).json()["choices"][0]["message"]
+    assert message["content"] == "well" and "reasoning" not in message
