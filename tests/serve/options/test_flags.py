@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from serve.options.foreign import say_without_effect
+from serve.options.foreign.flags import say_without_effect
 from serve.options.memory import MemoryShare
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions

@@ -12,7 +12,6 @@ WITH_VALUE = (
     "--decode-log-interval",
     "--device",
     "--distributed-executor-backend",
-    "--download-dir",
     "--limit-mm-per-prompt",
     "--load-format",
     "--max-prefill-tokens",
