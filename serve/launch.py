@@ -29,9 +29,10 @@ from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
 from serve.openai.service import ModelInfo, Service
 from serve.options.foreign.flags import say_without_effect
+from serve.options.foreign.variables import say_not_read
 from serve.options.hosts import HostOptions, joined
 from serve.options.operations import Operations
-from serve.options.serve_options import ServeOptions
+from serve.options.serve_options import UNMEASURED, ServeOptions
 from serve.pair.generation_config import choose_defaults
 from serve.pair.loading import (
     LoadedPair,
@@ -65,7 +66,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     to_log = options.operations.log_format == "json"
     console = Console(stderr=True, quiet=to_log)
     report = LoggedStartup() if to_log else StartupReport(console)
-    for line in say_without_effect(without_effect, os.environ):
+    for line in (*say_without_effect(without_effect), *say_not_read(os.environ)):
         report.say(line)
     keep_compiled_programs()
     raise_limit()
@@ -141,6 +142,11 @@ def _prepare(
     metrics.watch(lambda: thread.stats)
     model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
     report.say(_describe(engine.config))
+    if engine.config.kv_cache_scale == float(UNMEASURED):
+        report.say(
+            "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
+            "eagle3-bench kv-cache --measure finds better ones for --kv-cache-scale"
+        )
     if (length := engine.config.method.synthetic_acceptance_length) is not None:
         report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
     return Service(

@@ -13,6 +13,9 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
+from huggingface_hub import constants
+
 API = re.compile(r"/api/models/(?P<id>[^/]+/[^/]+)/(?P<what>revision|tree)/(?P<rest>[^/?]+)")
 FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<rest>[^/]+)/(?P<file>[^?]+)")
 
@@ -48,7 +51,21 @@ class LocalHub:
 
 
 @contextmanager
-def local_hub() -> Iterator[LocalHub]:
+def local_hub(cache: Path) -> Iterator[LocalHub]:
+    """A hub in the place of huggingface.co, and a cache of its own, in this process."""
+    before, files = constants.ENDPOINT, constants.HUGGINGFACE_CO_URL_TEMPLATE
+    with pytest.MonkeyPatch.context() as patch, _answering() as hub:
+        patch.setattr(constants, "ENDPOINT", hub.endpoint)
+        here = files.replace(before, hub.endpoint)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", here)
+        patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.delenv("HF_TOKEN", raising=False)
+        yield hub
+
+
+@contextmanager
+def _answering() -> Iterator[LocalHub]:
     """A hub that answers at its endpoint."""
     hub = LocalHub()
 

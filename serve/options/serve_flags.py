@@ -69,7 +69,7 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8000, help="0 = any free port")
+    add("--port", "--server-port", type=int, default=8000, help="0 = any free port")
     add("--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM")
     add(
         "--per-request-spec-decode-metrics",

@@ -1,66 +1,75 @@
-"""Flags and environment variables of vLLM and SGLang that have no effect in this engine."""
+"""Flags of vLLM, SGLang and ATOM that change nothing in this engine, each with the reason."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-WITH_VALUE = (
-    "--all2all-backend",
-    "--attention-backend",
-    "--compilation-config",
-    "--cuda-graph-max-bs",
-    "--decode-log-interval",
-    "--device",
-    "--distributed-executor-backend",
-    "--limit-mm-per-prompt",
-    "--load-format",
-    "--max-prefill-tokens",
-    "--max-seq-len-to-capture",
-    "--mm-attention-backend",
-    "--mm-encoder-tp-mode",
-    "--num-continuous-decode-steps",
-    "--numa-node",
-    "--quantization",
-    "--schedule-conservativeness",
-    "--schedule-policy",
-    "--stream-interval",
-    "--swap-space",
-    "--tokenizer-mode",
-)
-SWITCHES = (
-    "--async-scheduling",
-    "--no-async-scheduling",
-    "--disable-cuda-graph",
-    "--disable-custom-all-reduce",
-    "--disable-log-requests",
-    "--disable-log-stats",
-    "--disable-overlap-schedule",
-    "--enable-aiter-allreduce-fusion",
-    "--enable-chunked-prefill",
-    "--no-enable-chunked-prefill",
-    "--enable-metrics",
-    "--enable-mixed-chunk",
-    "--enable-server-load-tracking",
-    "--enable-tokenizer-info-endpoint",
-    "--enable-torch-compile",
-    "--enforce-eager",
-    "--no-enable-log-requests",
-    "--language-model-only",
-    "--skip-server-warmup",
-    "--trust-remote-code",
-)
-REASONS = {
-    "--language-model-only": "there is no vision encoder yet",
+KERNELS = "kernels follow from the device, the tensors and --kernels"
+COMPILED = "all programs are compiled before the server is ready"
+VISION = "there is no vision encoder yet"
+ROUNDS = "the next round is always dispatched before one is read"
+CHUNKS = "prompts are always prefilled in chunks between rounds, as --max-num-batched-tokens says"
+LOGGED = "--disable-uvicorn-access-log and --enable-log-requests say what is logged"
+ORDER = "requests are taken in the order of their arrival"
+WITH_VALUE = {
+    "--all2all-backend": "experts exchange by one sum over the devices",
+    "--attention-backend": KERNELS,
+    "--compilation-config": COMPILED,
+    "--cuda-graph-max-bs": COMPILED,
+    "--decode-log-interval": "/metrics counts every round",
+    "--device": "JAX_PLATFORMS names it, by default the accelerator that is there",
+    "--distributed-executor-backend": "one process drives all devices of a host",
+    "--limit-mm-per-prompt": VISION,
+    "--max-prefill-tokens": CHUNKS,
+    "--max-seq-len-to-capture": COMPILED,
+    "--mm-attention-backend": VISION,
+    "--mm-encoder-tp-mode": VISION,
+    "--mm-processor-cache-gb": VISION,
+    "--mm-processor-cache-type": VISION,
+    "--moe-backend": KERNELS,
+    "--num-continuous-decode-steps": ROUNDS,
+    "--quantization": "the checkpoint's tensors say how they are quantised",
+    "--schedule-conservativeness": "a sequence that finds no page is preempted and goes on later",
+    "--schedule-policy": ORDER,
+    "--scheduler-delay-factor": ORDER,
+    "--stream-interval": "tokens are streamed as rounds commit them",
+    "--swap-space": "a preempted sequence is prefilled again",
+    "--tokenizer-mode": "the checkpoint's files say which tokenizer it is",
+}
+SWITCHES = {
+    "--async-scheduling": ROUNDS,
+    "--no-async-scheduling": ROUNDS,
+    "--disable-cuda-graph": COMPILED,
+    "--disable-custom-all-reduce": "XLA chooses how devices sum",
+    "--disable-log-requests": LOGGED,
+    "--disable-log-stats": "/metrics is always there",
+    "--disable-overlap-schedule": ROUNDS,
+    "--enable-aiter-allreduce-fusion": KERNELS,
+    "--enable-chunked-prefill": CHUNKS,
+    "--no-enable-chunked-prefill": CHUNKS,
+    "--enable-metrics": "/metrics is always there",
+    "--enable-mixed-chunk": CHUNKS,
+    "--enable-server-load-tracking": "/metrics tells the load",
+    "--enable-tokenizer-info-endpoint": "/tokenizer_info is always there",
+    "--enable-torch-compile": COMPILED,
+    "--enforce-eager": COMPILED,
+    "--no-enable-log-requests": LOGGED,
+    "--language-model-only": VISION,
+    "--skip-server-warmup": COMPILED,
+    "--trust-remote-code": "tokenizer and chat template are read as data, no code is run",
+}
+SEVERAL_VALUES = {"--numa-node": "bind the process to its node with numactl"}
+KEYS = {
     "--speculative-config kv_cache_dtype": "target and draft share pages of one dtype",
     "--speculative-config max_model_len": "the draft goes as far as the target",
     "--speculative-config quantization": "the draft's tensors say how they are quantised",
-    "--quantization": "the checkpoint's tensors say how they are quantised",
-    "--trust-remote-code": "tokenizer and chat template are read as data, no code is run",
 }
-ONLY_VALUE = {"--dtype": "auto"}
-"""Known, with the one value that this engine has."""
-VARIABLES = ("VLLM_ROCM_", "SGLANG_USE_AITER", "AITER_")
-"""What the names of variables begin with that choose kernels of other engines."""
+REASONS = {**WITH_VALUE, **SWITCHES, **SEVERAL_VALUES, **KEYS}
+CHOICES = {
+    "--dtype": ("auto",),
+    "--load-format": ("auto", "safetensors", "fastsafetensors", "runai_streamer"),
+}
+"""Known, with the values that say what this engine does anyhow."""
 
 
 class _Notice(argparse.Action):
@@ -79,19 +88,14 @@ class _Notice(argparse.Action):
 def add_other_flags(parser: argparse.ArgumentParser) -> None:
     """Adds them; those that were given are in the namespace's `without_effect`, each once."""
     parser.set_defaults(without_effect=[])
-    for name in WITH_VALUE:
-        parser.add_argument(name, action=_Notice, nargs=1)
-    for name in SWITCHES:
-        parser.add_argument(name, action=_Notice, nargs=0)
-    for name, value in ONLY_VALUE.items():
-        parser.add_argument(name, choices=(value,), help=argparse.SUPPRESS)
+    for names, count in ((WITH_VALUE, 1), (SWITCHES, 0), (SEVERAL_VALUES, "+")):
+        for name in names:
+            parser.add_argument(name, action=_Notice, nargs=count)
+    for name, values in CHOICES.items():
+        parser.add_argument(name, choices=values, help=argparse.SUPPRESS)
 
 
-def say_without_effect(flags: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """A line for each flag, and one for all variables."""
+def say_without_effect(flags: Sequence[str]) -> Iterator[str]:
+    """A line for each flag, or key of one."""
     for flag in flags:
-        reason = REASONS.get(flag)
-        yield f"{flag} has no effect in this engine" + (f": {reason}" if reason else "")
-    found = sorted(name for name in environment if name.startswith(VARIABLES))
-    if found:
-        yield f"not read, they choose kernels of other engines: {', '.join(found)}"
+        yield f"{flag} has no effect in this engine: {REASONS[flag]}"
