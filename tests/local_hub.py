@@ -4,12 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from time import sleep
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +18,7 @@ import pytest
 from huggingface_hub import constants
 
 API = re.compile(r"/api/models/(?P<id>[^/]+/[^/]+)/(?P<what>revision|tree)/(?P<rest>[^/?]+)")
+PIECE = 10_000
 FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<rest>[^/]+)/(?P<file>[^?]+)")
 
 
@@ -25,13 +27,15 @@ class LocalHub:
     """Repositories by id: the directory of each revision.
 
     gated: ids that need the token. cut_after: bytes of its first answers, a number for each file,
-    behind which the connection breaks. served: (method, file, Range) of every request for a file.
+    behind which the connection breaks. slow: files that take seconds. served: (method, file,
+    Range) of every request for a file.
     """
 
     repositories: dict[str, dict[str, Path]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     token: str = "hf_let_me_in"
     cut_after: dict[str, int] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
     served: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
 
@@ -124,7 +128,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             cut = self.of.cut_after.pop(name, len(content))
-            self.wfile.write(content[start : start + cut])
+            with suppress(OSError):  # Who downloads may have gone.
+                for first in range(start, start + cut, PIECE):
+                    self.wfile.write(content[first : min(first + PIECE, start + cut)])
+                    sleep(0.1 if name in self.of.slow else 0)
             self.close_connection = cut < len(content)
 
     def _json(self, value: Any) -> None:

@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if flags.verify:
             return _verify(flags)
         return _dry_run(flags) if flags.dry_run else _convert(flags)
+    except KeyboardInterrupt:
+        _say("interrupted; repeat the command to go on")
+        return INTERRUPTED
     except (OSError, ValueError) as error:
         print(f"eagle3-convert: error: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,10 @@
 """The progress of a download as a command shows it, in the place of the hub library's bars."""
 
-from threading import Lock
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Lock, current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 from huggingface_hub.utils import tqdm
@@ -18,8 +22,28 @@ class Silent(tqdm):
         super().__init__(*args, **{**kwargs, "disable": True})
 
 
-def bars_of(progress: ByteProgress) -> type[Silent]:
-    """The class of bars that advance this one, by the bytes that the library counts."""
+@contextmanager
+def stopped_by_interrupt() -> Iterator[Event]:
+    """An event that Ctrl-C sets, before it does what it did."""
+    stopped, before = Event(), signal.getsignal(signal.SIGINT)
+    if current_thread() is not main_thread() or not callable(before):
+        yield stopped
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def bars_of(progress: ByteProgress, stopped: Event) -> type[Silent]:
+    """The class of bars that advance this one, by the bytes that the library counts, and that end
+    its threads when they should stop: it waits for them, and a file may take an hour."""
     # Several files are downloaded at a time, by threads.
     lock = Lock()
 
@@ -30,6 +54,8 @@ def bars_of(progress: ByteProgress) -> type[Silent]:
 
         def update(self, n: float | None = 1) -> bool | None:
             if self._counts:
+                if stopped.is_set():
+                    raise InterruptedError("interrupted")
                 with lock:
                     progress.advance(int(n or 0))
             return super().update(n)

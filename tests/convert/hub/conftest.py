@@ -10,7 +10,7 @@ from oracle_files import ORACLES
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[LocalHub]:
-    """With the golden target and its FP8 draft. What a test patches besides, it gives back first."""
+    """With the golden target and its FP8 draft; what a test patches it gives back first."""
     with pytest.MonkeyPatch.context() as patch, local_hub(tmp_path / "cache") as hub:
         patch.chdir(tmp_path)
         hub.add("org/kimi", ORACLES / "kimi_bf16")

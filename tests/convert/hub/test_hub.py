@@ -1,9 +1,13 @@
 """Checkpoints by hub id: what is downloaded, kept, resumed and refused."""
 
 import errno
+import os
 import shutil
+import signal
+import time
 from collections import namedtuple
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from huggingface_hub import constants
@@ -173,6 +177,17 @@ def test_a_disk_that_fills_up_is_one_line(hub: LocalHub, monkeypatch: pytest.Mon
     monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
     with pytest.raises(OSError, match=r"the disk of .*cache is full; --download-dir or HF_HOME"):
         find_checkpoint("org/kimi")
+
+
+def test_ctrl_c_waits_for_no_file(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    hub.slow.add("model-00001-of-000003.safetensors")  # 14 s
+    handler, start = signal.getsignal(signal.SIGINT), time.monotonic()
+    Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        find_checkpoint("org/kimi")
+    assert time.monotonic() - start < 5
+    assert signal.getsignal(signal.SIGINT) == handler
 
 
 def test_the_way_is_shown_a_line_every_tenth(hub: LocalHub) -> None:
