@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from eagle3_jax.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from convert.hub.source import Source as Source
     from convert.load import load_draft as load_draft
     from convert.load import load_target as load_target
     from convert.save import save_hf as save_hf
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
+        "convert.hub.source": ("Source",),
         "convert.load": ("load_draft", "load_target"),
         "convert.save": ("save_hf",),
         "convert.save_store": ("save_store",),

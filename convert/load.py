@@ -11,6 +11,8 @@ from jax.typing import DTypeLike
 
 from convert.activations import Activations, check_activations
 from convert.fill import ParameterSource
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.source import Source
 from convert.models.eagle3 import canonical_draft_name
 from convert.outline import Outline, outline
 from convert.pairing import DraftForTarget, HeadChoice, check_target_ids
@@ -35,13 +37,16 @@ _LOG = logging.getLogger(__name__)
 
 
 def load_target(
-    path: str | Path,
+    path: str | Path | Source,
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     quantize_activations: Activations = True,
 ) -> Target:
-    """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint directory, published or converted.
+    """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint, published or converted.
+
+    path: its directory, or the id of a repository on the Hugging Face hub, which is downloaded; a
+    `Source` is an id with a revision.
 
     Float weights are cast to `dtype`: by default float32 on CPU, bfloat16 elsewhere; quantised ones
     stay as they are and multiply what `quantize_activations` says (see `Activations`). On a mesh
@@ -54,7 +59,7 @@ def load_target(
 
 
 def outline_target(
-    path: str | Path,
+    path: str | Path | Source,
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
@@ -66,7 +71,7 @@ def outline_target(
     return outline(model, source, quantize_activations, mesh)
 
 
-def open_target(path: str | Path, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
+def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
     """The abstract model of a checkpoint directory, and what fills it; raises as `load_target`."""
     source = _open(path)
     model = abstract_target(target_config_of(source), dtype)
@@ -74,7 +79,7 @@ def open_target(path: str | Path, dtype: DTypeLike) -> tuple[Target, ParameterSo
 
 
 def load_draft(
-    path: str | Path,
+    path: str | Path | Source,
     target: Target,
     *,
     dtype: DTypeLike | None = None,
@@ -88,6 +93,7 @@ def load_draft(
 ) -> Eagle3Draft:
     """Loads an EAGLE-3 draft, published or converted, for `target`, which stays as it is.
 
+    path: as that of `load_target`.
     An embedding or head that the file lacks is the target's own module; `lm_head` "own" or
     "target" decides the head instead. `rope_theta` and `yarn_factor` override config.json.
     `int4_order` is the nibble order of Quark's INT4, which no file states; what "auto" assumed is
@@ -110,7 +116,7 @@ def load_draft(
 
 
 def outline_draft(
-    path: str | Path,
+    path: str | Path | Source,
     target: Target,
     *,
     dtype: DTypeLike | None = None,
@@ -149,13 +155,14 @@ def outline_draft(
     return found_draft
 
 
-def _open(path: str | Path, int4_order: Int4OrderChoice = "auto") -> Published | Stored:
+def _open(path: str | Path | Source, int4_order: Int4OrderChoice = "auto") -> Published | Stored:
     """Either form of a checkpoint; says which order of INT4 was assumed, as both would load."""
-    if is_store(path):
+    directory = find_checkpoint(path)
+    if is_store(directory):
         if int4_order != "auto":
             raise ValueError(f"int4_order was decided when {path} was converted; leave it at auto")
-        return open_stored(Path(path))
-    published = open_published(path, int4_order=int4_order)
+        return open_stored(directory)
+    published = open_published(directory, int4_order=int4_order)
     for assumed in assumed_orders(published.weights, int4_order):
         _LOG.warning("%s: assuming %s; see int4_order", published.directory, assumed)
     return published

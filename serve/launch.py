@@ -23,17 +23,18 @@ from serve.asgi.accepting import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end
 from serve.chat_format.limited_templates import limited
 from serve.chat_setup import read_answers, set_up_chat
-from serve.demo import directories
+from serve.demo import PairDirectories, find_pair
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
-from serve.options.foreign import say_without_effect
-from serve.options.hosts import joined
+from serve.options.foreign.flags import say_without_effect
+from serve.options.foreign.variables import say_not_read
+from serve.options.hosts import HostOptions, joined
 from serve.options.operations import Operations
-from serve.options.serve_options import ServeOptions
+from serve.options.serve_options import UNMEASURED, ServeOptions
 from serve.pair.generation_config import choose_defaults
 from serve.pair.loading import (
     LoadedPair,
@@ -65,8 +66,9 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     """
     configure_logging(options.operations.log_format)
     to_log = options.operations.log_format == "json"
-    report = LoggedStartup() if to_log else StartupReport(Console(stderr=True))
-    for line in say_without_effect(without_effect, os.environ):
+    console = Console(stderr=True, quiet=to_log)
+    report = LoggedStartup() if to_log else StartupReport(console)
+    for line in (*say_without_effect(without_effect), *say_not_read(os.environ)):
         report.say(line)
     keep_compiled_programs()
     raise_limit()
@@ -74,15 +76,13 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     hosts, leader = options.hosts, None
     if hosts and not hosts.leads:
-        # What process 0 says need not be said by all.
-        return follow(
-            hosts, *_alike(options), lambda: _build(options, lambda _: None)[0], report.say
-        )
+        return _follow(options, hosts, report, console)
     with ExitStack() as stack:
         try:
             address = stack.enter_context(bind(options.host, options.port))
-            leader = hosts and lead(hosts, *_alike(options), report.say)
-            service = _prepare(options, report, leader)
+            found = find_pair(options, console)
+            leader = hosts and lead(hosts, *_alike(options, found), report.say)
+            service = _prepare(options, found, report, leader)
             observers, send_spans = _observers(options.operations, service)
             max_connections = room_for_connections()
         except (OSError, ValueError) as error:
@@ -102,17 +102,36 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     leave(status)
 
 
-def _alike(options: ServeOptions) -> tuple[Facts, int]:
+def _follow(options: ServeOptions, hosts: HostOptions, report: Report, console: Console) -> int:
+    """Runs a process that is not the first; returns as `run`."""
+    try:
+        found = find_pair(options, console)
+    except (OSError, ValueError) as error:
+        report.say(f"eagle3-serve: error: {error}")
+        return 2
+    # What process 0 says need not be said by all.
+    return follow(
+        hosts,
+        *_alike(options, found),
+        lambda: _build(options, found, lambda _: None)[0],
+        report.say,
+    )
+
+
+def _alike(options: ServeOptions, found: PairDirectories) -> tuple[Facts, int]:
     """What all processes of an engine must have alike, and over how many devices it lies."""
     assert options.hosts, "only several processes are compared"
     parallel = options.parallel
     settings = {**asdict(options.engine), "devices": parallel, "loading": options.load}
-    return facts(options.hosts, *directories(options), settings), parallel.tensor_parallel_size
+    alike = facts(options.hosts, found.target, found.draft, settings)
+    return alike, parallel.tensor_parallel_size
 
 
-def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Service:
+def _prepare(
+    options: ServeOptions, found: PairDirectories, report: Report, leader: Leader | None
+) -> Service:
     choose = choose_defaults(options.generation_config, options.generation_overrides)
-    engine, pair = _build(options, report.say, leader)
+    engine, pair = _build(options, found, report.say, leader)
     names = options.served_model_name or (options.model or DEMO_NAME,)
     metrics = Metrics(names[0])
     thread = EngineThread(
@@ -123,8 +142,13 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         explain=leader.explain if leader else None,
     )
     metrics.watch(lambda: thread.stats)
-    model = ModelInfo(names, str(directories(options)[0]), engine.config.max_model_len)
+    model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
     report.say(_describe(engine.config))
+    if engine.config.kv_cache_scale == float(UNMEASURED):
+        report.say(
+            "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
+            "eagle3-bench kv-cache --measure finds better ones for --kv-cache-scale"
+        )
     if (length := engine.config.method.synthetic_acceptance_length) is not None:
         report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
     return Service(
@@ -176,14 +200,16 @@ def _describe(config: EngineConfig) -> str:
 
 
 def _build(
-    options: ServeOptions, say: Say, peers: Peers | None = None
+    options: ServeOptions, found: PairDirectories, say: Say, peers: Peers | None = None
 ) -> tuple[Engine, LoadedPair]:
     """Loads the pair and makes its engine, as every process of it does."""
     say(f"loading {options.model or DEMO_NAME}")
     pair = load_pair(
-        *directories(options),
+        found.target,
+        found.draft,
         options.load,
         options.parallel,
+        tokenizer=found.tokenizer,
         configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
         memory=options.memory,
         say=say,

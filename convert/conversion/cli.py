@@ -14,6 +14,9 @@ from rich.console import Console
 from convert.conversion.flags import MIB, parse_convert_flags
 from convert.conversion.progress import ByteProgress
 from convert.device_memory import GIB
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.files import CONVERTED
+from convert.hub.flags import source_of
 
 if TYPE_CHECKING:
     from convert.store.manifest import Manifest
@@ -32,9 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Orbax logs a traceback of every error that it also raises.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
+        if flags.source is not None:
+            source = source_of(flags, flags.source, flags.revision)
+            flags.source = find_checkpoint(source, CONVERTED)
         if flags.verify:
             return _verify(flags)
         return _dry_run(flags) if flags.dry_run else _convert(flags)
+    except KeyboardInterrupt:
+        _say("interrupted; repeat the command to go on")
+        return INTERRUPTED
     except (OSError, ValueError) as error:
         print(f"eagle3-convert: error: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from convert.conversion.dry_run import parse_mesh
+from convert.hub.flags import add_hub_flags
 from convert.one_line_parser import OneLineParser
 from convert.store.arch import ARCHS
 from convert.store.groups import ITEM_BYTES
@@ -47,7 +48,7 @@ def _check_verify(flags: argparse.Namespace) -> None:
     if flags.source is None:
         raise ValueError("DST is missing: the converted checkpoint to verify")
     if flags.destination is None:
-        flags.source, flags.destination = None, flags.source
+        flags.source, flags.destination = None, Path(flags.source)
 
 
 def _build_parser() -> OneLineParser:
@@ -57,7 +58,7 @@ def _build_parser() -> OneLineParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
-    parser.add_argument("source", metavar="SRC", nargs="?", type=Path, help="published checkpoint")
+    parser.add_argument("source", metavar="SRC", nargs="?", help="published checkpoint, or hub id")
     parser.add_argument("destination", metavar="DST", nargs="?", type=Path, help="new directory")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--json", action="store_true", help="the plan as one JSON object a line")
@@ -80,4 +81,5 @@ def _build_parser() -> OneLineParser:
         help="read a converted checkpoint back and compare: --verify DST with its own checksums, "
         "--verify SRC DST also with what SRC gives",
     )
+    add_hub_flags(parser)
     return parser

@@ -3,12 +3,12 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from convert.equivalence import __doc__ as description
 from convert.equivalence.compare import RELATIVE_RMS, compare_layers
+from convert.hub.checkpoint import find_checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,9 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         random = np.random.default_rng(flags.seed)
         ids = random.integers(0, flags.vocabulary, flags.tokens).tolist()
         failed = []
-        for found in compare_layers(
-            flags.published, flags.converted or flags.published, flags.layers, ids
-        ):
+        theirs = find_checkpoint(flags.published)
+        ours = find_checkpoint(flags.converted) if flags.converted else theirs
+        for found in compare_layers(theirs, ours, flags.layers, ids):
             verdict = "equal" if found.acceptable else "DIFFERENT"
             print(
                 f"{found.stage:>12}  largest {found.largest:.2e}  "
@@ -48,8 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("published", type=Path, help="directory that transformers' side reads")
-    parser.add_argument("converted", type=Path, nargs="?", help="our side (default: the same)")
+    parser.add_argument("published", help="directory or hub id that transformers' side reads")
+    parser.add_argument("converted", nargs="?", help="our side (default: the same)")
     parser.add_argument("--layers", type=_layers, help="such as 0,1,30-32 (default: all)")
     parser.add_argument("--tokens", type=int, default=16, help="random tokens (default 16)")
     parser.add_argument("--vocabulary", type=int, default=256, help="ids are below this")

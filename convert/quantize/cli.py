@@ -9,6 +9,9 @@ from rich.console import Console
 
 from convert.conversion.progress import ByteProgress
 from convert.files.safetensors_files import open_checkpoint
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.files import ALL_FILES
+from convert.hub.flags import source_of
 from convert.quantize.flags import PROG, parse_quantize_flags
 from convert.quantize.report import accept_text, comparison_json, comparison_text, plan_text
 
@@ -38,7 +41,7 @@ def _quantize(options: Namespace) -> None:
     from convert.quantize.schemes import scheme_of
 
     job = prepare(
-        options.source,
+        find_checkpoint(source_of(options, options.source, options.revision), ALL_FILES),
         options.destination,
         scheme_of(options.scheme, options.group_size),
         exclude=options.exclude,
@@ -56,12 +59,13 @@ def _compare(options: Namespace) -> None:
     from convert.quantize.accept_change import accept_change
     from convert.quantize.compare import compare
 
-    first, second = options.source, options.destination
+    first = find_checkpoint(source_of(options, options.source, options.revision))
+    second = find_checkpoint(source_of(options, options.destination))
     comparison = compare(open_checkpoint(first), open_checkpoint(second))
     change = None
     if options.target:
         change = accept_change(
-            options.target,
+            find_checkpoint(source_of(options, options.target)),
             first,
             second,
             options.prompts,

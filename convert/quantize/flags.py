@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from convert.hub.flags import add_hub_flags
 from convert.one_line_parser import OneLineParser
 from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
@@ -43,13 +44,14 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     parser.add_argument(
-        "source", metavar="SRC", type=Path, help="checkpoint directory (--compare: A)"
+        "source", metavar="SRC", help="checkpoint directory, or hub id (--compare: A)"
     )
     parser.add_argument(
         "destination", metavar="DST", type=Path, help="new directory (--compare: B, the reference)"
     )
     _add_quantize_flags(parser)
     _add_compare_flags(parser)
+    add_hub_flags(parser)
     return parser
 
 
@@ -98,7 +100,7 @@ def _add_compare_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--limit", type=_positive, default=40, help="rows shown (default 40)")
     group.add_argument("--json", action="store_true", help="print everything as one JSON object")
     group.add_argument(
-        "--target", type=Path, help="A and B are drafts for it: also print their accept lengths"
+        "--target", help="A and B are drafts for it: also print their accept lengths"
     )
     group.add_argument(
         "--prompts",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.files.safetensors_files import INDEX_FILE, open_checkpoint, read_json
+from convert.hub.files import WEIGHT_SUFFIXES
 from convert.quantize.metadata import with_quantization, written_excludes
 from convert.quantize.plan import QuantizePlan, make_quantize_plan
 from convert.quantize.schemes.quantizer import Quantizer
@@ -19,7 +20,6 @@ from convert.quantize.stream import Advance, write_files
 CONFIG_FILE = "config.json"
 LARGEST_COPY = 1 << 28
 """Tokenizers and remote code are smaller; what is larger holds weights in another format."""
-WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _require_space(directory: Path, needed: int) -> None:
 
 def _small_files(source: Path) -> Iterator[Path]:
     for path in sorted(source.iterdir()):
-        ours = path.name in (CONFIG_FILE, INDEX_FILE) or path.suffix in WEIGHT_FILES
+        ours = path.name in (CONFIG_FILE, INDEX_FILE) or path.suffix in WEIGHT_SUFFIXES
         if path.is_file() and not ours and path.stat().st_size <= LARGEST_COPY:
             yield path
 

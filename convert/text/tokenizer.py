@@ -1,4 +1,4 @@
-"""Tokenizers of published checkpoints, read as data: no remote code, no download.
+"""Tokenizers of published checkpoints, read as data: no remote code.
 
 A directory with tokenizer.json runs through `tokenizers`, one with tiktoken.model through
 `tiktoken`; both behave the same. Special tokens are recognised only where the caller says so.
@@ -13,6 +13,9 @@ from typing import Any
 from jinja2 import Template
 
 from convert.files.safetensors_files import read_json
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.files import TOKENIZER_ALONE
+from convert.hub.source import Source
 from convert.text.chat_template import MARK, break_specials, compile_template, render, sound
 from convert.text.codecs import Codec, JsonCodec, TiktokenCodec
 from convert.text.special_texts import SpecialTexts
@@ -139,12 +142,12 @@ class Tokenizer:
         return SpecialTexts(list(self._special_by_text))
 
 
-def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """Loads a checkpoint's tokenizer and chat template.
+def load_tokenizer(path: str | Path | Source) -> Tokenizer:
+    """Loads a checkpoint's tokenizer and chat template, from its directory or by its hub id.
 
     Raises FileNotFoundError without tokenizer.json and tiktoken.model, ValueError if damaged.
     """
-    directory = Path(directory)
+    directory = find_checkpoint(path, TOKENIZER_ALONE)
     if (directory / TOKENIZER_FILE).is_file():
         codec, special = JsonCodec.open(directory / TOKENIZER_FILE)
     elif (directory / RANKS_FILE).is_file():

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from convert.one_line_parser import OneLineParser
+from serve.options.foreign.spellings import read_command
 from serve.options.pair import PairOptions, add_pair_flags, read_pair_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
-from serve.options.spellings import read_command
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """Flags of the answer's form, with their names in StructuredOutputs."""
@@ -105,7 +105,7 @@ def _build_parser() -> OneLineParser:
     )
     add = parser.add_argument
     add("--version", action="version", version=version("eagle3-jax"))
-    add("model", metavar="MODEL", nargs="?", help="checkpoint directory")
+    add("model", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
     add("--demo", action="store_true", help="use the embedded pair")
     add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
     add("--prompts-file", action="append", default=[], metavar="FILE", help="one a line, or JSONL")

@@ -24,7 +24,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.synthetic_header import synthetic_field
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
-from serve.demo import directories
+from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.generate.progress import OfflineProgress
 from serve.openai.answers.logprob_forms import TokenBytes, logprobs_by_id
@@ -116,10 +116,13 @@ def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
                 prompts.append(tokenizer.encode_chat([{"role": "user", "content": prompt}]))
         return _engine_config(options, target, max(map(len, prompts)))
 
+    found = find_pair(options)
     pair = load_pair(
-        *directories(options),
+        found.target,
+        found.draft,
         options.load,
         options.parallel,
+        tokenizer=found.tokenizer,
         configure=configure,
         memory=options.memory,
     )

@@ -9,16 +9,18 @@ from serve.options.checkpoint import LoadOptions, add_load_flags, read_load_opti
 from serve.options.engine import add_engine_flags, read_engine_config
 from serve.options.memory import MemoryShare, add_memory_flags, read_memory_share
 from serve.options.parallel import ParallelOptions, add_parallel_flags, read_parallel_options
+from serve.options.sources import PairSources, add_source_flags, read_sources
 from serve.options.speculation import Speculation, read_speculation
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """model: a checkpoint directory, None for the embedded pair. max_model_len: the engine's, None
+    """model: a directory or hub id, None for the embedded pair. max_model_len: the engine's, None
     where the model or the prompts decide."""
 
     model: str | None
     demo: bool
+    sources: PairSources
     speculation: Speculation
     engine: EngineConfig
     max_model_len: int | None
@@ -29,6 +31,7 @@ class PairOptions:
 
 def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
     """Adds the groups of a pair and its engine; keys: also what `add_speculation_flags` adds."""
+    add_source_flags(parser)
     add_engine_flags(parser, keys=keys)
     add_memory_flags(parser)
     add_load_flags(parser)
@@ -40,13 +43,14 @@ def read_pair_options(
 ) -> dict[str, Any]:
     """The fields; ValueError, naming the flag, for what can't be loaded or run."""
     if bool(model) == flags.demo:
-        raise ValueError("give one of MODEL, a checkpoint directory, and --demo")
+        raise ValueError("give one of MODEL, a checkpoint directory or hub id, and --demo")
     speculation = read_speculation(flags)
     engine = read_engine_config(flags, speculation)
     proposes = bool(flags.demo or speculation.draft) and engine.num_speculative_tokens > 0
     return {
         "model": model,
         "demo": flags.demo,
+        "sources": read_sources(flags, model, speculation),
         "speculation": speculation,
         "engine": engine,
         "max_model_len": flags.max_model_len,

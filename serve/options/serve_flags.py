@@ -7,12 +7,12 @@ from importlib.metadata import version
 from convert.one_line_parser import OneLineParser
 from eagle3_jax.sampling.params import LOGPROBS_MODES
 from serve.options.chat import add_chat_flags
-from serve.options.foreign import add_other_flags
+from serve.options.foreign.flags import add_other_flags
+from serve.options.foreign.spellings import read_command
 from serve.options.hosts import add_host_flags
 from serve.options.operations import add_operation_flags
 from serve.options.pair import add_pair_flags
 from serve.options.serve_options import SPEC_METRICS_LEVELS, ServeOptions, check_options
-from serve.options.spellings import read_command
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
@@ -48,15 +48,15 @@ def _build_parser() -> OneLineParser:
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory")
+    add("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
     add("--model", "--model-path", metavar="MODEL", help="the same")
     add("--demo", action="store_true", help="serve the embedded pair")
     add("--served-model-name", nargs="+", default=[], metavar="NAME", help="names for clients")
     add(
         "--generation-config",
         default="auto",
-        metavar="auto|vllm|DIR",
-        help="where sampling defaults come from: the checkpoint, nowhere (vllm), or a directory",
+        metavar="auto|vllm|MODEL",
+        help="where sampling defaults come from: the checkpoint, nowhere (vllm), or another one",
     )
     add("--override-generation-config", metavar="JSON", help="sampling defaults, before those")
     add(
@@ -69,7 +69,7 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8000, help="0 = any free port")
+    add("--port", "--server-port", type=int, default=8000, help="0 = any free port")
     add("--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM")
     add(
         "--per-request-spec-decode-metrics",

@@ -11,6 +11,8 @@ from serve.options.pair import PairOptions, read_pair_options
 
 SpecMetricsLevel = Literal["none", "summary", "detailed"]
 """How much responses say about speculation (serve.openai.answers.spec_metrics)."""
+UNMEASURED = "1"
+"""vLLM's factor of an fp8 cache where none was measured; published command lines mean it."""
 SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)
 
 
@@ -38,6 +40,8 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         raise ValueError(f"--port must be in 0..65535; got {flags.port}")
     if flags.drain_timeout < 0:
         raise ValueError(f"--drain-timeout must be 0 or more; got {flags.drain_timeout}")
+    if flags.kv_cache_dtype.startswith("fp8") and flags.kv_cache_scale is None:
+        flags.kv_cache_scale = UNMEASURED
     hosts = read_host_options(flags)
     model = flags.model_positional or flags.model
     return ServeOptions(

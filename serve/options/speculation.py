@@ -14,6 +14,7 @@ DRAFT_KEYS = ("quantization", "max_model_len", "kv_cache_dtype")
 target's length and cache dtype."""
 KEY_FLAGS = {
     "model": "--draft",
+    "revision": "--draft-revision",
     "num_speculative_tokens": "--num-speculative-tokens",
     "rejection_sample_method": "--rejection-sample-method",
     "synthetic_acceptance_length": "--synthetic-acceptance-length",
@@ -25,12 +26,14 @@ KEY_FLAGS = {
 class Speculation:
     """Which draft proposes, and how.
 
-    draft: its directory; None for the embedded one, or none. engine: fields of EngineConfig.
+    draft: its directory or hub id, of which revision is one; None for the embedded one, or none.
+    engine: fields of EngineConfig.
     draft_tensor_parallel_size: devices that share the draft, None for as many as the target.
     without_effect: keys that were given and change nothing.
     """
 
     draft: str | None = None
+    revision: str | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     draft_tensor_parallel_size: int | None = None
     without_effect: tuple[str, ...] = ()
@@ -41,7 +44,8 @@ def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False
     group = parser.add_argument_group("speculation")
     add = group.add_argument
     if keys:
-        add("--draft", metavar="DIR", help="draft checkpoint directory")
+        add("--draft", metavar="DRAFT", help="draft checkpoint directory, or hub id")
+        add("--draft-revision", metavar="REV", help="of its hub id")
         add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
         add("--rejection-sample-method", metavar="NAME", help="coupled, standard or synthetic")
         add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
@@ -52,7 +56,8 @@ def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False
         help="choose k round by round, 0..num_speculative_tokens, by measured tokens a second",
     )
     add("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
-    add("--speculative-draft-model-path", metavar="DRAFT", help="draft directory")
+    add("--speculative-draft-model-path", metavar="DRAFT", help="draft directory, or hub id")
+    add("--speculative-draft-model-revision", metavar="REV", help="of its hub id")
     add("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
     add("--speculative-eagle-topk", type=int, metavar="N", help="children a node; 1 is a chain")
     add(
@@ -128,12 +133,12 @@ def _from_keys(config: Mapping[str, Any], flags: argparse.Namespace) -> Speculat
             "--speculative-config kv_cache_dtype: target and draft share pages of one dtype, that "
             f"of --kv-cache-dtype, {flags.kv_cache_dtype!r}; got {given['kv_cache_dtype']!r}"
         )
-    draft = given.pop("model", None)
+    draft, revision = given.pop("model", None), given.pop("revision", None)
     size = given.pop("draft_tensor_parallel_size", None)
     engine = {key: _frozen(v) for key, v in given.items() if key not in DRAFT_KEYS}
     proposes = flags.demo or draft or flags.speculative_config is not None
     engine.setdefault("num_speculative_tokens", DEFAULT_K if proposes else 0)
-    return Speculation(draft, engine, size, without_effect)
+    return Speculation(draft, revision, engine, size, without_effect)
 
 
 def _from_sglang(flags: argparse.Namespace) -> Speculation:
@@ -146,7 +151,8 @@ def _from_sglang(flags: argparse.Namespace) -> Speculation:
     given = {"num_speculative_tokens": steps, "eagle_topk": topk, "num_draft_tokens": nodes}
     engine = {name: value for name, value in given.items() if value is not None}
     engine.setdefault("num_speculative_tokens", DEFAULT_K)
-    return Speculation(flags.speculative_draft_model_path, engine)
+    draft, revision = flags.speculative_draft_model_path, flags.speculative_draft_model_revision
+    return Speculation(draft, revision, engine)
 
 
 def _require(name: str, value: object, supported: object) -> None:
@@ -169,7 +175,8 @@ def _is(kind: Any, value: Any) -> bool:
 
 NUMBER = (int, float)
 SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
-    "model": ((str,), "a directory"),
+    "model": ((str,), "a directory or a hub id"),
+    "revision": ((str,), "a branch, tag or commit"),
     "method": ((str,), "'eagle3'"),
     "num_speculative_tokens": ((int,), "an integer"),
     "num_speculative_tokens_per_batch_size": (

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.files import SAMPLING, SAMPLING_ALONE
 from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
 
-FILE = "generation_config.json"
 NAMES = {
     row.generation_config: name
     for name, row in REQUEST_OPTIONS.items()
@@ -26,7 +27,7 @@ class SamplingDefaults:
 
 def read_sampling_defaults(directory: Path) -> SamplingDefaults:
     """Reads the file, if there is one; ValueError when it isn't what it should be."""
-    path = directory / FILE
+    path = directory / SAMPLING
     if not path.is_file():
         return SamplingDefaults()
     config, options = _parse(path.read_text(encoding="utf-8"), str(path))
@@ -40,14 +41,17 @@ def choose_defaults(
 ) -> Callable[[SamplingDefaults], dict[str, Any]]:
     """What the server's flags make of a checkpoint's defaults.
 
-    source: auto, vllm for none of them, or the directory of another file. overrides: JSON with the
-    file's names. ValueError for a directory without the file, and for what the file may not say.
+    source: auto, vllm for none of them, or the directory or hub id of another file. overrides: JSON
+    with the file's names. ValueError where there is no file, and for what it may not say.
     """
     given: dict[str, Any] = {}
     if source not in ("auto", "vllm"):
-        if not (Path(source) / FILE).is_file():
-            raise ValueError(f"--generation-config: {source} holds no {FILE}; or say auto or vllm")
-        given = read_sampling_defaults(Path(source)).options
+        directory = find_checkpoint(source, SAMPLING_ALONE)
+        if not (directory / SAMPLING).is_file():
+            raise ValueError(
+                f"--generation-config: {source} holds no {SAMPLING}; or say auto or vllm"
+            )
+        given = read_sampling_defaults(directory).options
     over = {} if overrides is None else _parse(overrides, "--override-generation-config")[1]
     return lambda found: {**(found.options if source == "auto" else given), **over}
 

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from convert import load_draft
 from convert.device_memory import check_device_memory, device_bytes
+from convert.hub.checkpoint import find_checkpoint
 from convert.load import outline_draft, outline_target
 from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.config import TargetConfig
@@ -61,29 +62,29 @@ def keep_compiled_programs() -> None:
 
 
 def load_pair(
-    model: Path,
-    draft: Path | None,
+    model: str | Path,
+    draft: str | Path | None,
     options: LoadOptions = DEFAULTS,
     parallel: ParallelOptions = ONE_DEVICE,
     *,
+    tokenizer: Path | None = None,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
     say: Say = say_on_stderr,
-    adapt_tokenizer: Callable[[Tokenizer], Tokenizer] | None = None,
+    adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = lambda read: read,
 ) -> LoadedPair:
-    """Loads a pair, each published or converted; what had to be assumed is said.
+    """Loads a pair, by directories or hub ids, published or converted; says what was assumed.
 
-    configure: the engine that will be built, if it is known yet: its KV cache must then fit next
-    to the weights, and with `memory` fills that share of the devices' memory. adapt_tokenizer:
-    makes of the checkpoint's tokenizer the pair's, or refuses it before a weight is read.
-    ValueError or OSError says what is wrong with the files, or that devices can't hold the pair;
-    no weight is read before both are known to fit.
+    tokenizer: the directory of another one than the model's. configure: the engine that will be
+    built, if it is known yet: its KV cache must then fit next to the weights, and with `memory`
+    fills that share of the devices' memory. adapt_tokenizer: makes of the tokenizer the pair's, or
+    refuses it before a weight is read. ValueError or OSError says what is wrong with the files, or
+    that devices can't hold the pair; no weight is read before both are known to fit.
     """
-    _check_directories(model, draft)
+    model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
-    tokenizer = load_tokenizer(model)
-    tokenizer = adapt_tokenizer(tokenizer) if adapt_tokenizer else tokenizer
+    read = adapt_tokenizer(load_tokenizer(tokenizer or model))
     allocator_share = memory.claim(os.environ) if memory else 1.0
     mesh, activations = mesh_of_size(parallel), options.quantize_activations
     with notices(say):
@@ -98,7 +99,7 @@ def load_pair(
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
-    config = configure and configure(target.model.config, tokenizer)
+    config = configure and configure(target.model.config, read)
     if config:
         shapes = partial(_state_shapes, target.model, proposing and proposing.model, mesh)
         usable = memory and share_bytes(memory, allocator_share, target.devices)
@@ -109,13 +110,7 @@ def load_pair(
             say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
     check_device_memory(needed, target.devices)
-    return LoadedPair(target.fill(), proposing and proposing.fill(), tokenizer, defaults, config)
-
-
-def _check_directories(*directories: Path | None) -> None:
-    for directory in directories:
-        if directory is not None and not directory.is_dir():
-            raise FileNotFoundError(f"{directory}: there is no such directory")
+    return LoadedPair(target.fill(), proposing and proposing.fill(), read, defaults, config)
 
 
 def _state_shapes(

@@ -6,6 +6,8 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from convert.hub.flags import add_hub_flags, source_of
+from convert.hub.source import Source
 from convert.one_line_parser import OneLineParser
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from serve.plan.data.gpus import GPUS
@@ -25,8 +27,8 @@ class PlanOptions:
     accept_lengths: of k = 0, 1, …
     """
 
-    model: Path
-    draft: Path | None
+    model: Source
+    draft: Source | None
     gpu: str
     parallel: Parallelism
     kv_cache_dtype: str
@@ -80,6 +82,7 @@ def build_parser() -> OneLineParser:
         "extra rocm",
     )
     _add_models(parser.add_argument_group("models"))
+    add_hub_flags(parser, draft=True)
     _add_devices(parser.add_argument_group("devices"))
     _add_load(parser.add_argument_group("load"))
     output = parser.add_argument_group("output")
@@ -106,8 +109,8 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         raise ValueError(f"--compile is for AMD's GPUs, with XLA's ROCm compiler; got --gpu {gpu}")
     concurrency = tuple(sorted(set(flags.concurrency)))
     return PlanOptions(
-        model=flags.model,
-        draft=flags.draft,
+        model=source_of(flags, flags.model, flags.revision),
+        draft=source_of(flags, flags.draft, flags.draft_revision) if flags.draft else None,
         gpu=gpu,
         parallel=_parallelism(flags),
         kv_cache_dtype="fp8" if flags.kv_cache_dtype.startswith("fp8") else "bfloat16",
@@ -145,9 +148,9 @@ def _accept_lengths(flags: argparse.Namespace) -> tuple[float, ...]:
 
 
 def _add_models(group: argparse._ArgumentGroup) -> None:
-    both = "config.json as published, or a directory with one"
-    group.add_argument("--model", type=Path, metavar="CONFIG_OR_DIR", help=f"target: {both}")
-    group.add_argument("--draft", type=Path, metavar="CONFIG_OR_DIR", help="the same of a draft")
+    both = "config.json as published, or a directory or hub id with one"
+    group.add_argument("--model", metavar="CONFIG_OR_DIR", help=f"target: {both}")
+    group.add_argument("--draft", metavar="CONFIG_OR_DIR", help="the same of a draft")
 
 
 def _add_devices(group: argparse._ArgumentGroup) -> None:

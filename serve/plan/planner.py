@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
 from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
+from convert.hub.checkpoint import find_config
+from convert.hub.source import Source
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -95,13 +96,9 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
     )
 
 
-def _read(path: Path, build: Callable[[Mapping[str, Any]], Model]) -> Model:
-    """A model of a config.json, given itself or its directory."""
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{path} does not exist; a config.json or a directory with one was expected"
-        )
-    file = path / "config.json" if path.is_dir() else path
+def _read(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
+    """A model of a config.json, given itself or its checkpoint."""
+    file = find_config(source)
     try:
         return build(read_json(file))
     except (ValueError, TypeError, KeyError) as error:

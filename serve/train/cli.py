@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from convert.hub.flags import add_hub_flags
+
 INTERRUPTED = 130
 TARGET_STEPS, DRAFT_STEPS = 4500, 460
 
@@ -35,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(target, TARGET_STEPS, 2e-3)
     draft = models.add_parser("draft", help="train an EAGLE-3 draft by training-time test")
     _add_common(draft, DRAFT_STEPS, 2e-3)
-    draft.add_argument("--target", type=Path, required=True, help="published-form target directory")
+    draft.add_argument("--target", required=True, help="published target: directory, or hub id")
+    add_hub_flags(draft)
     draft.add_argument(
         "--data",
         type=Path,

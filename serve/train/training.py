@@ -14,6 +14,8 @@ from flax import nnx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from convert import load_target, load_tokenizer, save_hf
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.flags import source_of
 from eagle3_jax.config import (
     DraftConfig,
     KimiConfig,
@@ -59,13 +61,14 @@ def train_target(options: argparse.Namespace) -> bool:
 def train_draft(options: argparse.Namespace) -> bool:
     """Trains a draft for `options.target` and writes its published directory."""
     _prepare(options)
-    tokenizer = load_tokenizer(options.target)
+    directory = find_checkpoint(source_of(options, options.target, options.revision))
+    tokenizer = load_tokenizer(directory)
     if options.data is None:
         batch_at = recipe.demo_batches(tokenizer, options.seed)
     else:
         samples = read_samples(options.data, tokenizer, options.row_length)
         batch_at = sample_batches(samples, options.rows, options.row_length, options.seed)
-    target = load_target(options.target, quantize_activations=False)
+    target = load_target(directory, quantize_activations=False)
     draft = _new_draft(options, target, batch_at)
     graphdef, params, rest = split_draft(draft)
     target_graphdef, target_state = nnx.split(target)

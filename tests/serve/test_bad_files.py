@@ -30,7 +30,7 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no such directory" in refused([str(tmp_path / "nothing")], capsys)
+    assert "nothing does not exist" in refused([str(tmp_path / "nothing")], capsys)
     assert generate_main([str(tmp_path / "nothing"), "--prompt", "a"]) == 2
     assert "eagle3-generate: error: " in capsys.readouterr().err
 

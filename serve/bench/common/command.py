@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.flags import source_of
 from serve.bench.common.conditions import Conditions
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.pair.loading import LoadedPair, keep_compiled_programs, load_pair
@@ -13,10 +15,12 @@ from serve.pair.loading import LoadedPair, keep_compiled_programs, load_pair
 
 def given_pair(flags: argparse.Namespace) -> LoadedPair:
     """The pair of the flags, the embedded one where they name none."""
-    model, draft = flags.model, flags.draft
-    if model is None:
+    if flags.model is None:
         model, draft = demo_target_dir(), demo_draft_dir()
-    pair = load_pair(Path(model), Path(draft), flags.load)
+    else:
+        model = find_checkpoint(source_of(flags, flags.model, flags.revision))
+        draft = find_checkpoint(source_of(flags, flags.draft, flags.draft_revision))
+    pair = load_pair(model, draft, flags.load)
     keep_compiled_programs()
     return pair
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from convert.hub.flags import add_hub_flags
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import add_load_flags
 
@@ -40,9 +41,10 @@ def add_pair_flags(
 ) -> None:
     """The pair that is measured, the embedded one by default, and the record. draft: with --draft,
     which the flags of speculation bring where there are these. load: and how it is loaded."""
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="target checkpoint directory")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="target directory, or hub id")
     if draft:
-        parser.add_argument("--draft", metavar="DIR", help="draft checkpoint directory")
+        parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
+    add_hub_flags(parser, draft=draft)
     parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
     add_shared(parser, "--json")
     if load:

@@ -65,7 +65,7 @@ def _check(flags: argparse.Namespace) -> None:
     check_demo(flags)
     embedded = flags.demo or not (flags.model or flags.draft)
     speculation = read_speculation(argparse.Namespace(**{**vars(flags), "demo": embedded}))
-    flags.draft = speculation.draft
+    flags.draft, flags.draft_revision = speculation.draft, speculation.revision
     flags.k = speculation.engine["num_speculative_tokens"]
     flags.rejection_sample_method = speculation.engine.get("rejection_sample_method", "coupled")
     check_drafting(flags, methods=("coupled", "standard"))

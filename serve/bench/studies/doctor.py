@@ -13,6 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from convert.hub.checkpoint import find_config
+from convert.hub.flags import add_hub_flags, source_of
 from eagle3_jax.engine.kernel_names import OPERATIONS
 from serve.bench.common.command import finite
 from serve.bench.common.flags import add_shared
@@ -28,9 +30,10 @@ LIMIT_S = 300.0
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Whose kernels, on how many devices, and where the report goes."""
     parser.set_defaults(check=_check)
-    both = "config.json, or a directory with one"
-    parser.add_argument("--model", type=Path, metavar="PATH", help=f"what will be served: {both}")
-    parser.add_argument("--draft", type=Path, metavar="PATH", help="the same of its draft")
+    both = "config.json, or a directory or hub id with one"
+    parser.add_argument("--model", metavar="PATH", help=f"what will be served: {both}")
+    parser.add_argument("--draft", metavar="PATH", help="the same of its draft")
+    add_hub_flags(parser, draft=True)
     parser.add_argument("--demo", action="store_true", help="the embedded pair in its place")
     parser.add_argument(
         *("--tensor-parallel-size", "-tp"),
@@ -73,6 +76,9 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
     model, draft = flags.model, flags.draft
     if flags.demo:
         model, draft = demo_target_dir(), demo_draft_dir()
+    else:
+        model = model and find_config(source_of(flags, model, flags.revision))
+        draft = draft and find_config(source_of(flags, draft, flags.draft_revision))
     served = Served(model, draft, flags.tensor_parallel_size)
     examined = Examined()
     examination = Examination(served, flags.xla_kernels, flags.limit, work)

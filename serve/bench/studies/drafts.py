@@ -10,6 +10,7 @@ from flax import nnx
 from rich.console import Console
 
 from convert.files.safetensors_files import DTYPES
+from convert.hub.checkpoint import find_checkpoint
 from convert.published.directory import open_published
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
@@ -99,8 +100,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         default=[],
-        metavar="DIR",
-        help="other drafts of the embedded target",
+        metavar="DRAFT",
+        help="other drafts of the embedded target: directories, or hub ids",
     )
     add_shared(parser, "--json")
 
@@ -214,7 +215,7 @@ def embedded_drafts(into: Path, say: Say) -> Iterator[DraftFiles]:
         say(f"no MLA draft: {error}")
 
 
-def named(directories: Iterable[str]) -> Iterator[DraftFiles]:
-    """Other drafts, each called as its directory."""
-    for directory in directories:
-        yield DraftFiles(Path(directory).name, Path(directory))
+def named(others: Iterable[str]) -> Iterator[DraftFiles]:
+    """Other drafts, each called as its directory or repository."""
+    for other in others:
+        yield DraftFiles(Path(other).name, find_checkpoint(other))

@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_servers(group: Any) -> None:
     group.add_argument("model", metavar="MODEL", nargs="?", help="start servers of this target")
-    group.add_argument("--draft", metavar="DIR", help="its draft")
+    group.add_argument("--draft", metavar="DRAFT", help="its draft")
     group.add_argument("--demo", action="store_true", help="the embedded pair: without MODEL, URL")
     group.add_argument(
         "--configurations",
@@ -53,7 +53,7 @@ def _add_servers(group: Any) -> None:
     group.add_argument("--url", metavar="URL", help="a running OpenAI server instead")
     group.add_argument("--label", default="server", metavar="NAME", help="what to call it")
     group.add_argument("--served-model-name", metavar="NAME", help="default: its first")
-    group.add_argument("--tokenizer", metavar="DIR", help="the model's, where not found by itself")
+    group.add_argument("--tokenizer", metavar="MODEL", help="whose, where the model's is not found")
     group.add_argument("--endpoint", choices=("completions", "chat"), default="completions")
 
 

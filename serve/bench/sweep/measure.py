@@ -85,11 +85,13 @@ async def find_subject(
     its tokenizer can't be found here."""
     address = Address.of(url)
     card = await first_model(address)
-    directory = tokenizer or card.get("root") or card["id"]
-    if not Path(directory).is_dir():
+    source = tokenizer or card.get("root") or card["id"]
+    try:
+        read = load_tokenizer(source)
+    except OSError as error:
         raise ValueError(
-            f"random prompts need the model's tokenizer: --tokenizer DIR (the server names "
-            f"{directory!r}, which is no directory here)"
-        )
+            "random prompts need the model's tokenizer, --tokenizer MODEL; the server names one "
+            f"that is not here: {error}"
+        ) from error
     server = Server(address, model or card["id"], endpoint)
-    return Subject(name, server, load_tokenizer(directory), directory, await version(address))
+    return Subject(name, server, read, source, await version(address))

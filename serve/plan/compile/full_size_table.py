@@ -57,7 +57,7 @@ def _table(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Table:
 
 def _names(options: PlanOptions) -> tuple[str, ...]:
     """kimi-k2.5-mxfp4, kimi-k2.5-eagle3-fp8, MI355X TP4, 3."""
-    models = (path.name if path else "none" for path in (options.model, options.draft))
+    models = (source.last_name if source else "none" for source in (options.model, options.draft))
     experts = " EP" if options.parallel.expert_parallel else ""
     gpus = f"{options.gpu} TP{options.parallel.devices}{experts}"
     target, draft = (name.removesuffix(".json").removesuffix(".config") for name in models)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from eagle3_jax.engine import KVScales
+from serve.generate.flags import parse_generate_flags
 from serve.options.kv_scale_file import read_kv_scales, write_kv_scales
 from serve.options.serve_flags import parse_serve_flags
 
@@ -50,16 +51,24 @@ def test_other_files_are_refused_by_name(tmp_path: Path, content: Any, said: str
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--demo", "--kv-cache-dtype", "fp8"], "fp8 needs --kv-cache-scale: measured factors"),
         (["--demo", "--kv-cache-scale", "1"], "--kv-cache-dtype must be fp8"),
         ([*FP8, "-1"], "--kv-cache-scale must be positive, got -1"),
         ([*FP8, "nan"], "must be positive, got nan"),
         ([*FP8, "nowhere.json"], "a number or a file that can be read; nowhere.json: No such file"),
     ],
 )
-def test_a_factor_is_chosen_by_somebody(
+def test_a_factor_that_can_not_be_is_refused(
     flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         parse_serve_flags(flags)
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_a_factor_the_server_takes_1_and_offline_generation_refuses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert parse_serve_flags(FP8[:-1])[0].engine.kv_cache_scale == 1.0
+    with pytest.raises(SystemExit):
+        parse_generate_flags([*FP8[:-1], "--prompt", "a"])
+    assert "fp8 needs --kv-cache-scale: measured factors" in capsys.readouterr().err

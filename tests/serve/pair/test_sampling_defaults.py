@@ -57,10 +57,14 @@ def test_flags_choose_whose_defaults_hold(
 
 @pytest.mark.parametrize(
     "source, overrides, naming",
-    [("nowhere", None, "holds no generation_config"), ("auto", '{"top_p": 7}', "--override-g")],
+    [
+        ("nowhere", None, "nowhere does not exist"),
+        (str(Path(__file__).parent), None, "holds no generation_config"),
+        ("auto", '{"top_p": 7}', "--override-g"),
+    ],
 )
 def test_defaults_that_can_not_be_had_are_named(
     source: str, overrides: str | None, naming: str
 ) -> None:
-    with pytest.raises(ValueError, match=naming):
+    with pytest.raises((OSError, ValueError), match=naming):
         choose_defaults(source, overrides)

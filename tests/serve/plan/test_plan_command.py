@@ -115,7 +115,7 @@ def test_what_no_number_of_devices_can_hold_has_other_remedies(
     ("argv", "reason"),
     [
         ([], "--model CONFIG_OR_DIR is needed"),
-        (["--model", "nowhere"], "nowhere does not exist; a config.json or a directory"),
+        (["--model", "nowhere"], "nowhere does not exist; a directory or a hub id"),
         (["--model", str(PUBLISHED / "test_vectors.json")], "test_vectors.json: unknown target"),
         ([*TINY[:2], "--draft", *TINY[1:2]], "unknown draft architecture"),
         ([*TINY, "-tp", "3"], "3 does not divide"),

@@ -1,0 +1,51 @@
+"""Which files of a repository are downloaded: those that are read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.files.safetensors_files import INDEX_FILE, SINGLE_FILE, read_json
+from convert.store.source import COPIED
+
+CONFIG = "config.json"
+SAMPLING = "generation_config.json"
+TOKENIZER = (
+    "tokenizer.json",
+    "tiktoken.model",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Files by name or pattern, and whether the weights that they go with."""
+
+    small: tuple[str, ...]
+    weights: bool = False
+
+    @property
+    def not_small(self) -> list[str]:
+        """Patterns of what never is one of the small files: weights, and folders."""
+        return ["*/*", *(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)]
+
+
+CHECKPOINT = Wanted((CONFIG, SAMPLING, INDEX_FILE, *TOKENIZER), weights=True)
+CONFIG_ALONE = Wanted((CONFIG,))
+SAMPLING_ALONE = Wanted((SAMPLING,))
+TOKENIZER_ALONE = Wanted((CONFIG, SAMPLING, *TOKENIZER))
+CONVERTED = Wanted((INDEX_FILE, *COPIED), weights=True)
+ALL_FILES = Wanted(("*",), weights=True)
+"""For what makes another publication of it."""
+
+
+def weight_files(directory: Path) -> list[str]:
+    """The files of weights that a directory's index names, or the single one."""
+    index = directory / INDEX_FILE
+    if not index.is_file():
+        return [SINGLE_FILE]
+    found: Any = read_json(index).get("weight_map")
+    names = set(found.values()) if isinstance(found, dict) else ()
+    # Names are patterns for the hub's library; what is no name of a file, the reader refuses.
+    return sorted(n for n in names if isinstance(n, str) and not set(n) & set("*?[]/"))

@@ -1,0 +1,101 @@
+"""Flags of vLLM, SGLang and ATOM that change nothing in this engine, each with the reason."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+KERNELS = "kernels follow from the device, the tensors and --kernels"
+COMPILED = "all programs are compiled before the server is ready"
+VISION = "there is no vision encoder yet"
+ROUNDS = "the next round is always dispatched before one is read"
+CHUNKS = "prompts are always prefilled in chunks between rounds, as --max-num-batched-tokens says"
+LOGGED = "--disable-uvicorn-access-log and --enable-log-requests say what is logged"
+ORDER = "requests are taken in the order of their arrival"
+WITH_VALUE = {
+    "--all2all-backend": "experts exchange by one sum over the devices",
+    "--attention-backend": KERNELS,
+    "--compilation-config": COMPILED,
+    "--cuda-graph-max-bs": COMPILED,
+    "--decode-log-interval": "/metrics counts every round",
+    "--device": "JAX_PLATFORMS names it, by default the accelerator that is there",
+    "--distributed-executor-backend": "one process drives all devices of a host",
+    "--limit-mm-per-prompt": VISION,
+    "--max-prefill-tokens": CHUNKS,
+    "--max-seq-len-to-capture": COMPILED,
+    "--mm-attention-backend": VISION,
+    "--mm-encoder-tp-mode": VISION,
+    "--mm-processor-cache-gb": VISION,
+    "--mm-processor-cache-type": VISION,
+    "--moe-backend": KERNELS,
+    "--num-continuous-decode-steps": ROUNDS,
+    "--quantization": "the checkpoint's tensors say how they are quantised",
+    "--schedule-conservativeness": "a sequence that finds no page is preempted and goes on later",
+    "--schedule-policy": ORDER,
+    "--scheduler-delay-factor": ORDER,
+    "--stream-interval": "tokens are streamed as rounds commit them",
+    "--swap-space": "a preempted sequence is prefilled again",
+    "--tokenizer-mode": "the checkpoint's files say which tokenizer it is",
+}
+SWITCHES = {
+    "--async-scheduling": ROUNDS,
+    "--no-async-scheduling": ROUNDS,
+    "--disable-cuda-graph": COMPILED,
+    "--disable-custom-all-reduce": "XLA chooses how devices sum",
+    "--disable-log-requests": LOGGED,
+    "--disable-log-stats": "/metrics is always there",
+    "--disable-overlap-schedule": ROUNDS,
+    "--enable-aiter-allreduce-fusion": KERNELS,
+    "--enable-chunked-prefill": CHUNKS,
+    "--no-enable-chunked-prefill": CHUNKS,
+    "--enable-metrics": "/metrics is always there",
+    "--enable-mixed-chunk": CHUNKS,
+    "--enable-server-load-tracking": "/metrics tells the load",
+    "--enable-tokenizer-info-endpoint": "/tokenizer_info is always there",
+    "--enable-torch-compile": COMPILED,
+    "--enforce-eager": COMPILED,
+    "--no-enable-log-requests": LOGGED,
+    "--language-model-only": VISION,
+    "--skip-server-warmup": COMPILED,
+    "--trust-remote-code": "tokenizer and chat template are read as data, no code is run",
+}
+SEVERAL_VALUES = {"--numa-node": "bind the process to its node with numactl"}
+KEYS = {
+    "--speculative-config kv_cache_dtype": "target and draft share pages of one dtype",
+    "--speculative-config max_model_len": "the draft goes as far as the target",
+    "--speculative-config quantization": "the draft's tensors say how they are quantised",
+}
+REASONS = {**WITH_VALUE, **SWITCHES, **SEVERAL_VALUES, **KEYS}
+CHOICES = {
+    "--dtype": ("auto",),
+    "--load-format": ("auto", "safetensors", "fastsafetensors", "runai_streamer"),
+}
+"""Known, with the values that say what this engine does anyhow."""
+
+
+class _Notice(argparse.Action):
+    """A flag that changes nothing: accepted, and listed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> None:
+        if option not in namespace.without_effect:
+            namespace.without_effect = [*namespace.without_effect, option]
+
+
+def add_other_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds them; those that were given are in the namespace's `without_effect`, each once."""
+    parser.set_defaults(without_effect=[])
+    for names, count in ((WITH_VALUE, 1), (SWITCHES, 0), (SEVERAL_VALUES, "+")):
+        for name in names:
+            parser.add_argument(name, action=_Notice, nargs=count)
+    for name, values in CHOICES.items():
+        parser.add_argument(name, choices=values, help=argparse.SUPPRESS)
+
+
+def say_without_effect(flags: Sequence[str]) -> Iterator[str]:
+    """A line for each flag, or key of one."""
+    for flag in flags:
+        yield f"{flag} has no effect in this engine: {REASONS[flag]}"

@@ -1,0 +1,25 @@
+"""Environment variables of other engines, named at start where they are set and not read here."""
+
+from collections.abc import Iterator, Mapping
+
+from serve.options.operations import KEY_VARIABLE
+
+MEANINGS = {
+    "choose or build kernels of other engines": (
+        *("VLLM_ROCM_", "VLLM_USE_TRITON_", "VLLM_USE_AITER_", "SGLANG_USE_AITER", "SGLANG_AITER_"),
+        *("AITER_", "FLYDSL_", "DSL2_ROOT", "CK_TILE_", "MLIR_PATH", "TRITON_"),
+    ),
+    "options of other engines": ("VLLM_", "SGLANG_", "ATOM_", "SAFETENSORS_FAST_GPU"),
+    "threads of OpenMP, which nothing here uses": ("OMP_NUM_THREADS",),
+}
+"""What variables are -> what their names begin with; the first that fits counts."""
+
+
+def say_not_read(environment: Mapping[str, str]) -> Iterator[str]:
+    """A line for each kind of variable that is set."""
+    left = {name for name in environment if name != KEY_VARIABLE}
+    for meaning, beginnings in MEANINGS.items():
+        found = sorted(name for name in left if name.startswith(beginnings))
+        left -= {*found}
+        if found:
+            yield f"not read, {meaning}: {', '.join(found)}"

@@ -1,0 +1,203 @@
+"""The command lines that others have published for these pairs, word for word.
+
+Only what each source leaves open is filled in: paths by the ids of what lies there, and variables
+of scripts by a point of their own sweep.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+
+SERVERS = re.compile(
+    r"(vllm serve|python3? -m sglang\.launch_server|python3? -m atom\.entrypoints\.openai_server) "
+)
+AITER = "VLLM_ROCM_USE_AITER=1 VLLM_ROCM_QUICK_REDUCE_QUANTIZATION=INT4"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A command line, where it is from, and the environment that is exported before it."""
+
+    source: str
+    line: str
+    exported: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What eagle3-serve gets in the place of the other server."""
+        words, found = SERVERS.subn("", self.line.replace("\\\n", " "))
+        assert found == 1, self.line
+        return shlex.split(words)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in self.exported.split())
+
+
+EAGLE3_FP8_CARD = Published(
+    "model card amd/Kimi-K2.5-Eagle3-FP8",
+    """vllm serve amd/Kimi-K2.5-MXFP4 --port 8888 --tensor-parallel-size 4 \\
+    --gpu-memory-utilization 0.90 --max-model-len 2304 --no-enable-prefix-caching \\
+    --trust-remote-code --mm-encoder-tp-mode data --speculative-config \\
+    '{"model":"amd/kimi-k2.5-eagle3-fp8","method":"eagle3","num_speculative_tokens":6,"draft_tensor_parallel_size":1}'""",
+    "VLLM_ROCM_USE_AITER=1 VLLM_ROCM_USE_AITER_FP4_ASM_GEMM=1",
+)
+W4A8_CARD = Published(
+    "model card ginsongsong/eagle3-kimik2.5-w4a8",
+    """python -m sglang.launch_server \\
+    --model moonshotai/Kimi-K2.5 \\
+    --tp 8 \\
+    --speculative-algorithm EAGLE3 \\
+    --speculative-draft-model-path ginsongsong/eagle3-kimik2.5-w4a8 \\
+    --speculative-num-steps 3 \\
+    --speculative-eagle-topk 1 \\
+    --speculative-num-draft-tokens 4 \\
+    --mem-fraction-static 0.80 \\
+    --trust-remote-code \\
+    --disable-radix-cache""",
+)
+MLA_CARD = Published(
+    "model card lightseekorg/kimi-k2.5-eagle3-mla",
+    """vllm serve moonshotai/Kimi-K2.5 --tensor-parallel-size 8 --speculative-config \\
+'{"model": "lightseekorg/kimi-k2.5-eagle3-mla", "method": "eagle3", "num_speculative_tokens": 3}' \\
+    --trust-remote-code""",
+)
+W4A8_BLOG = Published(
+    "rocm.blogs.amd.com, Faster Kimi-K2.5-W4A8 Decoding with EAGLE3",
+    """python -m sglang.launch_server \\
+    --model amd/Kimi-K2.5-W4A8 \\
+    --tp 8 \\
+    --attention-backend aiter \\
+    --host 0.0.0.0 \\
+    --port 9527 \\
+    --mem-fraction-static 0.80 \\
+    --trust-remote-code \\
+    --disable-radix-cache \\
+    --enable-torch-compile \\
+    --numa-node 0 0 0 0 1 1 1 1 \\
+    --speculative-algorithm EAGLE3 \\
+    --speculative-draft-model-path lightseekorg/kimi-k2.5-eagle3 \\
+    --speculative-num-steps 3 \\
+    --speculative-eagle-topk 1 \\
+    --speculative-num-draft-tokens 4""",
+    "TRITON_MAX_CACHE_SIZE=2147483648 AITER_FLYDSL_MOE_COMPARE_STAGE2=0 "
+    "AITER_FLYDSL_MOE_COMPARE=0 AITER_FLYDSL_DEBUG=0 AITER_ENFORCE_DSL=1 DSL2_ROOT=/opt/FlyDSL "
+    "AITER_USE_FLYDSL_MOE=1 AITER_USE_FLYDSL_MOE_STAGE1=1 AITER_USE_FLYDSL_MOE_STAGE2=1 "
+    "MLIR_PATH=/opt/mlir_install CK_TILE_FLOAT_TO_BFLOAT16_DEFAULT=3 AITER_W4A8_USE_INT8=1 "
+    "SGLANG_DISABLE_CUDNN_CHECK=1 SGLANG_USE_AITER=1 SGLANG_NUMA_BIND_V2=1 "
+    "FLYDSL_MOE_STAGE1_SCHED=0 AITER_FLYDSL_STAGE2_TILE_K=256",
+)
+KIMI_MXFP4 = Published(
+    "InferenceX 843c6254, kimik2.5_fp4_mi355x.sh",
+    """vllm serve amd/Kimi-K2.5-MXFP4 --port 8888 \\
+--tensor-parallel-size=4 \\
+ --enable-expert-parallel \\
+--gpu-memory-utilization 0.85 \\
+--max-model-len 9472 \\
+--kv-cache-dtype fp8 \\
+--block-size 16 \\
+--max-num-batched-tokens 16384 \\
+--max-num-seqs 512 \\
+--async-scheduling \\
+--trust-remote-code \\
+--no-enable-prefix-caching \\
+--mm-encoder-tp-mode data""",
+    f"{AITER} VLLM_ROCM_USE_AITER_FUSION_SHARED_EXPERTS=1 VLLM_ROCM_USE_SKINNY_GEMM=0 "
+    "AITER_MXFP4_INTERMEDIATE=1 AITER_BYPASS_TUNE_CONFIG=0 AITER_MOE_SORT_BACKEND=auto "
+    "OMP_NUM_THREADS=1 VLLM_ROCM_USE_AITER_RMSNORM=0",
+)
+KIMI_INT4 = Published(
+    "InferenceX 843c6254, kimik2.5_int4_mi355x.sh; vLLM's recipe has the same two flags",
+    """vllm serve moonshotai/Kimi-K2.5 --port 8888 \\
+--tensor-parallel-size=8 \\
+--gpu-memory-utilization 0.95 \\
+--max-model-len 2248 \\
+--block-size=64 \\
+--trust-remote-code \\
+--no-enable-prefix-caching \\
+--max-num-seqs 256 \\
+--moe-backend flydsl \\
+--compilation-config '{"pass_config": {"fuse_allreduce_rms": false}}' \\
+--mm-encoder-tp-mode data""",
+    "VLLM_ROCM_USE_AITER=1",
+)
+KIMI_ATOM = Published(
+    "InferenceX 843c6254, kimik2.5_fp4_mi355x_atom.sh",
+    """python3 -m atom.entrypoints.openai_server \\
+    --model amd/Kimi-K2.5-MXFP4 \\
+    --server-port 8888 \\
+    -tp 4 \\
+    --scheduler-delay-factor 1 \\
+    --kv_cache_dtype fp8  --max-model-len 10240   --enable-expert-parallel \\
+    --trust-remote-code""",
+    "ATOM_DISABLE_MMAP=true AITER_QUICK_REDUCE_QUANTIZATION=INT4 AITER_MXFP4_INTERMEDIATE=1 "
+    "OMP_NUM_THREADS=1",
+)
+MINIMAX_FP8 = Published(
+    "InferenceX 843c6254, minimaxm2.5_fp8_mi355x.sh",
+    """vllm serve MiniMaxAI/MiniMax-M2.5 --port 8888 \\
+--tensor-parallel-size=4 \\
+ --enable-expert-parallel \\
+--gpu-memory-utilization 0.95 \\
+--max-model-len 2248 \\
+--kv-cache-dtype fp8 \\
+--block-size=16 \\
+--no-enable-prefix-caching \\
+--attention-backend "ROCM_AITER_FA" \\
+--no-async-scheduling \\
+--trust-remote-code""",
+    f"{AITER} VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT=1",
+)
+MINIMAX_MXFP4 = Published(
+    "InferenceX 843c6254, minimaxm2.5_fp4_mi355x.sh",
+    """vllm serve amd/MiniMax-M2.5-MXFP4 --port 8888 \\
+--tensor-parallel-size=4 \\
+ --enable-expert-parallel \\
+--gpu-memory-utilization 0.95 \\
+--max-model-len 2248 \\
+--kv-cache-dtype fp8 \\
+--block-size=32 \\
+--no-enable-prefix-caching \\
+--attention-backend "ROCM_AITER_FA" \\
+--trust-remote-code""",
+    "VLLM_ROCM_USE_AITER=1 VLLM_USE_RUST_FRONTEND=1",
+)
+MINIMAX_ATOM = Published(
+    "InferenceX 843c6254, minimaxm2.5_fp8_mi355x_atom.sh",
+    """python3 -m atom.entrypoints.openai_server \\
+    --model MiniMaxAI/MiniMax-M2.5 \\
+    --server-port 8888 \\
+    -tp 4 \\
+    --kv_cache_dtype fp8  --max-model-len 10240   --enable-expert-parallel \\
+    --gpu-memory-utilization 0.9 \\
+    --trust-remote-code""",
+    "OMP_NUM_THREADS=1",
+)
+KIMI_TOOLS = Published(
+    "vLLM's recipes, moonshotai/Kimi-K2.5 on MI300X and MI325X",
+    """vllm serve moonshotai/Kimi-K2.5 \\
+    --host 0.0.0.0 \\
+    --port 8000 \\
+    --trust-remote-code \\
+    --tensor-parallel-size 8 \\
+    --tool-call-parser kimi_k2 \\
+    --enable-auto-tool-choice \\
+    --reasoning-parser kimi_k2 \\
+    --mm-encoder-tp-mode data""",
+    AITER,
+)
+COMMANDS = (
+    *(EAGLE3_FP8_CARD, W4A8_CARD, MLA_CARD, W4A8_BLOG, KIMI_MXFP4, KIMI_INT4, KIMI_ATOM),
+    *(MINIMAX_FP8, MINIMAX_MXFP4, MINIMAX_ATOM, KIMI_TOOLS),
+)
+CHECKPOINTS = {
+    "moonshotai/Kimi-K2.5": "kimi_int4_ct",
+    "amd/Kimi-K2.5-MXFP4": "kimi_mxfp4_quark",
+    "amd/Kimi-K2.5-W4A8": "kimi_w4a8_quark",
+    "MiniMaxAI/MiniMax-M2.5": "minimax_fp8block",
+    "amd/kimi-k2.5-eagle3-fp8": "draft_mha_fp8_ptpc",
+    "lightseekorg/kimi-k2.5-eagle3": "draft_mha_bf16",
+    "lightseekorg/kimi-k2.5-eagle3-mla": "draft_mla_bf16",
+    "ginsongsong/eagle3-kimik2.5-w4a8": "draft_mha_int4_pc",
+}
+"""Published ids -> tiny checkpoints of the same form, by third parties."""

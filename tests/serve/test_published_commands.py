@@ -1,0 +1,109 @@
+"""Published command lines with eagle3-serve in the place of the other server."""
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from local_hub import local_hub
+from oracle_files import ORACLES
+from published_commands import CHECKPOINTS, COMMANDS, EAGLE3_FP8_CARD, Published
+
+from convert.quantize.run import prepare, write
+from convert.quantize.schemes import scheme_of
+from serve.demo import find_pair
+from serve.options.foreign.flags import say_without_effect
+from serve.options.foreign.variables import say_not_read
+from serve.options.parallel import ONE_DEVICE
+from serve.options.serve_flags import parse_serve_flags
+from serve.pair.loading import fit_length, load_pair
+
+AS_BY_DEFAULT = {
+    ("--port", "8000"),
+    ("--block-size", "16"),
+    ("--block-size=16",),
+    ("--speculative-num-steps", "3"),
+    ("--speculative-eagle-topk", "1"),
+}
+"""Flags of these lines that say what is so without them."""
+each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
+
+
+def flags_of(command: Published) -> Iterator[tuple[int, int]]:
+    """Where each flag begins and ends, its values with it."""
+    words = command.arguments
+    starts = [i for i, word in enumerate(words) if word.startswith("-")]
+    yield from zip(starts, [*starts[1:], len(words)], strict=True)
+
+
+@each("command", COMMANDS)
+def test_every_flag_is_obeyed_or_its_line_says_what_it_means(
+    command: Published, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.arguments
+    options, without_effect = parse_serve_flags(words)
+    assert len(list(say_without_effect(without_effect))) == len(without_effect)
+    for start, end in flags_of(command):
+        flag, others = tuple(words[start:end]), [*words[:start], *words[end:]]
+        if flag in AS_BY_DEFAULT:
+            continue
+        try:
+            left, left_without_effect = parse_serve_flags(others)
+        except SystemExit:
+            continue  # What is left is another command, or none.
+        assert (left != options) != (left_without_effect != without_effect), flag
+
+
+@each("command", [command for command in COMMANDS if command.exported])
+def test_every_variable_is_named(command: Published) -> None:
+    lines = say_not_read(command.environment)
+    named = [name for line in lines for name in line.rpartition(": ")[2].split(", ")]
+    assert sorted(named) == sorted(command.environment)
+
+
+def test_the_card_means_these_options() -> None:
+    options, without_effect = parse_serve_flags(EAGLE3_FP8_CARD.arguments)
+    assert (options.model, options.speculation.draft) == (
+        "amd/Kimi-K2.5-MXFP4",
+        "amd/kimi-k2.5-eagle3-fp8",
+    )
+    assert (options.port, options.max_model_len) == (8888, 2304)
+    assert options.engine.num_speculative_tokens == 6
+    assert not options.engine.enable_prefix_caching
+    assert options.memory is not None and options.memory.share == 0.9
+    parallel = options.parallel
+    assert (parallel.tensor_parallel_size, parallel.draft_tensor_parallel_size) == (4, 1)
+    assert without_effect == ["--trust-remote-code", "--mm-encoder-tp-mode"]
+
+
+@pytest.fixture(scope="module")
+def published_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A hub with the published ids."""
+    into = tmp_path_factory.mktemp("published")
+    mxfp4 = into / "minimax_mxfp4"
+    write(prepare(ORACLES / "minimax_bf16", mxfp4, scheme_of("mxfp4", None)))
+    places = {name: ORACLES / found for name, found in CHECKPOINTS.items()}
+    with local_hub(into / "cache") as hub:
+        for name, directory in {**places, "amd/MiniMax-M2.5-MXFP4": mxfp4}.items():
+            whole = shutil.copytree(directory, into / name)
+            shutil.copytree(ORACLES / "tokenizer", whole, dirs_exist_ok=True)
+            hub.add(name, whole)
+        yield
+
+
+@each("command", COMMANDS)
+def test_the_pair_of_the_published_ids_is_loaded(command: Published, published_hub: None) -> None:
+    """But for the number of devices: heads of these checkpoints are fewer than published."""
+    options, _ = parse_serve_flags(command.arguments)
+    found = find_pair(options)
+    pair = load_pair(
+        found.target,
+        found.draft,
+        options.load,
+        ONE_DEVICE,
+        tokenizer=found.tokenizer,
+        configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
+    )
+    assert pair.config is not None
+    assert (pair.draft is not None) == (pair.config.num_speculative_tokens > 0)
+    assert options.max_model_len in (None, pair.config.max_model_len)
