@@ -44,6 +44,15 @@ class RequireKey:
         return found and scheme.lower() == "bearer"
 
 
+def key_owner(headers: Headers) -> bytes:
+    """Tells requests with one key from those with another: what they shall not share is kept by it.
+
+    Without a key there is one owner, of everything.
+    """
+    key = headers.get("authorization", "").partition(" ")[2].strip()
+    return _digest(f"{key}\n{headers.get('x-api-key', '')}")
+
+
 def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
 

@@ -58,25 +58,14 @@ class ChatForm:
     ) -> ChatChoice | ChatChunkChoice:
         """A choice, or one part of it."""
         if first:
-            self._parsers[state.index] = self._parser()
+            parser = answer_parser(self._service, self._body, self._inside_reasoning)
+            self._parsers[state.index] = parser
         parser = self._parsers[state.index]
         parts = parser.take(part.token_ids, part.text, final=part.finish_reason is not None)
         fields = dict(self._ended(shared, parser.has_calls), logprobs=self._logprobs(part))
         if part is state:
             return ChatChoice(**fields, message=whole_message(parts))
         return ChatChunkChoice(**fields, delta=delta(parts, first))
-
-    def _parser(self) -> AnswerParser:
-        offered = self._body.offered
-        return AnswerParser(
-            self._service.tokenizer,
-            self._service.reading,
-            inside_reasoning=self._inside_reasoning,
-            schemas={tool.name: tool.parameters for tool in offered} if offered else None,
-            one_call=self._body.parallel_tool_calls is False,
-            tells_reasoning=self._body.include_reasoning is not False,
-            skip_special=self._body.skips_special,
-        )
 
     def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:
         if shared["finish_reason"] != "stop" or self._body.names_tool or not has_calls:
@@ -101,15 +90,17 @@ def chat_router(service: Service) -> APIRouter:
     ) -> Response:
         service.check_model(body.model)
         service.engine.check_room(body.num_choices)
-        _check_choice(service, body)
-        requests, end_of_reasoning = await templating(partial(_plan, service, body))
+        check_tool_choice(service, body)
+        requests, end_of_reasoning = await templating(partial(plan_chat, service, body))
         form = ChatForm(service, body, end_of_reasoning)
         return await answer(service, request, body, form, requests, 1)
 
     return router
 
 
-def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
+def plan_chat(
+    service: Service, body: ChatCompletionRequest
+) -> tuple[tuple[Request, ...], int | None]:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
     does."""
     prompt = prompt_ids(service, body)
@@ -121,7 +112,23 @@ def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request,
     return service.plan(body, [prompt], None, outputs), end_of_reasoning
 
 
-def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
+def answer_parser(
+    service: Service, body: ChatCompletionRequest, inside_reasoning: bool
+) -> AnswerParser:
+    """What reads one answer to the request."""
+    offered = body.offered
+    return AnswerParser(
+        service.tokenizer,
+        service.reading,
+        inside_reasoning=inside_reasoning,
+        schemas={tool.name: tool.parameters for tool in offered} if offered else None,
+        one_call=body.parallel_tool_calls is False,
+        tells_reasoning=body.include_reasoning is not False,
+        skip_special=body.skips_special,
+    )
+
+
+def check_tool_choice(service: Service, body: ChatCompletionRequest) -> None:
     """Raises 400 where the model may choose to call a tool, but nobody would read the call."""
     if body.offered and not body.must_call and not service.reading.auto_tool_choice:
         message = (

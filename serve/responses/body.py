@@ -1,0 +1,77 @@
+"""The response as one object: what was asked, how it ended, and what came out."""
+
+import time
+from typing import Any, Literal
+
+from eagle3_jax.engine import Request
+from serve.asgi.errors import ApiError
+from serve.engine.choices import TokenCounts
+from serve.responses.protocol import ResponseRequest
+
+Ended = Literal["completed", "incomplete", "failed"]
+ENDED: dict[str, Ended] = {"stop": "completed", "length": "incomplete"}
+"""By the engine's finish reason; else the server gave the request up."""
+GIVEN_UP = "the server gave the request up"
+
+
+def asked(body: ResponseRequest, request: Request) -> dict[str, Any]:
+    """The fields that say what was asked; what was left open is there as it was chosen."""
+    sampling = request.sampling
+    text = body.text.model_dump(exclude_none=True) if body.text else {}
+    return {
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "seed": sampling.seed,
+        "service_tier": "default",
+        "store": body.store is not False,
+        "temperature": sampling.temperature,
+        "text": {"format": {"type": "text"}, **text},
+        "tool_choice": _choice(body),
+        "tools": [tool.model_dump() for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": sampling.top_p,
+        "truncation": body.truncation or "disabled",
+        "user": body.user,
+    }
+
+
+def ended(finish_reason: str) -> dict[str, Any]:
+    """The fields that say how it ended."""
+    status = ENDED.get(finish_reason, "failed")
+    if status == "failed":
+        return failed(ApiError(500, GIVEN_UP, code="generation_failed"))
+    cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    return {"status": status, "completed_at": int(time.time()), "incomplete_details": cut}
+
+
+def failed(error: ApiError) -> dict[str, Any]:
+    """The same for one that ended with an error, under one of the codes that OpenAI has for it."""
+    code = "server_error" if error.status >= 500 else "invalid_prompt"
+    return {"status": "failed", "error": {"code": code, "message": error.message}}
+
+
+def usage(counts: TokenCounts, reasoning_tokens: int) -> dict[str, Any]:
+    """Token counts under the names of Responses. Reasoning is part of the output; the cache keeps
+    every prompt, and no request writes to it by itself."""
+    return {
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": counts.prompt + counts.completion,
+    }
+
+
+def _choice(body: ResponseRequest) -> Any:
+    choice = body.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return choice.model_dump()

@@ -1,0 +1,115 @@
+"""From a Responses request to the engine's: the conversation, its chat, its prompt."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from fastapi.exceptions import RequestValidationError
+
+from eagle3_jax.engine import Request
+from serve.asgi.errors import ApiError, from_validation
+from serve.asgi.json_body import refuse_too_much
+from serve.asgi.long_texts import templating
+from serve.openai.chat import check_tool_choice, plan_chat
+from serve.openai.protocol import ChatCompletionRequest
+from serve.openai.service import Service
+from serve.responses.as_chat import as_chat, chat_messages
+from serve.responses.items import ITEMS, Item, ItemReference
+from serve.responses.protocol import ResponseRequest
+from serve.responses.store import ResponseStore, Turn
+
+NAMES = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+"""Fields of chats that have another name here."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a request refers to: the turn it goes on from, and stored items by their ids."""
+
+    previous: Turn | None
+    referred: dict[str, Turn]
+
+
+@dataclass(frozen=True)
+class PlannedResponse:
+    """inputs: the request's own items, as they are stored. inside_reasoning: where the prompt
+    ends."""
+
+    chat: ChatCompletionRequest
+    requests: tuple[Request, ...]
+    inside_reasoning: bool
+    inputs: bytes
+
+
+def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before:
+    """Finds what the request refers to; raises 404 for what its key has not."""
+    previous, referred = None, dict[str, Turn]()
+    if body.previous_response_id is not None:
+        previous = store.get(owner, body.previous_response_id, "previous_response_id")
+    for item in body.given:
+        if isinstance(item, ItemReference) and item.id not in referred:
+            run = item.id.partition("_")[2].rpartition("_")[0]
+            referred[item.id] = store.get(owner, f"resp_{run}", "input")
+    return Before(previous, referred)
+
+
+async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
+    """The engine's requests, made in threads; raises ApiError for what can't run."""
+    with _under_our_names():
+        planned = await templating(partial(_plan, service, body, before))
+        requests = await service.compile_grammars(planned.requests)
+    return replace(planned, requests=requests)
+
+
+def _plan(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
+    inputs = _resolved(body, before.referred)
+    items = [*_said(before.previous), *inputs]
+    chat = as_chat(body, chat_messages(body.instructions, items))
+    check_tool_choice(service, chat)
+    requests, end_of_reasoning = plan_chat(service, chat)
+    stored = json.dumps([item.model_dump(exclude_none=True) for item in inputs]).encode()
+    return PlannedResponse(chat, requests, end_of_reasoning is not None, stored)
+
+
+def _said(turn: Turn | None) -> list[Item]:
+    """The items of a conversation so far; 400 where they are more than a body may have."""
+    turns = turn.conversation() if turn else []
+    texts = [text for turn in turns for text in (turn.inputs, turn.outputs)]
+    refuse_too_much(texts)
+    return [item for text in texts for item in ITEMS.validate_json(text)]
+
+
+def _resolved(body: ResponseRequest, referred: dict[str, Turn]) -> list[Item]:
+    """The request's items, references replaced by what they stand for; each turn is read once."""
+    turns = list(dict.fromkeys(referred.values()))
+    refuse_too_much([turn.outputs for turn in turns])
+    items = {item.id: item for turn in turns for item in ITEMS.validate_json(turn.outputs)}
+    if missing := next((name for name in referred if name not in items), None):
+        raise ApiError(404, f"there is no item {missing!r}", param="input", code="item_not_found")
+    return [items[item.id] if isinstance(item, ItemReference) else item for item in body.given]
+
+
+@contextmanager
+def _under_our_names() -> Iterator[None]:
+    """Errors about a chat's fields name those of the request."""
+    try:
+        yield
+    except RequestValidationError as error:
+        raise _renamed(from_validation(error)) from error
+    except ApiError as error:
+        raise _renamed(error) from error
+
+
+def _renamed(error: ApiError) -> ApiError:
+    if error.param not in NAMES:
+        return error
+    name = NAMES[error.param]
+    return replace(error, param=name, message=error.message.replace(error.param, name))
