@@ -98,9 +98,10 @@ def chat_router(service: Service) -> APIRouter:
     return router
 
 
-def plan_chat(
-    service: Service, body: ChatCompletionRequest
-) -> tuple[tuple[Request, ...], int | None]:
+PlannedChat = tuple[tuple[Request, ...], int | None]
+
+
+def plan_chat(service: Service, body: ChatCompletionRequest) -> PlannedChat:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
     does."""
     prompt = prompt_ids(service, body)

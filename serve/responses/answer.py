@@ -9,7 +9,7 @@ from eagle3_jax.engine import RequestOutput
 from serve.asgi.errors import as_api_error
 from serve.asgi.sse import named_event
 from serve.asgi.synthetic_header import synthetic_field
-from serve.chat_format.token_parts import TokenParts
+from serve.chat_format.token_parts import TokenPart, TokenParts
 from serve.engine.choices import Choices
 from serve.engine.errors import EngineError
 from serve.engine.stream import OutputStream
@@ -102,15 +102,26 @@ class ResponseAnswer:
         final = output.finish_reason is not None
         parts = self._parts.take(output.token_ids)
         self._reasoning_tokens += parts.count("reasoning")
-        logprobs: list[Any] = []
-        if (count := self._body.num_logprobs) is not None:
-            kept = [i for i, part in enumerate(parts) if part == "content"]
-            ids = [output.token_ids[i] for i in kept]
-            entries = [output.logprobs[i] for i in kept]
-            found = chat_logprobs(self._service.tokenizer, ids, entries, count)
-            logprobs = [entry.model_dump() for entry in found.content]
+        logprobs = self._logprobs(output, parts)
         grown = self._parser.take(output.token_ids, output.text, final=final)
         return list(self._output.take(grown, logprobs))
+
+    def _logprobs(self, output: RequestOutput, parts: list[TokenPart]) -> list[Any]:
+        """Of the tokens that are text of a message, if they were asked for."""
+        if (count := self._body.num_logprobs) is None:
+            return []
+        tokenizer, skips = self._service.tokenizer, self._body.skips_special
+        by_id = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
+        silent = by_id and not self._body.include_stop_str_in_output
+        tokens = list(zip(output.token_ids, output.logprobs, parts, strict=True))
+        told = [
+            (token_id, entry)
+            for token_id, entry, part in (tokens[:-1] if silent else tokens)
+            if part == "content" and tokenizer.token_bytes(token_id, skips)
+        ]
+        ids, entries = [i for i, _ in told], [entry for _, entry in told]
+        found = chat_logprobs(tokenizer, ids, entries, count)
+        return [entry.model_dump() for entry in found.content]
 
     def _response(self, end: dict[str, Any]) -> Response:
         """The response as it is; its usage, and metrics if asked for, once it has ended."""

@@ -1,4 +1,4 @@
-"""HTTP endpoint POST /v1/responses, and those of stored responses."""
+"""HTTP endpoint for responses: POST /v1/responses."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from serve.responses.store import ResponseStore, Turn
 
 
 def responses_router(service: Service, store: ResponseStore) -> APIRouter:
-    """The endpoints over `service`."""
+    """The endpoint over `service`; responses go to the store unless told not to."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/responses")
@@ -30,7 +30,7 @@ def responses_router(service: Service, store: ResponseStore) -> APIRouter:
 
         def keep(response: dict[str, Any]) -> None:
             if body.store is not False:
-                store.put(owner, response["id"], _turn(response, planned, before))
+                store.put(owner, _turn(response, planned, before))
 
         answer = ResponseAnswer(service, body, planned, keep)
         return await respond(service, request, answer, streamed=bool(body.stream))
@@ -40,4 +40,4 @@ def responses_router(service: Service, store: ResponseStore) -> APIRouter:
 
 def _turn(response: dict[str, Any], planned: PlannedResponse, before: Before) -> Turn:
     body, outputs = json.dumps(response).encode(), json.dumps(response["output"]).encode()
-    return Turn(body, planned.inputs, outputs, before.previous)
+    return Turn(response["id"], body, planned.inputs, outputs, before.previous)

@@ -1,7 +1,7 @@
 """From a Responses request to the engine's: the conversation, its chat, its prompt."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,16 +9,18 @@ from functools import partial
 from fastapi.exceptions import RequestValidationError
 
 from eagle3_jax.engine import Request
-from serve.asgi.errors import ApiError, from_validation
+from serve.asgi.errors import ApiError, as_api_error, from_validation
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
-from serve.openai.chat import check_tool_choice, plan_chat
+from serve.engine.errors import Refused
+from serve.openai.chat import check_tool_choice
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 from serve.responses.as_chat import as_chat, chat_messages
 from serve.responses.items import ITEMS, Item, ItemReference
 from serve.responses.protocol import ResponseRequest
 from serve.responses.store import ResponseStore, Turn
+from serve.responses.truncation import plan_truncated
 
 NAMES = {
     "max_tokens": "max_output_tokens",
@@ -54,7 +56,7 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before
     previous, referred = None, dict[str, Turn]()
     if body.previous_response_id is not None:
         previous = store.get(owner, body.previous_response_id, "previous_response_id")
-    for item in body.given:
+    for item in body.input or ():
         if isinstance(item, ItemReference) and item.id not in referred:
             run = item.id.partition("_")[2].rpartition("_")[0]
             referred[item.id] = store.get(owner, f"resp_{run}", "input")
@@ -63,20 +65,21 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before
 
 async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
     """The engine's requests, made in threads; raises ApiError for what can't run."""
-    with _under_our_names():
-        planned = await templating(partial(_plan, service, body, before))
-        requests = await service.compile_grammars(planned.requests)
-    return replace(planned, requests=requests)
+    with _under_our_names(body):
+        chat, inputs = await templating(partial(_translate, body, before))
+        check_tool_choice(service, chat)
+        truncates = body.truncation == "auto"
+        requests, end_of_reasoning = await plan_truncated(service, chat, truncates=truncates)
+        requests = await service.compile_grammars(requests)
+    return PlannedResponse(chat, requests, end_of_reasoning is not None, inputs)
 
 
-def _plan(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
+def _translate(body: ResponseRequest, before: Before) -> tuple[ChatCompletionRequest, bytes]:
+    """The chat of the whole conversation, and the request's own items as they are stored."""
     inputs = _resolved(body, before.referred)
-    items = [*_said(before.previous), *inputs]
-    chat = as_chat(body, chat_messages(body.instructions, items))
-    check_tool_choice(service, chat)
-    requests, end_of_reasoning = plan_chat(service, chat)
-    stored = json.dumps([item.model_dump(exclude_none=True) for item in inputs]).encode()
-    return PlannedResponse(chat, requests, end_of_reasoning is not None, stored)
+    chat = as_chat(body, chat_messages(body.instructions, [*_said(before.previous), *inputs]))
+    stored = [item.model_dump(exclude_none=True) for item in inputs]
+    return chat, json.dumps(stored).encode()
 
 
 def _said(turn: Turn | None) -> list[Item]:
@@ -94,22 +97,27 @@ def _resolved(body: ResponseRequest, referred: dict[str, Turn]) -> list[Item]:
     items = {item.id: item for turn in turns for item in ITEMS.validate_json(turn.outputs)}
     if missing := next((name for name in referred if name not in items), None):
         raise ApiError(404, f"there is no item {missing!r}", param="input", code="item_not_found")
-    return [items[item.id] if isinstance(item, ItemReference) else item for item in body.given]
+    return [
+        items[item.id] if isinstance(item, ItemReference) else item for item in body.input or ()
+    ]
 
 
 @contextmanager
-def _under_our_names() -> Iterator[None]:
+def _under_our_names(body: ResponseRequest) -> Iterator[None]:
     """Errors about a chat's fields name those of the request."""
+    has_format = body.text is not None and body.text.format is not None
+    names = NAMES | ({"structured_outputs": "text.format"} if has_format else {})
     try:
         yield
     except RequestValidationError as error:
-        raise _renamed(from_validation(error)) from error
+        raise _renamed(from_validation(error), names) from error
     except ApiError as error:
-        raise _renamed(error) from error
+        raise _renamed(error, names) from error
+    except Refused as error:
+        raise _renamed(as_api_error(error), names) from error
 
 
-def _renamed(error: ApiError) -> ApiError:
-    if error.param not in NAMES:
+def _renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    if error.param is None or (name := names.get(error.param)) is None:
         return error
-    name = NAMES[error.param]
     return replace(error, param=name, message=error.message.replace(error.param, name))

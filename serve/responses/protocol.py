@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from serve.asgi.errors import invalid_option
 from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
 from serve.openai.unsupported import RefusesUnsupported
-from serve.responses.items import InputItem, MessageItem
+from serve.responses.items import InputItem
 from serve.responses.tools import Tool, ToolChoice
 from serve.responses.unsupported import INSTEAD_HERE, REASONING, RESPONSE, TEXT
 
@@ -27,6 +27,16 @@ Included = Literal[
 never anything to include."""
 FORMATS = ("text", "json_object", "json_schema")
 Text = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+
+
+def _listed(given: Any) -> Any:
+    """A text is a message of the user's."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+Input = Annotated[
+    list[InputItem], BeforeValidator(_listed, json_schema_input_type=str | list[InputItem])
+]
 
 
 class ReasoningOptions(RefusesUnsupported):
@@ -71,7 +81,7 @@ class ResponseRequest(GenerationRequest):
 
     neutral, instead = RESPONSE, INSTEAD_HERE
 
-    input: str | list[InputItem] | None = None
+    input: Input | None = None
     instructions: str | None = None
     previous_response_id: Text | None = None
     store: bool | None = None
@@ -116,10 +126,3 @@ class ResponseRequest(GenerationRequest):
     def seals_reasoning(self) -> bool:
         """Whether reasoning items have an `encrypted_content`."""
         return ENCRYPTED in (self.include or ())
-
-    @property
-    def given(self) -> list[Any]:
-        """The items of `input`; a text is a message of the user's."""
-        if isinstance(self.input, str):
-            return [MessageItem(role="user", content=self.input)]
-        return self.input or []

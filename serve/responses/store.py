@@ -10,6 +10,13 @@ MOST_BYTES = 256 * 2**20
 MOST_BEHIND = 16 * 2**20
 """Bytes of a conversation that another request may go on from: what one body could hold."""
 
+CODES = {
+    None: "response_not_found",
+    "previous_response_id": "previous_response_not_found",
+    "input": "item_not_found",
+}
+"""Of an error, by the field that named what is not there."""
+
 
 @dataclass(eq=False)
 class Turn:
@@ -18,6 +25,7 @@ class Turn:
     body: the whole response. inputs, outputs: lists of items.
     """
 
+    response_id: str
     body: bytes
     inputs: bytes
     outputs: bytes
@@ -63,9 +71,9 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def put(self, owner: bytes, response_id: str, turn: Turn) -> None:
+    def put(self, owner: bytes, turn: Turn) -> None:
         """Keeps a turn, at the cost of those used longest ago."""
-        self._turns[owner, response_id] = turn
+        self._turns[owner, turn.response_id] = turn
         self._hold(turn)
         while len(self._turns) > self._most_entries or self.num_bytes > self._most_bytes:
             self._release(self._turns.popitem(last=False)[1])
@@ -103,5 +111,4 @@ class ResponseStore:
 def _not_found(response_id: str, param: str | None) -> ApiError:
     message = f"there is no response {response_id[:100]!r}: it was deleted, made room for others, "
     message += "was not to be stored, or belongs to another key"
-    code = "response_not_found" if param is None else f"{param.removesuffix('_id')}_not_found"
-    return ApiError(404, message, param=param, code=code)
+    return ApiError(404, message, param=param, code=CODES[param])
