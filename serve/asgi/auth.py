@@ -44,15 +44,6 @@ class RequireKey:
         return found and scheme.lower() == "bearer"
 
 
-def key_owner(headers: Headers) -> bytes:
-    """Tells requests with one key from those with another: what they shall not share is kept by it.
-
-    Without a key there is one owner, of everything.
-    """
-    key = headers.get("authorization", "").partition(" ")[2].strip()
-    return _digest(f"{key}\n{headers.get('x-api-key', '')}")
-
-
 def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
@@ -66,3 +57,12 @@ def _unauthorized(authorization: str) -> ApiError:
     message += ": send the header `Authorization: Bearer KEY`"
     headers = {"WWW-Authenticate": "Bearer"}
     return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+
+def key_owner(headers: Headers) -> bytes:
+    """Tells requests with one key from those with another: what they shall not share is kept by it.
+
+    Without a key there is one owner, of everything that came without.
+    """
+    key = headers.get("authorization", "").partition(" ")[2].strip()
+    return _digest(f"{key}\n{headers.get('x-api-key', '')}")

@@ -45,7 +45,7 @@ class JsonRoute(APIRoute):
         model = self.body_field and self.body_field.field_info.annotation
         if model is None:
             return handle
-        check = partial(checked, TypeAdapter(model))
+        check = partial(_checked, TypeAdapter(model))
 
         async def read_first(request: Request) -> Response:
             reads = _JsonRequest(request.scope, request.receive)
@@ -65,8 +65,7 @@ class _JsonRequest(Request):
         return self.value
 
 
-def checked(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """The value as the adapter's type; raises RequestValidationError with its first error."""
+def _checked(adapter: TypeAdapter[Any], value: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:

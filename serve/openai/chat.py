@@ -50,7 +50,7 @@ class ChatForm:
     ) -> None:
         self._service = service
         self._body = body
-        self._inside_reasoning = end_of_reasoning is not None
+        self._end_of_reasoning = end_of_reasoning
         self._parsers: dict[int, AnswerParser] = {}
 
     def choice(
@@ -58,8 +58,9 @@ class ChatForm:
     ) -> ChatChoice | ChatChunkChoice:
         """A choice, or one part of it."""
         if first:
-            parser = answer_parser(self._service, self._body, self._inside_reasoning)
-            self._parsers[state.index] = parser
+            self._parsers[state.index] = answer_parser(
+                self._service, self._body, self._end_of_reasoning
+            )
         parser = self._parsers[state.index]
         parts = parser.take(part.token_ids, part.text, final=part.finish_reason is not None)
         fields = dict(self._ended(shared, parser.has_calls), logprobs=self._logprobs(part))
@@ -88,22 +89,41 @@ def chat_router(service: Service) -> APIRouter:
     async def create_chat_completion(
         body: ChatCompletionRequest, request: fastapi.Request
     ) -> Response:
-        service.check_model(body.model)
-        service.engine.check_room(body.num_choices)
-        check_tool_choice(service, body)
-        requests, end_of_reasoning = await templating(partial(plan_chat, service, body))
+        requests, end_of_reasoning = await plan_chat(service, body)
         form = ChatForm(service, body, end_of_reasoning)
         return await answer(service, request, body, form, requests, 1)
 
     return router
 
 
-PlannedChat = tuple[tuple[Request, ...], int | None]
-
-
-def plan_chat(service: Service, body: ChatCompletionRequest) -> PlannedChat:
+async def plan_chat(
+    service: Service, body: ChatCompletionRequest
+) -> tuple[tuple[Request, ...], int | None]:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
-    does."""
+    does. Raises what a client is to be told."""
+    service.check_model(body.model)
+    service.engine.check_room(body.num_choices)
+    _check_choice(service, body)
+    return await templating(partial(_plan, service, body))
+
+
+def answer_parser(
+    service: Service, body: ChatCompletionRequest, end_of_reasoning: int | None
+) -> AnswerParser:
+    """Reads one choice of the answer to a planned chat."""
+    offered = body.offered
+    return AnswerParser(
+        service.tokenizer,
+        service.reading,
+        inside_reasoning=end_of_reasoning is not None,
+        schemas={tool.name: tool.parameters for tool in offered} if offered else None,
+        one_call=body.parallel_tool_calls is False,
+        tells_reasoning=body.include_reasoning is not False,
+        skip_special=body.skips_special,
+    )
+
+
+def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
     prompt = prompt_ids(service, body)
     reasoning = service.reading.reasoning
     end_of_reasoning = end_of_open_reasoning(
@@ -113,23 +133,7 @@ def plan_chat(service: Service, body: ChatCompletionRequest) -> PlannedChat:
     return service.plan(body, [prompt], None, outputs), end_of_reasoning
 
 
-def answer_parser(
-    service: Service, body: ChatCompletionRequest, inside_reasoning: bool
-) -> AnswerParser:
-    """What reads one answer to the request."""
-    offered = body.offered
-    return AnswerParser(
-        service.tokenizer,
-        service.reading,
-        inside_reasoning=inside_reasoning,
-        schemas={tool.name: tool.parameters for tool in offered} if offered else None,
-        one_call=body.parallel_tool_calls is False,
-        tells_reasoning=body.include_reasoning is not False,
-        skip_special=body.skips_special,
-    )
-
-
-def check_tool_choice(service: Service, body: ChatCompletionRequest) -> None:
+def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
     """Raises 400 where the model may choose to call a tool, but nobody would read the call."""
     if body.offered and not body.must_call and not service.reading.auto_tool_choice:
         message = (

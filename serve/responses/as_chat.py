@@ -3,15 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from serve.asgi.json_body import checked
 from serve.openai.protocol import ChatCompletionRequest, GenerationRequest
 from serve.responses.items import CallItem, CallOutputItem, Item, MessageItem, ReasoningItem
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import chat_tools
 
-CHAT = TypeAdapter(ChatCompletionRequest)
 PASSED = (*GenerationRequest.model_fields.keys() - {"stream", "stream_options"}, "top_logprobs")
 PASSED += ("parallel_tool_calls", "chat_template_kwargs")
 """Fields that chats have under the same name."""
@@ -19,7 +15,7 @@ REASONS, SPEAKS, CALLS = range(3)
 
 
 def as_chat(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatCompletionRequest:
-    """The chat of these messages. Raises RequestValidationError for what chats don't take."""
+    """The chat of these messages. Raises ValidationError for what chats don't take."""
     fields: dict[str, Any] = {name: getattr(body, name) for name in PASSED}
     fields |= {
         "messages": messages,
@@ -29,7 +25,8 @@ def as_chat(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatComple
         "reasoning_effort": body.reasoning and body.reasoning.effort,
         **chat_tools(body.tools or [], body.tool_choice),
     }
-    return checked(CHAT, {name: value for name, value in fields.items() if value is not None})
+    given = {name: value for name, value in fields.items() if value is not None}
+    return ChatCompletionRequest.model_validate(given)
 
 
 def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -80,7 +77,8 @@ def _place(item: Item) -> int | None:
 def _of_others(item: Item) -> dict[str, Any]:
     match item:
         case CallOutputItem():
-            return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
+            named = {"name": item.name} if item.name else {}
+            return {"role": "tool", "tool_call_id": item.call_id, "content": item.output, **named}
         case MessageItem(role="user"):
             return {"role": "user", "content": item.content}
         case MessageItem():

@@ -8,7 +8,8 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_valid
 
 from serve.asgi.errors import invalid_option
 from serve.openai.protocol import MAX_NAME_CHARS
-from serve.responses.unsupported import unsupported
+from serve.openai.unsupported import RefusesUnsupported
+from serve.responses.unsupported import CALL, unsupported
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "refusal")
 SEALED = "text:"
@@ -63,8 +64,10 @@ class ReasoningItem(BaseModel):
         return self
 
 
-class CallItem(BaseModel):
+class CallItem(RefusesUnsupported):
     """A call of a function, its arguments as JSON text."""
+
+    neutral, within = CALL, "input."
 
     type: Literal["function_call"] = "function_call"
     id: Name | None = None
@@ -73,12 +76,15 @@ class CallItem(BaseModel):
     arguments: str
 
 
-class CallOutputItem(BaseModel):
+class CallOutputItem(RefusesUnsupported):
     """What a called function returned."""
+
+    neutral, within = CALL, "input."
 
     type: Literal["function_call_output"] = "function_call_output"
     id: Name | None = None
     call_id: Name
+    name: Name | None = None
     output: Text
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError, as_api_error, from_validation
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
 from serve.engine.errors import Refused
-from serve.openai.chat import check_tool_choice
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 from serve.responses.as_chat import as_chat, chat_messages
@@ -42,12 +42,12 @@ class Before:
 
 @dataclass(frozen=True)
 class PlannedResponse:
-    """inputs: the request's own items, as they are stored. inside_reasoning: where the prompt
-    ends."""
+    """end_of_reasoning: the id that ends the reasoning in which the prompt ends, if it does.
+    inputs: the request's own items, as they are stored."""
 
     chat: ChatCompletionRequest
-    requests: tuple[Request, ...]
-    inside_reasoning: bool
+    request: Request
+    end_of_reasoning: int | None
     inputs: bytes
 
 
@@ -67,11 +67,10 @@ async def plan_response(service: Service, body: ResponseRequest, before: Before)
     """The engine's requests, made in threads; raises ApiError for what can't run."""
     with _under_our_names(body):
         chat, inputs = await templating(partial(_translate, body, before))
-        check_tool_choice(service, chat)
         truncates = body.truncation == "auto"
         requests, end_of_reasoning = await plan_truncated(service, chat, truncates=truncates)
-        requests = await service.compile_grammars(requests)
-    return PlannedResponse(chat, requests, end_of_reasoning is not None, inputs)
+        (request,) = await service.compile_grammars(requests)
+    return PlannedResponse(chat, request, end_of_reasoning, inputs)
 
 
 def _translate(body: ResponseRequest, before: Before) -> tuple[ChatCompletionRequest, bytes]:
@@ -109,8 +108,9 @@ def _under_our_names(body: ResponseRequest) -> Iterator[None]:
     names = NAMES | ({"structured_outputs": "text.format"} if has_format else {})
     try:
         yield
-    except RequestValidationError as error:
-        raise _renamed(from_validation(error), names) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[:1]
+        raise _renamed(from_validation(RequestValidationError(first)), names) from error
     except ApiError as error:
         raise _renamed(error, names) from error
     except Refused as error:

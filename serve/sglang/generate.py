@@ -65,9 +65,8 @@ class GenerateAnswer:
     tokenizer: TokenizerLike
     synthetic: dict[str, float]
 
-    async def whole(self, stream: OutputStream) -> str:
+    def whole(self) -> str:
         """An object, or a list of one for each choice of each prompt."""
-        await self.choices.collect(stream)
         bodies = [self._body(state) for state in self.choices.states]
         return json.dumps(bodies[0] if self.body.single else bodies)
 

@@ -43,7 +43,7 @@ class UnderWay(Protocol):
 
     @property
     def choices(self) -> Choices: ...
-    async def whole(self, stream: OutputStream) -> str: ...
+    def whole(self) -> str: ...
     def events(self, stream: OutputStream) -> AsyncIterator[bytes]: ...
 
 
@@ -58,9 +58,8 @@ class Answer:
     envelope: dict[str, Any]
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
-    async def whole(self, stream: OutputStream) -> str:
+    def whole(self) -> str:
         """The answer as one body, once all of it has come."""
-        await self.choices.collect(stream)
         states = self.choices.states
         choices = [self._choice(state, state, True) for state in states]
         return self._body(self.form.whole_object, choices, True, **self._totals())
@@ -155,12 +154,12 @@ async def respond(
     if streamed:
         return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
     try:
-        body = await until_disconnect(request.receive, under_way.whole(stream))
+        await until_disconnect(request.receive, under_way.choices.collect(stream))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         service.engine.cancel(stream)
-    return Response(body, media_type="application/json")
+    return Response(under_way.whole(), media_type="application/json")
 
 
 def _spec_metrics(state: ChoiceState) -> SpecMetrics:
