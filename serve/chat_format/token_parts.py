@@ -31,14 +31,13 @@ class TokenParts:
     def _take(self, token_id: int) -> TokenPart:
         mark = self._marks.get(token_id)
         untouched, self._untouched = self._untouched, False
-        if mark is None:
-            return self._part
-        before = self._part
         if mark == THINK and untouched:
             self._part = "reasoning"
             return "mark"
+        if mark == END_OF_THINK and self._part == "reasoning":
+            self._part = "content"
+            return "mark"
         if mark == self._section and self._part != "calls":
             self._part = "calls" if self._reads_calls else "content"
-        elif mark == END_OF_THINK and self._part == "reasoning":
-            self._part = "content"
-        return "mark" if self._part != before else before
+            return "mark" if self._reads_calls else "content"
+        return self._part

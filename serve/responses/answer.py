@@ -14,7 +14,7 @@ from serve.engine.errors import EngineError
 from serve.engine.stream import OutputStream
 from serve.openai.answers.spec_metrics import measure
 from serve.openai.service import Service
-from serve.responses.body import asked, ended, failed, usage
+from serve.responses.body import ended, failed, sampled, usage
 from serve.responses.output import Event
 from serve.responses.planning import PlannedResponse
 from serve.responses.protocol import ResponseRequest
@@ -63,7 +63,8 @@ class ResponseAnswer:
             "object": "response",
             "created_at": int(time.time()),
             "model": body.model or service.model.names[0],
-            **asked(body, planned.request),
+            **planned.asked,
+            **sampled(planned.request.sampling),
             **self._synthetic,
         }
 

@@ -1,24 +1,26 @@
 """The response as one object: what was asked, how it ended, and what came out."""
 
+import json
 import time
 from typing import Any, Literal
 
-from eagle3_jax.engine import Request
-from serve.asgi.errors import ApiError
+from eagle3_jax.sampling.params import SamplingParams
+from serve.asgi.errors import ApiError, invalid_request
 from serve.engine.choices import TokenCounts
 from serve.responses.protocol import ResponseRequest
 
 Ended = Literal["completed", "incomplete", "failed"]
 ENDED: dict[str, Ended] = {"stop": "completed", "length": "incomplete"}
 """By the engine's finish reason; else the server gave the request up."""
+MOST_REPEATED = 4 * 2**20
+"""Bytes of what was asked in every answer: not all of it need be in a prompt."""
 GIVEN_UP = "the server gave the request up"
 
 
-def asked(body: ResponseRequest, request: Request) -> dict[str, Any]:
-    """The fields that say what was asked; what was left open is there as it was chosen."""
-    sampling = request.sampling
+def asked(body: ResponseRequest) -> dict[str, Any]:
+    """The fields that say what was asked; raises 400 where they are more than an answer repeats."""
     text = body.text.model_dump(exclude_none=True) if body.text else {}
-    return {
+    fields: dict[str, Any] = {
         "background": False,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
@@ -29,17 +31,27 @@ def asked(body: ResponseRequest, request: Request) -> dict[str, Any]:
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
         "safety_identifier": body.safety_identifier,
-        "seed": sampling.seed,
         "service_tier": "default",
         "store": body.store is not False,
-        "temperature": sampling.temperature,
         "text": {"format": {"type": "text"}, **text},
         "tool_choice": _choice(body),
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": sampling.top_p,
         "truncation": body.truncation or "disabled",
         "user": body.user,
+    }
+    if (size := len(json.dumps(fields))) > MOST_REPEATED:
+        message = f"instructions, tools and text may have {MOST_REPEATED} bytes; got {size}"
+        raise invalid_request(message, param="tools")
+    return fields
+
+
+def sampled(sampling: SamplingParams) -> dict[str, Any]:
+    """The same for what was left open, as it was chosen."""
+    return {
+        "seed": sampling.seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
     }
 
 

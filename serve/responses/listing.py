@@ -1,5 +1,6 @@
 """The items that a stored response was made from, as they are listed."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -10,9 +11,9 @@ from serve.responses.store import Turn
 Order = Literal["asc", "desc"]
 
 
-def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> dict[str, Any]:
-    """At most `limit` of the items behind the one with the id `after`, those of earlier turns
-    included; the newest first unless the order is "asc"."""
+def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> str:
+    """At most `limit` of the items behind the one with the id `after`, as JSON; those of earlier
+    turns included, the newest first unless the order is "asc"."""
     items = list(_all(turn))[:: 1 if order == "asc" else -1]
     begin = 0
     if after is not None:
@@ -21,13 +22,9 @@ def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> dict
             raise invalid_request(f"after: there is no item {after[:100]!r}", param="after")
         begin = place + 1
     page = items[begin : begin + limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": begin + limit < len(items),
-    }
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+    more = begin + limit < len(items)
+    return json.dumps({"object": "list", "data": page, "has_more": more, **ends})
 
 
 def _all(turn: Turn) -> Iterator[dict[str, Any]]:

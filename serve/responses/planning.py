@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from serve.engine.errors import Refused
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 from serve.responses.as_chat import as_chat, chat_messages
+from serve.responses.body import asked
 from serve.responses.items import ITEMS, Item, ItemReference
 from serve.responses.protocol import ResponseRequest
 from serve.responses.store import ResponseStore, Turn
@@ -43,12 +45,13 @@ class Before:
 @dataclass(frozen=True)
 class PlannedResponse:
     """end_of_reasoning: the id that ends the reasoning in which the prompt ends, if it does.
-    inputs: the request's own items, as they are stored."""
+    inputs: the request's own items, as they are stored. asked: what the answer repeats."""
 
     chat: ChatCompletionRequest
     request: Request
     end_of_reasoning: int | None
     inputs: bytes
+    asked: dict[str, Any]
 
 
 def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before:
@@ -66,19 +69,22 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before
 async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
     """The engine's requests, made in threads; raises ApiError for what can't run."""
     with _under_our_names(body):
-        chat, inputs = await templating(partial(_translate, body, before))
+        chat, inputs, repeated = await templating(partial(_translate, body, before))
         truncates = body.truncation == "auto"
         requests, end_of_reasoning = await plan_truncated(service, chat, truncates=truncates)
         (request,) = await service.compile_grammars(requests)
-    return PlannedResponse(chat, request, end_of_reasoning, inputs)
+    return PlannedResponse(chat, request, end_of_reasoning, inputs, repeated)
 
 
-def _translate(body: ResponseRequest, before: Before) -> tuple[ChatCompletionRequest, bytes]:
-    """The chat of the whole conversation, and the request's own items as they are stored."""
+def _translate(
+    body: ResponseRequest, before: Before
+) -> tuple[ChatCompletionRequest, bytes, dict[str, Any]]:
+    """The chat of the whole conversation, the request's own items as they are stored, and what its
+    answer repeats."""
     inputs = _resolved(body, before.referred)
     chat = as_chat(body, chat_messages(body.instructions, [*_said(before.previous), *inputs]))
     stored = [item.model_dump(exclude_none=True) for item in inputs]
-    return chat, json.dumps(stored).encode()
+    return chat, json.dumps(stored).encode(), asked(body)
 
 
 def _said(turn: Turn | None) -> list[Item]:

@@ -46,8 +46,9 @@ def stored_router(store: ResponseStore) -> APIRouter:
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 20,
         order: Order = "desc",
-    ) -> dict[str, Any]:
+    ) -> Response:
         turn = store.get(key_owner(request.headers), response_id)
-        return await in_thread(partial(input_items, turn, after, limit, order))
+        listed = await in_thread(partial(input_items, turn, after, limit, order))
+        return Response(listed, media_type="application/json")
 
     return router

@@ -135,10 +135,3 @@ def test_an_error_of_a_whole_answer_is_its_status(serve) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
         server.openai.responses.create(model="fake", input="hello")
     assert caught.value.status_code == 503
-
-
-def test_synthetic_acceptance_is_in_every_event(serve) -> None:
-    server = serve(FakeEngine(synthetic_acceptance_length=2.5))
-    found = events(server, max_output_tokens=3, tools=[])
-    assert {event["synthetic_acceptance_length"] for event in found} == {2.5}
-    assert found[-1]["response"]["synthetic_acceptance_length"] == 2.5
