@@ -19,7 +19,7 @@ GIVEN_UP = "the server gave the request up"
 
 def asked(body: ResponseRequest) -> dict[str, Any]:
     """The fields that say what was asked; raises 400 where they are more than an answer repeats."""
-    text = body.text.model_dump(exclude_none=True) if body.text else {}
+    form = body.text and body.text.format
     fields: dict[str, Any] = {
         "background": False,
         "instructions": body.instructions,
@@ -33,7 +33,7 @@ def asked(body: ResponseRequest) -> dict[str, Any]:
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.store is not False,
-        "text": {"format": {"type": "text"}, **text},
+        "text": {"format": form or {"type": "text"}, "verbosity": "medium"},
         "tool_choice": _choice(body),
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from eagle3_jax.engine import Request
-from serve.asgi.errors import ApiError, as_api_error, from_validation
+from serve.asgi.errors import ApiError, as_api_error, from_validation, invalid_request
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
 from serve.engine.errors import Refused
@@ -21,7 +21,7 @@ from serve.responses.as_chat import as_chat, chat_messages
 from serve.responses.body import asked
 from serve.responses.items import ITEMS, Item, ItemReference
 from serve.responses.protocol import ResponseRequest
-from serve.responses.store import ResponseStore, Turn
+from serve.responses.store import MOST_BEHIND, ResponseStore, Turn
 from serve.responses.truncation import plan_truncated
 
 NAMES = {
@@ -97,9 +97,12 @@ def _said(turn: Turn | None) -> list[Item]:
 
 def _resolved(body: ResponseRequest, referred: dict[str, Turn]) -> list[Item]:
     """The request's items, references replaced by what they stand for; each turn is read once."""
-    turns = list(dict.fromkeys(referred.values()))
-    refuse_too_much([turn.outputs for turn in turns])
-    items = {item.id: item for turn in turns for item in ITEMS.validate_json(turn.outputs)}
+    texts = [turn.outputs for turn in dict.fromkeys(referred.values())]
+    if sum(map(len, texts)) > MOST_BEHIND:
+        message = f"the responses referred to have more than {MOST_BEHIND} bytes"
+        raise invalid_request(message, param="input")
+    refuse_too_much(texts)
+    items = {item.id: item for text in texts for item in ITEMS.validate_json(text)}
     if missing := next((name for name in referred if name not in items), None):
         raise ApiError(404, f"there is no item {missing!r}", param="input", code="item_not_found")
     return [

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from serve.asgi.errors import invalid_option
@@ -10,7 +10,7 @@ from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
 from serve.openai.unsupported import RefusesUnsupported
 from serve.responses.items import InputItem
 from serve.responses.tools import Tool, ToolChoice
-from serve.responses.unsupported import INSTEAD_HERE, REASONING, RESPONSE, TEXT
+from serve.responses.unsupported import INSTEAD_HERE, REASONING, RESPONSE
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 Included = Literal[
@@ -47,12 +47,12 @@ class ReasoningOptions(RefusesUnsupported):
     effort: str | None = None
 
 
-class TextOptions(RefusesUnsupported):
-    """The form of the answer's text."""
-
-    neutral, instead, within = TEXT, INSTEAD_HERE, "text."
+class TextOptions(BaseModel):
+    """The form of the answer's text. verbosity: clients ask for one by themselves; the models have
+    no such switch, so that every answer is `medium`, and says so."""
 
     format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
     @model_validator(mode="after")
     def _check_format(self) -> Self:

@@ -35,7 +35,6 @@ REASONING = {
     "mode": (None, "standard"),
     "summary": (None, "auto"),
 }
-TEXT = {"verbosity": (None, "medium")}
 TOOL = {
     "allowed_callers": (None, ["direct"]),
     "async": (None, False),
@@ -59,7 +58,6 @@ INSTEAD_HERE = INSTEAD | {
     "response_format": "use text.format",
     "generate_summary": "the reasoning itself is in the item's content",
     "summary": "the reasoning itself is in the item's content",
-    "verbosity": "say in the instructions how long the answer should be",
 }
 
 

@@ -27,7 +27,7 @@ from serve.openai.unsupported import STREAM
 from serve.responses.items import KINDS
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import CHOICES
-from serve.responses.unsupported import CALL, REASONING, RESPONSE, TEXT, TOOL
+from serve.responses.unsupported import CALL, REASONING, RESPONSE, TOOL
 
 OBEYED = {"include", "input", "instructions", "max_output_tokens", "model", "parallel_tool_calls"}
 OBEYED |= {"previous_response_id", "reasoning", "store", "stream", "stream_options", "temperature"}
@@ -46,7 +46,7 @@ CALLED = {"type": "function_call", "call_id": "a", "name": "b", "arguments": "{}
 RETURNED = {"type": "function_call_output", "call_id": "a", "output": "b"}
 INSIDE: dict[str, tuple[Any, set[str], dict[str, Any], Any]] = {
     "reasoning.": (Reasoning, {"effort"}, REASONING, lambda o: {"reasoning": o}),
-    "text.": (ResponseTextConfigParam, {"format"}, TEXT, lambda o: {"text": o}),
+    "text.": (ResponseTextConfigParam, {"format", "verbosity"}, {}, lambda o: {"text": o}),
     "stream_options.": (StreamOptions, set(), STREAM, lambda o: {"stream_options": o}),
     "tools.": (
         FunctionToolParam,
@@ -132,6 +132,13 @@ def test_what_changes_no_answer_is_given_back(fake: Served) -> None:
     body = {"input": "a", "max_output_tokens": 1, **GIVEN_BACK}
     answer = fake.http.post("/v1/responses", json=body).json()
     assert {name: answer[name] for name in GIVEN_BACK} == GIVEN_BACK
+
+
+@pytest.mark.parametrize("verbosity", literals(hints(ResponseTextConfigParam)["verbosity"]))
+def test_an_answer_says_that_it_has_the_usual_verbosity(fake: Served, verbosity: str) -> None:
+    body = {"input": "a", "max_output_tokens": 1, "text": {"verbosity": verbosity}}
+    answer = fake.http.post("/v1/responses", json=body).json()
+    assert answer["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
 
 
 @pytest.mark.parametrize(
