@@ -6,11 +6,13 @@ from typing import Any
 import openai
 import pytest
 from conversations import ANSWERS, THINKING, TOOLS
-from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
+from fake_engine import FakeEngine, expected_answer
 from fake_server import Served, wait_for
 from openai.types.responses import Response
 from pydantic import BaseModel, TypeAdapter
 from scripted_engine import ScriptedEngine
+
+SHOWN = {"skip_special_tokens": False}
 
 
 def ask(server: Served, **given: Any) -> Response:
@@ -133,6 +135,12 @@ def test_log_probabilities_are_those_of_the_text(say) -> None:
     logprobs = answer.output[1].content[0].logprobs
     assert bytes(b for one in logprobs for b in one.bytes).decode() == answer.output_text
     assert [len(one.top_logprobs) for one in logprobs] == [1] * len(logprobs)
+    shown = ask(
+        server, include=["message.output_text.logprobs"], extra_body=THINKING | SHOWN
+    ).output[1]
+    assert shown.content[0].logprobs == [
+        one.model_copy(update={"top_logprobs": []}) for one in logprobs
+    ]
     assert ask(server, extra_body=THINKING).output[1].content[0].logprobs == []
 
 
@@ -178,22 +186,6 @@ def test_errors_are_openais(
         ask(server, **given)
     assert (caught.value.param, caught.value.code) == (param, code), caught.value.message
     assert "max_tokens" not in caught.value.message
-
-
-def test_a_prompt_that_is_too_long_is_cut_only_on_request(fake: Served) -> None:
-    """One character a token, a blank line between messages."""
-    words = [letter * 60 for letter in "abcdef"]
-    input = [{"role": "system", "content": "s" * 50}]
-    said = zip(["user", "assistant"] * 3, words, strict=True)
-    input += [{"role": role, "content": text} for role, text in said]
-    with pytest.raises(openai.BadRequestError):
-        ask(fake, input=input)
-    answer = ask(fake, input=input, truncation="auto", max_output_tokens=8, extra_body={"seed": 0})
-    kept = "\n".join(["s" * 50, *words[4:]])
-    assert answer.usage.input_tokens == len(kept) <= MAX_MODEL_LEN - 8
-    assert answer.output_text == expected_answer(kept, 0, 8)
-    with pytest.raises(openai.BadRequestError, match="context length"):
-        ask(fake, input="a" * 300, truncation="auto")
 
 
 def test_a_client_that_hangs_up_frees_the_engine_and_leaves_nothing(serve) -> None:
