@@ -9,7 +9,7 @@ from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import chat_tools
 
 PASSED = (*GenerationRequest.model_fields.keys() - {"stream", "stream_options"}, "top_logprobs")
-PASSED += ("parallel_tool_calls", "chat_template_kwargs")
+PASSED += ("parallel_tool_calls", "chat_template_kwargs", "thinking", "thinking_token_budget")
 """Fields that chats have under the same name."""
 REASONS, SPEAKS, CALLS = range(3)
 

@@ -99,6 +99,9 @@ class ResponseRequest(GenerationRequest):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None
     ) = Field(None, max_length=16)
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking: Any = None
+    thinking_token_budget: Any = None
+    """These two are checked by the chat."""
     prompt_cache_key: Text | None = None
     safety_identifier: Text | None = None
     user: Text | None = None
