@@ -134,7 +134,7 @@ def test_what_changes_no_answer_is_given_back(fake: Served) -> None:
     assert {name: answer[name] for name in GIVEN_BACK} == GIVEN_BACK
 
 
-@pytest.mark.parametrize("verbosity", literals(hints(ResponseTextConfigParam)["verbosity"]))
+@pytest.mark.parametrize("verbosity", [*literals(hints(ResponseTextConfigParam)["verbosity"])])
 def test_an_answer_says_that_it_has_the_usual_verbosity(fake: Served, verbosity: str) -> None:
     body = {"input": "a", "max_output_tokens": 1, "text": {"verbosity": verbosity}}
     answer = fake.http.post("/v1/responses", json=body).json()
