@@ -1,5 +1,6 @@
 """The items of a conversation, as `input` has them and as answers give them back."""
 
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -117,7 +118,11 @@ InputItem = Annotated[
     Annotated[Item | ItemReference, Field(discriminator="type")], BeforeValidator(_typed)
 ]
 ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Annotated[Item, Field(discriminator="type")]])
-"""Stored items."""
+
+
+def read_items(stored: bytes) -> list[Item]:
+    """Items from JSON. Python's own reader takes what it wrote, halves of characters too."""
+    return ITEMS.validate_python(json.loads(stored))
 
 
 def sealed(reasoning: str) -> str:

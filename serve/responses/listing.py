@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from serve.asgi.errors import invalid_request
-from serve.responses.items import ITEMS, CallItem, CallOutputItem, Item, MessageItem, ReasoningItem
+from serve.responses.items import (
+    CallItem,
+    CallOutputItem,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    read_items,
+)
 from serve.responses.store import Turn
 
 Order = Literal["asc", "desc"]
@@ -30,10 +37,10 @@ def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> str:
 def _all(turn: Turn) -> Iterator[dict[str, Any]]:
     for earlier in turn.conversation():
         run = earlier.response_id.partition("_")[2]
-        for n, item in enumerate(ITEMS.validate_json(earlier.inputs)):
+        for n, item in enumerate(read_items(earlier.inputs)):
             yield _listed(item, f"{PREFIX[item.type]}_{run}_in{n}")
         if earlier is not turn:
-            for item in ITEMS.validate_json(earlier.outputs):
+            for item in read_items(earlier.outputs):
                 yield _listed(item, str(item.id))
 
 

@@ -19,7 +19,7 @@ from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 from serve.responses.as_chat import as_chat, chat_messages
 from serve.responses.body import asked
-from serve.responses.items import ITEMS, Item, ItemReference
+from serve.responses.items import Item, ItemReference, read_items
 from serve.responses.protocol import ResponseRequest
 from serve.responses.store import MOST_BEHIND, ResponseStore, Turn
 from serve.responses.truncation import plan_truncated
@@ -92,7 +92,7 @@ def _said(turn: Turn | None) -> list[Item]:
     turns = turn.conversation() if turn else []
     texts = [text for turn in turns for text in (turn.inputs, turn.outputs)]
     refuse_too_much(texts)
-    return [item for text in texts for item in ITEMS.validate_json(text)]
+    return [item for text in texts for item in read_items(text)]
 
 
 def _resolved(body: ResponseRequest, referred: dict[str, Turn]) -> list[Item]:
@@ -102,7 +102,7 @@ def _resolved(body: ResponseRequest, referred: dict[str, Turn]) -> list[Item]:
         message = f"the responses referred to have more than {MOST_BEHIND} bytes"
         raise invalid_request(message, param="input")
     refuse_too_much(texts)
-    items = {item.id: item for text in texts for item in ITEMS.validate_json(text)}
+    items = {item.id: item for text in texts for item in read_items(text)}
     if missing := next((name for name in referred if name not in items), None):
         raise ApiError(404, f"there is no item {missing!r}", param="input", code="item_not_found")
     return [
