@@ -14,7 +14,7 @@ from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
-SHORT += ("logit_bias of one hash", "detokenize")
+SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
 BESIDE = 6
 
 
