@@ -20,6 +20,9 @@ from serve.openai.service import Service
 from serve.openai.tokenization import tokenization_router
 from serve.options.operations import Operations
 from serve.page import page_router
+from serve.responses.endpoint import responses_router
+from serve.responses.store import ResponseStore
+from serve.responses.stored import stored_router
 from serve.sglang.generate import generate_router
 from serve.sglang.profiling import profiling_router
 from serve.sglang.server_state import server_state_router
@@ -67,6 +70,9 @@ def create_app(
     )
     app.include_router(completions_router(service))
     app.include_router(chat_router(service))
+    responses = ResponseStore()
+    app.include_router(responses_router(service, responses))
+    app.include_router(stored_router(responses))
     app.include_router(generate_router(service))
     app.include_router(tokenization_router(service))
     app.include_router(server_state_router(service, app.version))

@@ -57,3 +57,12 @@ def _unauthorized(authorization: str) -> ApiError:
     message += ": send the header `Authorization: Bearer KEY`"
     headers = {"WWW-Authenticate": "Bearer"}
     return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+
+def key_owner(headers: Headers) -> bytes:
+    """Tells requests with one key from those with another: what they shall not share is kept by it.
+
+    Without a key there is one owner, of everything that came without.
+    """
+    key = headers.get("authorization", "").partition(" ")[2].strip()
+    return _digest(f"{key}\n{headers.get('x-api-key', '')}")

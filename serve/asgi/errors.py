@@ -100,7 +100,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid_body(_: Request, error: RequestValidationError) -> JSONResponse:
-        return as_response(_from_validation(error))
+        return as_response(from_validation(error))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(_: Request, error: HTTPException) -> JSONResponse:
@@ -122,7 +122,8 @@ def as_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
-def _from_validation(error: RequestValidationError) -> ApiError:
+def from_validation(error: RequestValidationError) -> ApiError:
+    """The answer for a body that its model does not take; its first error speaks."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])

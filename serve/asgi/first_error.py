@@ -10,6 +10,7 @@ from serve.asgi.errors import invalid_option
 
 MOST_ENTRIES = {
     "messages": 2**14,
+    "input": 2**14,
     "tools": 2**10,
     "stop": 64,
     "stop_token_ids": MAX_REQUEST_STOP_IDS,

@@ -26,6 +26,11 @@ def event(json_text: str) -> bytes:
     return f"data: {json_text}\n\n".encode()
 
 
+def named_event(name: str, json_text: str) -> bytes:
+    """One event with its name, for protocols whose clients go by that."""
+    return f"event: {name}\n".encode() + event(json_text)
+
+
 async def until_disconnect(receive: Receive, work: Coroutine[None, None, T]) -> T:
     """Runs `work` to its end, or cancels it and raises ClientGone when the client hangs up."""
     working = asyncio.ensure_future(work)

@@ -13,7 +13,7 @@ from serve.asgi.errors import invalid_option
 from serve.openai.structured import StructuredFields
 from serve.openai.thinking import ThinkingFields
 from serve.openai.tools import ToolFields
-from serve.openai.unsupported import CHAT, COMPLETION
+from serve.openai.unsupported import CHAT, COMPLETION, STREAM, RefusesUnsupported
 
 MAX_CHOICES = 128
 MAX_STOP_CHARS = 4096
@@ -28,8 +28,10 @@ OptionFields = create_model("OptionFields", __base__=StructuredFields, **PLAIN_O
 """The request options that bodies have as they are."""
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RefusesUnsupported):
     """What a streamed response reports besides its text."""
+
+    neutral, within = STREAM, "stream_options."
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None

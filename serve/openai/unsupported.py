@@ -47,6 +47,7 @@ CHAT = SHARED | {
     "prediction": (None,),
     "web_search_options": (None,),
 }
+STREAM = {"include_obfuscation": (None, False)}
 IN_CHAT = "/v1/chat/completions has it: a template says where reasoning begins"
 INSTEAD = {
     "use_beam_search": "answers are sampled, n of them",
@@ -72,6 +73,9 @@ class RefusesUnsupported(FirstErrorOnly):
     """A body that may name the options of `neutral` with the values there alone."""
 
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    instead: ClassVar[Mapping[str, str]] = INSTEAD
+    within: ClassVar[str] = ""
+    """What stands before the names in errors: the field that holds the object, and a dot."""
 
     @model_validator(mode="before")
     @classmethod
@@ -81,6 +85,9 @@ class RefusesUnsupported(FirstErrorOnly):
                 raise PydanticCustomError(
                     "unsupported_option",
                     "{param} is not implemented in this release; {instead}",
-                    {"param": name, "instead": INSTEAD.get(name, "leave it out")},
+                    {
+                        "param": cls.within + name,
+                        "instead": cls.instead.get(name, "leave it out"),
+                    },
                 )
         return body

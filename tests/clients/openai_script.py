@@ -83,6 +83,42 @@ def closed_stream(client: Any) -> None:
     models(client)
 
 
+def response(client: Any) -> None:
+    """Whole, then as the stream's own helper puts it together; both are kept."""
+    asked = {"model": MODEL, "input": "What is 95 + 61?", "temperature": 0}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        streamed = stream.get_final_response()
+    assert whole.output_text == streamed.output_text and whole.output_text.endswith("Answer: 156")
+    assert client.responses.retrieve(streamed.id).output_text == whole.output_text
+
+
+def conversation_of_responses(client: Any) -> None:
+    """The server's memory of it is as good as the client's."""
+    asked = {"model": MODEL, "temperature": 0}
+    history = [{"role": "user", "content": "What is 17 + 25?"}]
+    first = client.responses.create(input=history, **asked)
+    question = {"role": "user", "content": "What is 95 + 61?"}
+    kept = client.responses.create(input=[question], previous_response_id=first.id, **asked)
+    told = client.responses.create(input=[*history, *first.output, question], **asked)
+    assert kept.output_text == told.output_text
+    assert len(list(client.responses.input_items.list(kept.id))) == 3
+
+
+def tools_of_responses(client: Any) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    weather = {"name": "get_weather", "description": "Weather in a city", "parameters": schema}
+    asked = {"model": MODEL, "tools": [weather | {"type": "function"}], "temperature": 0}
+    history = [{"role": "user", "content": "How is the weather in Oslo?"}]
+    first = client.responses.create(input=history, **asked)
+    call = first.output[-1]
+    assert json.loads(call.arguments) == {"city": "Oslo"}
+    output = '{"celsius": 7, "sky": "windy"}'
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": output}
+    answer = client.responses.create(input=[*history, *first.output, result], **asked)
+    assert "7 degrees and windy" in answer.output_text
+
+
 def wrong_model(client: Any) -> None:
     _raises(openai.NotFoundError, lambda: client.completions.create(model="?", prompt="a"))
 
@@ -109,6 +145,9 @@ STEPS = (
     several_choices,
     schema,
     closed_stream,
+    response,
+    conversation_of_responses,
+    tools_of_responses,
     wrong_model,
     too_long,
 )

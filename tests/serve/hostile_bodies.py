@@ -18,36 +18,21 @@ from typing import Any
 
 import httpx
 from fuzz_server import demo_server
+from hostile_responses import BODIES as OF_RESPONSES
+from long_bodies import LIMIT, MESSAGE, full, keys, text
 
 HEALTH_S = 0.5
 TOKEN_S = 1.0
-LIMIT = 16 * 2**20
 PATIENCE_S = 120.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 TOKENIZE, DETOKENIZE, NATIVE = "/tokenize", "/detokenize", "/generate"
-MESSAGE = '{"role":"user","content":"hi"}'
 PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
-
-
-def full(head: str, item: str, tail: str, size: int = LIMIT) -> bytes:
-    """A body of `size` bytes: as many items, with commas between them, as fit."""
-    count = (size - len(head) - len(tail)) // (len(item) + 1)
-    return (head + ",".join([item] * count) + tail).encode()
-
-
-def text(before: str, unit: str, after: str, size: int = LIMIT) -> bytes:
-    """A body of `size` bytes with a long text in it."""
-    return (before + unit * ((size - len(before) - len(after)) // len(unit)) + after).encode()
 
 
 def chat(rest: str, size: int = LIMIT, item: str = '"<|a"') -> bytes:
     """A chat with a list of `item`s in one of its fields."""
     return full(f'{{"messages":[{MESSAGE}],{rest}[', item, "]}}", size)
-
-
-def keys(head: str, key: Callable[[int], str], count: int, tail: str) -> bytes:
-    """A body with an object of so many keys."""
-    return (head + ",".join(f'"{key(i)}":1' for i in range(1, count)) + tail).encode()
 
 
 def message(**fields: Any) -> bytes:
@@ -173,6 +158,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 45_000),
     ),
     "native names": (NATIVE, lambda: full('{"text":["a"],"rid":[', '"a"', "]}", 4_000_000)),
+    **{f"responses: {name}": (RESPONSES, make) for name, make in OF_RESPONSES.items()},
     "profile": ("/start_profile", lambda: full('{"a":[', "[]", "]}")),
 }
 """What it is: where it goes, and how it is made."""

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
-from hostile_bodies import CHAT, COMPLETIONS, HEALTH_S, TOKEN_S, Others, post
+from hostile_bodies import CHAT, COMPLETIONS, HEALTH_S, RESPONSES, TOKEN_S, Others, post
 
 from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
-SHORT += ("logit_bias of one hash", "detokenize")
+SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
 BESIDE = 6
 
 
@@ -61,6 +61,13 @@ class Counting(CharTokenizer):
         (COMPLETIONS, {"prompt": [[]] * 5000}, None),
         (CHAT, {"messages": [{"role": "user"}] * (2**14 + 1)}, "messages"),
         (CHAT, {"messages": [{"role": "a"}], "tools": [{}] * 1025}, "tools"),
+        (RESPONSES, {"input": [{"role": "user", "content": "a"}] * (2**14 + 1)}, "input"),
+        (RESPONSES, {"input": "a", "tools": [{}] * 1025}, "tools"),
+        (RESPONSES, {"input": "a", "include": ["reasoning.encrypted_content"] * 65}, "include"),
+        (RESPONSES, {"input": "a", "metadata": {str(i): "b" for i in range(17)}}, "metadata"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "a" * 1025}]}, "input"),
+        (RESPONSES, {"input": "a", "previous_response_id": "b" * 1025}, "previous_response_id"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{}] * 5000}]}, "input"),
         ("/detokenize", {"tokens": [1] * (8 * 256 + 1)}, "tokens"),
         ("/generate", {"text": ["a"], "sampling_params": [{}] * (2**14 + 1)}, "sampling_params"),
         ("/generate", {"input_ids": [[1]] * (2**14 + 1)}, "input_ids"),

@@ -1,0 +1,118 @@
+"""A response under way: as one body, or as events."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from eagle3_jax.engine import RequestOutput
+from serve.asgi.errors import as_api_error
+from serve.asgi.sse import named_event
+from serve.asgi.synthetic_header import synthetic_field
+from serve.engine.choices import Choices, ChoiceState
+from serve.engine.errors import EngineError
+from serve.engine.stream import OutputStream
+from serve.openai.answers.spec_metrics import measure
+from serve.openai.service import Service
+from serve.responses.body import ended, failed, sampled, usage
+from serve.responses.output import Event
+from serve.responses.planning import PlannedResponse
+from serve.responses.protocol import ResponseRequest
+from serve.responses.reading import Reading
+
+Response = dict[str, Any]
+
+
+class ReadChoices(Choices):
+    """The one choice, whose output items are read as it comes."""
+
+    def __init__(self, planned: PlannedResponse, reading: Reading) -> None:
+        super().__init__([planned.request], 1)
+        self.reading = reading
+        self.added: list[Event] = []
+        """The events of what the last output added."""
+
+    async def follow(
+        self, stream: OutputStream
+    ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
+        """Every output, once it is read."""
+        async for state, output in super().follow(stream):
+            self.added = list(self.reading.take(output))
+            yield state, output
+
+
+class ResponseAnswer:
+    """One response. A whole one is what the events of a streamed one end with.
+
+    keep: is given the response once it has ended, unless it failed.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        body: ResponseRequest,
+        planned: PlannedResponse,
+        keep: Callable[[Response], None],
+    ) -> None:
+        run = planned.request.request_id.rpartition("-")[0]
+        self.choices = ReadChoices(planned, Reading(service, body, planned, run))
+        self._service, self._keep = service, keep
+        self._synthetic = synthetic_field(service.engine.stats)
+        self._fields: Response = {
+            "id": f"resp_{run}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "model": body.model or service.model.names[0],
+            **planned.asked,
+            **sampled(planned.request.sampling),
+            **self._synthetic,
+        }
+
+    def whole(self) -> str:
+        """The answer as one body, once all of it has come."""
+        return json.dumps(self._ended())
+
+    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The answer as numbered events. An error is one that ends them."""
+        number = 0
+        try:
+            async for kind, fields in self._events(stream):
+                yield self._written(kind, number, fields)
+                number += 1
+        except EngineError as error:
+            response = self._response(failed(as_api_error(error)))
+            yield self._written("response.failed", number, {"response": response})
+
+    async def _events(self, stream: OutputStream) -> AsyncIterator[Event]:
+        begun = self._response({"status": "in_progress"})
+        yield "response.created", {"response": begun}
+        yield "response.in_progress", {"response": begun}
+        async for _ in self.choices.follow(stream):
+            for event in self.choices.added:
+                yield event
+        response = self._ended()
+        yield f"response.{response['status']}", {"response": response}
+
+    def _written(self, kind: str, number: int, fields: dict[str, Any]) -> bytes:
+        event = {"type": kind, "sequence_number": number, **fields, **self._synthetic}
+        return named_event(kind, json.dumps(event))
+
+    def _ended(self) -> Response:
+        """The response at its end, which is when it is kept."""
+        response = self._response(ended(self.choices.finish_reasons[0]))
+        if response["status"] != "failed":
+            self._keep(response)
+        return response
+
+    def _response(self, end: dict[str, Any]) -> Response:
+        """The response as it is; its usage, and metrics if asked for, once it has ended."""
+        totals: dict[str, Any] = {"usage": None}
+        if end["status"] != "in_progress":
+            rounds = [state.rounds for state in self.choices.states]
+            drafts = self._service.engine.stats.num_speculative_tokens
+            metrics = measure(self._service.spec_metrics, drafts, rounds)
+            totals = {name: value.model_dump() for name, value in metrics.items()}
+            totals["usage"] = usage(self.choices.counts, self.choices.reading.reasoning_tokens)
+        open_end = {"error": None, "incomplete_details": None, "completed_at": None}
+        output = list(self.choices.reading.items)
+        return {**self._fields, **open_end, **end, "output": output, **totals}

@@ -1,0 +1,43 @@
+"""HTTP endpoint for responses: POST /v1/responses."""
+
+import json
+from typing import Any
+
+import fastapi
+from fastapi import APIRouter, Response
+
+from serve.asgi.auth import key_owner
+from serve.asgi.json_body import JsonRoute
+from serve.openai.answers.answer import respond
+from serve.openai.service import Service
+from serve.responses.answer import ResponseAnswer
+from serve.responses.planning import Before, PlannedResponse, look_up, plan_response
+from serve.responses.protocol import ResponseRequest
+from serve.responses.store import ResponseStore, Turn
+
+
+def responses_router(service: Service, store: ResponseStore) -> APIRouter:
+    """The endpoint over `service`; responses go to the store unless told not to."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.post("/v1/responses")
+    async def create_response(body: ResponseRequest, request: fastapi.Request) -> Response:
+        service.check_model(body.model)
+        service.engine.check_room(1)
+        owner = key_owner(request.headers)
+        before = look_up(store, owner, body)
+        planned = await plan_response(service, body, before)
+
+        def keep(response: dict[str, Any]) -> None:
+            if body.store is not False:
+                store.put(owner, _turn(response, planned, before))
+
+        answer = ResponseAnswer(service, body, planned, keep)
+        return await respond(service, request, answer, streamed=bool(body.stream))
+
+    return router
+
+
+def _turn(response: dict[str, Any], planned: PlannedResponse, before: Before) -> Turn:
+    body, outputs = json.dumps(response).encode(), json.dumps(response["output"]).encode()
+    return Turn(response["id"], body, planned.inputs, outputs, before.previous)

@@ -1,0 +1,141 @@
+"""The items of a conversation, as `input` has them and as answers give them back."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
+
+from serve.asgi.errors import invalid_option
+from serve.openai.protocol import MAX_NAME_CHARS
+from serve.openai.unsupported import RefusesUnsupported
+from serve.responses.unsupported import CALL, unsupported
+
+TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "refusal")
+SEALED = "text:"
+"""What `encrypted_content` begins with: the reasoning in base64. There is nothing to hide from who
+gets it in `content` too; it is for clients that send nothing else back."""
+
+
+def _joined(content: Any) -> Any:
+    """The text of a content that may be a list of parts."""
+    if not isinstance(content, list):
+        return content
+    return "".join(map(_part_text, content))
+
+
+def _part_text(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind not in TEXT_PARTS:
+        message = f"this server is text only: content parts of type {str(kind)[:100]!r}"
+        raise unsupported("input", message)
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if not isinstance(text, str):
+        raise invalid_option("input", f"a part of type {kind!r} needs a string as its text")
+    return text
+
+
+Text = Annotated[str, BeforeValidator(_joined)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+
+
+class MessageItem(BaseModel):
+    """What somebody said. A developer's message is the system's."""
+
+    type: Literal["message"] = "message"
+    id: Name | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Text
+
+
+class ReasoningItem(BaseModel):
+    """What the model thought before it spoke or called."""
+
+    type: Literal["reasoning"] = "reasoning"
+    id: Name | None = None
+    content: Text | None = None
+    encrypted_content: str | None = None
+
+    @model_validator(mode="after")
+    def _open(self) -> "ReasoningItem":
+        if self.content is None and self.encrypted_content is not None:
+            self.content = unsealed(self.encrypted_content)
+        self.encrypted_content = None
+        return self
+
+
+class CallItem(RefusesUnsupported):
+    """A call of a function, its arguments as JSON text."""
+
+    neutral, within = CALL, "input."
+
+    type: Literal["function_call"] = "function_call"
+    id: Name | None = None
+    call_id: Name
+    name: Name
+    arguments: str
+
+
+class CallOutputItem(RefusesUnsupported):
+    """What a called function returned."""
+
+    neutral, within = CALL, "input."
+
+    type: Literal["function_call_output"] = "function_call_output"
+    id: Name | None = None
+    call_id: Name
+    name: Name | None = None
+    output: Text
+
+
+class ItemReference(BaseModel):
+    """Stands for an item of a stored answer."""
+
+    type: Literal["item_reference"] = "item_reference"
+    id: Name
+
+
+Item = MessageItem | ReasoningItem | CallItem | CallOutputItem
+"""What a conversation is made of."""
+KINDS = ("message", "reasoning", "function_call", "function_call_output", "item_reference")
+
+
+def _typed(item: Any) -> Any:
+    """The item with its type, which a message and a reference may leave out."""
+    if not isinstance(item, Mapping):
+        return item
+    kind = item.get("type")
+    if kind is None:
+        return {**item, "type": "message" if "role" in item else "item_reference"}
+    if kind not in KINDS:
+        message = f"items of type {str(kind)[:100]!r}; there are {', '.join(KINDS)}"
+        raise unsupported("input", f"input: this release has no {message}")
+    return item
+
+
+InputItem = Annotated[
+    Annotated[Item | ItemReference, Field(discriminator="type")], BeforeValidator(_typed)
+]
+ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Annotated[Item, Field(discriminator="type")]])
+
+
+def read_items(stored: bytes) -> list[Item]:
+    """Items from JSON. Python's own reader takes what it wrote, halves of characters too."""
+    return ITEMS.validate_python(json.loads(stored))
+
+
+def sealed(reasoning: str) -> str:
+    """The reasoning as `encrypted_content`."""
+    return SEALED + b64encode(reasoning.encode(errors="replace")).decode()
+
+
+def unsealed(content: str) -> str:
+    """The reasoning in an `encrypted_content`; an error for one that is not from here."""
+    try:
+        if content.startswith(SEALED):
+            return b64decode(content.removeprefix(SEALED), validate=True).decode()
+    except ValueError:
+        pass
+    message = "the encrypted_content of a reasoning item was not made here; leave the item out"
+    raise invalid_option("input", message)

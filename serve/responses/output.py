@@ -1,0 +1,198 @@
+"""The output items of a response as they grow, and the events that say so."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from serve.chat_format.parts import AnswerParts, CallPart
+from serve.responses.items import sealed
+
+Event = tuple[str, dict[str, Any]]
+"""Its type, and its fields but for the number."""
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class _Growing:
+    """An item that grows; index: its place in the output."""
+
+    prefix: ClassVar[str]
+    grows: ClassVar[str]
+    """Names the events of its growth."""
+    whole: ClassVar[str]
+    """The field of the last of them that has all of the text."""
+
+    def __init__(self, run: str, index: int) -> None:
+        self.id = f"{self.prefix}_{run}_{index}"
+        self.at = {"item_id": self.id, "output_index": index}
+        self._index = index
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def item(self, status: Status) -> dict[str, Any]:
+        """The item as it is."""
+        raise NotImplementedError
+
+    def opened(self) -> Iterator[Event]:
+        """It is there, and empty."""
+        item = self.item("in_progress")
+        yield "response.output_item.added", {"output_index": self._index, "item": item}
+
+    def grown(self, text: str, **more: Any) -> Iterator[Event]:
+        """It has more text."""
+        self._pieces.append(text)
+        yield f"response.{self.grows}.delta", {**self.at, "delta": text, **more}
+
+    def closed(self, status: Status, **more: Any) -> Iterator[Event]:
+        """It grows no more."""
+        yield f"response.{self.grows}.done", {**self.at, self.whole: self.text, **more}
+        item = self.item(status)
+        yield "response.output_item.done", {"output_index": self._index, "item": item}
+
+
+class _Part(_Growing):
+    """An item whose text is its one part."""
+
+    whole = "text"
+
+    def __init__(self, run: str, index: int) -> None:
+        super().__init__(run, index)
+        self.at["content_index"] = 0
+        self.logprobs: list[Any] = []
+
+    def part(self) -> dict[str, Any]:
+        """The part as it is."""
+        raise NotImplementedError
+
+    def opened(self) -> Iterator[Event]:
+        yield from super().opened()
+        yield "response.content_part.added", {**self.at, "part": self.part()}
+
+    def closed(self, status: Status, **more: Any) -> Iterator[Event]:
+        done, item_done = super().closed(status, **more)
+        yield done
+        yield "response.content_part.done", {**self.at, "part": self.part()}
+        yield item_done
+
+
+class _Reasoning(_Part):
+    prefix, grows = "rs", "reasoning_text"
+
+    def __init__(self, run: str, index: int, *, seals: bool) -> None:
+        super().__init__(run, index)
+        self._seals = seals
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": self.text}
+
+    def item(self, status: Status) -> dict[str, Any]:
+        content = [] if status == "in_progress" else [self.part()]
+        item = {"id": self.id, "type": "reasoning", "summary": [], "content": content}
+        secret = {"encrypted_content": sealed(self.text)} if self._seals else {}
+        return {**item, **secret, "status": status}
+
+
+class _Message(_Part):
+    prefix, grows = "msg", "output_text"
+
+    def part(self) -> dict[str, Any]:
+        text = {"type": "output_text", "text": self.text}
+        return {**text, "annotations": [], "logprobs": list(self.logprobs)}
+
+    def item(self, status: Status) -> dict[str, Any]:
+        content = [] if status == "in_progress" else [self.part()]
+        item = {"id": self.id, "type": "message", "role": "assistant"}
+        return {**item, "status": status, "content": content}
+
+    def grown(self, text: str, **more: Any) -> Iterator[Event]:
+        self.logprobs += more.get("logprobs", [])
+        return super().grown(text, **more)
+
+    def closed(self, status: Status, **more: Any) -> Iterator[Event]:
+        return super().closed(status, logprobs=list(self.logprobs), **more)
+
+
+class _Call(_Growing):
+    prefix, grows, whole = "fc", "function_call_arguments", "arguments"
+
+    def __init__(self, run: str, index: int, call: CallPart) -> None:
+        super().__init__(run, index)
+        self._call = {"call_id": call.id, "name": call.name}
+
+    def item(self, status: Status) -> dict[str, Any]:
+        call = {"id": self.id, "type": "function_call", **self._call}
+        return {**call, "arguments": self.text, "status": status}
+
+    def closed(self, status: Status, **more: Any) -> Iterator[Event]:
+        return super().closed(status, name=self._call["name"], **more)
+
+
+class Output:
+    """The items of one answer. One grows at a time: another begins when it is done.
+
+    Text behind the beginning of calls, which is what could not be read as one, is a message at the
+    end. run: makes the items' ids. seals: whether reasoning comes as `encrypted_content` too.
+    """
+
+    def __init__(self, run: str, *, seals: bool) -> None:
+        self.items: list[dict[str, Any]] = []
+        """Those that are done."""
+        self._run, self._seals = run, seals
+        self._open: _Growing | None = None
+        self._place: str | int | None = None
+        self._logprobs: list[Any] = []
+        self._late = ""
+
+    def take(self, parts: AnswerParts, logprobs: list[Any]) -> Iterator[Event]:
+        """Adds a piece of the answer. logprobs: of content, whose text may come later."""
+        self._logprobs += logprobs
+        if parts.reasoning:
+            yield from self._turn_to("reasoning")
+            yield from self._grow(parts.reasoning)
+        if parts.content and isinstance(self._place, int):
+            self._late += parts.content
+        elif parts.content:
+            yield from self._say(parts.content)
+        for place, call in parts.calls.items():
+            yield from self._turn_to(place, call)
+            if call.arguments:
+                yield from self._grow(call.arguments)
+
+    def end(self, status: Status) -> Iterator[Event]:
+        """The answer is over; an item that still grows gets this status."""
+        if self._open is None and not self.items:
+            yield from self._turn_to("content")
+        yield from self._close(status)
+        if self._late:
+            yield from self._say(self._late)
+            yield from self._close(status)
+
+    def _say(self, text: str) -> Iterator[Event]:
+        yield from self._turn_to("content")
+        fresh, self._logprobs = self._logprobs, []
+        yield from self._grow(text, logprobs=fresh)
+
+    def _turn_to(self, place: str | int, call: CallPart | None = None) -> Iterator[Event]:
+        if place == self._place:
+            return
+        yield from self._close("completed")
+        index = len(self.items)
+        if call is not None:
+            self._open = _Call(self._run, index, call)
+        elif place == "reasoning":
+            self._open = _Reasoning(self._run, index, seals=self._seals)
+        else:
+            self._open = _Message(self._run, index)
+        self._place = place
+        yield from self._open.opened()
+
+    def _grow(self, text: str, **more: Any) -> Iterator[Event]:
+        assert self._open is not None
+        return self._open.grown(text, **more)
+
+    def _close(self, status: Status) -> Iterator[Event]:
+        if self._open is not None:
+            yield from self._open.closed(status)
+            self.items.append(self._open.item(status))
+        self._open = self._place = None

@@ -1,0 +1,131 @@
+"""The body of POST /v1/responses: OpenAI's fields, and the options that chats have besides."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from serve.asgi.errors import invalid_option
+from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
+from serve.openai.unsupported import RefusesUnsupported
+from serve.responses.items import InputItem
+from serve.responses.tools import Tool, ToolChoice
+from serve.responses.unsupported import INSTEAD_HERE, REASONING, RESPONSE
+
+LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+Included = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+"""What may be asked for. The last six are of tools and inputs that are refused, so that there is
+never anything to include."""
+FORMATS = ("text", "json_object", "json_schema")
+Text = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+
+
+def _listed(given: Any) -> Any:
+    """A text is a message of the user's."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+Input = Annotated[
+    list[InputItem], BeforeValidator(_listed, json_schema_input_type=str | list[InputItem])
+]
+
+
+class ReasoningOptions(RefusesUnsupported):
+    """How the model thinks."""
+
+    neutral, instead, within = REASONING, INSTEAD_HERE, "reasoning."
+
+    effort: str | None = None
+
+
+class TextOptions(BaseModel):
+    """The form of the answer's text. verbosity: clients ask for one by themselves; the models have
+    no such switch, so that every answer is `medium`, and says so."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.format is None:
+            return self
+        if (kind := self.format.get("type")) not in FORMATS:
+            message = f"text.format: type must be one of {', '.join(FORMATS)}; got {kind!r:.100}"
+            raise invalid_option("text.format", message)
+        if kind == "json_schema" and self.format.get("schema") is None:
+            raise invalid_option("text.format", "text.format: json_schema needs a field `schema`")
+        return self
+
+    def response_format(self) -> dict[str, Any] | None:
+        """The form as chats have it."""
+        if self.format is None or self.format["type"] == "text":
+            return None
+        if self.format["type"] == "json_object":
+            return {"type": "json_object"}
+        schema = {name: value for name, value in self.format.items() if name != "type"}
+        return {"type": "json_schema", "json_schema": schema}
+
+
+class ResponseRequest(GenerationRequest):
+    """The body. What has no effect on an answer (`user`, `safety_identifier`, `prompt_cache_key`,
+    `max_tool_calls`, which counts hosted tools) is only given back."""
+
+    neutral, instead = RESPONSE, INSTEAD_HERE
+
+    input: Input | None = None
+    instructions: str | None = None
+    previous_response_id: Text | None = None
+    store: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = Field(None, ge=1)
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[Included] | None = Field(None, max_length=64)
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: (
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None
+    ) = Field(None, max_length=16)
+    chat_template_kwargs: dict[str, Any] | None = None
+    thinking: Any = None
+    thinking_token_budget: Any = None
+    """These two are checked by the chat."""
+    prompt_cache_key: Text | None = None
+    safety_identifier: Text | None = None
+    user: Text | None = None
+
+    @model_validator(mode="after")
+    def _check_response(self) -> Self:
+        if not self.input and self.previous_response_id is None:
+            raise invalid_option("input", "input must be a text or a list of items")
+        if self.top_logprobs and not self.tells_logprobs:
+            message = f'top_logprobs needs "{LOGPROBS}" in include'
+            raise invalid_option("top_logprobs", message)
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As many as `top_logprobs` says, once `include` asks for them."""
+        return (self.top_logprobs or 0) if self.tells_logprobs else None
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether the text's tokens come with their log-probabilities."""
+        return LOGPROBS in (self.include or ())
+
+    @property
+    def seals_reasoning(self) -> bool:
+        """Whether reasoning items have an `encrypted_content`."""
+        return ENCRYPTED in (self.include or ())

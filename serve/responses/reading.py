@@ -1,0 +1,63 @@
+"""Reads the output items of a response from the engine's outputs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from eagle3_jax.engine import RequestOutput
+from serve.chat_format.token_parts import TokenPart, TokenParts
+from serve.openai.answers.logprob_forms import chat_logprobs
+from serve.openai.chat import answer_parser
+from serve.openai.service import Service
+from serve.responses.output import Event, Output
+from serve.responses.planning import PlannedResponse
+from serve.responses.protocol import ResponseRequest
+
+
+class Reading:
+    """One answer, read as a chat's is. run: makes the items' ids."""
+
+    def __init__(
+        self, service: Service, body: ResponseRequest, planned: PlannedResponse, run: str
+    ) -> None:
+        self.reasoning_tokens = 0
+        self._tokenizer, self._body = service.tokenizer, body
+        self._parser = answer_parser(service, planned.chat, planned.end_of_reasoning)
+        self._parts = TokenParts(
+            service.reading,
+            inside_reasoning=planned.end_of_reasoning is not None,
+            reads_calls=bool(planned.chat.offered),
+        )
+        self._output = Output(run, seals=body.seals_reasoning)
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The items that are done."""
+        return self._output.items
+
+    def take(self, output: RequestOutput) -> Iterator[Event]:
+        """The events of what an output adds."""
+        parts = self._parts.take(output.token_ids)
+        self.reasoning_tokens += parts.count("reasoning")
+        last = output.finish_reason is not None
+        grown = self._parser.take(output.token_ids, output.text, final=last)
+        yield from self._output.take(grown, self._logprobs(output, parts))
+        if last:
+            yield from self._output.end(
+                "completed" if output.finish_reason == "stop" else "incomplete"
+            )
+
+    def _logprobs(self, output: RequestOutput, parts: list[TokenPart]) -> list[Any]:
+        """Of the tokens that are text of a message, if they were asked for."""
+        if (count := self._body.num_logprobs) is None:
+            return []
+        by_id = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
+        silent = by_id and not self._body.include_stop_str_in_output
+        tokens = list(zip(output.token_ids, output.logprobs, parts, strict=True))
+        told = [
+            (token_id, entry)
+            for token_id, entry, part in (tokens[:-1] if silent else tokens)
+            if part == "content" and self._tokenizer.token_bytes(token_id, self._body.skips_special)
+        ]
+        ids, entries = [i for i, _ in told], [entry for _, entry in told]
+        found = chat_logprobs(self._tokenizer, ids, entries, count)
+        return [entry.model_dump() for entry in found.content]

@@ -1,0 +1,114 @@
+"""The answers that can be asked for again and gone on from."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from serve.asgi.errors import ApiError, invalid_request
+
+MOST_ENTRIES = 4096
+MOST_BYTES = 256 * 2**20
+MOST_BEHIND = 16 * 2**20
+"""Bytes of a conversation that another request may go on from: what one body could hold."""
+
+CODES = {
+    None: "response_not_found",
+    "previous_response_id": "previous_response_not_found",
+    "input": "item_not_found",
+}
+"""Of an error, by the field that named what is not there."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """One response and what was asked, as JSON; and the turn before it, which it goes on from.
+
+    body: the whole response. inputs, outputs: lists of items.
+    """
+
+    response_id: str
+    body: bytes
+    inputs: bytes
+    outputs: bytes
+    previous: "Turn | None" = field(default=None, repr=False)
+    holders: int = 0
+    """The store, and later turns that are held."""
+
+    def __post_init__(self) -> None:
+        behind = self.previous.said if self.previous else 0
+        self.said = len(self.inputs) + len(self.outputs) + behind
+        """Bytes of the whole conversation."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of this turn alone."""
+        return len(self.body) + len(self.inputs) + len(self.outputs)
+
+    def conversation(self) -> "list[Turn]":
+        """This turn and those it goes on from, the first one first; raises 400 for too much."""
+        if self.said > MOST_BEHIND:
+            message = f"the conversation has more than {MOST_BEHIND} bytes; start a new one"
+            raise invalid_request(message, param="previous_response_id")
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.previous
+        return turns[::-1]
+
+
+class ResponseStore:
+    """Turns by their owner and id; the one used longest ago goes first. Lives on the event loop.
+
+    What a conversation goes on from is kept as long as the conversation is, if only for that, and
+    counts once however many go on from it.
+    """
+
+    def __init__(self, most_entries: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES) -> None:
+        self._most_entries, self._most_bytes = most_entries, most_bytes
+        self._turns: OrderedDict[tuple[bytes, str], Turn] = OrderedDict()
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def put(self, owner: bytes, turn: Turn) -> None:
+        """Keeps a turn, at the cost of those used longest ago."""
+        self._turns[owner, turn.response_id] = turn
+        self._hold(turn)
+        while len(self._turns) > self._most_entries or self.num_bytes > self._most_bytes:
+            self._release(self._turns.popitem(last=False)[1])
+
+    def get(self, owner: bytes, response_id: str, param: str | None = None) -> Turn:
+        """The turn; raises 404 where its owner has none with this id. param: that named it."""
+        turn = self._turns.get((owner, response_id))
+        if turn is None:
+            raise _not_found(response_id, param)
+        self._turns.move_to_end((owner, response_id))
+        return turn
+
+    def delete(self, owner: bytes, response_id: str) -> None:
+        """Forgets a turn, but for conversations that go on from it; raises 404 as `get`."""
+        self._release(self.get(owner, response_id))
+        del self._turns[owner, response_id]
+
+    def _hold(self, turn: Turn | None) -> None:
+        while turn is not None:
+            turn.holders += 1
+            if turn.holders > 1:
+                return
+            self.num_bytes += turn.size
+            turn = turn.previous
+
+    def _release(self, turn: Turn | None) -> None:
+        while turn is not None:
+            turn.holders -= 1
+            if turn.holders:
+                return
+            self.num_bytes -= turn.size
+            turn = turn.previous
+
+
+def _not_found(response_id: str, param: str | None) -> ApiError:
+    message = f"there is no response {response_id[:100]!r}: it was deleted, made room for others, "
+    message += "was not to be stored, or belongs to another key"
+    return ApiError(404, message, param=param, code=CODES[param])

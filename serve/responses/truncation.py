@@ -1,0 +1,44 @@
+"""Plans a chat; with truncation, without the oldest messages of one that is too long."""
+
+from eagle3_jax.engine import Request
+from serve.asgi.errors import ApiError
+from serve.openai.chat import plan_chat
+from serve.openai.protocol import ChatCompletionRequest
+from serve.openai.service import Service
+
+Planned = tuple[tuple[Request, ...], int | None]
+TOO_LONG = "context_length_exceeded"
+
+
+async def plan_truncated(
+    service: Service, chat: ChatCompletionRequest, *, truncates: bool
+) -> Planned:
+    """What `plan_chat` gives.
+
+    truncates: where the context is too short, as few as possible of the oldest messages are left
+    out, but never the system's first one; what is kept begins with a message of the user's, so
+    that no result loses its call.
+    """
+    try:
+        return await plan_chat(service, chat)
+    except ApiError as error:
+        if error.code != TOO_LONG or not truncates:
+            raise
+        too_long = error
+    head = 1 if chat.messages[0].role == "system" else 0
+    cuts = [i for i, m in enumerate(chat.messages) if i > head and m.role == "user"]
+    fewest, most = 0, len(cuts)
+    planned: Planned | None = None
+    while fewest < most:
+        middle = (fewest + most) // 2
+        kept = [*chat.messages[:head], *chat.messages[cuts[middle] :]]
+        shorter = chat.model_copy(update={"messages": kept})
+        try:
+            planned, most = await plan_chat(service, shorter), middle
+        except ApiError as error:
+            if error.code != TOO_LONG:
+                raise
+            fewest = middle + 1
+    if planned is None:
+        raise too_long
+    return planned

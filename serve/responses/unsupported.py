@@ -1,0 +1,69 @@
+"""Options of OpenAI's Responses that this release does not have, with the values that change
+nothing; options of chats and completions that Responses have under another name, or not at all."""
+
+from pydantic_core import PydanticCustomError
+
+from serve.openai.unsupported import INSTEAD, SHARED
+
+RESPONSE = SHARED | {
+    "access_programs": (None,),
+    "background": (None, False),
+    "background_options": (None,),
+    "context_management": (None, []),
+    "conversation": (None,),
+    "image": (None,),
+    "moderation": (None,),
+    "prompt": (None,),
+    "prompt_cache_options": (None, {}, {"mode": "implicit"}),
+    "prompt_cache_retention": (None, "in_memory"),
+    "service_tier": (None, "auto", "default"),
+    "best_of": (None, 1),
+    "logprobs": (None, False),
+    "max_completion_tokens": (None,),
+    "max_tokens": (None,),
+    "messages": (None,),
+    "n": (None, 1),
+    "prompt_logprobs": (None,),
+    "reasoning_effort": (None,),
+    "response_format": (None,),
+    "return_token_ids": (None, False),
+    "token_origins": (None, False),
+}
+REASONING = {
+    "context": (None, "auto"),
+    "generate_summary": (None, "auto"),
+    "mode": (None, "standard"),
+    "summary": (None, "auto"),
+}
+TOOL = {
+    "allowed_callers": (None, ["direct"]),
+    "async": (None, False),
+    "defer_loading": (None, False),
+    "output_schema": (None,),
+}
+CALL = {"async": (None, False), "caller": (None, {"type": "direct"}), "namespace": (None,)}
+INSTEAD_HERE = INSTEAD | {
+    "background": "keep the connection open, or stream",
+    "context_management": 'truncation "auto" drops the oldest messages',
+    "conversation": "previous_response_id continues a response",
+    "prompt": "send the prompt's text as instructions and input",
+    "prompt_cache_options": "prefixes are cached without being asked to",
+    "prompt_cache_retention": "prefixes stay as long as there is room",
+    "logprobs": "include message.output_text.logprobs",
+    "max_completion_tokens": "use max_output_tokens",
+    "max_tokens": "use max_output_tokens",
+    "messages": "use input",
+    "n": "ask again for another answer",
+    "reasoning_effort": "use reasoning.effort",
+    "response_format": "use text.format",
+    "generate_summary": "the reasoning itself is in the item's content",
+    "summary": "the reasoning itself is in the item's content",
+}
+
+
+def unsupported(param: str, message: str) -> PydanticCustomError:
+    """What a validator raises so that the answer is 400 with this message, about something that is
+    known but not here."""
+    return PydanticCustomError(
+        "unsupported_option", "{message}", {"param": param, "message": message}
+    )
