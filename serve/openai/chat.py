@@ -50,7 +50,7 @@ class ChatForm:
     ) -> None:
         self._service = service
         self._body = body
-        self._inside_reasoning = end_of_reasoning is not None
+        self._end_of_reasoning = end_of_reasoning
         self._parsers: dict[int, AnswerParser] = {}
 
     def choice(
@@ -58,25 +58,15 @@ class ChatForm:
     ) -> ChatChoice | ChatChunkChoice:
         """A choice, or one part of it."""
         if first:
-            self._parsers[state.index] = self._parser()
+            self._parsers[state.index] = answer_parser(
+                self._service, self._body, self._end_of_reasoning
+            )
         parser = self._parsers[state.index]
         parts = parser.take(part.token_ids, part.text, final=part.finish_reason is not None)
         fields = dict(self._ended(shared, parser.has_calls), logprobs=self._logprobs(part))
         if part is state:
             return ChatChoice(**fields, message=whole_message(parts))
         return ChatChunkChoice(**fields, delta=delta(parts, first))
-
-    def _parser(self) -> AnswerParser:
-        offered = self._body.offered
-        return AnswerParser(
-            self._service.tokenizer,
-            self._service.reading,
-            inside_reasoning=self._inside_reasoning,
-            schemas={tool.name: tool.parameters for tool in offered} if offered else None,
-            one_call=self._body.parallel_tool_calls is False,
-            tells_reasoning=self._body.include_reasoning is not False,
-            skip_special=self._body.skips_special,
-        )
 
     def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:
         if shared["finish_reason"] != "stop" or self._body.names_tool or not has_calls:
@@ -99,19 +89,41 @@ def chat_router(service: Service) -> APIRouter:
     async def create_chat_completion(
         body: ChatCompletionRequest, request: fastapi.Request
     ) -> Response:
-        service.check_model(body.model)
-        service.engine.check_room(body.num_choices)
-        _check_choice(service, body)
-        requests, end_of_reasoning = await templating(partial(_plan, service, body))
+        requests, end_of_reasoning = await plan_chat(service, body)
         form = ChatForm(service, body, end_of_reasoning)
         return await answer(service, request, body, form, requests, 1)
 
     return router
 
 
-def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
+async def plan_chat(
+    service: Service, body: ChatCompletionRequest
+) -> tuple[tuple[Request, ...], int | None]:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
-    does."""
+    does. Raises what a client is to be told."""
+    service.check_model(body.model)
+    service.engine.check_room(body.num_choices)
+    _check_choice(service, body)
+    return await templating(partial(_plan, service, body))
+
+
+def answer_parser(
+    service: Service, body: ChatCompletionRequest, end_of_reasoning: int | None
+) -> AnswerParser:
+    """Reads one choice of the answer to a planned chat."""
+    offered = body.offered
+    return AnswerParser(
+        service.tokenizer,
+        service.reading,
+        inside_reasoning=end_of_reasoning is not None,
+        schemas={tool.name: tool.parameters for tool in offered} if offered else None,
+        one_call=body.parallel_tool_calls is False,
+        tells_reasoning=body.include_reasoning is not False,
+        skip_special=body.skips_special,
+    )
+
+
+def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
     prompt = prompt_ids(service, body)
     reasoning = service.reading.reasoning
     end_of_reasoning = end_of_open_reasoning(
