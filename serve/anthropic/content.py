@@ -1,4 +1,4 @@
-"""Content blocks of an answer, whole and as events of a stream."""
+"""The content blocks of an answer, and the events that tell of them as they come."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,84 +6,75 @@ from typing import Any
 from pydantic_core import from_json
 
 from serve.anthropic.thinking import signature
-from serve.chat_format.parts import AnswerParts, CallPart
+from serve.chat_format.parts import AnswerParts
 
 NamedEvent = dict[str, Any]
 """An event; its `type` is its name."""
 
 
-def whole_content(parts: AnswerParts, *, shows_thinking: bool) -> list[dict[str, Any]]:
-    """The blocks of a whole answer."""
-    blocks: list[dict[str, Any]] = []
-    if parts.reasoning:
-        signed = signature(parts.reasoning, shown=shows_thinking)
-        thinking = parts.reasoning if shows_thinking else ""
-        blocks.append({"type": "thinking", "thinking": thinking, "signature": signed})
-    if parts.content:
-        blocks.append({"type": "text", "text": parts.content})
-    return blocks + [
-        _call(call) | {"input": _input(call.arguments)} for call in parts.calls.values()
-    ]
-
-
-def _call(call: CallPart) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as far as they go, if they were cut; where they are no JSON object,
-    the text under the key that the protocol's guide has for it."""
-    try:
-        read = from_json(arguments or "{}", allow_partial=True)
-    except ValueError:
-        read = None
-    return read if isinstance(read, dict) else {"INVALID_JSON": arguments}
-
-
-class ContentEvents:
-    """The events of an answer's blocks, of its parts as they come."""
+class Content:
+    """Blocks, made of an answer's parts. shows_thinking: whether they tell the reasoning."""
 
     def __init__(self, *, shows_thinking: bool) -> None:
+        self.blocks: list[dict[str, Any]] = []
         self._shows_thinking = shows_thinking
-        self._index = -1
         self._open = ""  # the type of the block under way
-        self._thoughts = ""
+        self._texts: list[str] = []  # what it has so far
 
     def take(self, parts: AnswerParts) -> Iterator[NamedEvent]:
-        """What these parts add."""
+        """Adds these parts; the events of what they add."""
         if parts.reasoning:
-            yield from self._thinking(parts.reasoning)
+            if self._open != "thinking":
+                yield from self._begin(type="thinking", thinking="", signature="")
+            self._texts.append(parts.reasoning)
+            if self._shows_thinking:
+                yield self._delta(type="thinking_delta", thinking=parts.reasoning)
         if parts.content:
             if self._open != "text":
-                yield from self._begin({"type": "text", "text": ""})
+                yield from self._begin(type="text", text="")
+            self._texts.append(parts.content)
             yield self._delta(type="text_delta", text=parts.content)
         for call in parts.calls.values():
             if call.id is not None:
-                yield from self._begin(_call(call))
+                yield from self._begin(type="tool_use", id=call.id, name=call.name, input={})
             if call.arguments:
+                self._texts.append(call.arguments)
                 yield self._delta(type="input_json_delta", partial_json=call.arguments)
 
-    def end(self) -> Iterator[NamedEvent]:
-        """Ends the block under way, if there is one."""
-        if self._open == "thinking":
-            signed = signature(self._thoughts, shown=self._shows_thinking)
-            yield self._delta(type="signature_delta", signature=signed)
-        if self._open:
-            yield {"type": "content_block_stop", "index": self._index}
+    def end(self, *, cut: bool = False) -> Iterator[NamedEvent]:
+        """Ends the block under way, if there is one. cut: by force, not by the model."""
+        text = "".join(self._texts)
+        match self._open:
+            case "":
+                return
+            case "thinking":
+                signed = signature(text, shown=self._shows_thinking)
+                shown = text if self._shows_thinking else ""
+                self.blocks[-1] |= {"thinking": shown, "signature": signed}
+                yield self._delta(type="signature_delta", signature=signed)
+            case "text":
+                self.blocks[-1]["text"] = text
+            case _:
+                self.blocks[-1]["input"] = read_input(text, cut=cut)
+        yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
         self._open = ""
 
-    def _thinking(self, text: str) -> Iterator[NamedEvent]:
-        if self._open != "thinking":
-            yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
-        self._thoughts += text
-        if self._shows_thinking:
-            yield self._delta(type="thinking_delta", thinking=text)
-
-    def _begin(self, block: dict[str, Any]) -> Iterator[NamedEvent]:
+    def _begin(self, **block: Any) -> Iterator[NamedEvent]:
         yield from self.end()
-        self._index += 1
-        self._open, self._thoughts = block["type"], ""
-        yield {"type": "content_block_start", "index": self._index, "content_block": block}
+        self.blocks.append(block)
+        self._open, self._texts = block["type"], []
+        begun = dict(block)
+        yield {"type": "content_block_start", "index": len(self.blocks) - 1, "content_block": begun}
 
     def _delta(self, **delta: Any) -> NamedEvent:
-        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+        return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
+
+
+def read_input(arguments: str, *, cut: bool) -> dict[str, Any]:
+    """The arguments of a call, as far as they go if they were cut; where they are no JSON object,
+    the text under the key that the protocol's guide has for it."""
+    try:
+        read = from_json(arguments or "{}", allow_inf_nan=False, allow_partial=cut)
+    except ValueError:
+        read = None
+    return read if isinstance(read, dict) else {"INVALID_JSON": arguments}

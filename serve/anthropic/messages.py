@@ -7,13 +7,14 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from serve.anthropic.answer import MessageAnswer
+from serve.anthropic.choices import ReadChoices
+from serve.anthropic.content import Content
 from serve.anthropic.headers import check_headers
 from serve.anthropic.protocol import Conversation, MessagesRequest
 from serve.asgi.errors import invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
 from serve.asgi.synthetic_header import synthetic_field
-from serve.engine.choices import Choices
 from serve.openai.answers.answer import respond
 from serve.openai.chat import answer_parser, plan_chat, prompt_ids
 from serve.openai.service import Service
@@ -35,11 +36,16 @@ def messages_router(service: Service) -> APIRouter:
         check_headers(request.headers)
         _check_thinking(service, body)
         requests, end_of_reasoning = await plan_chat(service, body.chat)
-        requests = await service.compile_grammars(requests)
+        (planned,) = await service.compile_grammars(requests)
+        choices = ReadChoices(
+            planned,
+            answer_parser(service, body.chat, end_of_reasoning),
+            Content(shows_thinking=body.shows_thinking),
+            prompt_only=body.chat.prompt_only,
+        )
         under_way = MessageAnswer(
-            body=body,
-            choices=Choices(requests, 1, prompt_only=body.chat.prompt_only),
-            parser=answer_parser(service, body.chat, end_of_reasoning),
+            choices,
+            limit=body.max_tokens,
             model=body.model or service.model.names[0],
             request_id=request.state.record.request_id,
             synthetic=synthetic_field(service.engine.stats),

@@ -51,7 +51,7 @@ class Report:
         self.statuses[status] += 1
         if status.startswith("5"):
             self.failures.append(f"{what}: {answer[:2000]!r}")
-        elif b'"type":"server_error"' in answer:
+        elif b'"type":"server_error"' in answer or b'"type": "api_error"' in answer:
             self.failures.append(f"{what}: an event of error {answer[-2000:]!r}")
 
 

@@ -25,6 +25,7 @@ LIMIT = 16 * 2**20
 PATIENCE_S = 120.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TOKENIZE, DETOKENIZE, NATIVE = "/tokenize", "/detokenize", "/generate"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 MESSAGE = '{"role":"user","content":"hi"}'
 PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
 
@@ -52,6 +53,24 @@ def keys(head: str, key: Callable[[int], str], count: int, tail: str) -> bytes:
 
 def message(**fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "hi"} | fields]}).encode()
+
+
+def blocks(block: str, size: int = LIMIT, role: str = "user") -> bytes:
+    """A message of as many blocks as fit, and one behind it."""
+    tail = f']}},{MESSAGE}],"max_tokens":1}}' if role == "assistant" else ']}],"max_tokens":1}'
+    return full(f'{{"messages":[{{"role":"{role}","content":[', block, tail, size)
+
+
+def call_with(given: str) -> bytes:
+    """A message with a call of this input."""
+    call = f'{{"type":"tool_use","id":"a","name":"b","input":{given}}}'
+    return blocks(call, 200 + len(call), "assistant")
+
+
+def signed(signature: str) -> bytes:
+    """A message with this signature of a thinking block."""
+    block = f'{{"type":"thinking","thinking":"","signature":"{signature}"}}'
+    return blocks(block, 200 + len(block), "assistant")
 
 
 BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
@@ -149,6 +168,45 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     "chat_template_kwargs of one text": (
         CHAT,
         lambda: text(f'{{"messages":[{MESSAGE}],"chat_template_kwargs":{{"a":"', "<|", '"}}'),
+    ),
+    "blocks": (MESSAGES, lambda: blocks('{"type":"text","text":"a"}')),
+    "blocks, fewer": (MESSAGES, lambda: blocks('{"type":"text","text":"a"}', 1_000_000)),
+    "results of calls": (
+        MESSAGES,
+        lambda: blocks('{"type":"tool_result","tool_use_id":"a","content":"a"}', 1_800_000),
+    ),
+    "results of few calls": (
+        COUNT,
+        lambda: blocks('{"type":"tool_result","tool_use_id":"a","content":"a"}', 900_000),
+    ),
+    "a long block": (COUNT, lambda: blocks('{"type":"text","text":"' + "<|" * 2**23 + '"}')),
+    "keys of a block": (
+        MESSAGES,
+        lambda: keys('{"messages":[{"role":"user",', lambda i: f"k{i}", 120_000, "}]}"),
+    ),
+    "calls": (
+        MESSAGES,
+        lambda: blocks(
+            '{"type":"tool_use","id":"a","name":"b","input":{}}', 1_000_000, "assistant"
+        ),
+    ),
+    "input of a call": (MESSAGES, lambda: call_with(f'{{"a":[{"[]," * 100_000}1]}}')),
+    "a deep input of a call": (MESSAGES, lambda: call_with('{"a":' + "[" * 900 + "]" * 900 + "}")),
+    "a long signature": (MESSAGES, lambda: signed("text-" + "YWFh" * 2**21)),
+    "many tools": (
+        MESSAGES,
+        lambda: full(
+            f'{{"max_tokens":1,"messages":[{MESSAGE}],"tools":[',
+            '{"name":"f","input_schema":{}}',
+            "]}",
+            2**21,
+        ),
+    ),
+    "stop sequences": (
+        MESSAGES,
+        lambda: full(
+            f'{{"max_tokens":1,"messages":[{MESSAGE}],"stop_sequences":[', '"word"', "]}", 3_500_000
+        ),
     ),
     "tokenize": (TOKENIZE, lambda: text('{"return_token_strs":true,"prompt":"', "<|", '"}')),
     "tokenize, shorter": (

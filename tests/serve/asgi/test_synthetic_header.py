@@ -15,6 +15,7 @@ NAME, HEADER = "synthetic_acceptance_length", "x-synthetic-acceptance-length"
 PATHS = {
     "/v1/completions": {"prompt": "abcd", "max_tokens": 6},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
 }
 
 
