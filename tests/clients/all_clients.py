@@ -1,6 +1,7 @@
 """Every client that is driven."""
 
 from clients import (
+    anthropic_client,
     lm_eval_client,
     load_generators,
     locust_client,
@@ -10,6 +11,7 @@ from clients import (
 
 CLIENTS = (
     *openai_client.CLIENTS,
+    *anthropic_client.CLIENTS,
     *lm_eval_client.CLIENTS,
     *locust_client.CLIENTS,
     *serving_benchmarks.CLIENTS,

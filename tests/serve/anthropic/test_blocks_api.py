@@ -23,7 +23,8 @@ TOOLS: Any = [
 ]
 USER: Any = {"role": "user", "content": "How is Oslo?"}
 ASKED: dict[str, Any] = {"model": "fake", "messages": [USER], "max_tokens": 200}
-ON, OFF = {"type": "adaptive"}, {"type": "disabled"}
+ON: Any = {"type": "adaptive"}
+OFF: Any = {"type": "disabled"}
 KIMI_CALLS = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
     '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
@@ -101,7 +102,8 @@ def test_thinking_turns_the_checkpoints_switch(
 ) -> None:
     server = say("Fine.")
     client = connect(server)
-    for thinking, end in ((ON, "<think>"), ({"type": "enabled"}, "<think>"), (OFF, "</think>")):
+    enabled: Any = {"type": "enabled"}
+    for thinking, end in ((ON, "<think>"), (enabled, "<think>"), (OFF, "</think>")):
         message = client.messages.create(**ASKED, thinking=thinking)
         kind = "thinking" if end == "<think>" else "text"
         assert [block.type for block in message.content] == [kind]
@@ -180,5 +182,5 @@ def test_what_a_checkpoint_can_not_be_switched_to_is_refused(
     with pytest.raises(anthropic.BadRequestError, match="always reasons"):
         always.messages.create(**ASKED, thinking=OFF)
     with pytest.raises(anthropic.BadRequestError, match="no reasoning is read"):
-        client.messages.create(**ASKED, thinking={"type": "enabled"})
+        client.messages.create(**ASKED, thinking={"type": "enabled"})  # type: ignore[arg-type]
     client.messages.create(**ASKED, thinking=ON)

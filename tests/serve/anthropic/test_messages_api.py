@@ -43,7 +43,8 @@ def test_content_and_system_are_strings_or_blocks_joined_as_they_are(
     client: anthropic.Anthropic, content: Any
 ) -> None:
     cached = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    for system in (content, [cached]):
+    given: Any = (content, [cached])
+    for system in given:
         message = client.messages.create(
             model="fake",
             system=system,
