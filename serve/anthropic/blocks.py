@@ -20,11 +20,11 @@ class TextBlock(KnownFields):
 
 
 class ThinkingBlock(KnownFields):
-    """The model's reasoning, as it was told to the client (`thinking.signature`)."""
+    """The model's reasoning, as the client was told it; signature: see `thinking.py`."""
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""
+    signature: str | None = None
 
 
 class ToolUseBlock(KnownFields):
@@ -57,7 +57,7 @@ class ToolResultBlock(KnownFields):
     type: Literal["tool_result"]
     tool_use_id: str
     content: Texts = Field(default_factory=list)
-    is_error: bool = False
+    is_error: bool | None = None
     cache_control: CacheControl = None
 
 

@@ -48,9 +48,10 @@ def signature(reasoning: str, *, shown: bool) -> str:
 
 def reasoning_of(block: ThinkingBlock) -> str:
     """The reasoning that a block tells, or that its signature holds."""
-    if block.thinking or not block.signature.startswith(HOLDS_TEXT):
+    signed = block.signature or ""
+    if block.thinking or not signed.startswith(HOLDS_TEXT):
         return block.thinking
     try:
-        return b64decode(block.signature.removeprefix(HOLDS_TEXT)).decode()
+        return b64decode(signed.removeprefix(HOLDS_TEXT)).decode()
     except ValueError:
         return ""

@@ -31,10 +31,8 @@ class CustomTool(KnownFields):
 
     def as_function(self) -> dict[str, Any]:
         """The tool in a chat."""
-        said = {"name": self.name, "description": self.description}
-        fields = {**said, "parameters": self.input_schema, "strict": self.strict}
-        function = {name: value for name, value in fields.items() if value is not None}
-        return {"type": "function", "function": function}
+        same = self.model_dump(include={"name", "description", "strict"}, exclude_none=True)
+        return {"type": "function", "function": same | {"parameters": self.input_schema}}
 
 
 Tool = Annotated[
@@ -47,7 +45,7 @@ class ToolChoice(KnownFields):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: bool | None = None
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
@@ -59,7 +57,5 @@ class ToolChoice(KnownFields):
         """The fields of a chat."""
         named = {"type": "function", "function": {"name": self.name}}
         choice = named if self.type == "tool" else CHOICES[self.type]
-        return {
-            "tool_choice": choice,
-            "parallel_tool_calls": False if self.disable_parallel_tool_use else None,
-        }
+        parallel = False if self.disable_parallel_tool_use else None
+        return {"tool_choice": choice, "parallel_tool_calls": parallel}
