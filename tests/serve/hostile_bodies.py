@@ -18,27 +18,16 @@ from typing import Any
 
 import httpx
 from fuzz_server import demo_server
+from hostile_messages import BODIES as OF_MESSAGES
+from long_bodies import LIMIT, MESSAGE, full, keys, text
 
 HEALTH_S = 0.5
 TOKEN_S = 1.0
-LIMIT = 16 * 2**20
 PATIENCE_S = 120.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 TOKENIZE, DETOKENIZE, NATIVE = "/tokenize", "/detokenize", "/generate"
-MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
-MESSAGE = '{"role":"user","content":"hi"}'
 PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
-
-
-def full(head: str, item: str, tail: str, size: int = LIMIT) -> bytes:
-    """A body of `size` bytes: as many items, with commas between them, as fit."""
-    count = (size - len(head) - len(tail)) // (len(item) + 1)
-    return (head + ",".join([item] * count) + tail).encode()
-
-
-def text(before: str, unit: str, after: str, size: int = LIMIT) -> bytes:
-    """A body of `size` bytes with a long text in it."""
-    return (before + unit * ((size - len(before) - len(after)) // len(unit)) + after).encode()
 
 
 def chat(rest: str, size: int = LIMIT, item: str = '"<|a"') -> bytes:
@@ -46,31 +35,8 @@ def chat(rest: str, size: int = LIMIT, item: str = '"<|a"') -> bytes:
     return full(f'{{"messages":[{MESSAGE}],{rest}[', item, "]}}", size)
 
 
-def keys(head: str, key: Callable[[int], str], count: int, tail: str) -> bytes:
-    """A body with an object of so many keys."""
-    return (head + ",".join(f'"{key(i)}":1' for i in range(1, count)) + tail).encode()
-
-
 def message(**fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "hi"} | fields]}).encode()
-
-
-def blocks(block: str, size: int = LIMIT, role: str = "user") -> bytes:
-    """A message of as many blocks as fit, and one behind it."""
-    tail = f']}},{MESSAGE}],"max_tokens":1}}' if role == "assistant" else ']}],"max_tokens":1}'
-    return full(f'{{"messages":[{{"role":"{role}","content":[', block, tail, size)
-
-
-def call_with(given: str) -> bytes:
-    """A message with a call of this input."""
-    call = f'{{"type":"tool_use","id":"a","name":"b","input":{given}}}'
-    return blocks(call, 200 + len(call), "assistant")
-
-
-def signed(signature: str) -> bytes:
-    """A message with this signature of a thinking block."""
-    block = f'{{"type":"thinking","thinking":"","signature":"{signature}"}}'
-    return blocks(block, 200 + len(block), "assistant")
 
 
 BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
@@ -169,45 +135,6 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         CHAT,
         lambda: text(f'{{"messages":[{MESSAGE}],"chat_template_kwargs":{{"a":"', "<|", '"}}'),
     ),
-    "blocks": (MESSAGES, lambda: blocks('{"type":"text","text":"a"}')),
-    "blocks, fewer": (MESSAGES, lambda: blocks('{"type":"text","text":"a"}', 1_000_000)),
-    "results of calls": (
-        MESSAGES,
-        lambda: blocks('{"type":"tool_result","tool_use_id":"a","content":"a"}', 1_800_000),
-    ),
-    "results of few calls": (
-        COUNT,
-        lambda: blocks('{"type":"tool_result","tool_use_id":"a","content":"a"}', 900_000),
-    ),
-    "a long block": (COUNT, lambda: blocks('{"type":"text","text":"' + "<|" * 2**23 + '"}')),
-    "keys of a block": (
-        MESSAGES,
-        lambda: keys('{"messages":[{"role":"user",', lambda i: f"k{i}", 120_000, "}]}"),
-    ),
-    "calls": (
-        MESSAGES,
-        lambda: blocks(
-            '{"type":"tool_use","id":"a","name":"b","input":{}}', 1_000_000, "assistant"
-        ),
-    ),
-    "input of a call": (MESSAGES, lambda: call_with(f'{{"a":[{"[]," * 100_000}1]}}')),
-    "a deep input of a call": (MESSAGES, lambda: call_with('{"a":' + "[" * 900 + "]" * 900 + "}")),
-    "a long signature": (MESSAGES, lambda: signed("text-" + "YWFh" * 2**21)),
-    "many tools": (
-        MESSAGES,
-        lambda: full(
-            f'{{"max_tokens":1,"messages":[{MESSAGE}],"tools":[',
-            '{"name":"f","input_schema":{}}',
-            "]}",
-            2**21,
-        ),
-    ),
-    "stop sequences": (
-        MESSAGES,
-        lambda: full(
-            f'{{"max_tokens":1,"messages":[{MESSAGE}],"stop_sequences":[', '"word"', "]}", 3_500_000
-        ),
-    ),
     "tokenize": (TOKENIZE, lambda: text('{"return_token_strs":true,"prompt":"', "<|", '"}')),
     "tokenize, shorter": (
         TOKENIZE,
@@ -231,6 +158,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 45_000),
     ),
     "native names": (NATIVE, lambda: full('{"text":["a"],"rid":[', '"a"', "]}", 4_000_000)),
+    **{f"messages: {name}": (MESSAGES, make) for name, make in OF_MESSAGES.items()},
     "profile": ("/start_profile", lambda: full('{"a":[', "[]", "]}")),
 }
 """What it is: where it goes, and how it is made."""

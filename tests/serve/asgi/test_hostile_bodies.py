@@ -14,7 +14,7 @@ from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
-SHORT += ("logit_bias of one hash", "detokenize", "blocks, fewer")
+SHORT += ("logit_bias of one hash", "detokenize", "messages: blocks, fewer")
 BESIDE = 6
 TURN = {"role": "user", "content": "a"}
 RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}] * (2**14 + 1)}
