@@ -1,4 +1,4 @@
-"""The HTTP application: OpenAI's endpoints, health and metrics over one engine thread."""
+"""The HTTP application: every protocol's endpoints, health and metrics over one engine thread."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -8,6 +8,7 @@ from importlib.metadata import version
 import jax.profiler
 from fastapi import FastAPI, Response
 
+from serve.anthropic.messages import messages_router
 from serve.asgi.arrivals import Arriving
 from serve.asgi.auth import RequireKey
 from serve.asgi.body_limit import BodyLimit
@@ -73,6 +74,7 @@ def create_app(
     responses = ResponseStore()
     app.include_router(responses_router(service, responses))
     app.include_router(stored_router(responses))
+    app.include_router(messages_router(service))
     app.include_router(generate_router(service))
     app.include_router(tokenization_router(service))
     app.include_router(server_state_router(service, app.version))

@@ -25,6 +25,7 @@ COMMANDS = {"bench", "generate", "plan", "train"}
 """Rooms of commands and tools: they may import every other room, and none imports them."""
 ROOMS: dict[str, set[str]] = {
     "responses": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
+    "anthropic": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
     "sglang": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
     "openai": {"telemetry", "chat_format", "asgi", "engine", "pair", "options"},
     "telemetry": {"asgi", "engine", "options"},

@@ -84,4 +84,5 @@ class Arriving:
         except asyncio.CancelledError:
             # Only a server that ends cancels a request; an answer that has begun is cut off.
             if not begun:
-                await as_response(as_api_error(ShuttingDown()))(scope, receive, send)
+                late = as_response(as_api_error(ShuttingDown()), scope)
+                await late(scope, receive, send)

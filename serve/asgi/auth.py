@@ -26,9 +26,9 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
         if scope["type"] == "http" and not is_open(scope["path"]):
-            authorization = Headers(scope=scope).get("authorization", "")
-            if not self.accepts(authorization):
-                await as_response(_unauthorized(authorization))(scope, receive, send)
+            given = _given(Headers(scope=scope))
+            if not any(map(self.accepts, given)):
+                await as_response(_unauthorized(given), scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -44,6 +44,12 @@ class RequireKey:
         return found and scheme.lower() == "bearer"
 
 
+def _given(headers: Headers) -> list[str]:
+    """What stands for `Authorization`: it itself, and Anthropic's header for a key."""
+    key = headers.get("x-api-key")
+    return [headers.get("authorization", ""), *([] if key is None else [f"Bearer {key}"])]
+
+
 def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
@@ -52,9 +58,9 @@ def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
-def _unauthorized(authorization: str) -> ApiError:
-    message = "the API key is wrong" if authorization else "an API key is needed"
-    message += ": send the header `Authorization: Bearer KEY`"
+def _unauthorized(given: list[str]) -> ApiError:
+    message = "the API key is wrong" if any(given) else "an API key is needed"
+    message += ": send the header `Authorization: Bearer KEY` or `x-api-key: KEY`"
     headers = {"WWW-Authenticate": "Bearer"}
     return ApiError(401, message, code="invalid_api_key", headers=headers)
 

@@ -90,7 +90,7 @@ async def answer_early(
         unended = {"more_body": True} if message["type"] == "http.response.body" else {}
         await send({**message, **unended})
 
-    await as_response(error)(scope, receive, send_unended)
+    await as_response(error, scope)(scope, receive, send_unended)
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
             while not ended:

@@ -1,4 +1,5 @@
-"""HTTP errors in OpenAI's form: {"error": {message, type, param, code}}."""
+"""HTTP errors, in the form of the protocol that the path belongs to: OpenAI's is
+{"error": {message, type, param, code}}."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -8,7 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
+from serve.asgi.error_forms import ANTHROPIC_PATH, anthropic_form
 from serve.engine.errors import (
     EngineError,
     GenerationFailed,
@@ -34,7 +37,7 @@ class ApiError(Exception):
     headers: dict[str, str] | None = None
 
     def body(self) -> dict[str, Any]:
-        """The JSON body."""
+        """The JSON body in OpenAI's form."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
@@ -88,38 +91,41 @@ def as_api_error(error: EngineError) -> ApiError:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Gives every error of `app`, the framework's own included, the OpenAI form."""
+    """Gives every error of `app`, the framework's own included, its form."""
 
     @app.exception_handler(ApiError)
-    async def on_api_error(_: Request, error: ApiError) -> JSONResponse:
-        return as_response(error)
+    async def on_api_error(request: Request, error: ApiError) -> JSONResponse:
+        return as_response(error, request.scope)
 
     @app.exception_handler(EngineError)
-    async def on_engine_error(_: Request, error: EngineError) -> JSONResponse:
-        return as_response(as_api_error(error))
+    async def on_engine_error(request: Request, error: EngineError) -> JSONResponse:
+        return as_response(as_api_error(error), request.scope)
 
     @app.exception_handler(RequestValidationError)
-    async def on_invalid_body(_: Request, error: RequestValidationError) -> JSONResponse:
-        return as_response(from_validation(error))
+    async def on_invalid_body(request: Request, error: RequestValidationError) -> JSONResponse:
+        return as_response(from_validation(error), request.scope)
 
     @app.exception_handler(HTTPException)
-    async def on_http_error(_: Request, error: HTTPException) -> JSONResponse:
+    async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
         code = "not_found" if error.status_code == 404 else "http_error"
         headers = dict(error.headers) if error.headers else None
-        return as_response(
-            ApiError(error.status_code, str(error.detail), code=code, headers=headers)
-        )
+        found = ApiError(error.status_code, str(error.detail), code=code, headers=headers)
+        return as_response(found, request.scope)
 
     @app.exception_handler(Exception)
-    async def on_bug(_: Request, error: Exception) -> JSONResponse:
+    async def on_bug(request: Request, error: Exception) -> JSONResponse:
         # The traceback goes to the log, not to the client.
         message = f"internal error ({type(error).__name__})"
-        return as_response(ApiError(500, message, code="internal_error"))
+        return as_response(ApiError(500, message, code="internal_error"), request.scope)
 
 
-def as_response(error: ApiError) -> JSONResponse:
+def as_response(error: ApiError, scope: Scope) -> JSONResponse:
     """The error as it goes over the wire."""
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+    status, body = error.status, error.body()
+    if scope["path"].startswith(ANTHROPIC_PATH):
+        request_id = scope["state"]["record"].request_id
+        status, body = anthropic_form(status, error.message, request_id)
+    return JSONResponse(body, status_code=status, headers=error.headers)
 
 
 def from_validation(error: RequestValidationError) -> ApiError:

@@ -13,6 +13,7 @@ MOST_ENTRIES = {
     "input": 2**14,
     "tools": 2**10,
     "stop": 64,
+    "stop_sequences": 64,
     "stop_token_ids": MAX_REQUEST_STOP_IDS,
     "bad_words": MAX_BAD_WORDS,
     "text": 2**14,

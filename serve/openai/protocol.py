@@ -112,6 +112,11 @@ class GenerationRequest(OptionFields):
         return self.max_tokens
 
     @property
+    def ends_with_context(self) -> bool:
+        """Whether an answer may end where the context does, before its limit."""
+        return False
+
+    @property
     def num_logprobs(self) -> int | None:
         """How many best tokens are given with each one of the answer; None for no logprobs."""
         raise NotImplementedError

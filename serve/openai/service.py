@@ -93,10 +93,11 @@ class Service:
         requests: list[Request] = []
         options = self._options(body, len(prompts))
         for prompt in prompts:
-            room = self._check_prompt(prompt, body.token_limit)
+            asked = body.token_limit
+            room = self._check_prompt(prompt, None if body.ends_with_context else asked)
             # As asked, or what is the default here and fits.
             usual = options.get("max_tokens") or default_max_tokens or room
-            limit = min(usual, room) if body.token_limit is None else body.token_limit
+            limit = min(usual if asked is None else asked, room)
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
                 params = _checked(

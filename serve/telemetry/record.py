@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve.engine.choices import Choices
 
 REQUEST_ID = "x-request-id"
+ANTHROPICS_NAME = "request-id"
 FIT_FOR_LOGS = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
 
 LONGEST = 200
@@ -101,7 +102,8 @@ class Recorded:
         async def send_noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message).update({REQUEST_ID: request_id, **self._stamp()})
+                ids = dict.fromkeys((REQUEST_ID, ANTHROPICS_NAME), request_id)
+                MutableHeaders(scope=message).update(ids | self._stamp())
             await send(message)
 
         try:

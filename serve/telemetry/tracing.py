@@ -12,7 +12,11 @@ from serve.telemetry.record import RecordHandler, RequestRecord
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
-OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "chat",
+    "/v1/completions": "text_completion",
+}
 NS = 1_000_000_000
 
 

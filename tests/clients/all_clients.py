@@ -2,6 +2,7 @@
 
 from clients import (
     agents_client,
+    anthropic_client,
     lm_eval_client,
     load_generators,
     locust_client,
@@ -12,6 +13,7 @@ from clients import (
 CLIENTS = (
     *openai_client.CLIENTS,
     *agents_client.CLIENTS,
+    *anthropic_client.CLIENTS,
     *lm_eval_client.CLIENTS,
     *locust_client.CLIENTS,
     *serving_benchmarks.CLIENTS,

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from clients import lm_eval_client, locust_client, openai_client
+from clients import anthropic_client, lm_eval_client, locust_client, openai_client
 from clients.client import Client, Counts, Server
 from clients.runs import demo_server, run_client
 
@@ -16,7 +16,12 @@ LM_EVAL = replace(
     lm_eval_client.CLIENTS[0],
     command=partial(lm_eval_client.command, *lm_eval_client.ONE_RUN, prompts=PROMPTS),
 )
-LIGHT = (LM_EVAL, *openai_client.CLIENTS, *locust_client.CLIENTS)
+LIGHT = (
+    LM_EVAL,
+    *openai_client.CLIENTS,
+    *anthropic_client.CLIENTS,
+    *locust_client.CLIENTS,
+)
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "2+2=", "max_tokens": 3},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
     "/v1/responses": {"input": "hi", "max_output_tokens": 3},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
     "/tokenize": {"prompt": "abc"},
     "/detokenize": {"tokens": [1, 2]},
     "/generate": {"text": "2+2=", "sampling_params": {"max_new_tokens": 3}},

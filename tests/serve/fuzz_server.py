@@ -37,6 +37,13 @@ PARTS = 10
 MOST_GROWTH_MIB = 64
 """Of resident memory from a fifth of the way to the end; allocators keep some."""
 
+ERRORS_IN_STREAMS = (
+    b'"type":"server_error"',
+    b'"code": "server_error"',
+    b'"type": "api_error"',
+)
+"""Of each protocol."""
+
 
 @dataclass
 class Report:
@@ -51,7 +58,7 @@ class Report:
         self.statuses[status] += 1
         if status.startswith("5"):
             self.failures.append(f"{what}: {answer[:2000]!r}")
-        elif b'"type":"server_error"' in answer or b'"code": "server_error"' in answer:
+        elif any(mark in answer for mark in ERRORS_IN_STREAMS):
             self.failures.append(f"{what}: an event of error {answer[-2000:]!r}")
 
 

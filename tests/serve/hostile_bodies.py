@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 from fuzz_server import demo_server
 from hostile_responses import BODIES as OF_RESPONSES
+from hostile_messages import BODIES as OF_MESSAGES
 from long_bodies import LIMIT, MESSAGE, full, keys, text
 
 HEALTH_S = 0.5
@@ -26,6 +27,7 @@ TOKEN_S = 1.0
 PATIENCE_S = 120.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 TOKENIZE, DETOKENIZE, NATIVE = "/tokenize", "/detokenize", "/generate"
 PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
 
@@ -159,6 +161,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "native names": (NATIVE, lambda: full('{"text":["a"],"rid":[', '"a"', "]}", 4_000_000)),
     **{f"responses: {name}": (RESPONSES, make) for name, make in OF_RESPONSES.items()},
+    **{f"messages: {name}": (MESSAGES, make) for name, make in OF_MESSAGES.items()},
     "profile": ("/start_profile", lambda: full('{"a":[', "[]", "]}")),
 }
 """What it is: where it goes, and how it is made."""

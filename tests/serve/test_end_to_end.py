@@ -67,6 +67,21 @@ def test_streamed_chat_is_the_whole_answer(server: Served) -> None:
     assert events[0]["prompt_token_ids"] == whole["prompt_token_ids"]
 
 
+def test_a_message_is_the_chats_answer(server: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 24}
+    for seed in range(3):
+        body = asked | {"seed": seed}
+        chat = server.http.post("/v1/chat/completions", json=body).json()
+        message = server.http.post("/v1/messages", json=body).json()
+        streamed = server.http.post("/v1/messages", json=body | {"stream": True}).text
+        lines = [line for line in streamed.splitlines() if '"text_delta"' in line]
+        texts = [json.loads(line.removeprefix("data: "))["delta"]["text"] for line in lines]
+        said = chat["choices"][0]["message"]["content"]
+        assert said and [block["text"] for block in message["content"]] == [said]
+        assert "".join(texts) == said
+        assert message["usage"]["output_tokens"] == chat["usage"]["completion_tokens"]
+
+
 OPTIONS = {
     "logit_bias": {"41": 2.5, "50": -100},
     "bad_words": ["the", "hello there"],

@@ -8,14 +8,27 @@ from typing import Any
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
-from hostile_bodies import CHAT, COMPLETIONS, HEALTH_S, RESPONSES, TOKEN_S, Others, post
+from hostile_bodies import (
+    CHAT,
+    COMPLETIONS,
+    HEALTH_S,
+    MESSAGES,
+    RESPONSES,
+    TOKEN_S,
+    Others,
+    post,
+)
 
 from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
 SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
+SHORT += ("messages: blocks, fewer",)
 BESIDE = 6
+TURN = {"role": "user", "content": "a"}
+RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}] * (2**14 + 1)}
+KEYS = [f"a{i}" for i in range(5000)]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +81,12 @@ class Counting(CharTokenizer):
         (RESPONSES, {"input": [{"type": "item_reference", "id": "a" * 1025}]}, "input"),
         (RESPONSES, {"input": "a", "previous_response_id": "b" * 1025}, "previous_response_id"),
         (RESPONSES, {"input": [{"role": "user", "content": [{}] * 5000}]}, "input"),
+        (MESSAGES, {"messages": [{"role": "user"}] * (2**14 + 1)}, "messages"),
+        (MESSAGES, {"messages": [{"role": "a"}], "tools": [{}] * 1025}, "tools"),
+        (MESSAGES, {"messages": [TURN], "max_tokens": 1, "stop_sequences": ["b"] * 65}, "stop"),
+        (MESSAGES, {"messages": [TURN], "max_tokens": 1, "stop_sequences": ["b" * 4097]}, "stop"),
+        (MESSAGES, {"messages": [RESULTS], "max_tokens": 1}, "messages"),
+        (MESSAGES, {"messages": [TURN], "max_tokens": 1} | dict.fromkeys(KEYS), "a0"),
         ("/detokenize", {"tokens": [1] * (8 * 256 + 1)}, "tokens"),
         ("/generate", {"text": ["a"], "sampling_params": [{}] * (2**14 + 1)}, "sampling_params"),
         ("/generate", {"input_ids": [[1]] * (2**14 + 1)}, "input_ids"),
@@ -81,7 +100,11 @@ def test_what_is_too_many_is_refused_before_a_tokenizer_sees_it(
     server = serve(FakeEngine(), tokenizer=tokenizer)
     tokenizer.encoded = tokenizer.decoded = 0
     answer = server.http.post(path, json=body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    assert answer.status_code == 400, answer.text
+    if path == MESSAGES:  # Anthropic's errors have no field of their own for it.
+        assert f"{param}" in answer.json()["error"]["message"]
+    else:
+        assert answer.json()["error"]["param"] == param, answer.text
     assert len(answer.text) < 2000
     assert not tokenizer.encoded and not tokenizer.decoded
 

@@ -16,6 +16,7 @@ PATHS = {
     "/v1/completions": {"prompt": "abcd", "max_tokens": 6},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
     "/v1/responses": {"input": "a", "max_output_tokens": 6},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
 }
 
 

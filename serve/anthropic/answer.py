@@ -1,0 +1,102 @@
+"""One message under way, and how it is written: whole, or as the events of a stream."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from serve.anthropic.choices import ReadChoices
+from serve.anthropic.content import NamedEvent
+from serve.anthropic.pings import PING, with_pings
+from serve.asgi.error_forms import anthropic_form
+from serve.asgi.errors import as_api_error
+from serve.engine.choices import ChoiceState
+from serve.engine.errors import EngineError, ShuttingDown
+from serve.engine.stream import OutputStream
+
+
+@dataclass(frozen=True)
+class MessageAnswer:
+    """An answer of one choice. limit: of its tokens. synthetic: fields that every body and event
+    has."""
+
+    choices: ReadChoices
+    limit: int
+    model: str
+    request_id: str
+    synthetic: dict[str, float]
+
+    def whole(self) -> str:
+        """The message as one body; raises ShuttingDown for an answer that was given up."""
+        message = self._message(self.choices.content.blocks, self._stop(), self._usage())
+        return json.dumps(message | self.synthetic)
+
+    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The message as events, the last of which says what went wrong if something did."""
+        try:
+            async for events in with_pings(self._events(stream)):
+                for event in events:
+                    yield self._written(event)
+        except EngineError as error:
+            told = as_api_error(error)
+            _, body = anthropic_form(told.status, told.message, self.request_id)
+            yield self._written(body)
+
+    async def _events(self, stream: OutputStream) -> AsyncIterator[list[NamedEvent]]:
+        """Those of each output. The first brings what was cached, so the message begins with it."""
+        begun = False
+        async for state, _ in self.choices.follow(stream):
+            start = () if begun else self._start()
+            end = self._end() if state.finish_reason is not None else ()
+            yield [*start, *self.choices.added, *end]
+            begun = True
+
+    @property
+    def _state(self) -> ChoiceState:
+        return self.choices.states[0]
+
+    def _start(self) -> Iterator[NamedEvent]:
+        unended = {"stop_reason": None, "stop_sequence": None}
+        yield {"type": "message_start", "message": self._message([], unended, self._usage())}
+        yield PING
+
+    def _end(self) -> Iterator[NamedEvent]:
+        yield {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
+        yield {"type": "message_stop"}
+
+    def _message(
+        self, content: list[dict[str, Any]], stop: dict[str, Any], usage: dict[str, int]
+    ) -> dict[str, Any]:
+        run = self._state.request.request_id.rpartition("-")[0]
+        said = {"id": f"msg_{run}", "type": "message", "role": "assistant", "model": self.model}
+        return {**said, "content": content, **stop, "usage": usage}
+
+    def _stop(self) -> dict[str, Any]:
+        """Why the answer ended; ShuttingDown where the server gave it up."""
+        state = self._state
+        matched = state.stop_reason if isinstance(state.stop_reason, str) else None
+        match state.finish_reason:
+            case "length" if len(state.token_ids) < self.limit:
+                reason = "model_context_window_exceeded"
+            case "length":
+                reason = "max_tokens"
+            case "stop" if matched is not None:
+                reason = "stop_sequence"
+            case "stop":
+                reason = "tool_use" if self.choices.has_calls else "end_turn"
+            case _:
+                raise ShuttingDown
+        return {"stop_reason": reason, "stop_sequence": matched}
+
+    def _usage(self) -> dict[str, int]:
+        """The tokens so far; those of the prompt are either cached or not."""
+        counts = self.choices.counts
+        return {
+            "input_tokens": counts.prompt - counts.cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": counts.cached,
+            "output_tokens": counts.completion,
+        }
+
+    def _written(self, event: NamedEvent) -> bytes:
+        return f"event: {event['type']}\ndata: {json.dumps(event | self.synthetic)}\n\n".encode()

@@ -1,0 +1,44 @@
+"""The choice of a message, read as it comes."""
+
+from collections.abc import AsyncIterator
+
+from eagle3_jax.engine import Request, RequestOutput
+from serve.anthropic.content import Content, NamedEvent
+from serve.chat_format.parser import AnswerParser
+from serve.engine.choices import Choices, ChoiceState
+from serve.engine.stream import OutputStream
+
+
+class ReadChoices(Choices):
+    """One choice, and its content as far as it has come."""
+
+    def __init__(
+        self, request: Request, parser: AnswerParser, content: Content, *, prompt_only: bool
+    ) -> None:
+        super().__init__([request], 1, prompt_only=prompt_only)
+        self.content = content
+        self.added: list[NamedEvent] = []
+        """The events of what the last output added."""
+        self._parser = parser
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call was read."""
+        return self._parser.has_calls
+
+    async def follow(
+        self, stream: OutputStream
+    ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
+        """Every output, once its content is read."""
+        async for state, output in super().follow(stream):
+            last = output.finish_reason is not None
+            parts = self._parser.take(output.token_ids, output.text, final=last)
+            self.added = [*self.content.take(parts)]
+            if last:
+                self.added += self.content.end(cut=_is_cut(state))
+            yield state, output
+
+
+def _is_cut(state: ChoiceState) -> bool:
+    """Whether something else than the model ended the answer."""
+    return state.finish_reason != "stop" or isinstance(state.stop_reason, str)

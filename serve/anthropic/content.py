@@ -1,0 +1,80 @@
+"""The content blocks of an answer, and the events that tell of them as they come."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import from_json
+
+from serve.anthropic.thinking import signature
+from serve.chat_format.parts import AnswerParts
+
+NamedEvent = dict[str, Any]
+"""An event; its `type` is its name."""
+
+
+class Content:
+    """Blocks, made of an answer's parts. shows_thinking: whether they tell the reasoning."""
+
+    def __init__(self, *, shows_thinking: bool) -> None:
+        self.blocks: list[dict[str, Any]] = []
+        self._shows_thinking = shows_thinking
+        self._open = ""  # the type of the block under way
+        self._texts: list[str] = []  # what it has so far
+
+    def take(self, parts: AnswerParts) -> Iterator[NamedEvent]:
+        """Adds these parts; the events of what they add."""
+        if parts.reasoning:
+            if self._open != "thinking":
+                yield from self._begin(type="thinking", thinking="", signature="")
+            self._texts.append(parts.reasoning)
+            if self._shows_thinking:
+                yield self._delta(type="thinking_delta", thinking=parts.reasoning)
+        if parts.content:
+            if self._open != "text":
+                yield from self._begin(type="text", text="")
+            self._texts.append(parts.content)
+            yield self._delta(type="text_delta", text=parts.content)
+        for call in parts.calls.values():
+            if call.id is not None:
+                yield from self._begin(type="tool_use", id=call.id, name=call.name, input={})
+            if call.arguments:
+                self._texts.append(call.arguments)
+                yield self._delta(type="input_json_delta", partial_json=call.arguments)
+
+    def end(self, *, cut: bool = False) -> Iterator[NamedEvent]:
+        """Ends the block under way, if there is one. cut: by force, not by the model."""
+        text = "".join(self._texts)
+        match self._open:
+            case "":
+                return
+            case "thinking":
+                signed = signature(text, shown=self._shows_thinking)
+                shown = text if self._shows_thinking else ""
+                self.blocks[-1] |= {"thinking": shown, "signature": signed}
+                yield self._delta(type="signature_delta", signature=signed)
+            case "text":
+                self.blocks[-1]["text"] = text
+            case _:
+                self.blocks[-1]["input"] = read_input(text, cut=cut)
+        yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
+        self._open = ""
+
+    def _begin(self, **block: Any) -> Iterator[NamedEvent]:
+        yield from self.end()
+        self.blocks.append(block)
+        self._open, self._texts = block["type"], []
+        begun = dict(block)
+        yield {"type": "content_block_start", "index": len(self.blocks) - 1, "content_block": begun}
+
+    def _delta(self, **delta: Any) -> NamedEvent:
+        return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
+
+
+def read_input(arguments: str, *, cut: bool) -> dict[str, Any]:
+    """The arguments of a call, as far as they go if they were cut; where they are no JSON object,
+    the text under the key that the protocol's guide has for it."""
+    try:
+        read = from_json(arguments or "{}", allow_inf_nan=False, allow_partial=cut)
+    except ValueError:
+        read = None
+    return read if isinstance(read, dict) else {"INVALID_JSON": arguments}

@@ -1,0 +1,76 @@
+"""Turns of a conversation as the messages of a chat."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from serve.anthropic.blocks import (
+    AssistantTurn,
+    SystemTurn,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserTurn,
+)
+from serve.anthropic.thinking import reasoning_of
+
+BILLING = "x-anthropic-billing-header:"
+"""Claude Code begins its system prompt with such a block, for the accounts of Anthropic. It differs
+from request to request, so that no prompt would begin like another one."""
+
+
+def chat_messages(
+    system: Sequence[TextBlock], turns: Sequence[SystemTurn | UserTurn | AssistantTurn]
+) -> list[dict[str, Any]]:
+    """The messages in OpenAI's form; blocks of text are joined as they are."""
+    told = [block for block in system if not block.text.startswith(BILLING)]
+    first = [{"role": "system", "content": _joined(told)}] if told else []
+    return [*first, *chain.from_iterable(map(_messages, turns))]
+
+
+def _messages(turn: SystemTurn | UserTurn | AssistantTurn) -> Iterator[dict[str, Any]]:
+    match turn:
+        case SystemTurn():
+            yield {"role": "system", "content": _joined(turn.content)}
+        case UserTurn():
+            yield from _said(turn)
+        case AssistantTurn():
+            yield _answered(turn)
+
+
+def _said(turn: UserTurn) -> Iterator[dict[str, Any]]:
+    """The results of calls, each a message, then the user's own words."""
+    results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
+    for result in results:
+        # No template has a place for the flag.
+        content = ("Error: " if result.is_error else "") + _joined(result.content)
+        yield {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
+    texts = [block for block in turn.content if isinstance(block, TextBlock)]
+    if texts or not results:
+        yield {"role": "user", "content": _joined(texts)}
+
+
+def _answered(turn: AssistantTurn) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant"}
+    thoughts = [block for block in turn.content if isinstance(block, ThinkingBlock)]
+    texts = [block for block in turn.content if isinstance(block, TextBlock)]
+    calls = [block for block in turn.content if isinstance(block, ToolUseBlock)]
+    if thoughts:
+        message["reasoning_content"] = "".join(map(reasoning_of, thoughts))
+    if texts or not calls:
+        message["content"] = _joined(texts)
+    if calls:
+        message["tool_calls"] = [_call(block) for block in calls]
+    return message
+
+
+def _call(block: ToolUseBlock) -> dict[str, Any]:
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+def _joined(blocks: Sequence[TextBlock]) -> str:
+    return "".join(block.text for block in blocks)

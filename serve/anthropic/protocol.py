@@ -1,0 +1,164 @@
+"""Request bodies of the messages endpoints, and the chats that they mean.
+
+Known fields are obeyed or refused by name, and unknown ones are refused: a conversation with an
+option that was ignored is another conversation.
+"""
+
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError, model_validator
+
+from serve.anthropic.blocks import AssistantTurn, Texts, Turn
+from serve.anthropic.fields import CacheControl, KnownFields, Neutral
+from serve.anthropic.history import chat_messages
+from serve.anthropic.thinking import ThinkingConfig
+from serve.anthropic.tools import Tool, ToolChoice
+from serve.asgi.errors import invalid_option
+from serve.asgi.first_error import FirstErrorOnly
+from serve.openai.protocol import ChatCompletionRequest, SpeculativeOptions
+
+KEEP_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+NEUTRAL: Neutral = {
+    "billing_policy": (None,),
+    "compaction": (None,),
+    "container": (None,),
+    "context_management": (None, {}, {"edits": []}, KEEP_ALL),
+    "diagnostics": (None, {"previous_message_id": None}),
+    "fallback_credit_token": (None,),
+    "fallbacks": (None, []),
+    "inference_geo": (None,),
+    "mcp_servers": (None, []),
+    "output_format": (None,),
+    "service_tier": (None, "auto", "standard_only"),
+    "speed": (None, "standard"),
+    "thread": (None,),
+}
+"""Fields of the protocol, its betas' among them, with the values that change nothing here."""
+NAMES = {
+    "stop": "stop_sequences",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "thinking_token_budget": "thinking.budget_tokens",
+}
+"""Fields of chats, with what they are called here where that is something else."""
+
+
+class ChatOfMessages(ChatCompletionRequest):
+    """The chat that a body means. An answer ends where the context does."""
+
+    @property
+    def ends_with_context(self) -> bool:
+        return True
+
+    @property
+    def prompt_only(self) -> bool:
+        """For its place in the cache."""
+        return self.max_tokens == 0
+
+    @property
+    def token_limit(self) -> int | None:
+        """An engine's request generates one, wanted or not."""
+        return 1 if self.prompt_only else self.max_tokens
+
+
+class OutputFormat(KnownFields):
+    """The JSON schema of an answer."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(KnownFields):
+    """The field `output_config`. The effort is high where nothing is said, and has nothing to
+    change where thinking is disabled."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(KnownFields):
+    """Who asks; nothing is done with it."""
+
+    user_id: str | None = None
+
+
+class Conversation(KnownFields, FirstErrorOnly):
+    """The body of POST /v1/messages/count_tokens: all that a prompt is made of."""
+
+    neutral: ClassVar[Neutral] = NEUTRAL
+
+    model: str | None = None
+    messages: list[Turn] = Field(min_length=1)
+    system: Texts | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    cache_control: CacheControl = None
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> Self:
+        if isinstance(self.messages[-1], AssistantTurn):
+            message = "messages: the last one must be the user's; an answer can't be begun for it"
+            raise invalid_option("messages", message)
+        _ = self.chat
+        return self
+
+    @cached_property
+    def chat(self) -> ChatOfMessages:
+        """The chat that this means; raises RequestValidationError for one that can't be."""
+        try:
+            return ChatOfMessages.model_validate(self._chat_fields())
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise RequestValidationError([_renamed(first)]) from None
+
+    @property
+    def shows_thinking(self) -> bool:
+        """Whether answers show their reasoning."""
+        return self.thinking is None or self.thinking.display != "omitted"
+
+    def _chat_fields(self) -> dict[str, Any]:
+        thinking, config = self.thinking, self.output_config or OutputConfig()
+        fields: dict[str, Any] = {"model": self.model}
+        fields["messages"] = chat_messages(self.system or (), self.messages)
+        fields["tools"] = [tool.as_function() for tool in self.tools or ()] or None
+        fields |= self.tool_choice.as_chat() if self.tool_choice else {}
+        if thinking is not None:
+            fields["chat_template_kwargs"] = thinking.template_options()
+            fields["thinking_token_budget"] = thinking.budget_tokens
+        if config.effort != "high" and (thinking is None or thinking.is_on):
+            fields["reasoning_effort"] = config.effort
+        if config.format is not None:
+            schema = {"name": "answer", "schema": config.format.schema_}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return fields
+
+
+class MessagesRequest(Conversation):
+    """The body of POST /v1/messages; `seed` and `speculative` are additions of this server."""
+
+    max_tokens: int = Field(ge=0)
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    metadata: Metadata | None = None
+    seed: int | None = None
+    speculative: SpeculativeOptions | None = None
+
+    def _chat_fields(self) -> dict[str, Any]:
+        same = ("max_tokens", "temperature", "top_k", "top_p", "stream", "seed")
+        given = {name: getattr(self, name) for name in same} | {"stop": self.stop_sequences}
+        return super()._chat_fields() | given | {"speculative": self.speculative}
+
+
+def _renamed(error: Any) -> Any:
+    """An error of a chat, with the field's name here."""
+    context = error.get("ctx", {})
+    if (name := NAMES.get(context.get("param", ""))) is None:
+        return error
+    return {**error, "msg": f"{name}: {error['msg']}", "ctx": {**context, "param": name}}

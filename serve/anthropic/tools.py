@@ -1,0 +1,61 @@
+"""The fields `tools` and `tool_choice`."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
+from serve.asgi.errors import invalid_option
+
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+"""Kinds of tool_choice, with their names in a chat."""
+
+
+class CustomTool(KnownFields):
+    """A tool that the client runs. input_schema: JSON schema of its arguments. Arguments are always
+    streamed as they are made, whatever `eager_input_streaming` says."""
+
+    neutral: ClassVar[Neutral] = {
+        "allowed_callers": (None, ["direct"]),
+        "defer_loading": (None, False),
+        "input_examples": (None, []),
+    }
+
+    type: Literal["custom"] | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    cache_control: CacheControl = None
+    eager_input_streaming: bool | None = None
+
+    def as_function(self) -> dict[str, Any]:
+        """The tool in a chat."""
+        same = self.model_dump(include={"name", "description", "strict"}, exclude_none=True)
+        return {"type": "function", "function": same | {"parameters": self.input_schema}}
+
+
+Tool = Annotated[
+    CustomTool, only("tools", ("custom",), "no tools are run or known here: describe one of yours")
+]
+
+
+class ToolChoice(KnownFields):
+    """Whether the model must call a tool, may, or may not."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if (self.name is None) == (self.type == "tool"):
+            raise invalid_option("tool_choice", "tool_choice: a name goes with type tool alone")
+        return self
+
+    def as_chat(self) -> dict[str, Any]:
+        """The fields of a chat."""
+        named = {"type": "function", "function": {"name": self.name}}
+        choice = named if self.type == "tool" else CHOICES[self.type]
+        parallel = False if self.disable_parallel_tool_use else None
+        return {"tool_choice": choice, "parallel_tool_calls": parallel}

@@ -1,0 +1,22 @@
+"""Errors in Anthropic's form, and which paths have it; everything else has OpenAI's."""
+
+from typing import Any
+
+ANTHROPIC_PATH = "/v1/messages"
+OVERLOADED = 529
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    OVERLOADED: "overloaded_error",
+}
+
+
+def anthropic_form(status: int, message: str, request_id: str) -> tuple[int, dict[str, Any]]:
+    """Status and body. A full queue is no limit of the client's, but an overload."""
+    status = OVERLOADED if status == 429 else status
+    other = "invalid_request_error" if status < 500 else "api_error"
+    error = {"type": TYPES.get(status, other), "message": message}
+    return status, {"type": "error", "error": error, "request_id": request_id}

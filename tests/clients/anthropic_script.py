@@ -1,0 +1,134 @@
+"""Everything a user of the anthropic package does with a chat model; prints the counts as JSON.
+
+Runs in the client's own environment: nothing of ours is imported.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+
+MODEL = "eagle3-demo"
+SUM: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 120,
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}],
+    "extra_body": {"temperature": 0},
+}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"name": "get_weather", "description": "Weather in a city", "input_schema": CITY}
+ASKED: dict[str, Any] = {
+    **SUM,
+    "tools": [WEATHER],
+    "messages": [{"role": "user", "content": "How is the weather in Oslo?"}],
+}
+
+
+def main() -> None:
+    """argv: the address, and the file to write."""
+    client = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0)
+    outcome = {}
+    for step in STEPS:
+        try:
+            step(client)
+            outcome[step.__name__] = "completed"
+        except Exception as error:
+            outcome[step.__name__] = f"{type(error).__name__}: {error}"
+    with open(sys.argv[2], "w") as file:
+        json.dump(outcome, file, indent=1)
+
+
+def message(client: Any) -> None:
+    answer = client.messages.create(**SUM)
+    assert answer.content[0].text.endswith("Answer: 156") and answer.stop_reason == "end_turn"
+
+
+def streamed_message(client: Any) -> None:
+    with client.messages.stream(**SUM) as stream:
+        text = "".join(stream.text_stream)
+        answer = stream.get_final_message()
+    assert text.endswith("Answer: 156") and answer.content[0].text == text
+    assert answer.usage.output_tokens > 0
+
+
+def beta_message(client: Any) -> None:
+    answer = client.beta.messages.create(**SUM, betas=["interleaved-thinking-2025-05-14"])
+    assert answer.content[0].text.endswith("Answer: 156")
+
+
+def counted_tokens(client: Any) -> None:
+    counted = client.messages.count_tokens(model=MODEL, messages=SUM["messages"])
+    usage = client.messages.create(**SUM).usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def thinking(client: Any) -> None:
+    answer = client.messages.create(**SUM, thinking={"type": "adaptive"})
+    assert answer.content[0].type == "thinking" and "156" in answer.content[0].thinking
+
+
+def tools(client: Any) -> None:
+    """A loop: a call, its result, an answer."""
+    with client.messages.stream(**ASKED) as stream:
+        first = stream.get_final_message()
+    (call,) = first.content
+    assert first.stop_reason == "tool_use" and call.input == {"city": "Oslo"}
+    weather = '{"celsius": 7, "sky": "windy"}'
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": weather}
+    turns = [{"role": "assistant", "content": first.content}]
+    turns.append({"role": "user", "content": [result]})
+    answer = client.messages.create(**{**ASKED, "messages": ASKED["messages"] + turns})
+    assert answer.stop_reason == "end_turn" and "7 degrees" in answer.content[0].text
+
+
+def tool_that_must_be_used(client: Any) -> None:
+    answer = client.messages.create(**ASKED, tool_choice={"type": "tool", "name": "get_weather"})
+    assert answer.content[0].name == "get_weather" and "city" in answer.content[0].input
+
+
+def schema(client: Any) -> None:
+    size = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    form = {"type": "json_schema", "schema": size | {"additionalProperties": False}}
+    answer = client.messages.create(**SUM, output_config={"format": form})
+    assert isinstance(json.loads(answer.content[0].text)["n"], int)
+
+
+def closed_stream(client: Any) -> None:
+    with client.messages.stream(**SUM) as stream:
+        next(iter(stream))
+    message(client)
+
+
+def wrong_model(client: Any) -> None:
+    _raises(anthropic.NotFoundError, lambda: client.messages.create(**{**SUM, "model": "?"}))
+
+
+def too_long(client: Any) -> None:
+    long = {**SUM, "messages": [{"role": "user", "content": "a b " * 100_000}]}
+    _raises(anthropic.BadRequestError, lambda: client.messages.create(**long))
+
+
+def _raises(expected: type[Exception], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except expected:
+        return
+    raise AssertionError(f"no {expected.__name__}")
+
+
+STEPS = (
+    message,
+    streamed_message,
+    beta_message,
+    counted_tokens,
+    thinking,
+    tools,
+    tool_that_must_be_used,
+    schema,
+    closed_stream,
+    wrong_model,
+    too_long,
+)
+main()

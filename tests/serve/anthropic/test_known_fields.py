@@ -1,0 +1,192 @@
+"""Every field that Anthropic's types know is obeyed, or refused by its name."""
+
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import anthropic
+import pytest
+from anthropic.types import (
+    ContentBlockParam,
+    OutputConfigParam,
+    TextBlockParam,
+    ThinkingBlockParam,
+    ThinkingConfigParam,
+    ToolChoiceParam,
+    ToolParam,
+    ToolResultBlockParam,
+    ToolUnionParam,
+    ToolUseBlockParam,
+    beta,
+    message_count_tokens_params,
+    message_create_params,
+    tool_result_block_param,
+)
+from fake_server import Served
+
+from serve.anthropic import blocks, protocol, thinking, tools
+from serve.anthropic.fields import KnownFields
+
+PATH = "/v1/messages"
+BODY = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 1}
+HEADERS = {"user_profile_id", "workspace_id", "betas"}
+"""What the client sends as headers of theirs."""
+ADDED = {"seed", "speculative", "temperature", "top_k", "top_p"}
+"""Ours, and three that its last major version has no more, but others have."""
+MADE_OF = {
+    blocks.TextBlock: TextBlockParam,
+    blocks.ThinkingBlock: ThinkingBlockParam,
+    blocks.ToolUseBlock: ToolUseBlockParam,
+    blocks.ToolResultBlock: ToolResultBlockParam,
+    tools.CustomTool: ToolParam,
+    protocol.OutputConfig: OutputConfigParam,
+    protocol.Metadata: message_create_params.Metadata,
+}
+
+
+def members(union: Any) -> list[type]:
+    """The typed dictionaries of a union."""
+    return list(get_args(union)) if get_args(union) else [union]
+
+
+def names(*typed: Any) -> set[str]:
+    return {name for one in typed for name in get_type_hints(one)}
+
+
+def literals(typed: Any, field: str = "type") -> set[str]:
+    """The values that a field may have."""
+    found, todo = set(), [get_type_hints(typed)[field]]
+    while todo:
+        hint = todo.pop()
+        if get_origin(hint) is Literal:
+            found |= set(get_args(hint))
+        else:
+            todo += get_args(hint)
+    return found
+
+
+def known(model: type[KnownFields]) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def test_the_list_of_options_is_the_clients() -> None:
+    created = [
+        *members(message_create_params.MessageCreateParams),
+        *members(beta.message_create_params.MessageCreateParams),
+    ]
+    counted = [
+        message_count_tokens_params.MessageCountTokensParams,
+        beta.message_count_tokens_params.MessageCountTokensParams,
+    ]
+    assert names(*created) - HEADERS == (known(protocol.MessagesRequest) | NEUTRAL) - ADDED
+    assert names(*counted) - HEADERS <= known(protocol.Conversation) | NEUTRAL
+
+
+NEUTRAL = protocol.NEUTRAL.keys() - {"output_format"}
+"""That one is a beta's, which SDKs translate now."""
+
+
+@pytest.mark.parametrize("model", MADE_OF, ids=lambda model: model.__name__)
+def test_the_parts_of_a_body_have_the_clients_fields(model: type[KnownFields]) -> None:
+    assert names(MADE_OF[model]) == known(model) | model.neutral.keys()
+
+
+def refusal(fake: Served, body: dict[str, Any], path: str = PATH) -> str:
+    """The message of a 400."""
+    answer = fake.http.post(path, json=BODY | body)
+    assert answer.status_code == 400, (body, answer.text)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    return answer.json()["error"]["message"]
+
+
+def test_neutral_values_pass_and_others_are_refused_by_name(fake: Served) -> None:
+    for name, values in protocol.NEUTRAL.items():
+        assert refusal(fake, {name: "unheard of"}).startswith(f"{name} is not implemented")
+        for value in values:
+            assert fake.http.post(PATH, json=BODY | {name: value}).status_code == 200, name
+    assert refusal(fake, {"nobody_knows": 1}).startswith("nobody_knows is not implemented")
+
+
+@pytest.mark.parametrize(
+    ("part", "values"), [(tools.CustomTool, "tool"), (blocks.TextBlock, "text")]
+)
+def test_fields_of_parts_are_refused_by_name(
+    fake: Served, part: type[KnownFields], values: str
+) -> None:
+    good = {"name": "f", "input_schema": {}} if values == "tool" else {"type": "text", "text": "a"}
+    for name in part.neutral:
+        given = [good | {name: "unheard of"}]
+        body = {"tools": given} if values == "tool" else {"system": given}
+        assert refusal(fake, body).startswith(f"{name} is not implemented")
+
+
+def test_every_kind_of_content_is_read_or_refused_by_name(fake: Served) -> None:
+    kinds = {kind for typed in members(ContentBlockParam) for kind in literals(typed)}
+    read = {"text", "thinking", "tool_use", "tool_result"}
+    assert {"image", "document", "redacted_thinking", "server_tool_use"} < kinds and read < kinds
+    for kind in kinds - read:
+        for role in ("user", "assistant", "system"):
+            turn = {"role": role, "content": [{"type": kind}]}
+            assert repr(kind) in refusal(fake, {"messages": [turn]})
+    result = {"type": "tool_result", "tool_use_id": "a"}
+    kinds = {kind for typed in members(tool_result_block_param.Content) for kind in literals(typed)}
+    assert {"text", "image", "document"} < kinds
+    for kind in kinds - {"text"}:
+        turn = {"role": "user", "content": [result | {"content": [{"type": kind}]}]}
+        assert repr(kind) in refusal(fake, {"messages": [turn]})
+
+
+def test_every_tool_but_the_clients_own_is_refused_by_name(fake: Served) -> None:
+    kinds = {kind for typed in members(ToolUnionParam) for kind in literals(typed)}
+    assert {"bash_20250124", "web_search_20250305"} < kinds
+    for kind in kinds - {"custom"}:
+        assert repr(kind) in refusal(fake, {"tools": [{"type": kind, "name": "a"}]})
+
+
+def test_every_kind_of_thinking_and_of_choice_is_known(fake: Served) -> None:
+    kinds = {kind for typed in members(ThinkingConfigParam) for kind in literals(typed)}
+    assert kinds == literals(thinking.ThinkingConfig)
+    assert names(*members(ThinkingConfigParam)) == known(thinking.ThinkingConfig)
+    assert "between_tools" in refusal(fake, {"thinking": {"type": "between_tools"}})
+    kinds = {kind for typed in members(ToolChoiceParam) for kind in literals(typed)}
+    assert kinds == literals(tools.ToolChoice)
+    assert names(*members(ToolChoiceParam)) == known(tools.ToolChoice)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "budget_tokens"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"output_config": {"effort": "none"}}, "output_config.effort"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tool_choice": {"type": "auto", "name": "f"}}, "tool_choice"),
+        ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
+        ({"stop_sequences": ["a" * 5000]}, "stop_sequences"),
+        ({"messages": [*BODY["messages"], {"role": "assistant", "content": "b"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "b"}]}, "role"),
+        ({"messages": []}, "messages"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": None}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+    ],
+)
+def test_what_can_not_be_is_400_that_names_it(
+    fake: Served, body: dict[str, Any], named: str
+) -> None:
+    assert named in refusal(fake, body)
+
+
+def test_headers_are_known_too(fake: Served) -> None:
+    def status(headers: dict[str, str]) -> int:
+        return fake.http.post(PATH, json=BODY, headers=headers).status_code
+
+    for version in ("2023-06-01", anthropic._constants.ANTHROPIC_API_VERSION):
+        betas = "claude-code-20250219,prompt-caching-2024-07-31"
+        assert status({"anthropic-version": version, "anthropic-beta": betas}) == 200
+    assert status({}) == 200
+    assert status({"anthropic-version": "2023-01-01"}) == 400
+    for name in ("anthropic-user-profile-id", "anthropic-workspace-id"):
+        assert status({name: "a"}) == 400

@@ -1,0 +1,117 @@
+"""A message's tokens are those of /v1/chat/completions for the same conversation and seed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from fake_server import Served
+from scripted_engine import ScriptedEngine
+
+from eagle3_jax.engine import Request
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ARGUMENTS = {"city": "Oslo \u00fc", "days": [1, 2.5, None], "deep": {"a": True}}
+TOOL = {"name": "weather", "description": "Weather in a city", "input_schema": SCHEMA}
+FUNCTION = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Weather in a city", "parameters": SCHEMA},
+}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+OPTIONS = {"max_tokens": 20, "seed": 5, "temperature": 0.7, "top_k": 9, "top_p": 0.8}
+TURNS: list[dict[str, Any]] = [
+    {"role": "user", "content": "How is Oslo?"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "I look it up.", "signature": "from elsewhere"},
+            {"type": "text", "text": "One moment."},
+            {"type": "tool_use", "id": "functions.weather:0", "name": "weather"}
+            | {"input": ARGUMENTS},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "functions.weather:0", "content": "5 degrees"},
+            {"type": "text", "text": "And Bergen?"},
+        ],
+    },
+]
+CALL = {"name": "weather", "arguments": json.dumps(ARGUMENTS, ensure_ascii=False)}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "How is Oslo?"},
+    {
+        "role": "assistant",
+        "reasoning": "I look it up.",
+        "content": "One moment.",
+        "tool_calls": [{"id": "functions.weather:0", "type": "function", "function": CALL}],
+    },
+    {"role": "tool", "tool_call_id": "functions.weather:0", "content": "5 degrees"},
+    {"role": "user", "content": "And Bergen?"},
+]
+ON, OFF = {"type": "adaptive"}, {"type": "disabled"}
+THINKING, NOT_THINKING = ({"chat_template_kwargs": {"thinking": on}} for on in (True, False))
+PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "thinking": ({"thinking": ON}, THINKING),
+    "not thinking": ({"thinking": OFF}, NOT_THINKING),
+    "stop": ({"stop_sequences": ["a", "b"]}, {"stop": ["a", "b"]}),
+    "auto": ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"tools": [FUNCTION]}),
+    "none": (
+        {"tools": [TOOL], "tool_choice": {"type": "none"}},
+        {"tools": [FUNCTION], "tool_choice": "none"},
+    ),
+    "any": (
+        {"tools": [TOOL], "tool_choice": {"type": "any"}, "thinking": ON},
+        {"tools": [FUNCTION], "tool_choice": "required", **THINKING},
+    ),
+    "any, one": (
+        {"tools": [TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+        {"tools": [FUNCTION], "tool_choice": "required", "parallel_tool_calls": False},
+    ),
+    "tool": (
+        {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "weather"}},
+        {"tools": [FUNCTION], "tool_choice": NAMED},
+    ),
+    "format": (
+        {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+    ),
+}
+
+
+class AnyGrammars:
+    """Takes every constraint."""
+
+    def known(self, constraint: Any) -> Any:
+        return None
+
+    def compile(self, constraint: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
+def test_a_message_is_the_chats_request_of_the_engine(
+    say: Callable[..., Served], chat_format: str
+) -> None:
+    """What the engine is asked is all that tokens depend on."""
+    server = say("Hm.", chat_format, grammars=AnyGrammars())
+    assert isinstance(server.engine, ScriptedEngine)
+
+    def asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = server.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        request: Request = server.engine.requests[-1]  # type: ignore[attr-defined]
+        return asdict(request) | {"request_id": None}
+
+    for name, (message, chat) in PAIRS.items():
+        if chat_format == "minimax_m2" and name == "not thinking":
+            continue  # It always does.
+        one = asked(
+            "/v1/messages", {"system": "Be brief.", "messages": TURNS, **OPTIONS, **message}
+        )
+        other = asked("/v1/chat/completions", {"messages": MESSAGES, **OPTIONS, **chat})
+        assert one == other, name
