@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 from fuzz_server import demo_server
-from hostile_responses import BODIES as OF_RESPONSES
 from hostile_messages import BODIES as OF_MESSAGES
+from hostile_responses import BODIES as OF_RESPONSES
 from long_bodies import LIMIT, MESSAGE, full, keys, text
 
 HEALTH_S = 0.5
