@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from convert.command_line.parser import OneLineParser
 from convert.conversion.dry_run import parse_mesh
-from convert.one_line_parser import OneLineParser
 from convert.store.arch import ARCHS
 from convert.store.groups import ITEM_BYTES
 

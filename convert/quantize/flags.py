@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from convert.one_line_parser import OneLineParser
+from convert.command_line.parser import OneLineParser
 from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
 PROG = "eagle3-quantize"

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ class GracefulServer(uvicorn.Server):
         drain_timeout_s: float,
         client_timeout_s: float = 60.0,
         max_connections: int = 1000,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._waiting: Waiting = {}
         config = uvicorn.Config(
@@ -82,7 +84,7 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self._engine, self._arrivals = engine, arrivals
         self._drain_timeout_s = drain_timeout_s
-        self._max_connections = max_connections
+        self._max_connections, self._tls = max_connections, tls
         self._accepting: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
 
@@ -102,7 +104,7 @@ class GracefulServer(uvicorn.Server):
 
         opened, limit = self.server_state.connections, self._max_connections
         for listener in sockets or ():
-            accepting = accept(listener, limit, opened, self._waiting, make_protocol)
+            accepting = accept(listener, limit, opened, self._waiting, make_protocol, self._tls)
             self._accepting.append(asyncio.create_task(accepting))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from rich.console import Console
 
-from convert.one_line_parser import OneLineParser
+from convert.command_line.parser import OneLineParser
 from serve.bench.common.flags import check_flags
 from serve.options.checkpoint import DEFAULTS, read_load_options
 

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from convert.one_line_parser import OneLineParser
+from convert.command_line.parser import OneLineParser
+from convert.command_line.spellings import read_command
 from serve.options.pair import PairOptions, add_pair_flags, read_pair_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
-from serve.options.spellings import read_command
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """Flags of the answer's form, with their names in StructuredOutputs."""

@@ -4,15 +4,16 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from convert.one_line_parser import OneLineParser
+from convert.command_line.parser import OneLineParser
+from convert.command_line.spellings import read_command
 from eagle3_jax.sampling.params import LOGPROBS_MODES
 from serve.options.chat import add_chat_flags
 from serve.options.foreign import add_other_flags
 from serve.options.hosts import add_host_flags
+from serve.options.http import add_http_flags
 from serve.options.operations import add_operation_flags
 from serve.options.pair import add_pair_flags
 from serve.options.serve_options import SPEC_METRICS_LEVELS, ServeOptions, check_options
-from serve.options.spellings import read_command
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
@@ -41,6 +42,7 @@ def _build_parser() -> OneLineParser:
     add_chat_flags(parser)
     add_host_flags(parser)
     _add_server_flags(parser.add_argument_group("server"))
+    add_http_flags(parser)
     add_operation_flags(parser)
     add_other_flags(parser)
     return parser

@@ -6,7 +6,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from convert.one_line_parser import OneLineParser
+from convert.command_line.parser import OneLineParser
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.asgi.root_path import below_root
 from serve.engine.choices import Choices
 
 REQUEST_ID = "x-request-id"
@@ -95,7 +96,7 @@ class Recorded:
         headers = Headers(scope=scope)
         given = headers.get(REQUEST_ID, "")
         request_id = given if FIT_FOR_LOGS.fullmatch(given) else uuid.uuid4().hex
-        record = RequestRecord(request_id, scope["method"], scope["path"], headers)
+        record = RequestRecord(request_id, scope["method"], below_root(scope), headers)
         scope.setdefault("state", {})["record"] = record
 
         async def send_noting(message: Message) -> None:

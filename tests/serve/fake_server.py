@@ -2,11 +2,12 @@
 
 import argparse
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,14 @@ from eagle3_jax.engine.grammars.interface import Grammars
 from serve.app import create_app
 from serve.asgi.accepting import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, run_to_end
+from serve.asgi.tls import tls_context
 from serve.chat_format.format import choose_reading
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.messages import EngineLike
 from serve.engine.thread import EngineThread
 from serve.hosts import leave
 from serve.openai.service import ModelInfo, Service, TokenizerLike
+from serve.options.http import HttpOptions
 from serve.options.operations import Operations
 from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.logs import configure_logging
@@ -79,6 +82,7 @@ def served_by(
     send_buffer: int | None = None,
     max_connections: int = 1000,
     observers: Sequence[RecordHandler] = (),
+    web: HttpOptions | None = None,
     **fields: Any,
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps;
@@ -86,7 +90,8 @@ def served_by(
     operations = operations or Operations()
     service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
     service = replace(service, **fields)
-    app = create_app(service, operations, observers)
+    app = create_app(service, operations, observers, web)
+    tls = tls_context(**asdict(web.tls)) if web and web.tls else None
     server = InThread(
         app,
         service.engine,
@@ -94,16 +99,20 @@ def served_by(
         drain_timeout_s=5.0,
         client_timeout_s=operations.client_timeout_s,
         max_connections=max_connections,
+        tls=tls,
     )
     with bind("127.0.0.1", 0) as address:
         if send_buffer is not None:
             address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        url = f"http://127.0.0.1:{address.getsockname()[1]}"
+        scheme, verify = "http", True
+        if web and web.tls:
+            scheme, verify = "https", ssl.create_default_context(cafile=web.tls.certfile)
+        url = f"{scheme}://127.0.0.1:{address.getsockname()[1]}"
         thread = threading.Thread(target=server.run, args=([address],))
         thread.start()
         try:
             with (
-                httpx.Client(base_url=url, timeout=30) as http,
+                httpx.Client(base_url=url, timeout=30, verify=verify) as http,
                 openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
             ):
                 while wait_until_ready and http.get("/health").status_code != 200:
