@@ -2,9 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
@@ -38,10 +38,11 @@ def _build_parser() -> argparse.ArgumentParser:
         prog=PROG,
         description="Quantise a published checkpoint, file to file and without calibration, "
         "or compare two checkpoints.",
+        example="eagle3-quantize /models/kimi-k2.5-eagle3 /models/my-draft-fp8 --scheme ptpc_fp8",
         epilog=f"Kept by default in drafts: {' '.join(DRAFT_EXCLUDES)}. In targets: {targets}. "
         "Embeddings, norms and routers are always kept.",
     )
-    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    add_about_flags(parser)
     parser.add_argument(
         "source", metavar="SRC", type=Path, help="checkpoint directory (--compare: A)"
     )

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from convert.command_line.about import add_about_flags
+from convert.command_line.parser import OneLineParser
+
 INTERRUPTED = 130
 TARGET_STEPS, DRAFT_STEPS = 4500, 460
 
@@ -28,12 +31,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if done else INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="eagle3-train", description=__doc__)
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="eagle3-train",
+        description=__doc__,
+        example="eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
+        "--data conversations.jsonl",
+    )
+    add_about_flags(parser)
     models = parser.add_subparsers(dest="model", required=True)
-    target = models.add_parser("target", help="train the demo target on the synthetic corpus")
+    target = models.add_parser(
+        "target",
+        help="train the demo target on the synthetic corpus",
+        example="eagle3-train target --output /tmp/target --steps 100",
+    )
     _add_common(target, TARGET_STEPS, 2e-3)
-    draft = models.add_parser("draft", help="train an EAGLE-3 draft by training-time test")
+    draft = models.add_parser(
+        "draft",
+        help="train an EAGLE-3 draft by training-time test",
+        example="eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
+        "--data conversations.jsonl",
+    )
     _add_common(draft, DRAFT_STEPS, 2e-3)
     draft.add_argument("--target", type=Path, required=True, help="published-form target directory")
     draft.add_argument(
@@ -42,8 +60,14 @@ def _parser() -> argparse.ArgumentParser:
         help='JSONL of {"messages": [...]} conversations (default: the synthetic corpus)',
     )
     draft.add_argument("--unroll", type=_positive, default=4, help="steps of the chain (default 4)")
-    draft.add_argument("--draft-vocab", type=_positive, help="most frequent answer tokens to keep")
-    draft.add_argument("--aux-layers", type=_layers, help="before which target layers: 1,3,5")
+    draft.add_argument(
+        "--draft-vocab", type=_positive, help="most frequent answer tokens to keep; default: all"
+    )
+    draft.add_argument(
+        "--aux-layers",
+        type=_layers,
+        help="before which target layers: 1,3,5; default: an early, a middle and a late one",
+    )
     draft.add_argument("--intermediate-size", type=_positive, help="default: 4 x hidden size")
     draft.add_argument(
         "--attention",
@@ -58,9 +82,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser, steps: int, rate: float) -> None:
     parser.add_argument("--output", type=Path, required=True, help="directory of the new model")
-    parser.add_argument("--steps", type=_positive, default=steps)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning-rate", type=float, default=rate)
+    parser.add_argument("--steps", type=_positive, default=steps, help="of the optimiser")
+    parser.add_argument("--seed", type=int, default=0, help="of first weights and data")
+    parser.add_argument("--learning-rate", type=float, default=rate, help="at its highest")
     parser.add_argument("--save-every", type=_positive, default=200, help="steps between saves")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
 

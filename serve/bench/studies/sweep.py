@@ -54,7 +54,9 @@ def _add_servers(group: Any) -> None:
     group.add_argument("--label", default="server", metavar="NAME", help="what to call it")
     group.add_argument("--served-model-name", metavar="NAME", help="default: its first")
     group.add_argument("--tokenizer", metavar="DIR", help="the model's, where not found by itself")
-    group.add_argument("--endpoint", choices=("completions", "chat"), default="completions")
+    group.add_argument(
+        "--endpoint", choices=("completions", "chat"), default="completions", help="of the server"
+    )
 
 
 def _add_load(group: Any) -> None:
@@ -79,9 +81,17 @@ def _add_load(group: Any) -> None:
         default=True,
         help="drafts are trained on chats",
     )
-    group.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED")
-    group.add_argument("--prompts-per-client", type=int, default=10, metavar="N")
-    group.add_argument("--warmups-per-client", type=int, default=2, metavar="N")
+    add = group.add_argument
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="SEED",
+        help="of the traffic, a run each",
+    )
+    add("--prompts-per-client", type=int, default=10, metavar="N", help="that are measured")
+    add("--warmups-per-client", type=int, default=2, metavar="N", help="that are sent before them")
     group.add_argument(
         "--request-rate",
         type=float,
@@ -96,7 +106,12 @@ def _add_result(group: Any) -> None:
     group.add_argument("--gpus", type=int, default=1, metavar="N", help="that share the model")
     group.add_argument("--device", metavar="TEXT", help="what the server runs on, for the record")
     group.add_argument(
-        "--percentiles", type=float, nargs="+", default=[50, 90, 99, 99.9], metavar="P"
+        "--percentiles",
+        type=float,
+        nargs="+",
+        default=[50, 90, 99, 99.9],
+        metavar="P",
+        help="of latencies",
     )
 
 
