@@ -100,7 +100,9 @@ def _add_middleware(
         # Before keys: a browser asks without one whether it may ask. Errors must be readable too.
         app.add_middleware(CORSMiddleware, **asdict(http.cors))
     app.add_middleware(
-        Recorded, handlers=record_handlers, stamp=lambda: synthetic_header(service.engine.stats)
+        Recorded,
+        handlers=(service.metrics.http.on_record, *record_handlers),
+        stamp=lambda: synthetic_header(service.engine.stats),
     )
     if http.root_path:
         app.add_middleware(UnderRoot, root_path=http.root_path)

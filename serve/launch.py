@@ -124,6 +124,7 @@ def _prepare(options: ServeOptions, report: Report, leader: Leader | None) -> Se
         explain=leader.explain if leader else None,
     )
     metrics.watch(lambda: thread.stats)
+    metrics.describe_cache(engine.config)
     model = ModelInfo(names, str(directories(options)[0]), engine.config.max_model_len)
     report.say(_describe(engine.config))
     if (length := engine.config.method.synthetic_acceptance_length) is not None:

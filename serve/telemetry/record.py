@@ -25,7 +25,7 @@ class RequestRecord:
     """A request from its head to the last byte of its answer; times are in seconds.
 
     generated: its choices, once it generates some. status: 499 if the client went away before there
-    was one.
+    was one. route: the pattern that the path fits, None where there is none.
     """
 
     request_id: str
@@ -33,6 +33,7 @@ class RequestRecord:
     path: str
     headers: Headers = field(repr=False)
     status: int = 499
+    route: str | None = None
     generated: Choices | None = field(default=None, repr=False)
     began: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
@@ -112,5 +113,6 @@ class Recorded:
             raise
         finally:
             record.duration = time.monotonic() - record.began
+            record.route = getattr(scope.get("route"), "path", None)
             for handle in self._handlers:
                 handle(record)

@@ -15,6 +15,7 @@ import httpx
 import openai
 from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
+from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.grammars.interface import Grammars
 from serve.app import create_app
 from serve.asgi.accepting import raise_limit, room_for_connections
@@ -55,6 +56,7 @@ def build_service(
     metrics = Metrics("fake")
     thread = EngineThread(engine, metrics, max_queued=max_queued)
     metrics.watch(lambda: thread.stats)
+    metrics.describe_cache(EngineConfig())
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
     draw_seed = partial(next, iter(range(1000, 2000)))
