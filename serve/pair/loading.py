@@ -28,6 +28,7 @@ from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
 from serve.pair.notices import Say, notices, say_on_stderr
 from serve.pair.pool_size import fitting_pages, share_bytes
+from serve.pair.roles import check_roles
 
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""
@@ -112,10 +113,11 @@ def load_pair(
     return LoadedPair(target.fill(), proposing and proposing.fill(), tokenizer, defaults, config)
 
 
-def _check_directories(*directories: Path | None) -> None:
-    for directory in directories:
+def _check_directories(model: Path, draft: Path | None) -> None:
+    for directory in (model, draft):
         if directory is not None and not directory.is_dir():
             raise FileNotFoundError(f"{directory}: there is no such directory")
+    check_roles(model, draft)
 
 
 def _state_shapes(
