@@ -39,10 +39,10 @@ from serve.pair.loading import (
     LoadedPair,
     build_engine,
     fit_length,
-    keep_compiled_programs,
     load_pair,
 )
 from serve.pair.notices import Say
+from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport
 from serve.telemetry.logs import configure_logging, log_requests
 from serve.telemetry.metrics import Metrics
@@ -68,7 +68,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     report = LoggedStartup() if to_log else StartupReport(Console(stderr=True))
     for line in say_without_effect(without_effect, os.environ):
         report.say(line)
-    keep_compiled_programs()
+    keep_compiled_programs(report.say)
     raise_limit()
     # The time to read a number grows with the square of its digits.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)

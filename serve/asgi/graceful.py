@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from serve.asgi.arrivals import Arrivals
 from serve.asgi.connection import Waiting, timed_connection
 from serve.engine.thread import EngineThread
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECTION_TIMEOUT_S = 5
@@ -87,11 +89,13 @@ class GracefulServer(uvicorn.Server):
         self._max_connections, self._tls = max_connections, tls
         self._accepting: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
+        self._never_ready = 0
 
     @property
     def exit_status(self) -> int:
-        """What the process should end with: 1 when the engine is dead, so that it is restarted."""
-        return 1 if self._engine.state == "dead" else 0
+        """What the process should end with: 1 when the engine is dead, so that it is restarted;
+        128 + n when signal n came before it was ready."""
+        return 1 if self._engine.state == "dead" else self._never_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts the application, and accepts connections in a way of its own."""
@@ -131,6 +135,9 @@ class GracefulServer(uvicorn.Server):
         """Starts the drain, or ends the process when it is already under way."""
         if self._draining is not None:
             os._exit(128 + number)
+        if self._engine.state == "starting":
+            self._never_ready, name = 128 + number, signal.Signals(number).name
+            logger.warning("stopped by %s while compiling; what is compiled is kept", name)
         self.drain()
 
     def drain(self) -> None:

@@ -9,9 +9,11 @@ from rich.console import Console
 
 from convert.command_line.about import PRINT_COMPLETION, add_about_flags
 from convert.command_line.parser import OneLineParser
+from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 from serve.bench.common.flags import check_flags
 from serve.options.checkpoint import DEFAULTS, read_load_options
 
+PROG = "eagle3-bench"
 FILE_WIDTH = 140
 """Tables keep their columns where standard output is a file."""
 EXAMPLES = {
@@ -54,13 +56,18 @@ exit status; it is imported for that command only, because most import JAX."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use."""
-    flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
-    try:
-        return flags.run(flags, Console(width=None if sys.stdout.isatty() else FILE_WIDTH))
-    except (ImportError, OSError, ValueError) as error:
-        print(f"eagle3-bench: error: {error}", file=sys.stderr)
-        return 2
+    """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use;
+    130 or 143 when it was stopped."""
+    with leaving(PROG):
+        flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
+    with raising():
+        try:
+            return flags.run(flags, Console(width=None if sys.stdout.isatty() else FILE_WIDTH))
+        except (ImportError, OSError, ValueError) as error:
+            print(f"{PROG}: error: {error}", file=sys.stderr)
+            return 2
+        except Stopped as stopped:
+            leave(PROG, status_of(stopped))
 
 
 def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
@@ -79,7 +86,7 @@ def _build_parser(argv: Sequence[str]) -> OneLineParser:
     """Only the command that `argv` begins with has its flags; all have them where it is empty, or
     where the shell's completion is asked for."""
     parser = OneLineParser(
-        prog="eagle3-bench",
+        prog=PROG,
         description="Measures this engine.",
         example="eagle3-bench accept --demo --num-speculative-tokens 3 --prompts 2",
     )

@@ -54,13 +54,6 @@ class LoadedPair:
         return tuple(dict.fromkeys((*self.target.config.eos_token_ids, *tokenizer, *defaults)))
 
 
-def keep_compiled_programs() -> None:
-    """Makes a second start fast: programs go to the user's cache unless JAX has a directory."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(cache / "eagle3-jax"))
-
-
 def load_pair(
     model: Path,
     draft: Path | None,

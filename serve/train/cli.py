@@ -4,36 +4,43 @@ In Kimi's chat tokens: by them it tells what the assistant says.
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
+from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 
-INTERRUPTED = 130
+PROG = "eagle3-train"
 TARGET_STEPS, DRAFT_STEPS = 4500, 460
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 2 for flags and files that can't be used, 130 after Ctrl-C."""
+    """Returns the exit status: 0; 2 for flags and files that can't be used; 130 or 143 when it was
+    stopped."""
     options = _parser().parse_args(argv)
-    try:
-        # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+    # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+    with leaving(PROG):
         from serve.train.training import train_draft, train_target
-
-        done = (train_target if options.model == "target" else train_draft)(options)
-    except (ValueError, OSError) as error:
-        print(f"eagle3-train: {error}", file=sys.stderr)
-        return 2
+    train = train_target if options.model == "target" else train_draft
+    with raising() as came:
+        try:
+            done = train(options)
+        except (ValueError, OSError) as error:
+            print(f"{PROG}: {error}", file=sys.stderr)
+            return 2
+        except Stopped as stopped:
+            leave(PROG, status_of(stopped))
     if not done:
-        print("eagle3-train: stopped; the same command with --resume goes on", file=sys.stderr)
-    return 0 if done else INTERRUPTED
+        print(f"{PROG}: stopped; the same command with --resume goes on", file=sys.stderr)
+    return 0 if done else 128 + (came or [signal.SIGINT])[0]
 
 
 def _parser() -> OneLineParser:
     parser = OneLineParser(
-        prog="eagle3-train",
+        prog=PROG,
         description=__doc__,
         example="eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
         "--data conversations.jsonl",

@@ -149,9 +149,13 @@ class StuckTokenizer(CharTokenizer):
         return super().encode(text)
 
 
-async def serve_until_signal(hang_at_step: int | None, drain_timeout_s: float) -> int:
+async def serve_until_signal(
+    hang_at_step: int | None, drain_timeout_s: float, compiles: bool
+) -> int:
     """Prints its port, answers slowly, drains on SIGTERM; returns the exit status."""
     engine = FakeEngine(step_s=0.02, hang_at_step=hang_at_step)
+    if compiles:
+        engine.warm.clear()
     service = build_service(engine, StuckTokenizer())
     watchdog_timeout_s = 60.0 if hang_at_step is None else 0.4
     app = create_app(service, Operations(watchdog_timeout_s=watchdog_timeout_s))
@@ -172,7 +176,8 @@ if __name__ == "__main__":
     flags = argparse.ArgumentParser()
     flags.add_argument("--hang-at-step", type=int)
     flags.add_argument("--drain-timeout", type=float, default=5.0)
+    flags.add_argument("--compiles", action="store_true", help="and never is ready")
     given = flags.parse_args()
     configure_logging("text")
     raise_limit()
-    leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout)))
+    leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout, given.compiles)))

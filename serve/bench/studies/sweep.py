@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from convert.command_line.stopping import status_of
 from serve.bench.common.conditions import conditions
 from serve.bench.common.flags import add_shared, check_demo
 from serve.bench.load.lengths import SAMPLINGS, USUAL_RATIO
@@ -20,7 +21,6 @@ from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.progress import SweepProgress
 from serve.bench.sweep.rows import rows_of
 from serve.bench.sweep.tables import SPEED, SPOKEN, SYNTHETIC, place, speed_cells, spoken_cells
-from serve.interrupt import INTERRUPTED
 from serve.text_table import text_table
 
 READY_TIMEOUT_S = 3600.0
@@ -124,8 +124,8 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     with SweepProgress(Console(stderr=True), runs) as progress:
         try:
             results = _results(flags, plan, into, progress)
-        except KeyboardInterrupt:
-            return INTERRUPTED
+        except KeyboardInterrupt as stopped:
+            return status_of(stopped)
     print_result(console, results)
     failed = sum(result["eagle3"]["failed"] for result in results)
     if failed:
