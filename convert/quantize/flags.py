@@ -108,9 +108,15 @@ def _add_compare_flags(parser: argparse.ArgumentParser) -> None:
         help='JSON lines for --target: a list of token ids, a string, or {"token_ids": [...]} or '
         '{"prompt": "..."}',
     )
-    group.add_argument("--max-tokens", type=_positive, default=64, help="per prompt (default 64)")
     group.add_argument(
-        "--num-speculative-tokens", type=_positive, default=3, metavar="K", help="default 3"
+        "--max-tokens", type=_positive, default=64, help="of an answer, in tokens (default 64)"
+    )
+    group.add_argument(
+        "--num-speculative-tokens",
+        type=_positive,
+        default=3,
+        metavar="K",
+        help="drafts a round (default 3)",
     )
 
 

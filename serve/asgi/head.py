@@ -11,6 +11,9 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        asked = {**scope, "method": "GET"}
+        await self._app(asked, receive, send)
+        scope["route"] = asked.get("route")  # For the record of the request.

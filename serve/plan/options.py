@@ -191,8 +191,14 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         metavar="C",
         help="requests decoded together",
     )
-    count("--max-model-len", "--context-length", help="prompt + answer; default: isl + osl")
-    count("--max-num-seqs", "--max-running-requests", help="default: the largest concurrency")
+    count(
+        "--max-model-len", "--context-length", help="tokens of prompt + answer; default: isl + osl"
+    )
+    count(
+        "--max-num-seqs",
+        "--max-running-requests",
+        help="requests decoded together; default: the largest concurrency",
+    )
     count("--num-speculative-tokens", default=3, help="drafts a round; default: 3")
     group.add_argument(
         "--acceptance",

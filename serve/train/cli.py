@@ -14,6 +14,10 @@ from convert.command_line.parser import OneLineParser
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 
 PROG = "eagle3-train"
+EXAMPLE = (
+    "eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
+    "--data conversations.jsonl"
+)
 TARGET_STEPS, DRAFT_STEPS = 4500, 460
 
 
@@ -42,8 +46,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(
         prog=PROG,
         description=__doc__,
-        example="eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
-        "--data conversations.jsonl",
+        example=EXAMPLE,
     )
     add_about_flags(parser)
     models = parser.add_subparsers(dest="model", required=True)
@@ -56,8 +59,7 @@ def _parser() -> OneLineParser:
     draft = models.add_parser(
         "draft",
         help="train an EAGLE-3 draft by training-time test",
-        example="eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
-        "--data conversations.jsonl",
+        example=EXAMPLE,
     )
     _add_common(draft, DRAFT_STEPS, 2e-3)
     draft.add_argument("--target", type=Path, required=True, help="published-form target directory")
@@ -75,7 +77,11 @@ def _parser() -> OneLineParser:
         type=_layers,
         help="before which target layers: 1,3,5; default: an early, a middle and a late one",
     )
-    draft.add_argument("--intermediate-size", type=_positive, help="default: 4 x hidden size")
+    draft.add_argument(
+        "--intermediate-size",
+        type=_positive,
+        help="of the block behind attention; default: 4 x hidden size",
+    )
     draft.add_argument(
         "--attention",
         choices=("grouped", "latent"),

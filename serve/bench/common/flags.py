@@ -33,7 +33,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "--requests": {"type": int, "default": 64, "metavar": "N", "help": "of each measurement"},
     "--concurrency": {"type": int, "nargs": "+", "metavar": "N", "help": "requests at a time"},
-    "--prompts": {"type": int, "metavar": "N", "help": "a category"},
+    "--prompts": {"type": int, "metavar": "N", "help": "held-out prompts a category"},
     "--core": {"type": int, "metavar": "N"},
 }
 """Flags of several studies. --prompts: held-out ones."""

@@ -60,7 +60,12 @@ def _add_servers(group: Any) -> None:
 
 
 def _add_load(group: Any) -> None:
-    group.add_argument("--lengths", nargs="+", metavar="ISL/OSL", help="1024/1024 (demo: 256/128)")
+    group.add_argument(
+        "--lengths",
+        nargs="+",
+        metavar="ISL/OSL",
+        help="tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
+    )
     add_shared(group, "--concurrency", default=[4, 8, 16, 32, 64], metavar="C")
     group.add_argument(
         "--sampling",
@@ -72,7 +77,7 @@ def _add_load(group: Any) -> None:
         "--range-ratio",
         type=float,
         metavar="R",
-        help="spread of lengths, as that client means it; 0.8, 0, 0",
+        help="spread of lengths, as that client means it; default 0.8, 0, 0",
     )
     group.add_argument("--sharegpt", metavar="FILE", help="SGLang's `random`: prompts to repeat")
     group.add_argument(
@@ -97,7 +102,7 @@ def _add_load(group: Any) -> None:
         type=float,
         default=float("inf"),
         metavar="R",
-        help="Poisson; inf: at once",
+        help="requests a second, Poisson; inf: all at once",
     )
 
 
@@ -111,7 +116,7 @@ def _add_result(group: Any) -> None:
         nargs="+",
         default=[50, 90, 99, 99.9],
         metavar="P",
-        help="of latencies",
+        help="of latencies, in percent",
     )
 
 

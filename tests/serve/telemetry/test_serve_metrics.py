@@ -87,6 +87,7 @@ def test_what_was_asked_for_is_counted_by_prompt_and_http_by_route(serve) -> Non
     answer = server.http.post("/v1/completions", json=body).json()
     server.http.request("BREW", "/pot")
     server.http.get("/" + "x" * 50)
+    server.http.head("/version")
     samples = scrape(server)
     new = {name: value - before.get(name, 0) for name, value in samples.items()}
     lengths = [len(choice["text"]) for choice in answer["choices"]]
@@ -96,6 +97,7 @@ def test_what_was_asked_for_is_counted_by_prompt_and_http_by_route(serve) -> Non
     assert new["request_max_num_generation_tokens_sum"] == longest
     assert new["http_requests_total|/v1/completions|POST|2xx"] == 1
     assert new["http_requests_total|none|other|4xx"] == 1
+    assert new["http_requests_total|/version|HEAD|2xx"] == 1
     assert new["http_requests_total|none|GET|4xx"] == 1
     assert samples["process_resident_memory_bytes"] > 2**20
 
