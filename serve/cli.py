@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from serve.interrupt import leave_on_interrupt
+from convert.command_line.stopping import leaving
 from serve.options.serve_flags import parse_serve_flags
 
 
@@ -11,7 +11,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serves until a signal; returns 2 for flags and files that can't be used."""
     options, without_effect = parse_serve_flags(sys.argv[1:] if argv is None else argv)
     # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
-    leave_on_interrupt()
-    from serve.launch import run
+    with leaving("eagle3-serve", "it was not ready yet"):
+        from serve.launch import run
 
-    return run(options, without_effect)
+        return run(options, without_effect)

@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from eagle3_jax.engine.programs.call import Peers
 from serve.app import create_app
 from serve.asgi.accepting import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end
+from serve.asgi.tls import tls_context
 from serve.chat_format.limited_templates import limited
 from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import PairDirectories, find_pair
@@ -40,10 +42,10 @@ from serve.pair.loading import (
     LoadedPair,
     build_engine,
     fit_length,
-    keep_compiled_programs,
     load_pair,
 )
 from serve.pair.notices import Say
+from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport
 from serve.telemetry.logs import configure_logging, log_requests
 from serve.telemetry.metrics import Metrics
@@ -70,7 +72,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     report = LoggedStartup() if to_log else StartupReport(console)
     for line in (*say_without_effect(without_effect), *say_not_read(os.environ)):
         report.say(line)
-    keep_compiled_programs()
+    keep_compiled_programs(report.say)
     raise_limit()
     # The time to read a number grows with the square of its digits.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
@@ -82,6 +84,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             address = stack.enter_context(bind(options.host, options.port))
             found = find_pair(options, console)
             leader = hosts and lead(hosts, *_alike(options, found), report.say)
+            tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
             service = _prepare(options, found, report, leader)
             observers, send_spans = _observers(options.operations, service)
             max_connections = room_for_connections()
@@ -93,7 +96,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
         if warning := exposure(address, options.operations.api_keys):
             report.say(warning)
         status = run_to_end(
-            _serve(options, service, observers, address, report, leader, max_connections)
+            _serve(options, service, observers, address, report, leader, max_connections, tls)
         )
     if leader:
         leader.stop()
@@ -142,6 +145,7 @@ def _prepare(
         explain=leader.explain if leader else None,
     )
     metrics.watch(lambda: thread.stats)
+    metrics.describe_cache(engine.config)
     model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
     report.say(_describe(engine.config))
     if engine.config.kv_cache_scale == float(UNMEASURED):
@@ -248,16 +252,18 @@ async def _serve(
     report: Report,
     leader: Leader | None,
     max_connections: int,
+    tls: ssl.SSLContext | None,
 ) -> int:
     server = GracefulServer(
-        create_app(service, options.operations, observers),
+        create_app(service, options.operations, observers, options.http),
         service.engine,
         service.arrivals,
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
         max_connections=max_connections,
+        tls=tls,
     )
-    tasks = [asyncio.create_task(_announce(service, address, report))]
+    tasks = [asyncio.create_task(_announce(service, address, report, tls))]
     if leader:
         tasks.append(asyncio.create_task(_end_together(service, server, leader)))
     await server.serve(sockets=[address])
@@ -281,10 +287,13 @@ async def _end_together(service: Service, server: GracefulServer, leader: Leader
     leader.stop("its engine failed")
 
 
-async def _announce(service: Service, address: socket.socket, report: Report) -> None:
+async def _announce(
+    service: Service, address: socket.socket, report: Report, tls: ssl.SSLContext | None
+) -> None:
     await service.engine.ready.wait()
     # What is there now stays: collections that a large body sets off needn't go through it.
     gc.freeze()
     where = joined(*address.getsockname()[:2])
     names = ", ".join(service.model.names)
-    report.say(f"ready: http://{where}/v1 (model {names}; /health, /metrics, /docs)")
+    scheme = "http" if tls is None else "https"
+    report.say(f"ready: {scheme}://{where}/v1 (model {names}; /health, /metrics, /docs)")

@@ -1,8 +1,6 @@
 """The command eagle3-convert."""
 
 import logging
-import os
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from convert.command_line.stopping import handling, leave, leaving
 from convert.conversion.flags import MIB, parse_convert_flags
 from convert.conversion.progress import ByteProgress
 from convert.device_memory import GIB
@@ -21,13 +20,19 @@ from convert.hub.flags import source_of
 if TYPE_CHECKING:
     from convert.store.manifest import Manifest
 
-INTERRUPTED = 130
+PROG = "eagle3-convert"
 FILE_WIDTH = 140
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for a damaged store, 2 for flags and files of no use."""
+    """Returns the exit status: 0, 1 for a damaged store, 2 for flags and files of no use;
+    130 or 143 when it was stopped."""
     flags = parse_convert_flags(sys.argv[1:] if argv is None else argv)
+    with leaving(PROG, "repeat the command to go on"):
+        return _run(flags)
+
+
+def _run(flags: Namespace) -> int:
     import jax
 
     # Arrays only pass through: an accelerator, if there is one, stays free.
@@ -41,9 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if flags.verify:
             return _verify(flags)
         return _dry_run(flags) if flags.dry_run else _convert(flags)
-    except KeyboardInterrupt:
-        _say("interrupted; repeat the command to go on")
-        return INTERRUPTED
     except (OSError, ValueError) as error:
         print(f"eagle3-convert: error: {error}", file=sys.stderr)
         return 2
@@ -135,24 +137,18 @@ def _verify(flags: Namespace) -> int:
 
 @contextmanager
 def _progress(what: str, total: int, advice: str) -> Iterator[ByteProgress]:
-    """Progress on standard error; Ctrl-C ends the process at once, with advice.
+    """Progress on standard error; Ctrl-C and SIGTERM end the process at once, with advice.
 
     At once: what is on disk is resumed like after a kill, and threads deep in I/O can't be asked.
     """
     progress = ByteProgress(Console(stderr=True), what, total)
 
-    def leave(*_: object) -> None:
+    def on_signal(number: int, _: object) -> None:
         progress.stop()
-        _say(f"interrupted; {advice}")
-        sys.stderr.flush()
-        os._exit(INTERRUPTED)
+        leave(PROG, 128 + number, advice)
 
-    before = signal.signal(signal.SIGINT, leave)
-    try:
-        with progress:
-            yield progress
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with handling(on_signal), progress:
+        yield progress
 
 
 def _say(*lines: str) -> None:

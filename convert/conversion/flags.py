@@ -2,12 +2,12 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from convert.command_line.about import add_about_flags
+from convert.command_line.parser import OneLineParser
 from convert.conversion.dry_run import parse_mesh
 from convert.hub.flags import add_hub_flags
-from convert.one_line_parser import OneLineParser
 from convert.store.arch import ARCHS
 from convert.store.groups import ITEM_BYTES
 
@@ -55,22 +55,27 @@ def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-convert",
         description="Converts a published checkpoint into one that loads onto any mesh.",
-        allow_abbrev=False,
+        example="eagle3-convert /models/Kimi-K2.5 /models/Kimi-K2.5-store",
     )
-    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    add_about_flags(parser)
     parser.add_argument("source", metavar="SRC", nargs="?", help="published checkpoint, or hub id")
     parser.add_argument("destination", metavar="DST", nargs="?", type=Path, help="new directory")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--json", action="store_true", help="the plan as one JSON object a line")
     parser.add_argument("--mesh", default="tensor=8", help="for the plan's bytes a device")
     parser.add_argument("--arch", choices=ARCHS, default="gfx950", help="its 8-bit floats")
-    parser.add_argument("--int4-order", choices=("auto", "linear", "awq"), default="auto")
+    parser.add_argument(
+        "--int4-order",
+        choices=("auto", "linear", "awq"),
+        default="auto",
+        help="of a draft's INT4 per channel, which no file states",
+    )
     parser.add_argument(
         "--item-mib",
         type=int,
         default=ITEM_BYTES // MIB,
         metavar="N",
-        help="modules up to this size are written together",
+        help="modules up to so many MiB are written together",
     )
     parser.add_argument(
         "--allow-nonfinite", action="store_true", help="keep weights that are NaN or infinite"

@@ -1,12 +1,12 @@
 """The command eagle3-quantize."""
 
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
 from rich.console import Console
 
+from convert.command_line.stopping import raising, status_of
 from convert.conversion.progress import ByteProgress
 from convert.files.safetensors_files import open_checkpoint
 from convert.hub.checkpoint import find_checkpoint
@@ -15,24 +15,21 @@ from convert.hub.flags import source_of
 from convert.quantize.flags import PROG, parse_quantize_flags
 from convert.quantize.report import accept_text, comparison_json, comparison_text, plan_text
 
-INTERRUPTED = 130
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0; 2 for flags and files that can't be used; 130 on Ctrl-C."""
+    """Returns the exit status: 0; 2 for flags and files that can't be used; 130 or 143
+    when it was stopped."""
     options = parse_quantize_flags(sys.argv[1:] if argv is None else argv)
     # A job that a scheduler ends should leave as little behind as one ended by hand.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        (_compare if options.compare else _quantize)(options)
-    except KeyboardInterrupt:
-        print(f"{PROG}: stopped, nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    except (OSError, ValueError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 2
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with raising():
+        try:
+            (_compare if options.compare else _quantize)(options)
+        except KeyboardInterrupt as stopped:
+            print(f"{PROG}: stopped, nothing was written", file=sys.stderr)
+            return status_of(stopped)
+        except (OSError, ValueError) as error:
+            print(f"{PROG}: error: {error}", file=sys.stderr)
+            return 2
     return 0
 
 

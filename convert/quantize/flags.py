@@ -2,11 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from convert.command_line.about import add_about_flags
+from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags
-from convert.one_line_parser import OneLineParser
 from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
 PROG = "eagle3-quantize"
@@ -39,10 +39,11 @@ def _build_parser() -> argparse.ArgumentParser:
         prog=PROG,
         description="Quantise a published checkpoint, file to file and without calibration, "
         "or compare two checkpoints.",
+        example="eagle3-quantize /models/kimi-k2.5-eagle3 /models/my-draft-fp8 --scheme ptpc_fp8",
         epilog=f"Kept by default in drafts: {' '.join(DRAFT_EXCLUDES)}. In targets: {targets}. "
         "Embeddings, norms and routers are always kept.",
     )
-    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    add_about_flags(parser)
     parser.add_argument(
         "source", metavar="SRC", help="checkpoint directory, or hub id (--compare: A)"
     )
@@ -109,9 +110,15 @@ def _add_compare_flags(parser: argparse.ArgumentParser) -> None:
         help='JSON lines for --target: a list of token ids, a string, or {"token_ids": [...]} or '
         '{"prompt": "..."}',
     )
-    group.add_argument("--max-tokens", type=_positive, default=64, help="per prompt (default 64)")
     group.add_argument(
-        "--num-speculative-tokens", type=_positive, default=3, metavar="K", help="default 3"
+        "--max-tokens", type=_positive, default=64, help="of an answer, in tokens (default 64)"
+    )
+    group.add_argument(
+        "--num-speculative-tokens",
+        type=_positive,
+        default=3,
+        metavar="K",
+        help="drafts a round (default 3)",
     )
 
 

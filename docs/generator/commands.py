@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from convert.command_line.parser import stated_default
 from docs.generator.parsers import entry_points, parser_of
 
 HEAD = """# Commands
@@ -11,7 +12,6 @@ HEAD = """# Commands
 Made by `python -m docs.generator` from the commands' own parsers; a test compares them.
 """
 PARAGRAPH = "\n\n"
-NO_DEFAULT = (None, argparse.SUPPRESS, "", [], ())
 
 
 def commands_page(root: Path) -> str:
@@ -73,17 +73,10 @@ def _placeholder(action: argparse.Action) -> str:
 
 
 def _meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
-    text = parser._get_formatter()._expand_help(action) if action.help else ""
-    switch = isinstance(action.default, bool)
-    stated = switch or action.default in NO_DEFAULT or "default" in text
-    default = "" if stated else f"default {_value(action.default)}"
+    text = argparse.HelpFormatter(parser.prog)._expand_help(action) if action.help else ""
+    default = stated_default(action)
     required = "required" if action.required and action.option_strings else ""
     return escape("; ".join(filter(None, (_one_line(text), required, default))))
-
-
-def _value(default: object) -> str:
-    several = isinstance(default, list | tuple)
-    return " ".join(map(str, default)) if several else str(default)
 
 
 def _code(text: str) -> str:

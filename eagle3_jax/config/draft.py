@@ -10,6 +10,7 @@ from eagle3_jax.config.draft_layouts import draft_kind, flat_draft_config
 from eagle3_jax.config.latent import LatentAttentionConfig, LatentShape
 from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
 from eagle3_jax.config.rope import RopeConfig
+from eagle3_jax.config.targets import refuse_target
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class DraftConfig:
 
         Raises ValueError for another architecture and for options that change the arithmetic.
         """
+        refuse_target(config)
         flat = flat_draft_config(config)
         kind = draft_kind(flat)
         require_values(flat, _REQUIREMENTS)

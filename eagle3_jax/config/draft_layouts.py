@@ -17,6 +17,22 @@ _KINDS: dict[str, DraftKind] = {
 }
 
 
+def refuse_draft(config: Mapping[str, Any]) -> None:
+    """Raises ValueError for a config.json in the place of a target's that is a draft's."""
+    if is_draft(config):
+        raise ValueError(
+            "this is an EAGLE-3 draft, which goes beside its target, not in its place: give the "
+            "target here, and this as its draft"
+        )
+
+
+def is_draft(config: Mapping[str, Any]) -> bool:
+    """Whether the file says so in any of the layouts."""
+    architectures = config.get("architectures")
+    named = isinstance(architectures, list | tuple) and any(k in architectures for k in _KINDS)
+    return named or not {"speculators_model_type", "draft_vocab_size"}.isdisjoint(config)
+
+
 def flat_draft_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """All fields on one level, the nested `eagle_config` or `transformer_layer_config` included.
 

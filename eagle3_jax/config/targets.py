@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eagle3_jax.config.brief import brief
+from eagle3_jax.config.draft_layouts import is_draft, refuse_draft
 from eagle3_jax.config.kimi import KimiConfig
 from eagle3_jax.config.llama import LlamaConfig
 from eagle3_jax.config.minimax import MiniMaxConfig
@@ -37,12 +38,23 @@ _AROUND_TEXT = {
 """What a file with a text_config calls itself; another model may run the same text otherwise."""
 
 
+def refuse_target(config: Mapping[str, Any]) -> None:
+    """Raises ValueError for a config.json in the place of a draft's that is a target's."""
+    model_type = text_fields(config).get("model_type")
+    if isinstance(model_type, str) and model_type in READERS and not is_draft(config):
+        raise ValueError(
+            f"this is a target (model_type {model_type!r}), not an EAGLE-3 draft for one: give it "
+            "in the target's place, and as its draft one that was made for it"
+        )
+
+
 def read_target_config(config: Mapping[str, Any]) -> TargetConfig:
     """Reads a published config.json of any target.
 
     Raises ValueError for an architecture that is not known, whether the file or its text_config
     names it, and as its reader does.
     """
+    refuse_draft(config)
     text = text_fields(config)
     model_type = text.get("model_type")
     if not isinstance(model_type, str) or model_type not in READERS:

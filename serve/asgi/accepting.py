@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
 GRACE_S = 0.2
 """For the request of a connection to arrive, before another one may take its place."""
+HANDSHAKE_S = 10.0
 LOOK_S = 0.01
 RETRY_S = 1.0
 
@@ -57,15 +59,17 @@ async def accept(
     opened: Collection[asyncio.Protocol],
     waiting: Waiting,
     make_protocol: Callable[[], asyncio.Protocol],
+    tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Accepts connections for ever, as long as fewer than `limit` are opened.
+    """Accepts connections for ever, as long as fewer than `limit` are opened; with `tls` encrypted
+    ones, whose handshakes nobody else waits for.
 
     Where one more comes, the one that has waited longest for a request gives way; where all have
     requests, the new one waits, and those behind it.
     """
     listener.setblocking(False)
     listener.listen(BACKLOG)
-    loop = asyncio.get_running_loop()
+    loop, shaking = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     while True:
         try:
             accepted, _ = await loop.sock_accept(listener)
@@ -76,16 +80,30 @@ async def accept(
             await asyncio.sleep(RETRY_S)
             continue
         try:
-            if len(opened) >= limit:
+            if len(opened) + len(shaking) >= limit:
                 logger.warning("%d connections are open, as many as descriptors allow", limit)
-            while len(opened) >= limit:
+            while len(opened) + len(shaking) >= limit:
                 _give_way(waiting, loop.time() - GRACE_S)
                 await asyncio.sleep(LOOK_S)
-            with suppress(OSError):  # It is gone already.
-                await loop.connect_accepted_socket(make_protocol, accepted)
+            connecting = _connect(accepted, make_protocol, tls)
+            if tls is None:
+                await connecting
+            else:
+                shaking.add(handshake := asyncio.create_task(connecting))
+                handshake.add_done_callback(shaking.discard)
         except asyncio.CancelledError:
             accepted.close()
             raise
+
+
+async def _connect(
+    accepted: socket.socket,
+    make_protocol: Callable[[], asyncio.Protocol],
+    tls: ssl.SSLContext | None,
+) -> None:
+    limit = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_S}
+    with suppress(OSError):  # It is gone already, or speaks no TLS.
+        await asyncio.get_running_loop().connect_accepted_socket(make_protocol, accepted, **limit)
 
 
 def _give_way(waiting: Waiting, before: float) -> None:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve.asgi.auth import is_open
 from serve.asgi.body_limit import answer_early
 from serve.asgi.errors import as_api_error, as_response
+from serve.asgi.root_path import below_root
 from serve.engine.errors import ShuttingDown
 
 
@@ -65,7 +66,7 @@ class Arriving:
         """Serves one request (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif self._arrivals.closed and not is_open(scope["path"]):
+        elif self._arrivals.closed and not is_open(below_root(scope)):
             await answer_early(as_api_error(ShuttingDown()), scope, receive, send)
         else:
             with self._arrivals.one():

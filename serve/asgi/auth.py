@@ -8,9 +8,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.asgi.errors import ApiError, as_response
+from serve.asgi.root_path import below_root
 
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
-OPEN_PATHS |= {"/openapi.json", "/"}
+OPEN_PATHS |= {"/openapi.json", "/", "/health_generate"}
 OPEN_FOLDER = "/page/"
 """Probes, collectors, the description of the API and the page; everything else is the model's."""
 
@@ -25,7 +26,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request (ASGI)."""
-        if scope["type"] == "http" and not is_open(scope["path"]):
+        if scope["type"] == "http" and not is_open(below_root(scope)):
             given = _given(Headers(scope=scope))
             if not any(map(self.accepts, given)):
                 await as_response(_unauthorized(given), scope)(scope, receive, send)

@@ -56,7 +56,7 @@ class TimedConnection(H11Protocol):
             return False
         self.cycle.keep_alive = False
         self._probe(PROBE_S)
-        return True
+        return self.scheme == "http"  # TLS has no half of a connection.
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -22,6 +22,7 @@ from serve.engine.errors import (
 )
 
 MOST_CHARS = 1000
+MOST_PATH = 200
 OWN_ERRORS = ("unsupported_option", "invalid_option")
 
 
@@ -109,7 +110,8 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
         code = "not_found" if error.status_code == 404 else "http_error"
         headers = dict(error.headers) if error.headers else None
-        found = ApiError(error.status_code, str(error.detail), code=code, headers=headers)
+        message = _where_to_look(request, error)
+        found = ApiError(error.status_code, message, code=code, headers=headers)
         return as_response(found, request.scope)
 
     @app.exception_handler(Exception)
@@ -117,6 +119,20 @@ def install_error_handlers(app: FastAPI) -> None:
         # The traceback goes to the log, not to the client.
         message = f"internal error ({type(error).__name__})"
         return as_response(ApiError(500, message, code="internal_error"), request.scope)
+
+
+def _where_to_look(request: Request, error: HTTPException) -> str:
+    """The framework's own errors name no path."""
+    docs = f"{request.scope.get('root_path', '')}/docs lists what there is"
+    path = request.url.path[:MOST_PATH]
+    match error:
+        case HTTPException(status_code=404, detail="Not Found"):
+            return f"there is no {path}; {docs}"
+        case HTTPException(status_code=405):
+            allowed = (error.headers or {}).get("Allow", "other methods")
+            return f"{path} takes {allowed}, not {request.method[:MOST_PATH]}; {docs}"
+        case _:
+            return str(error.detail)
 
 
 def as_response(error: ApiError, scope: Scope) -> JSONResponse:

@@ -2,9 +2,11 @@
 
 import asyncio
 import ipaddress
+import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from serve.asgi.arrivals import Arrivals
 from serve.asgi.connection import Waiting, timed_connection
 from serve.engine.thread import EngineThread
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECTION_TIMEOUT_S = 5
@@ -68,6 +71,7 @@ class GracefulServer(uvicorn.Server):
         drain_timeout_s: float,
         client_timeout_s: float = 60.0,
         max_connections: int = 1000,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._waiting: Waiting = {}
         config = uvicorn.Config(
@@ -82,14 +86,16 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self._engine, self._arrivals = engine, arrivals
         self._drain_timeout_s = drain_timeout_s
-        self._max_connections = max_connections
+        self._max_connections, self._tls = max_connections, tls
         self._accepting: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
+        self._never_ready = 0
 
     @property
     def exit_status(self) -> int:
-        """What the process should end with: 1 when the engine is dead, so that it is restarted."""
-        return 1 if self._engine.state == "dead" else 0
+        """What the process should end with: 1 when the engine is dead, so that it is restarted;
+        128 + n when signal n came before it was ready."""
+        return 1 if self._engine.state == "dead" else self._never_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts the application, and accepts connections in a way of its own."""
@@ -102,7 +108,7 @@ class GracefulServer(uvicorn.Server):
 
         opened, limit = self.server_state.connections, self._max_connections
         for listener in sockets or ():
-            accepting = accept(listener, limit, opened, self._waiting, make_protocol)
+            accepting = accept(listener, limit, opened, self._waiting, make_protocol, self._tls)
             self._accepting.append(asyncio.create_task(accepting))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -129,6 +135,9 @@ class GracefulServer(uvicorn.Server):
         """Starts the drain, or ends the process when it is already under way."""
         if self._draining is not None:
             os._exit(128 + number)
+        if self._engine.state == "starting":
+            self._never_ready, name = 128 + number, signal.Signals(number).name
+            logger.warning("stopped by %s while compiling; what is compiled is kept", name)
         self.drain()
 
     def drain(self) -> None:

@@ -49,7 +49,8 @@ class JsonRoute(APIRoute):
 
         async def read_first(request: Request) -> Response:
             reads = _JsonRequest(request.scope, request.receive)
-            if "json" in request.headers.get("content-type", "") and (body := await reads.body()):
+            if body := await reads.body():
+                _require_json(request.headers.get("content-type"))
                 reads.value = await read_json(body, check)
             return await handle(reads)
 
@@ -63,6 +64,14 @@ class _JsonRequest(Request):
 
     async def json(self) -> Any:
         return self.value
+
+
+def _require_json(content_type: str | None) -> None:
+    """Raises 415 for another type: pages of any origin may send those without being asked."""
+    if "json" not in (content_type or ""):
+        got = "there is no such header" if content_type is None else f"got {content_type[:100]}"
+        message = f"the body must come with the header `Content-Type: application/json`; {got}"
+        raise ApiError(415, message, code="unsupported_media_type")
 
 
 def _checked(adapter: TypeAdapter[Any], value: Any) -> Any:

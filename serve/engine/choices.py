@@ -70,6 +70,12 @@ class Choices:
         )
 
     @property
+    def by_prompt(self) -> list[list[ChoiceState]]:
+        """The choices of each prompt."""
+        starts = range(0, len(self.states), self._siblings)
+        return [self.states[start : start + self._siblings] for start in starts]
+
+    @property
     def accepted_tokens(self) -> int:
         """Draft tokens that were accepted so far."""
         return sum(state.acceptance.num_accepted_tokens for state in self.states)

@@ -179,11 +179,18 @@ class EngineThread:
         """Finishes every sequence with reason "abort", and takes no other."""
         if self.state != "dead":
             self.state = "ending"
-        for stream in set(self._streams.values()):
-            ids = tuple(stream.unfinished)
-            self.cancel(stream)
-            for request_id in ids:
-                stream.push(_aborted(request_id))
+        self.abort(lambda _: True)
+
+    def abort(self, meant: Callable[[str], bool]) -> None:
+        """Finishes with reason "abort" every sequence under way whose request id is meant."""
+        found = {id: stream for id, stream in self._streams.items() if meant(id)}
+        if found:
+            self._worker.inbox.put(partial(self._worker.cancel, tuple(found)))
+        for request_id, stream in found.items():
+            del self._streams[request_id]
+            self._observer.on_aborted(request_id)
+            stream.push(_aborted(request_id))
+        self._note_idle()
 
     async def stop(self, timeout_s: float) -> None:
         """Ends the thread, or leaves it when it is still busy after `timeout_s`."""

@@ -3,19 +3,22 @@
 import sys
 from collections.abc import Sequence
 
+from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 from serve.generate.flags import parse_generate_flags
-from serve.interrupt import leave, leave_on_interrupt, raise_on_interrupt
+
+PROG = "eagle3-generate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 2 for flags and files that can't be used; 130 on Ctrl-C."""
+    """Returns the exit status: 0, or 2 for flags and files that can't be used; 130 or 143
+    when it was stopped."""
     options = parse_generate_flags(sys.argv[1:] if argv is None else argv)
     # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
-    leave_on_interrupt()
-    from serve.generate.offline import run
+    with leaving(PROG):
+        from serve.generate.offline import run
 
-    raise_on_interrupt()
-    try:
-        return run(options)
-    except KeyboardInterrupt:
-        leave()
+    with raising():
+        try:
+            return run(options)
+        except Stopped as stopped:
+            leave(PROG, status_of(stopped))

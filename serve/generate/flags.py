@@ -5,12 +5,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from convert.one_line_parser import OneLineParser
-from serve.options.foreign.spellings import read_command
+from convert.command_line.about import add_about_flags
+from convert.command_line.parser import OneLineParser
+from convert.command_line.spellings import read_command
 from serve.options.pair import PairOptions, add_pair_flags, read_pair_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
 
@@ -101,10 +101,10 @@ def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-generate",
         description="Generates offline with a target and its draft. Text goes to standard output.",
-        allow_abbrev=False,
+        example="eagle3-generate --demo --prompt 'What is 95 + 61?' --num-speculative-tokens 3",
     )
+    add_about_flags(parser)
     add = parser.add_argument
-    add("--version", action="version", version=version("eagle3-jax"))
     add("model", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
     add("--demo", action="store_true", help="use the embedded pair")
     add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")

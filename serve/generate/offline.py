@@ -33,9 +33,9 @@ from serve.pair.loading import (
     LoadedPair,
     build_engine,
     fit_length,
-    keep_compiled_programs,
     load_pair,
 )
+from serve.pair.program_cache import keep_compiled_programs
 
 
 @dataclass

@@ -60,18 +60,18 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         FLAGS["int4_order"],
         choices=("auto", "linear", "awq"),
-        help="of a draft's INT4 per channel, which no file states",
+        help="of a draft's INT4 per channel, which no file states; default: auto",
     )
     group.add_argument(
         FLAGS["aux_id_convention"],
         choices=("auto", "before", "after"),
-        help="what the draft's config.json counts: outputs before or after a layer",
+        help="what the draft's config.json counts: outputs before or after a layer; default: auto",
     )
     group.add_argument(
         FLAGS["lm_head"],
         choices=("auto", "own", "target"),
         dest="lm_head",
-        help="the head that the draft uses",
+        help="the head that the draft uses; default: auto",
     )
     for name, metavar, what in (
         ("rope_theta", "X", "rotary base"),

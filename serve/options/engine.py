@@ -19,10 +19,10 @@ KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
 KERNELS = ("auto", "pallas", "xla", "reference")
 HOW_TO_MEASURE = "eagle3-bench kv-cache --model MODEL --draft DRAFT --measure FILE"
 COUNTS = {
-    "max_model_len": ("prompt + answer", "--max-model-len", "--context-length"),
+    "max_model_len": ("tokens of prompt + answer", "--max-model-len", "--context-length"),
     "max_num_seqs": ("requests decoded together", "--max-num-seqs", "--max-running-requests"),
     "page_size": ("tokens a cache page holds", "--block-size", "--page-size"),
-    "num_pages": ("cache pages", "--num-gpu-blocks-override"),
+    "num_pages": ("pages of the KV cache", "--num-gpu-blocks-override"),
     "prefill_chunk": (
         "prompt tokens a chunk",
         "--max-num-batched-tokens",
@@ -48,7 +48,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> 
     add_speculation_flags(parser, keys=keys)
     group = parser.add_argument_group("engine")
     for field, (meaning, *names) in COUNTS.items():
-        group.add_argument(*names, type=int, metavar="N", dest=field, help=meaning)
+        default = getattr(EngineConfig, field) or "what that many requests of full length need"
+        text = f"{meaning}; default {default}"
+        group.add_argument(*names, type=int, metavar="N", dest=field, help=text)
     group.add_argument(
         "--kv-cache-dtype",
         choices=KV_CACHE_DTYPES,

@@ -43,12 +43,16 @@ def add_host_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="of process 0, where all others can reach it",
     )
-    group.add_argument(FLAGS["num_processes"], "--nnodes", type=int, metavar="N", help="of them")
-    group.add_argument(FLAGS["process_id"], "--node-rank", type=int, metavar="I", help="0..N-1")
+    group.add_argument(
+        FLAGS["num_processes"], "--nnodes", type=int, metavar="N", help="how many processes"
+    )
+    group.add_argument(
+        FLAGS["process_id"], "--node-rank", type=int, metavar="I", help="of this one, 0..N-1"
+    )
     group.add_argument("--master-addr", metavar="HOST", help="vLLM's name of the coordinator")
     group.add_argument("--master-port", type=int, metavar="PORT", help=argparse.SUPPRESS)
     group.add_argument(
-        "--plan-port", type=int, metavar="PORT", help="of process 0; the coordinator's + 1"
+        "--plan-port", type=int, metavar="PORT", help="of process 0; default: the coordinator's + 1"
     )
     group.add_argument(
         "--distributed",

@@ -36,7 +36,7 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory-utilization",
         type=float,
         metavar="F",
-        help="share of a GPU's memory to use; the KV cache fills what weights and programs leave",
+        help="share of a GPU's memory, 0..1; the KV cache fills what weights and programs leave",
     )
     group.add_argument(
         "--mem-fraction-static",

@@ -45,7 +45,7 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=default.max_body_bytes / MIB,
         metavar="MIB",
-        help="larger bodies are refused with 413",
+        help="larger bodies (in MiB) are refused with 413",
     )
     add(
         "--max-num-queued-reqs",
@@ -78,7 +78,7 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_log_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--log-format", choices=get_args(LogFormat), default="text")
+    add("--log-format", choices=get_args(LogFormat), default="text", help="of each line")
     add("--disable-uvicorn-access-log", action="store_true", help="no line for each request")
     add("--enable-log-requests", action="store_true", help="prompts too in the lines of requests")
     add(

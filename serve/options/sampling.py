@@ -20,7 +20,8 @@ KINDS: Mapping[Any, dict[str, Any]] = {
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Adds them as a group; whatever is left out is None, bad words ()."""
-    add = parser.add_argument_group("sampling").add_argument
+    unless = "What is left out is as the checkpoint's generation_config.json says, or does nothing."
+    add = parser.add_argument_group("sampling", unless).add_argument
     written: dict[str, dict[str, Any]] = {
         "seed": {"type": int},
         "max_tokens": {"type": int},

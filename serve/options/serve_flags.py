@@ -2,14 +2,16 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import version
 
-from convert.one_line_parser import OneLineParser
+from convert.command_line.about import add_about_flags
+from convert.command_line.config_file import add_config_flag
+from convert.command_line.parser import OneLineParser
+from convert.command_line.spellings import read_command
 from eagle3_jax.sampling.params import LOGPROBS_MODES
 from serve.options.chat import add_chat_flags
 from serve.options.foreign.flags import add_other_flags
-from serve.options.foreign.spellings import read_command
 from serve.options.hosts import add_host_flags
+from serve.options.http import add_http_flags
 from serve.options.operations import add_operation_flags
 from serve.options.pair import add_pair_flags
 from serve.options.serve_options import SPEC_METRICS_LEVELS, ServeOptions, check_options
@@ -33,14 +35,17 @@ def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-serve",
         description="OpenAI-compatible server for Kimi-K2.5 and MiniMax-M2.5 with EAGLE-3 drafts.",
-        allow_abbrev=False,
+        example="eagle3-serve /models/Kimi-K2.5-MXFP4 -tp 4 --speculative-config "
+        '\'{"model": "/models/kimi-k2.5-eagle3-fp8", "num_speculative_tokens": 3}\'',
     )
-    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    add_about_flags(parser)
+    add_config_flag(parser)
     _add_model_flags(parser.add_argument_group("model"))
     add_pair_flags(parser)
     add_chat_flags(parser)
     add_host_flags(parser)
     _add_server_flags(parser.add_argument_group("server"))
+    add_http_flags(parser)
     add_operation_flags(parser)
     add_other_flags(parser)
     return parser
@@ -68,9 +73,15 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--host", default="127.0.0.1")
-    add("--port", "--server-port", type=int, default=8000, help="0 = any free port")
-    add("--drain-timeout", type=float, default=30.0, metavar="SECONDS", help="after SIGTERM")
+    add("--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0: all of them")
+    add("--port", "--server-port", type=int, default=8000, help="0: any free port")
+    add(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="for answers to end after SIGTERM or Ctrl-C",
+    )
     add(
         "--per-request-spec-decode-metrics",
         choices=SPEC_METRICS_LEVELS,
@@ -88,5 +99,5 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         "--random-seed",
         type=int,
         metavar="N",
-        help="makes the seeds of unseeded requests repeatable",
+        help="makes the seeds of unseeded requests repeatable; default: they are random",
     )

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from serve.options.chat import ChatOptions, read_chat_options
 from serve.options.hosts import HostOptions, read_host_options
+from serve.options.http import HttpOptions, read_http_options
 from serve.options.operations import Operations, read_operation_options
 from serve.options.pair import PairOptions, read_pair_options
 
@@ -25,6 +26,7 @@ class ServeOptions(PairOptions):
     served_model_name: tuple[str, ...]
     host: str
     port: int
+    http: HttpOptions
     drain_timeout_s: float
     operations: Operations
     generation_config: str
@@ -51,6 +53,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,
+        http=read_http_options(flags),
         drain_timeout_s=flags.drain_timeout,
         operations=read_operation_options(flags),
         generation_config="vllm"

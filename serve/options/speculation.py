@@ -46,8 +46,17 @@ def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False
     if keys:
         add("--draft", metavar="DRAFT", help="draft checkpoint directory, or hub id")
         add("--draft-revision", metavar="REV", help="of its hub id")
-        add("--num-speculative-tokens", type=int, metavar="K", help="0..8; 0 is plain decoding")
-        add("--rejection-sample-method", metavar="NAME", help="coupled, standard or synthetic")
+        add(
+            "--num-speculative-tokens",
+            type=int,
+            metavar="K",
+            help=f"0..8, 0 is plain decoding; default: {DEFAULT_K} with a draft",
+        )
+        add(
+            "--rejection-sample-method",
+            metavar="NAME",
+            help="coupled (default), standard or synthetic",
+        )
         add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
     add("--speculative-config", metavar="JSON", help=f"keys: {', '.join(SPECULATIVE_KEYS)}")
     add(
@@ -58,8 +67,18 @@ def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False
     add("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
     add("--speculative-draft-model-path", metavar="DRAFT", help="draft directory, or hub id")
     add("--speculative-draft-model-revision", metavar="REV", help="of its hub id")
-    add("--speculative-num-steps", type=int, metavar="K", help="drafts a round")
-    add("--speculative-eagle-topk", type=int, metavar="N", help="children a node; 1 is a chain")
+    add(
+        "--speculative-num-steps",
+        type=int,
+        metavar="K",
+        help=f"drafts a round; default {DEFAULT_K}",
+    )
+    add(
+        "--speculative-eagle-topk",
+        type=int,
+        metavar="N",
+        help="children a node; default 1, a chain",
+    )
     add(
         "--speculative-num-draft-tokens",
         type=int,

@@ -29,6 +29,7 @@ from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
 from serve.pair.notices import Say, notices, say_on_stderr
 from serve.pair.pool_size import fitting_pages, share_bytes
+from serve.pair.roles import check_roles
 
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""
@@ -54,13 +55,6 @@ class LoadedPair:
         return tuple(dict.fromkeys((*self.target.config.eos_token_ids, *tokenizer, *defaults)))
 
 
-def keep_compiled_programs() -> None:
-    """Makes a second start fast: programs go to the user's cache unless JAX has a directory."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(cache / "eagle3-jax"))
-
-
 def load_pair(
     model: str | Path,
     draft: str | Path | None,
@@ -82,6 +76,7 @@ def load_pair(
     that devices can't hold the pair; no weight is read before both are known to fit.
     """
     model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
+    check_roles(model, draft)
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
     read = adapt_tokenizer(load_tokenizer(tokenizer or model))

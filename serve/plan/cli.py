@@ -2,11 +2,13 @@
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 from serve.plan.options import PROG, PlanOptions, build_parser, read_options
 
 FILE_WIDTH = 150
@@ -14,26 +16,31 @@ FILE_WIDTH = 150
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0; 1 for a program that is not as it must be; 2 for flags and files
-    of no use, and for what does not fit."""
+    of no use, and for what does not fit; 130 or 143 when it was stopped."""
     parser = build_parser()
     flags = parser.parse_args(sys.argv[1:] if argv is None else argv)
     # Nothing runs on a device: shapes alone.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     try:
-        if flags.constants:
-            from serve.plan.tables import print_constants
-
-            print_constants(console)
-        elif flags.kernels is not None:
-            _kernels(console, flags.kernels, flags.before)
-        elif flags.compile:
-            return _compile(console, read_options(flags))
-        else:
-            _plan(console, read_options(flags), flags.json, flags.plot)
+        with leaving(PROG):
+            return _run(console, flags)
     except (ImportError, OSError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
+
+
+def _run(console: Console, flags: Namespace) -> int:
+    if flags.constants:
+        from serve.plan.tables import print_constants
+
+        print_constants(console)
+    elif flags.kernels is not None:
+        _kernels(console, flags.kernels, flags.before)
+    elif flags.compile:
+        return _compile(console, read_options(flags))
+    else:
+        _plan(console, read_options(flags), flags.json, flags.plot)
     return 0
 
 
@@ -55,7 +62,11 @@ def _compile(console: Console, options: PlanOptions) -> int:
     if not AMD.is_installed():
         raise ImportError(AMD.not_installed)
     make_plan(options, read_pair(options))  # What does not fit is said before anything is compiled.
-    results = list(compile_full_size([options]))
+    with raising():  # So that no compiler is left behind.
+        try:
+            results = list(compile_full_size([options]))
+        except Stopped as stopped:
+            leave(PROG, status_of(stopped))
     return 0 if print_full_size(console, [options], results) else 1
 
 

@@ -3,12 +3,12 @@
 import argparse
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
+from convert.command_line.about import add_about_flags
+from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags, source_of
 from convert.hub.source import Source
-from convert.one_line_parser import OneLineParser
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
@@ -55,9 +55,10 @@ def build_parser() -> OneLineParser:
         description="What a pair of models needs on GPUs, and what it could do there: arithmetic "
         "from config.json, or with --compile its round at full size through XLA's ROCm compiler. "
         "Both are explained in docs/planner.md.",
-        allow_abbrev=False,
+        example="eagle3-plan --model /models/Kimi-K2.5-MXFP4 --draft /models/kimi-k2.5-eagle3-fp8 "
+        "--gpu MI355X -tp 4 --isl 1024 --osl 1024",
     )
-    parser.add_argument("--version", action="version", version=version("eagle3-jax"))
+    add_about_flags(parser)
     parser.add_argument(
         "--constants", action="store_true", help="print what is assumed of each GPU, and leave"
     )
@@ -156,7 +157,7 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
 def _add_devices(group: argparse._ArgumentGroup) -> None:
     count = partial(group.add_argument, type=int, metavar="N")
     kind = group.add_mutually_exclusive_group()
-    kind.add_argument("--gpu", choices=tuple(GPUS), default="MI355X")
+    kind.add_argument("--gpu", choices=tuple(GPUS), default="MI355X", help="their kind")
     kind.add_argument(
         "--arch", choices=tuple(BY_ARCH), help="in its place: MI355X (gfx950) or MI325X (gfx942)"
     )
@@ -186,10 +187,21 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     count("--isl", default=1024, help="tokens of a prompt; default: 1024")
     count("--osl", default=1024, help="tokens of an answer; default: 1024")
     group.add_argument(
-        "--concurrency", type=int, nargs="+", default=[4, 8, 16, 32, 64], metavar="C"
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=[4, 8, 16, 32, 64],
+        metavar="C",
+        help="requests decoded together",
     )
-    count("--max-model-len", "--context-length", help="prompt + answer; default: isl + osl")
-    count("--max-num-seqs", "--max-running-requests", help="default: the largest concurrency")
+    count(
+        "--max-model-len", "--context-length", help="tokens of prompt + answer; default: isl + osl"
+    )
+    count(
+        "--max-num-seqs",
+        "--max-running-requests",
+        help="requests decoded together; default: the largest concurrency",
+    )
     count("--num-speculative-tokens", default=3, help="drafts a round; default: 3")
     group.add_argument(
         "--acceptance",

@@ -21,6 +21,7 @@ from serve.openai.answers.answer import respond
 from serve.openai.answers.logprob_forms import best, finite, token_text
 from serve.openai.completions import prompt_ids
 from serve.openai.service import Service, TokenizerLike
+from serve.sglang.abort import known_as
 from serve.sglang.protocol import Asked, GenerateRequest
 
 DEFAULT_MAX_TOKENS = 128
@@ -51,7 +52,7 @@ def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request
     for one in asked:
         prompts = [prompt_ids(service, one.prompt)]
         requests = service.plan(one.sampling, prompts, DEFAULT_MAX_TOKENS, one.sampling.form)
-        planned += [(one, request) for request in requests]
+        planned += [(one, known_as(request, one.rid)) for request in requests]
     return planned
 
 

@@ -24,6 +24,7 @@ COUNTERS = (
     ("vllm:spec_decode_num_accepted_tokens", "num_accepted_tokens", "Draft tokens accepted"),
     ("eagle3:spec_decode_num_kept_tokens", "num_kept_tokens", "Tokens that drafts gave to answers"),
     ("vllm:prompt_tokens", "prompt_tokens", "Prompt tokens processed"),
+    ("vllm:prompt_tokens_cached", "prefix_cache_hits", "Prompt tokens that were not run again"),
     ("vllm:generation_tokens", "generation_tokens", "Tokens generated"),
     ("vllm:num_preemptions", "num_preemptions", "Preemptions"),
     ("vllm:prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up"),
@@ -47,6 +48,7 @@ GAUGES = (
     ("vllm:num_requests_running", "num_running", "Requests in a slot"),
     ("vllm:num_requests_waiting", "num_waiting", "Requests waiting for a slot or pages"),
     ("vllm:kv_cache_usage_perc", "kv_cache_usage", "Share of the pages in use, 1 = all"),
+    ("vllm:gpu_cache_usage_perc", "kv_cache_usage", "The same under its older name"),
 )
 
 

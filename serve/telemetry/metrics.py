@@ -8,21 +8,23 @@ the tokens.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.process_collector import ProcessCollector
 
-from eagle3_jax.engine import EngineStats, Request, RequestOutput
+from eagle3_jax.engine import EngineConfig, EngineStats, Request, RequestOutput
 from serve.telemetry.engine_metrics import LABELS, EngineCollector
+from serve.telemetry.http_metrics import TOKENS, HttpMetrics
 
 SHORT_S = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02)
 SHORT_S += (0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
 LONG_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5)
 LONG_S += (10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
-TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 HISTOGRAMS = (
     ("time_to_first_token_seconds", "From arrival to the first token", LONG_S),
     ("inter_token_latency_seconds", "Between two outputs of a request", SHORT_S),
+    ("time_per_output_token_seconds", "The same under its older name", SHORT_S),
     ("request_time_per_output_token_seconds", "Decode time over tokens after the first", SHORT_S),
     ("e2e_request_latency_seconds", "From arrival to the last token", LONG_S),
     ("request_queue_time_seconds", "From arrival to the first prefill", LONG_S),
@@ -67,10 +69,26 @@ class Metrics:
             registry=self.registry,
         )
         self._finished = {r: success.labels(*self._labels, r) for r in FINISH_REASONS}
+        self.http = HttpMetrics(self.registry, self._labels)
+        ProcessCollector(registry=self.registry)
 
     def watch(self, read: Callable[[], EngineStats]) -> None:
         """Adds the statistics of an engine."""
         self.registry.register(EngineCollector(self._labels, read))
+
+    def describe_cache(self, config: EngineConfig) -> None:
+        """Adds what never changes of the KV cache, as labels; pages without the scratch page."""
+        pages = config.pool_pages - 1
+        facts = {
+            "block_size": config.page_size,
+            "num_gpu_blocks": pages,
+            "kv_cache_size_tokens": pages * config.page_size,
+            "cache_dtype": config.kv_cache_dtype,
+            "enable_prefix_caching": config.enable_prefix_caching,
+        }
+        labels = dict(zip(LABELS, self._labels, strict=True)) | facts
+        name, text = "vllm:cache_config_info", "The KV cache, as labels"
+        Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
 
     def on_submit(self, request: Request, now: float) -> None:
         """A request goes to the engine."""
@@ -104,7 +122,8 @@ class Metrics:
 
     def _on_tokens(self, passage: _Passage, count: int, now: float) -> None:
         if passage.num_tokens:
-            self._observe("inter_token_latency_seconds", now - passage.last_token)
+            for name in ("inter_token_latency_seconds", "time_per_output_token_seconds"):
+                self._observe(name, now - passage.last_token)
         else:
             passage.first_token = now
             self._observe("time_to_first_token_seconds", now - passage.arrival)

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.asgi.root_path import below_root
 from serve.engine.choices import Choices
 
 REQUEST_ID = "x-request-id"
@@ -25,7 +26,7 @@ class RequestRecord:
     """A request from its head to the last byte of its answer; times are in seconds.
 
     generated: its choices, once it generates some. status: 499 if the client went away before there
-    was one.
+    was one. route: the pattern that the path fits, None where there is none.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class RequestRecord:
     path: str
     headers: Headers = field(repr=False)
     status: int = 499
+    route: str | None = None
     generated: Choices | None = field(default=None, repr=False)
     began: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
@@ -96,7 +98,7 @@ class Recorded:
         headers = Headers(scope=scope)
         given = headers.get(REQUEST_ID, "")
         request_id = given if FIT_FOR_LOGS.fullmatch(given) else uuid.uuid4().hex
-        record = RequestRecord(request_id, scope["method"], scope["path"], headers)
+        record = RequestRecord(request_id, scope["method"], below_root(scope), headers)
         scope.setdefault("state", {})["record"] = record
 
         async def send_noting(message: Message) -> None:
@@ -113,5 +115,6 @@ class Recorded:
             raise
         finally:
             record.duration = time.monotonic() - record.began
+            record.route = getattr(scope.get("route"), "path", None)
             for handle in self._handlers:
                 handle(record)

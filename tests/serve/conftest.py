@@ -1,7 +1,6 @@
 """Servers over the fake engine."""
 
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,14 +30,6 @@ def fake() -> Iterator[Served]:
     """One server for all tests that leave nothing behind."""
     with served(FakeEngine(step_s=0.001)) as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def interrupts_reach_pytest() -> Iterator[None]:
-    """Undoes what the commands do to Ctrl-C."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,11 +2,12 @@
 
 import argparse
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,16 +15,19 @@ import httpx
 import openai
 from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 
+from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.grammars.interface import Grammars
 from serve.app import create_app
 from serve.asgi.accepting import raise_limit, room_for_connections
 from serve.asgi.graceful import GracefulServer, bind, run_to_end
+from serve.asgi.tls import tls_context
 from serve.chat_format.format import choose_reading
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.messages import EngineLike
 from serve.engine.thread import EngineThread
 from serve.hosts import leave
 from serve.openai.service import ModelInfo, Service, TokenizerLike
+from serve.options.http import HttpOptions
 from serve.options.operations import Operations
 from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.logs import configure_logging
@@ -52,6 +56,7 @@ def build_service(
     metrics = Metrics("fake")
     thread = EngineThread(engine, metrics, max_queued=max_queued)
     metrics.watch(lambda: thread.stats)
+    metrics.describe_cache(EngineConfig())
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
     draw_seed = partial(next, iter(range(1000, 2000)))
@@ -79,6 +84,7 @@ def served_by(
     send_buffer: int | None = None,
     max_connections: int = 1000,
     observers: Sequence[RecordHandler] = (),
+    web: HttpOptions | None = None,
     **fields: Any,
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps;
@@ -86,7 +92,8 @@ def served_by(
     operations = operations or Operations()
     service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
     service = replace(service, **fields)
-    app = create_app(service, operations, observers)
+    app = create_app(service, operations, observers, web)
+    tls = tls_context(**asdict(web.tls)) if web and web.tls else None
     server = InThread(
         app,
         service.engine,
@@ -94,16 +101,20 @@ def served_by(
         drain_timeout_s=5.0,
         client_timeout_s=operations.client_timeout_s,
         max_connections=max_connections,
+        tls=tls,
     )
     with bind("127.0.0.1", 0) as address:
         if send_buffer is not None:
             address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        url = f"http://127.0.0.1:{address.getsockname()[1]}"
+        scheme, verify = "http", True
+        if web and web.tls:
+            scheme, verify = "https", ssl.create_default_context(cafile=web.tls.certfile)
+        url = f"{scheme}://127.0.0.1:{address.getsockname()[1]}"
         thread = threading.Thread(target=server.run, args=([address],))
         thread.start()
         try:
             with (
-                httpx.Client(base_url=url, timeout=30) as http,
+                httpx.Client(base_url=url, timeout=30, verify=verify) as http,
                 openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
             ):
                 while wait_until_ready and http.get("/health").status_code != 200:
@@ -138,9 +149,13 @@ class StuckTokenizer(CharTokenizer):
         return super().encode(text)
 
 
-async def serve_until_signal(hang_at_step: int | None, drain_timeout_s: float) -> int:
+async def serve_until_signal(
+    hang_at_step: int | None, drain_timeout_s: float, compiles: bool
+) -> int:
     """Prints its port, answers slowly, drains on SIGTERM; returns the exit status."""
     engine = FakeEngine(step_s=0.02, hang_at_step=hang_at_step)
+    if compiles:
+        engine.warm.clear()
     service = build_service(engine, StuckTokenizer())
     watchdog_timeout_s = 60.0 if hang_at_step is None else 0.4
     app = create_app(service, Operations(watchdog_timeout_s=watchdog_timeout_s))
@@ -161,7 +176,8 @@ if __name__ == "__main__":
     flags = argparse.ArgumentParser()
     flags.add_argument("--hang-at-step", type=int)
     flags.add_argument("--drain-timeout", type=float, default=5.0)
+    flags.add_argument("--compiles", action="store_true", help="and never is ready")
     given = flags.parse_args()
     configure_logging("text")
     raise_limit()
-    leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout)))
+    leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout, given.compiles)))

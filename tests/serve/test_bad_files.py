@@ -11,6 +11,8 @@ from convert.conversion.cli import main as convert_main
 from serve.cli import main as serve_main
 from serve.generate.cli import main as generate_main
 
+DRAFTS = sorted(path.name for path in ORACLES.glob("draft_*"))
+
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
@@ -85,7 +87,15 @@ def test_unknown_architecture(target: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_target_in_place_of_a_draft(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = f'{{"model": "{target}"}}'
-    assert "draft" in refused([str(target), "--speculative-config", config], capsys)
+    error = refused([str(target), "--speculative-config", config], capsys)
+    assert "config.json: this is a target" in error and "not an EAGLE-3 draft" in error
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_draft_in_place_of_a_target(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before its tokenizer, which drafts don't have, is missed."""
+    error = refused([str(ORACLES / name)], capsys)
+    assert "config.json: this is an EAGLE-3 draft" in error
 
 
 def test_spoiled_generation_config(target: Path, capsys: pytest.CaptureFixture[str]) -> None:

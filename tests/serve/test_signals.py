@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,9 +23,13 @@ LONG = {"prompt": "abc", "max_tokens": 40, "seed": 0, "stream": True}
 
 @contextmanager
 def serving(
-    *args: str, log: int | IO[str] | None = None, descriptors: int | None = None
+    *args: str,
+    log: int | IO[str] | None = None,
+    descriptors: int | None = None,
+    ready: bool = True,
 ) -> Iterator[tuple[subprocess.Popen, str]]:
-    """A server process that is ready, and its address; descriptors: how many it may have."""
+    """A server process that is ready, unless it needn't be, and its address; descriptors: how many
+    it may have."""
     code = [sys.executable, str(TESTS / "fake_server.py"), *args]
     if descriptors is not None:
         code = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *code]
@@ -34,7 +38,7 @@ def serving(
         assert server.stdout is not None
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         try:
-            wait_until_ready(url)
+            wait_until_answering(url, (200,) if ready else (200, 503))
             yield server, url
         finally:
             server.kill()
@@ -46,11 +50,11 @@ def process() -> Iterator[tuple[subprocess.Popen, str]]:
         yield running
 
 
-def wait_until_ready(url: str) -> None:
+def wait_until_answering(url: str, statuses: Collection[int]) -> None:
     deadline = time.monotonic() + 10
     while True:
         try:
-            if httpx.get(f"{url}/health").status_code == 200:
+            if httpx.get(f"{url}/health").status_code in statuses:
                 return
         except httpx.ConnectError:
             assert time.monotonic() < deadline, "the server did not start"
@@ -139,9 +143,12 @@ def test_half_open_connections_take_no_others_place_and_fill_no_log(tmp_path: Pa
         assert server.wait(30) == 0
 
 
-@pytest.mark.parametrize("after_s", [0.3, 1.5])
-def test_interrupting_eagle3_generate_is_quiet_and_gives_130(
-    target_directory: Path, after_s: float
+@pytest.mark.parametrize(
+    ("after_s", "number", "name"),
+    [(0.3, signal.SIGTERM, "SIGTERM"), (1.5, signal.SIGINT, "Ctrl-C")],
+)
+def test_stopping_eagle3_generate_is_one_line_and_gives_128_and_the_signal(
+    target_directory: Path, after_s: float, number: int, name: str
 ) -> None:
     started = "print('up', flush=True)"
     command = f"import sys; from serve.generate.cli import main; {started}; main(sys.argv[1:])"
@@ -157,6 +164,15 @@ def test_interrupting_eagle3_generate_is_quiet_and_gives_130(
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         time.sleep(after_s)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, error = process.communicate(timeout=30)
-    assert (process.returncode, error) == (130, "")
+    assert (process.returncode, error) == (128 + number, f"eagle3-generate: stopped by {name}\n")
+
+
+def test_a_server_that_is_stopped_while_it_compiles_says_so_and_is_not_a_success() -> None:
+    with serving("--compiles", ready=False, log=subprocess.PIPE) as (server, url):
+        assert httpx.get(f"{url}/health").status_code == 503
+        server.send_signal(signal.SIGTERM)
+        _, log = server.communicate(timeout=30)
+    assert server.returncode == 128 + signal.SIGTERM
+    assert log.count("\n") == 1 and "stopped by SIGTERM while compiling" in log

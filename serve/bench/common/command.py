@@ -10,7 +10,8 @@ from convert.hub.checkpoint import find_checkpoint
 from convert.hub.flags import source_of
 from serve.bench.common.conditions import Conditions
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.pair.loading import LoadedPair, keep_compiled_programs, load_pair
+from serve.pair.loading import LoadedPair, load_pair
+from serve.pair.program_cache import keep_compiled_programs
 
 
 def given_pair(flags: argparse.Namespace) -> LoadedPair:

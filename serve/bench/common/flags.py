@@ -21,11 +21,20 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "metavar": "K",
         "help": "drafts a round, 1..8",
     },
-    "--rejection-sample-method": {"default": "coupled", "metavar": "NAME"},
-    "--repetitions": {"type": int, "default": 5, "metavar": "N"},
-    "--requests": {"type": int, "default": 64, "metavar": "N"},
-    "--concurrency": {"type": int, "nargs": "+", "metavar": "N"},
-    "--prompts": {"type": int, "metavar": "N", "help": "a category"},
+    "--rejection-sample-method": {
+        "default": "coupled",
+        "metavar": "NAME",
+        "help": "coupled or standard",
+    },
+    "--repetitions": {
+        "type": int,
+        "default": 5,
+        "metavar": "N",
+        "help": "of each measurement",
+    },
+    "--requests": {"type": int, "default": 64, "metavar": "N", "help": "of each measurement"},
+    "--concurrency": {"type": int, "nargs": "+", "metavar": "N", "help": "requests at a time"},
+    "--prompts": {"type": int, "metavar": "N", "help": "held-out prompts a category"},
     "--core": {"type": int, "metavar": "N"},
 }
 """Flags of several studies. --prompts: held-out ones."""

@@ -53,12 +53,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_pair_flags(parser, draft=False)
     add_engine_flags(parser, keys=True)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
-    add_shared(parser, "--prompts", default=40, help="a category, at most")
+    add_shared(parser, "--prompts", default=40, help="prompts a category, at most")
     parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl files")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="of an answer; 160 (data: 512)")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 160 (data: 512)"
+    )
     parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
     parser.add_argument("--served-model-name", metavar="NAME", help="at URL; its first")
-    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="at URL")
+    parser.add_argument(
+        "--concurrency", type=int, default=8, metavar="N", help="requests at a time, at URL"
+    )
 
 
 def _check(flags: argparse.Namespace) -> None:

@@ -81,7 +81,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--requests", help="of a run; 32 a client if more")
     add_shared(parser, "--concurrency", default=[1, 2, 4, 8, 16], help="clients")
     add_shared(parser, "--prompts", default=8)
-    add_shared(parser, "--core", help="the servers' core; the last")
+    add_shared(parser, "--core", help="the servers' core; default: the last")
     add_shared(parser, "--json")
 
 

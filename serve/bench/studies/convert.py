@@ -74,7 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Size, disk and repetitions."""
     use_embedded_pair(parser)
     parser.set_defaults(check=_check)
-    parser.add_argument("--gib", type=float, default=4.0, help="size of the synthetic checkpoint")
+    parser.add_argument("--gib", type=float, default=4.0, help="GiB of the synthetic checkpoint")
     parser.add_argument(
         "--directory", metavar="DIR", default=".", help="on the disk to measure; 3.5 times the size"
     )

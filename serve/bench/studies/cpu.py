@@ -49,8 +49,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_pair_flags(parser, load=False)
     parser.add_argument("--only", choices=("plain", "round"), help="one half of the benchmark")
     add_shared(parser, "--repetitions")
-    add_shared(parser, "--prompts", default=20, help="held-out, a category, for accept")
-    add_shared(parser, "--core", help="the core to run on; the last")
+    add_shared(parser, "--prompts", default=20, help="held-out prompts a category, for accept")
+    add_shared(parser, "--core", help="the core to run on; default: the last")
     parser.add_argument(
         "--peers",
         nargs="+",

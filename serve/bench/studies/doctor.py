@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from convert.command_line.stopping import status_of
 from convert.hub.checkpoint import find_config
 from convert.hub.flags import add_hub_flags, source_of
 from eagle3_jax.engine.kernel_names import OPERATIONS
@@ -21,7 +22,6 @@ from serve.bench.common.flags import add_shared
 from serve.bench.doctor.findings import Finding
 from serve.bench.doctor.workers import Work, work
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.interrupt import INTERRUPTED
 from serve.options.engine import add_xla_kernels_flag
 
 LIMIT_S = 300.0
@@ -88,9 +88,9 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
             for finding in examination.run(examined):
                 print_finding(console, finding)
                 progress.update(task, description=f"after {finding.check} {finding.subject}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         console.print("stopped: what was found so far counts, the rest was not looked at")
-        return INTERRUPTED
+        return status_of(stopped)
     finally:
         if flags.json:
             _write(Path(flags.json), asdict(examined))

@@ -75,8 +75,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, and how much is compared."""
     add_pair_flags(parser)
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
-    add_shared(parser, "--prompts", help="a category; 40 (quick: 2)")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="64 (quick: 24)")
+    add_shared(parser, "--prompts", help="held-out prompts a category; default 40 (quick: 2)")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 64 (quick: 24)"
+    )
     add_shared(parser, "--rejection-sample-method")
 
 

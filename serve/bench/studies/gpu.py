@@ -47,8 +47,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
     parser.add_argument("--carry", metavar="DIR", help="write what a machine without network needs")
     parser.add_argument("--batch", type=int, default=8, metavar="N", help="sequences at once")
-    parser.add_argument("--max-tokens", type=int, default=32, metavar="N")
-    parser.add_argument("--limit", type=float, default=240.0, metavar="S", help="for one part")
+    parser.add_argument(
+        "--max-tokens", type=int, default=32, metavar="N", help="tokens of an answer"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=240.0, metavar="S", help="seconds for one part"
+    )
     for name, default in (("--num-speculative-tokens", 3), ("--prompts", 1), ("--json", None)):
         add_shared(parser, name, default=default)
 

@@ -92,7 +92,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(check=check_drafting)
     add_pair_flags(parser)
     add_shared(parser, "--num-speculative-tokens")
-    parser.add_argument("--generations", type=int, default=500, metavar="N")
+    parser.add_argument("--generations", type=int, default=500, metavar="N", help="answers")
     add_shared(parser, "--repetitions", help="of the timing")
 
 

@@ -13,7 +13,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Where results are, and where the page goes."""
     use_embedded_pair(parser)
     parser.add_argument("results", nargs="+", metavar="DIR", help="--output of sweeps")
-    parser.add_argument("--output", metavar="DIR", help="for the page and figures; the first DIR")
+    parser.add_argument(
+        "--output", metavar="DIR", help="for the page and figures; default: the first DIR"
+    )
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:

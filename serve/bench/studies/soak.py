@@ -65,9 +65,11 @@ class SoakRecord:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """How long, how many clients and how few pages."""
     use_embedded_pair(parser)
-    parser.add_argument("--seconds", type=float, default=600.0, help="length of the run")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long it runs")
     parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
-    parser.add_argument("--pages", type=int, default=65, metavar="N", help="few, to preempt")
+    parser.add_argument(
+        "--pages", type=int, default=65, metavar="N", help="of the KV cache: few, to preempt"
+    )
     add_shared(parser, "--prompts", default=20)
     add_shared(parser, "--json")
 

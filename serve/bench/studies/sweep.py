@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from convert.command_line.stopping import status_of
 from serve.bench.common.conditions import conditions
 from serve.bench.common.flags import add_shared, check_demo
 from serve.bench.load.lengths import SAMPLINGS, USUAL_RATIO
@@ -20,7 +21,6 @@ from serve.bench.sweep.plan import SweepPlan
 from serve.bench.sweep.progress import SweepProgress
 from serve.bench.sweep.rows import rows_of
 from serve.bench.sweep.tables import SPEED, SPOKEN, SYNTHETIC, place, speed_cells, spoken_cells
-from serve.interrupt import INTERRUPTED
 from serve.text_table import text_table
 
 READY_TIMEOUT_S = 3600.0
@@ -54,11 +54,18 @@ def _add_servers(group: Any) -> None:
     group.add_argument("--label", default="server", metavar="NAME", help="what to call it")
     group.add_argument("--served-model-name", metavar="NAME", help="default: its first")
     group.add_argument("--tokenizer", metavar="MODEL", help="whose, where the model's is not found")
-    group.add_argument("--endpoint", choices=("completions", "chat"), default="completions")
+    group.add_argument(
+        "--endpoint", choices=("completions", "chat"), default="completions", help="of the server"
+    )
 
 
 def _add_load(group: Any) -> None:
-    group.add_argument("--lengths", nargs="+", metavar="ISL/OSL", help="1024/1024 (demo: 256/128)")
+    group.add_argument(
+        "--lengths",
+        nargs="+",
+        metavar="ISL/OSL",
+        help="tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
+    )
     add_shared(group, "--concurrency", default=[4, 8, 16, 32, 64], metavar="C")
     group.add_argument(
         "--sampling",
@@ -70,7 +77,7 @@ def _add_load(group: Any) -> None:
         "--range-ratio",
         type=float,
         metavar="R",
-        help="spread of lengths, as that client means it; 0.8, 0, 0",
+        help="spread of lengths, as that client means it; default 0.8, 0, 0",
     )
     group.add_argument("--sharegpt", metavar="FILE", help="SGLang's `random`: prompts to repeat")
     group.add_argument(
@@ -79,15 +86,23 @@ def _add_load(group: Any) -> None:
         default=True,
         help="drafts are trained on chats",
     )
-    group.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED")
-    group.add_argument("--prompts-per-client", type=int, default=10, metavar="N")
-    group.add_argument("--warmups-per-client", type=int, default=2, metavar="N")
+    add = group.add_argument
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="SEED",
+        help="of the traffic, a run each",
+    )
+    add("--prompts-per-client", type=int, default=10, metavar="N", help="that are measured")
+    add("--warmups-per-client", type=int, default=2, metavar="N", help="that are sent before them")
     group.add_argument(
         "--request-rate",
         type=float,
         default=float("inf"),
         metavar="R",
-        help="Poisson; inf: at once",
+        help="requests a second, Poisson; inf: all at once",
     )
 
 
@@ -96,7 +111,12 @@ def _add_result(group: Any) -> None:
     group.add_argument("--gpus", type=int, default=1, metavar="N", help="that share the model")
     group.add_argument("--device", metavar="TEXT", help="what the server runs on, for the record")
     group.add_argument(
-        "--percentiles", type=float, nargs="+", default=[50, 90, 99, 99.9], metavar="P"
+        "--percentiles",
+        type=float,
+        nargs="+",
+        default=[50, 90, 99, 99.9],
+        metavar="P",
+        help="of latencies, in percent",
     )
 
 
@@ -109,8 +129,8 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     with SweepProgress(Console(stderr=True), runs) as progress:
         try:
             results = _results(flags, plan, into, progress)
-        except KeyboardInterrupt:
-            return INTERRUPTED
+        except KeyboardInterrupt as stopped:
+            return status_of(stopped)
     print_result(console, results)
     failed = sum(result["eagle3"]["failed"] for result in results)
     if failed:

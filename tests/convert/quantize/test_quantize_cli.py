@@ -76,7 +76,7 @@ def test_bad_input_ends_in_one_line_and_status_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_termination_ends_like_ctrl_c(
+def test_a_termination_leaves_as_little_as_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def terminate(*_: object) -> None:
@@ -85,7 +85,7 @@ def test_a_termination_ends_like_ctrl_c(
 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(run, "write_files", terminate)
-    assert main([SOURCE, str(tmp_path / "out"), "--scheme", "int4"]) == 130
+    assert main([SOURCE, str(tmp_path / "out"), "--scheme", "int4"]) == 128 + signal.SIGTERM
     assert "stopped, nothing was written" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert signal.getsignal(signal.SIGTERM) == before

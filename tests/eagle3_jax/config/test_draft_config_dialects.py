@@ -51,5 +51,5 @@ def test_safeailab_names_its_drafts_like_a_plain_llama() -> None:
     theirs = {**plain, "architectures": ["LlamaForCausalLM"]}
     config = DraftConfig.from_hf({**theirs, "draft_vocab_size": 32000}, num_target_layers=61)
     assert config == read_draft(draft_vocab_size=32000)
-    with pytest.raises(ValueError, match="unknown draft architecture"):
+    with pytest.raises(ValueError, match="this is a target"):
         DraftConfig.from_hf(theirs, num_target_layers=61)

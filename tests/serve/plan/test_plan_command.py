@@ -117,7 +117,7 @@ def test_what_no_number_of_devices_can_hold_has_other_remedies(
         ([], "--model CONFIG_OR_DIR is needed"),
         (["--model", "nowhere"], "nowhere does not exist; a directory or a hub id"),
         (["--model", str(PUBLISHED / "test_vectors.json")], "test_vectors.json: unknown target"),
-        ([*TINY[:2], "--draft", *TINY[1:2]], "unknown draft architecture"),
+        ([*TINY[:2], "--draft", *TINY[1:2]], "this is a target"),
         ([*TINY, "-tp", "3"], "3 does not divide"),
         ([*TINY, "-tp", "4", "--draft-tensor-parallel-size", "2"], "must be 1 or"),
         ([*TINY, "--acceptance", "0.5,0.9"], "never rising"),

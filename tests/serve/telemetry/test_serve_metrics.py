@@ -8,7 +8,7 @@ from fake_server import Served
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from eagle3_jax.engine import Request, RequestOutput, Round
+from eagle3_jax.engine import EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.sampling.params import SamplingParams
 from serve.telemetry.exposition import render
 from serve.telemetry.metrics import Metrics
@@ -78,6 +78,38 @@ def test_every_name_of_vllm_that_clients_read_is_there_before_and_after_a_reques
         for name in HISTOGRAMS.split():
             assert (samples[f"{name}_count"] > 0) == expected, name
         server.http.post("/v1/completions", json=PROMPT)
+
+
+def test_what_was_asked_for_is_counted_by_prompt_and_http_by_route(serve) -> None:
+    server = serve(FakeEngine())
+    before = scrape(server)
+    body = {"prompt": ["ab", "cd", "ef"], "n": 2, "max_tokens": 6, "stop": "z"}
+    answer = server.http.post("/v1/completions", json=body).json()
+    server.http.request("BREW", "/pot")
+    server.http.get("/" + "x" * 50)
+    server.http.head("/version")
+    samples = scrape(server)
+    new = {name: value - before.get(name, 0) for name, value in samples.items()}
+    lengths = [len(choice["text"]) for choice in answer["choices"]]
+    assert (new["request_params_n_count"], new["request_params_n_sum"]) == (3, 6)
+    assert (new["request_params_max_tokens_count"], new["request_params_max_tokens_sum"]) == (3, 18)
+    longest = sum(max(pair) for pair in zip(lengths[::2], lengths[1::2], strict=True))
+    assert new["request_max_num_generation_tokens_sum"] == longest
+    assert new["http_requests_total|/v1/completions|POST|2xx"] == 1
+    assert new["http_requests_total|none|other|4xx"] == 1
+    assert new["http_requests_total|/version|HEAD|2xx"] == 1
+    assert new["http_requests_total|none|GET|4xx"] == 1
+    assert samples["process_resident_memory_bytes"] > 2**20
+
+
+def test_the_caches_size_is_told_in_labels() -> None:
+    metrics = Metrics("fake")
+    metrics.describe_cache(EngineConfig(max_model_len=256, max_num_seqs=2, page_size=32))
+    (family,) = [f for f in metrics.registry.collect() if f.name == "vllm:cache_config_info"]
+    (sample,) = family.samples
+    pages = int(sample.labels["num_gpu_blocks"])
+    assert sample.value == 1 and pages >= 2 * 256 / 32
+    assert int(sample.labels["kv_cache_size_tokens"]) == 32 * pages
 
 
 def test_gaps_between_tokens_are_told_apart_below_10_ms(fake: Served) -> None:

@@ -1,9 +1,11 @@
-"""Spellings that vLLM takes: `--max_model_len`, and `--speculative-config.model DIR`."""
+"""Spellings that vLLM takes: `--max_model_len`, `--speculative-config.model DIR`, and a file."""
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from convert.command_line.config_file import flags_in_file
 
 T = TypeVar("T")
 
@@ -13,11 +15,15 @@ DOTTED = ("--speculative-config",)
 def read_command(
     parser: argparse.ArgumentParser, argv: Sequence[str], read: Callable[[argparse.Namespace], T]
 ) -> T:
-    """What is read of a command line, in these spellings too; ends the process with status 2 and
-    one line for mistakes."""
+    """What is read of a command line, in these spellings too, over what the file of --config says;
+    ends the process with status 2 and one line for mistakes."""
     try:
         joined = join_dotted([_with_dashes(argument) for argument in argv])
-        return read(parser.parse_args(joined))
+        flags = parser.parse_args(joined)
+        if path := getattr(flags, "config", None):
+            below = parser.parse_args(flags_in_file(path, parser))
+            flags = parser.parse_args(joined, below)
+        return read(flags)
     except (OSError, ValueError) as error:
         parser.error(str(error))
 

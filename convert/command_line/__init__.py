@@ -1,0 +1,1 @@
+"""What all commands share: how they read their flags, explain them, and end."""

@@ -1,0 +1,69 @@
+"""Flags from a file: --config FILE, YAML in vLLM's form, whose keys are flags without dashes."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from convert.command_line.parser import did_you_mean
+
+FLAG = "--config"
+
+
+def add_config_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag to a command."""
+    parser.add_argument(
+        FLAG, type=Path, metavar="FILE", help="YAML: flags as keys; the command line goes before it"
+    )
+
+
+def flags_in_file(path: Path, parser: argparse.ArgumentParser) -> list[str]:
+    """The file as a command line. Raises OSError for one that can't be read, ValueError, naming
+    file and key, for one that isn't a mapping of the command's flags."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if given is None:
+        return []
+    if not isinstance(given, dict):
+        raise ValueError(f"{path} must hold flags as keys, such as `port: 8000`")
+    return [word for key, value in given.items() for word in _flag(path, parser, key, value)]
+
+
+def _flag(path: Path, parser: argparse.ArgumentParser, key: Any, value: Any) -> Iterator[str]:
+    name = f"--{key}".replace("_", "-")
+    known = {option for option in parser._option_string_actions if option.startswith("--")}
+    if name == FLAG or name not in known:
+        near = did_you_mean(name, known).replace("--", "")
+        raise ValueError(f"{path}: there is no flag for the key {key!r}{near}")
+    action = parser._option_string_actions[name]
+    if action.nargs == 0:
+        yield from _switch(path, action, name, value)
+    elif value is None:
+        raise ValueError(f"{path}: the key {key!r} has no value")
+    elif isinstance(value, list) and action.nargs in ("+", "*"):
+        yield from (name, *map(_text, value))
+    else:
+        yield f"{name}={_text(value)}"
+
+
+def _switch(path: Path, action: argparse.Action, name: str, value: Any) -> Iterator[str]:
+    """A flag without a value: there or not, or in its other form."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{path}: the key {name[2:]!r} must be true or false; got {value!r}")
+    if value:
+        yield name
+    elif isinstance(action, argparse.BooleanOptionalAction):
+        yield next(other for other in action.option_strings if _is_no(other) != _is_no(name))
+
+
+def _is_no(name: str) -> bool:
+    return name.startswith("--no-")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

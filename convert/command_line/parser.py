@@ -1,0 +1,61 @@
+"""The argument parser of all commands: mistakes cost one line, and help says what holds."""
+
+import argparse
+from collections.abc import Collection
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+UNSTATED = (None, argparse.SUPPRESS, "", [], ())
+"""Defaults that say nothing."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a mistake in one line, without the usage; names the flag that a misspelt one was
+    meant to be; ends its help with an example. Flags are written out in full."""
+
+    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, formatter_class=_WithDefaults, **kwargs)
+        self.example = example
+
+    def format_help(self) -> str:
+        """The help, with the example as one line to copy."""
+        shown = f"\nexample:\n  {self.example}\n" if self.example else ""
+        return super().format_help() + shown
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Ends the process for flags that are not known: here, not in a parser above, whose flags
+        are others."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            meant = did_you_mean(flags[0], self._option_string_actions) if flags else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """The question to ask behind an unknown name; nothing where no known one is near."""
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def stated_default(action: argparse.Action) -> str:
+    """What help says of a flag's default, where its text does not; switches are off."""
+    switch = isinstance(action.default, bool)
+    if switch or action.default in UNSTATED or "default" in (action.help or ""):
+        return ""
+    several = isinstance(action.default, list | tuple)
+    value = " ".join(map(str, action.default)) if several else str(action.default)
+    return f"default {value}"
+
+
+class _WithDefaults(argparse.HelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str:
+        default = stated_default(action).replace("%", "%%") if action.option_strings else ""
+        return "; ".join(filter(None, (action.help, default)))

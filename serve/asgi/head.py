@@ -1,0 +1,19 @@
+"""HEAD, wherever there is GET: the same answer without its body, which uvicorn leaves out."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class HeadAsGet:
+    """Asks the application for GET where a client asks for HEAD."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request (ASGI)."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        asked = {**scope, "method": "GET"}
+        await self._app(asked, receive, send)
+        scope["route"] = asked.get("route")  # For the record of the request.

@@ -1,0 +1,120 @@
+"""Flags of how the server stands in the web: other origins, a path in front, TLS."""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+ANY = ("*",)
+CLIENT_CERTIFICATES = {0: "not asked for", 1: "optional", 2: "required"}
+"""Values of --ssl-cert-reqs: those of Python's ssl.VerifyMode."""
+
+
+@dataclass(frozen=True)
+class Cors:
+    """What pages of other origins may do; the names are those of Starlette's CORSMiddleware."""
+
+    allow_origins: tuple[str, ...]
+    allow_methods: tuple[str, ...] = ANY
+    allow_headers: tuple[str, ...] = ANY
+    allow_credentials: bool = False
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM form. certfile may hold the key too. ca_certs: who signs clients' certificates;
+    cert_reqs: whether they must have one, as ssl.VerifyMode counts."""
+
+    certfile: Path
+    keyfile: Path | None = None
+    ca_certs: Path | None = None
+    cert_reqs: int = 0
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """cors None: pages of other origins read nothing. root_path: what a proxy in front takes away
+    from paths, without a slash at its end."""
+
+    cors: Cors | None = None
+    root_path: str = ""
+    tls: Tls | None = None
+
+
+def add_http_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags in a group of their own, under vLLM's names."""
+    group = parser.add_argument_group("web")
+    add = group.add_argument
+    lists = {"type": _json_list, "metavar": "JSON"}
+    add("--allowed-origins", **lists, help='whose pages may ask, ["https://a.org"] or ["*"]')
+    add("--allowed-methods", **lists, help="of those pages; default: all")
+    add("--allowed-headers", **lists, help="of those pages; default: all")
+    add(
+        "--allow-credentials",
+        action="store_true",
+        help="those pages may send cookies and certificates; not with the origin *",
+    )
+    add("--root-path", default="", metavar="PATH", help="that a proxy in front takes off, /llm")
+    add("--ssl-certfile", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
+    add("--ssl-keyfile", type=Path, metavar="FILE", help="its key, where it is not in that file")
+    add("--ssl-ca-certs", type=Path, metavar="FILE", help="who may sign clients' certificates")
+    add(
+        "--ssl-cert-reqs",
+        type=int,
+        choices=tuple(CLIENT_CERTIFICATES),
+        default=0,
+        help="clients' certificates: "
+        + ", ".join(f"{value} {text}" for value, text in CLIENT_CERTIFICATES.items()),
+    )
+
+
+def read_http_options(flags: argparse.Namespace) -> HttpOptions:
+    """Raises ValueError, naming the flag, for what can't be or would have no effect."""
+    path = flags.root_path.rstrip("/")
+    if path and not path.startswith("/"):
+        raise ValueError(f"--root-path must begin with a slash; got {flags.root_path!r}")
+    return HttpOptions(_read_cors(flags), path, _read_tls(flags))
+
+
+def _read_cors(flags: argparse.Namespace) -> Cors | None:
+    others = {
+        "--allowed-methods": flags.allowed_methods,
+        "--allowed-headers": flags.allowed_headers,
+        "--allow-credentials": flags.allow_credentials,
+    }
+    if not flags.allowed_origins:
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise ValueError(f"{given[0]} says what --allowed-origins may do: name some")
+        return None
+    if flags.allow_credentials and "*" in flags.allowed_origins:
+        raise ValueError("--allow-credentials: name the origins that may; --allowed-origins is *")
+    return Cors(
+        flags.allowed_origins,
+        flags.allowed_methods or ANY,
+        flags.allowed_headers or ANY,
+        flags.allow_credentials,
+    )
+
+
+def _read_tls(flags: argparse.Namespace) -> Tls | None:
+    if flags.ssl_certfile is None:
+        others = {"--ssl-keyfile": flags.ssl_keyfile, "--ssl-ca-certs": flags.ssl_ca_certs}
+        others["--ssl-cert-reqs"] = flags.ssl_cert_reqs
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise ValueError(f"{given[0]} needs --ssl-certfile")
+        return None
+    if flags.ssl_cert_reqs and flags.ssl_ca_certs is None:
+        raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: who signs those certificates")
+    return Tls(flags.ssl_certfile, flags.ssl_keyfile, flags.ssl_ca_certs, flags.ssl_cert_reqs)
+
+
+def _json_list(text: str) -> tuple[str, ...]:
+    try:
+        entries = json.loads(text)
+    except ValueError:
+        entries = None
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise argparse.ArgumentTypeError(f'must be a JSON list, such as ["*"]; got {text}')
+    return tuple(entries)

@@ -1,0 +1,46 @@
+"""Compiled programs are kept on disk, so that a second start is fast."""
+
+import os
+import warnings
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import jax
+
+from serve.pair.notices import Say, say_on_stderr
+
+VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+
+
+def keep_compiled_programs(say: Say = say_on_stderr) -> None:
+    """Keeps programs in the user's cache, unless JAX has a directory, or "" for none.
+
+    Where nothing can be written, that is said once, with what to do; what is there is still read.
+    """
+    given = os.environ.get(VARIABLE)
+    if given == "" or "://" in (given or ""):
+        return
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = Path(given or cache / "eagle3-jax")
+    if given is None:
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+    if (reason := _unwritable(directory)) is None:
+        return
+    say(
+        f"compiled programs are not kept, the next start compiles again: {directory}: {reason}; "
+        f"set {VARIABLE} to a directory that can be written, or to '' for none"
+    )
+    if directory.is_dir():
+        warnings.filterwarnings("ignore", "Error writing persistent compilation cache")
+    else:
+        jax.config.update("jax_enable_compilation_cache", False)
+
+
+def _unwritable(directory: Path) -> str | None:
+    """Why no file can be made there, if none can."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

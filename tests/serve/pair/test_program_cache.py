@@ -1,0 +1,72 @@
+"""A directory for compiled programs that can't be written is one line of advice."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from serve.pair import program_cache
+from serve.pair.program_cache import keep_compiled_programs
+
+NAMES = ("jax_compilation_cache_dir", "jax_enable_compilation_cache")
+
+
+def setting(name: str) -> object:
+    return getattr(jax.config, name)
+
+
+@pytest.fixture(autouse=True)
+def settings_of_jax() -> Iterator[None]:
+    before = {name: setting(name) for name in NAMES}
+    with warnings.catch_warnings():
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_what_can_be_written_is_used_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    said: list[str] = []
+    keep_compiled_programs(said.append)
+    assert setting("jax_compilation_cache_dir") == str(tmp_path / "cache/eagle3-jax")
+    assert not said and not list((tmp_path / "cache/eagle3-jax").iterdir())
+
+
+def test_no_directory_is_no_cache_and_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    said: list[str] = []
+    keep_compiled_programs(said.append)
+    assert not said
+
+
+def test_a_directory_that_cannot_be_is_named_once_and_nothing_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "file/cache"))
+    said: list[str] = []
+    keep_compiled_programs(said.append)
+    (line,) = said
+    assert f"{tmp_path}/file/cache: Not a directory" in line
+    assert "set JAX_COMPILATION_CACHE_DIR" in line
+    assert not setting("jax_enable_compilation_cache")
+
+
+def test_a_directory_that_can_only_be_read_is_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(program_cache, "TemporaryFile", refuse)
+    said: list[str] = []
+    keep_compiled_programs(said.append)
+    assert len(said) == 1 and "Permission denied" in said[0]
+    assert setting("jax_enable_compilation_cache")
+    warnings.warn("Error writing persistent compilation cache entry for 'x'", stacklevel=1)

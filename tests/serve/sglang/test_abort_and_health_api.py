@@ -1,0 +1,75 @@
+"""POST /abort_request ends what it names, and GET /health_generate asks for a token."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fake_engine import FakeEngine, expected_answer
+from fake_server import Served, wait_for
+
+from serve.sglang import health
+
+SHORT = {"max_new_tokens": 80, "sampling_seed": 0}
+
+
+def test_abort_ends_the_named_request_alone_with_what_there_is(serve) -> None:
+    server: Served = serve(FakeEngine(step_s=0.01))
+    body = {"text": ["ab", "cd"], "rid": ["one:a", "a"], "sampling_params": SHORT}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.http.post, "/generate", json=body)
+        wait_for(lambda: len(server.engine.running) == 2)
+        assert server.http.post("/abort_request", json={"rid": "nobody's"}).status_code == 200
+        assert server.http.post("/abort_request", json={"rid": "one:a"}).status_code == 200
+        ended, whole = asked.result().json()
+    assert ended["meta_info"]["finish_reason"]["type"] == "abort"
+    assert ended["meta_info"]["id"] == "one:a"
+    assert len(ended["text"]) < 80 and expected_answer("ab", 0, 80).startswith(ended["text"])
+    assert whole["text"] == expected_answer("cd", 0, 80)
+    assert len(server.engine.cancelled) == 1
+
+
+def test_an_answer_of_openais_is_named_by_its_id_and_all_by_abort_all(serve) -> None:
+    server: Served = serve(FakeEngine(step_s=0.01))
+    body = {"prompt": "ab", "max_tokens": 250, "stream": True, "n": 2}
+    for everything in (False, True):
+        with server.http.stream("POST", "/v1/completions", json=body) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            first = json.loads(next(lines).removeprefix("data: "))
+            abort = {"abort_all": True} if everything else {"rid": first["id"]}
+            server.http.post("/abort_request", json=abort)
+            rest = "".join(lines)
+        assert rest.count('"finish_reason":"abort"') == 2 and rest.endswith("data: [DONE]")
+    wait_for(lambda: not server.engine.running)
+
+
+@pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": 3}])
+def test_an_abort_that_names_nothing_is_400(fake: Served, body: dict) -> None:
+    assert fake.http.post("/abort_request", json=body).status_code == 400
+
+
+def test_health_generate_is_a_token_of_the_engine_and_probes_share_it(serve) -> None:
+    server: Served = serve(FakeEngine())
+    assert server.http.get("/health_generate").status_code == 200
+    assert server.engine.generation_tokens == 1
+    server.engine.go.clear()
+    before = server.engine.prompt_tokens
+    with ThreadPoolExecutor(4) as pool:
+        probes = [pool.submit(server.http.get, "/health_generate") for _ in range(4)]
+        wait_for(lambda: server.engine.running)
+        server.engine.go.set()
+        assert [probe.result().status_code for probe in probes] == [200] * 4
+    assert server.engine.prompt_tokens == before + 1
+
+
+def test_health_generate_is_503_where_no_token_comes(
+    serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "TIMEOUT_S", 0.2)
+    engine = FakeEngine()
+    server: Served = serve(engine)
+    engine.go.clear()
+    answer = server.http.get("/health_generate")
+    assert answer.status_code == 503 and "no token" in answer.json()["error"]["message"]
+    engine.go.set()
+    wait_for(lambda: not engine.running)
+    assert server.http.get("/health_generate").status_code == 200
