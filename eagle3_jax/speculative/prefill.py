@@ -125,7 +125,6 @@ def _open_slot(
         aux_hidden=jnp.pad(feature, ((0, 0), (0, width - 1), (0, 0))),
         finished=~chunk.last[None],
         pause_id=chunk.pause_id[None],
-        paused=token[:, 0] == chunk.pause_id,
         options=chunk.options,
     )
     ends = is_stop(token, row)[:, 0] | (length + 1 >= chunk.max_len)

@@ -123,8 +123,7 @@ def verify_round(
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
     rows, pools = batch.rows, state.target_pools
     with jax.named_scope("verify"):
-        last = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
-        tokens = jnp.concatenate([last, drafts.ids], axis=1)
+        tokens = jnp.concatenate([rows.last_tokens, drafts.ids], axis=1)
         offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
         positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
         writes = (offsets <= valid) & batch.active[:, None]

@@ -49,6 +49,7 @@ def read_batch(
 ) -> RoundBatch:
     """Gathers the rows of the sequences in `slot_ids`. resumes: paused ones go on."""
     whole: SlotRows = gather(state.slots, slot_ids)
+    paused = whole.last_tokens[:, 0] == whole.pause_id
     rows = narrow(whole, widths) if widths else whole
     if variant is not Variant.FULL:
         rows = replace(rows, options=lean_rows(rows.options))
@@ -57,7 +58,7 @@ def read_batch(
         page_table,
         whole,
         rows,
-        ~whole.finished if resumes else ~(whole.finished | whole.paused),
+        ~whole.finished if resumes else ~(whole.finished | paused),
         gather(state.logit_controls, slot_ids) if variant is Variant.FULL else None,
         gather(enabled_biases(state.logit_controls), slot_ids)
         if variant is Variant.ARGMAX
@@ -91,7 +92,6 @@ def commit_batch(
         num_accepted=result.num_accepted,
         aux_hidden=widen(aux_hidden, width),
         finished=result.finished,
-        paused=result.paused,
     )
 
     def write(slot: Array, old: Array, changed: Array) -> Array:

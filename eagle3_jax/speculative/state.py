@@ -33,8 +33,8 @@ class SlotRows:
     num_accepted: int32, a of the last verify (0 after prefill).
     aux_hidden: [slots, k+1, n_aux * hidden], target features at positions n-a-1 .. n-1.
     finished: bool, the row is done: it computes on scratch and commits nothing.
-    pause_id: int32, the token behind which it waits for a round with masks; NO_PAUSE for none.
-    paused: bool, it waits: to a round without masks it is finished.
+    pause_id: int32, the token behind which it is paused: only a round with masks goes on from
+        there, to others it is finished. NO_PAUSE for none.
     options: sampling options of the request.
     """
 
@@ -46,8 +46,12 @@ class SlotRows:
     aux_hidden: Float[Array, "slots width aux"]
     finished: Bool[Array, " slots"]
     pause_id: Int[Array, " slots"]
-    paused: Bool[Array, " slots"]
     options: SamplingRows
+
+    @property
+    def last_tokens(self) -> Int[Array, "slots 1"]:
+        """Those whose own KV is not written yet."""
+        return jnp.take_along_axis(self.verified_tokens, self.num_accepted[:, None], axis=1)
 
 
 @jax.tree_util.register_dataclass
@@ -109,7 +113,6 @@ def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> Slot
         aux_hidden=zeros(width, aux_size, dtype=dtype),
         finished=jnp.ones((slots,), bool),
         pause_id=jnp.full((slots,), NO_PAUSE, jnp.int32),
-        paused=zeros(dtype=bool),
         options=jax.tree.map(lambda row: jnp.repeat(row, slots, axis=0), greedy),
     )
 

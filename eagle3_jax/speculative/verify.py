@@ -17,12 +17,11 @@ from eagle3_jax.speculative.state import SlotRows
 
 class VerifyResult(NamedTuple):
     """token_ids [batch, k+1]: the target's choices, or drafts that took their place; the first
-    num_accepted + 1 are committed. paused: the last of them is where the row is to wait."""
+    num_accepted + 1 are committed."""
 
     token_ids: Int[Array, "batch width"]
     num_accepted: Int[Array, " batch"]
     finished: Bool[Array, " batch"]
-    paused: Bool[Array, " batch"]
 
 
 def num_valid_drafts(rows: SlotRows) -> Int[Array, " batch"]:
@@ -52,7 +51,8 @@ def verify(
 def accept_equal(
     chosen: Int[Array, "batch width"], draft_ids: Int[Array, "batch k"], rows: SlotRows
 ) -> VerifyResult:
-    """Accepts the longest prefix of drafts that are what the target chose."""
+    """Accepts the longest prefix of drafts that are what the target chose, and none behind a token
+    at which the row pauses."""
     offsets = jnp.arange(chosen.shape[1])
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
     agrees = valid & (draft_ids == chosen[:, :-1])
@@ -73,21 +73,18 @@ def commit_prefix(
 def _commit_prefix(
     accepted: Bool[Array, "batch k"], token_ids: Int[Array, "batch width"], rows: SlotRows
 ) -> VerifyResult:
-    return settle(token_ids, jnp.sum(jnp.cumprod(accepted, axis=1), axis=1), rows)
+    goes_on = accepted & (token_ids[:, :-1] != rows.pause_id[:, None])
+    return settle(token_ids, jnp.sum(jnp.cumprod(goes_on, axis=1), axis=1), rows)
 
 
 def settle(
     token_ids: Int[Array, "batch width"], num_accepted: Int[Array, " batch"], rows: SlotRows
 ) -> VerifyResult:
-    """num_accepted drafts and the token behind them are committed, up to one behind which the row
-    pauses, and may end their request."""
-    offsets = jnp.arange(token_ids.shape[1])
-    pauses = (offsets <= num_accepted[:, None]) & (token_ids == rows.pause_id[:, None])
-    paused = pauses.any(axis=1)
-    num_accepted = jnp.where(paused, pauses.argmax(axis=1).astype(jnp.int32), num_accepted)
-    stops = is_stop(token_ids, rows) & (offsets <= num_accepted[:, None])
+    """num_accepted drafts and the token behind them are committed, and may end their request."""
+    committed = jnp.arange(token_ids.shape[1]) <= num_accepted[:, None]
+    stops = is_stop(token_ids, rows) & committed
     full = rows.seq_lens + num_accepted + 2 >= rows.max_lens
-    return VerifyResult(token_ids, num_accepted, stops.any(axis=1) | full, paused)
+    return VerifyResult(token_ids, num_accepted, stops.any(axis=1) | full)
 
 
 def is_stop(token_ids: Int[Array, "batch rows"], rows: SlotRows) -> Bool[Array, "batch rows"]:

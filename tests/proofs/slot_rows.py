@@ -45,6 +45,5 @@ def decoding_rows(
         aux_hidden=jnp.zeros((batch, num_drafts + 1, 1)),
         finished=zeros[:, 0] > 0,
         pause_id=zeros[:, 0] + NO_PAUSE,
-        paused=zeros[:, 0] > 0,
         options=options,
     )

@@ -77,7 +77,7 @@ def propose_tree(
             candidates.append(found)
     levels = zip(*candidates, strict=True)
     everything = Candidates(*(jnp.concatenate(part, axis=1) for part in levels))
-    root = jnp.take_along_axis(rows.verified_tokens, rows.num_accepted[:, None], axis=1)
+    root = rows.last_tokens
     return _keep_best(everything, root, shape.num_draft_tokens - 1), pools
 
 

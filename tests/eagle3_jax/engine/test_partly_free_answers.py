@@ -104,7 +104,7 @@ def pieces(token_ids: list[int]) -> list[str]:
 def test_every_piece_has_its_form_and_several_may_come(alone: dict[str, Answer]) -> None:
     found = [pieces(alone[request.request_id].token_ids) for request in IN_PIECES]
     whole = [piece for several in found for piece in several if piece.endswith("?")]
-    assert len(whole) > 8 and max(map(len, found)) > 1
+    assert len(whole) > 4 and max(map(len, found)) > 1
     assert all(PIECE.fullmatch(piece) for piece in whole)
 
 

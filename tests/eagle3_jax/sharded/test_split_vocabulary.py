@@ -174,7 +174,6 @@ def slot_rows(rows: SamplingRows) -> SlotRows:
         aux_hidden=jnp.zeros((BATCH, ROWS, 1)),
         finished=zeros[:, 0] > 0,
         pause_id=zeros[:, 0] + NO_PAUSE,
-        paused=zeros[:, 0] > 0,
         options=rows,
     )
 

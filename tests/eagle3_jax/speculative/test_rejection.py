@@ -35,7 +35,6 @@ def rows(batch: int, k: int, num_drafts: Any = None, **options: Any) -> SlotRows
         aux_hidden=jnp.zeros((batch, k + 1, 1)),
         finished=zeros[:, 0] > 0,
         pause_id=zeros[:, 0] + NO_PAUSE,
-        paused=zeros[:, 0] > 0,
         options=replace(repeated, seed=seeds),
     )
 

@@ -32,7 +32,6 @@ def rows(max_lens: Any, num_drafts: Any, **options: Any) -> SlotRows:
         aux_hidden=jnp.zeros((batch, K + 1, 1)),
         finished=zeros[:, 0] > 0,
         pause_id=zeros[:, 0] + NO_PAUSE,
-        paused=zeros[:, 0] > 0,
         options=jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options)),
     )
 
@@ -105,8 +104,7 @@ def test_behind_its_mark_a_row_pauses_as_if_the_next_draft_were_wrong() -> None:
     result = VERIFY(logits, jnp.asarray(drafts), marked)
     for row, accepted in enumerate(np.asarray(free.num_accepted)):
         committed = chosen[row, : accepted + 1].tolist()
-        paused = 1 in committed
-        expected = committed.index(1) if paused else accepted
-        assert (int(result.num_accepted[row]), bool(result.paused[row])) == (expected, paused)
+        expected = committed.index(1) if 1 in committed else accepted
+        assert int(result.num_accepted[row]) == expected
         assert bool(result.finished[row]) == (expected + 1 >= K)
-    assert not free.paused.any() and 0 < result.paused.sum() < len(grid)
+    assert 0 < (result.num_accepted < free.num_accepted).sum() < len(grid)
