@@ -32,8 +32,8 @@ class ReadChoices(Choices):
         """Every output, once its content is read."""
         async for state, output in super().follow(stream):
             last = output.finish_reason is not None
-            parts = self._parser.take(output.token_ids, output.text, final=last)
-            self.added = [*self.content.take(parts)]
+            each = self._parser.take_each(output.token_ids, output.text, final=last)
+            self.added = [event for parts in each for event in self.content.take(parts)]
             if last:
                 self.added += self.content.end(cut=_is_cut(state))
             yield state, output

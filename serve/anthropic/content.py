@@ -13,27 +13,33 @@ NamedEvent = dict[str, Any]
 
 
 class Content:
-    """Blocks, made of an answer's parts. shows_thinking: whether they tell the reasoning."""
+    """Blocks, made of an answer's parts. Text that stands between calls comes behind them all, so
+    that the blocks don't depend on how the answer was cut into parts.
+
+    shows_thinking: whether they tell the reasoning.
+    """
 
     def __init__(self, *, shows_thinking: bool) -> None:
         self.blocks: list[dict[str, Any]] = []
         self._shows_thinking = shows_thinking
         self._open = ""  # the type of the block under way
         self._texts: list[str] = []  # what it has so far
+        self._has_calls = False
+        self._late = ""  # text that comes behind the calls
 
     def take(self, parts: AnswerParts) -> Iterator[NamedEvent]:
         """Adds these parts; the events of what they add."""
+        self._has_calls |= bool(parts.calls)
         if parts.reasoning:
             if self._open != "thinking":
                 yield from self._begin(type="thinking", thinking="", signature="")
             self._texts.append(parts.reasoning)
             if self._shows_thinking:
                 yield self._delta(type="thinking_delta", thinking=parts.reasoning)
-        if parts.content:
-            if self._open != "text":
-                yield from self._begin(type="text", text="")
-            self._texts.append(parts.content)
-            yield self._delta(type="text_delta", text=parts.content)
+        if self._has_calls:
+            self._late += parts.content
+        elif parts.content:
+            yield from self._text(parts.content)
         for call in parts.calls.values():
             if call.id is not None:
                 yield from self._begin(type="tool_use", id=call.id, name=call.name, input={})
@@ -41,8 +47,20 @@ class Content:
                 self._texts.append(call.arguments)
                 yield self._delta(type="input_json_delta", partial_json=call.arguments)
 
-    def end(self, *, cut: bool = False) -> Iterator[NamedEvent]:
-        """Ends the block under way, if there is one. cut: by force, not by the model."""
+    def end(self, *, cut: bool) -> Iterator[NamedEvent]:
+        """Ends the answer. cut: by force, not by the model."""
+        yield from self._end_block(cut=cut)
+        if self._late:
+            yield from self._text(self._late)
+            yield from self._end_block()
+
+    def _text(self, text: str) -> Iterator[NamedEvent]:
+        if self._open != "text":
+            yield from self._begin(type="text", text="")
+        self._texts.append(text)
+        yield self._delta(type="text_delta", text=text)
+
+    def _end_block(self, *, cut: bool = False) -> Iterator[NamedEvent]:
         text = "".join(self._texts)
         match self._open:
             case "":
@@ -60,7 +78,7 @@ class Content:
         self._open = ""
 
     def _begin(self, **block: Any) -> Iterator[NamedEvent]:
-        yield from self.end()
+        yield from self._end_block()
         self.blocks.append(block)
         self._open, self._texts = block["type"], []
         begun = dict(block)

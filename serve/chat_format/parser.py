@@ -1,6 +1,6 @@
 """Reads the parts of one chat answer from its outputs as they come."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from uuid import uuid4
 
 from serve.chat_format.format import ChatReading
@@ -47,7 +47,19 @@ class AnswerParser:
 
     def take(self, token_ids: Sequence[int], text: str, *, final: bool) -> AnswerParts:
         """What an output, or a whole answer, adds to the answer."""
-        parts = self._reader.take(self._text.take(token_ids, text, final=final), final=final)
+        pieces = self._text.take(token_ids, text, final=final)
+        return self._told(self._reader.take(pieces, final=final))
+
+    def take_each(
+        self, token_ids: Sequence[int], text: str, *, final: bool
+    ) -> Iterator[AnswerParts]:
+        """The same in the order in which it was written: of each mark, and the text before it."""
+        for piece in self._text.take(token_ids, text, final=final):
+            yield self._told(self._reader.take([piece], final=False))
+        if final:
+            yield self._told(self._reader.take([], final=True))
+
+    def _told(self, parts: AnswerParts) -> AnswerParts:
         if not self._tells_reasoning:
             parts.reasoning = ""
         self.has_calls |= bool(parts.calls)

@@ -19,7 +19,7 @@ FUNCTION = {
     "function": {"name": "weather", "description": "Weather in a city", "parameters": SCHEMA},
 }
 NAMED = {"type": "function", "function": {"name": "weather"}}
-OPTIONS = {"max_tokens": 20, "seed": 5, "temperature": 0.7, "top_k": 9, "top_p": 0.8}
+OPTIONS = {"max_tokens": 10, "seed": 5, "temperature": 0.7, "top_k": 9, "top_p": 0.8}
 TURNS: list[dict[str, Any]] = [
     {"role": "user", "content": "How is Oslo?"},
     {
