@@ -20,9 +20,9 @@ from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.engine.programs.call import Peers
 from serve.app import create_app
-from serve.asgi.accepting import raise_limit, room_for_connections
-from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end
-from serve.asgi.tls import tls_context
+from serve.asgi.listening.accepting import raise_limit, room_for_connections
+from serve.asgi.listening.graceful import GracefulServer, bind, do_within, exposure, run_to_end
+from serve.asgi.listening.tls import tls_context
 from serve.chat_format.limited_templates import limited
 from serve.chat_setup import read_answers, set_up_chat
 from serve.demo import PairDirectories, find_pair

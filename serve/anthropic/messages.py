@@ -11,7 +11,6 @@ from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import Content
 from serve.anthropic.headers import check_headers
 from serve.anthropic.protocol import Conversation, MessagesRequest
-from serve.asgi.errors import invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
 from serve.asgi.synthetic_header import synthetic_field
@@ -34,7 +33,6 @@ def messages_router(service: Service) -> APIRouter:
     @router.post("/v1/messages")
     async def create_message(body: MessagesRequest, request: fastapi.Request) -> Response:
         check_headers(request.headers)
-        _check_thinking(service, body)
         requests, end_of_reasoning = await plan_chat(service, body.chat)
         (planned,) = await service.compile_grammars(requests)
         choices = ReadChoices(
@@ -55,22 +53,8 @@ def messages_router(service: Service) -> APIRouter:
     @router.post("/v1/messages/count_tokens", response_model=TokensCount)
     async def count_tokens(body: Conversation, request: fastapi.Request) -> TokensCount:
         check_headers(request.headers)
-        _check_thinking(service, body)
         service.check_model(body.model)
         prompt = await templating(partial(prompt_ids, service, body.chat, CONTEXTS))
         return TokensCount(input_tokens=len(prompt))
 
     return router
-
-
-def _check_thinking(service: Service, body: Conversation) -> None:
-    """Raises 400 where the checkpoint can't be switched as asked."""
-    reasoning, thinking = service.reading.reasoning, body.thinking
-    if thinking is None:
-        return
-    if not thinking.is_on and reasoning is not None and reasoning.always_reasons:
-        message = "thinking: this checkpoint always reasons; leave the field out"
-        raise invalid_request(message, param="thinking", code="unsupported_option")
-    if thinking.type == "enabled" and reasoning is None:
-        message = "thinking: no reasoning is read from this checkpoint's answers; leave it out"
-        raise invalid_request(message, param="thinking", code="unsupported_option")

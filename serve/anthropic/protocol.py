@@ -40,7 +40,6 @@ NAMES = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
-    "thinking_token_budget": "thinking.budget_tokens",
 }
 """Fields of chats, with what they are called here where that is something else."""
 
@@ -126,10 +125,8 @@ class Conversation(KnownFields, FirstErrorOnly):
         fields["messages"] = chat_messages(self.system or (), self.messages)
         fields["tools"] = [tool.as_function() for tool in self.tools or ()] or None
         fields |= self.tool_choice.as_chat() if self.tool_choice else {}
-        if thinking is not None:
-            fields["chat_template_kwargs"] = thinking.template_options()
-            fields["thinking_token_budget"] = thinking.budget_tokens
-        if config.effort != "high" and (thinking is None or thinking.is_on):
+        fields["thinking"] = thinking and thinking.as_chat()
+        if config.effort != "high" and (thinking is None or thinking.type != "disabled"):
             fields["reasoning_effort"] = config.effort
         if config.format is not None:
             schema = {"name": "answer", "schema": config.format.schema_}

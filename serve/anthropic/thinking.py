@@ -29,14 +29,9 @@ class ThinkingConfig(KnownFields):
             raise invalid_option("thinking", "thinking: budget_tokens needs type enabled")
         return self
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the model may reason; how much, when the type is adaptive, is up to it."""
-        return self.type != "disabled"
-
-    def template_options(self) -> dict[str, Any]:
-        """The switch that checkpoints' templates have."""
-        return {"thinking": self.is_on}
+    def as_chat(self) -> dict[str, Any]:
+        """The field of a chat."""
+        return {"type": self.type, "budget_tokens": self.budget_tokens}
 
 
 def signature(reasoning: str, *, shown: bool) -> str:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from serve.asgi.error_forms import ANTHROPIC_PATH, anthropic_form
+from serve.asgi.root_path import below_root
 from serve.engine.errors import (
     EngineError,
     GenerationFailed,
@@ -138,7 +139,7 @@ def _where_to_look(request: Request, error: HTTPException) -> str:
 def as_response(error: ApiError, scope: Scope) -> JSONResponse:
     """The error as it goes over the wire."""
     status, body = error.status, error.body()
-    if scope["path"].startswith(ANTHROPIC_PATH):
+    if below_root(scope).startswith(ANTHROPIC_PATH):
         request_id = scope["state"]["record"].request_id
         status, body = anthropic_form(status, error.message, request_id)
     return JSONResponse(body, status_code=status, headers=error.headers)

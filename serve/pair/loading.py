@@ -75,8 +75,7 @@ def load_pair(
     refuses it before a weight is read. ValueError or OSError says what is wrong with the files, or
     that devices can't hold the pair; no weight is read before both are known to fit.
     """
-    model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
-    check_roles(model, draft)
+    model, draft = _find(model, draft)
     # The small files first: a mistake in them shouldn't wait for the weights.
     defaults = read_sampling_defaults(model)
     read = adapt_tokenizer(load_tokenizer(tokenizer or model))
@@ -106,6 +105,13 @@ def load_pair(
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
     check_device_memory(needed, target.devices)
     return LoadedPair(target.fill(), proposing and proposing.fill(), read, defaults, config)
+
+
+def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | None]:
+    """Their directories, each of what it is to be."""
+    found = find_checkpoint(model), find_checkpoint(draft) if draft else None
+    check_roles(*found)
+    return found
 
 
 def _state_shapes(

@@ -17,8 +17,8 @@ from serve.engine.thread import EngineThread
 from serve.openai.protocol import MAX_NAME_CHARS
 
 MARK = ":"
-PREFIXES = ("chatcmpl-", "cmpl-")
-"""Of the ids of OpenAI's answers, behind which are those of the engine, but for their number."""
+PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
+"""Of the ids of each protocol's answers, behind which are those of the engine, but for their number."""
 
 
 class AbortRequest(BaseModel):

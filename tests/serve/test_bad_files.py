@@ -111,7 +111,7 @@ def test_sizes_that_cannot_work(target: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
-    from serve.asgi.graceful import bind
+    from serve.asgi.listening.graceful import bind
 
     with bind("127.0.0.1", 0) as taken:
         taken.listen()

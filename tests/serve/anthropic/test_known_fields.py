@@ -154,9 +154,7 @@ def test_every_kind_of_thinking_and_of_choice_is_known(fake: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "budget_tokens"),
-        ({"output_config": {"effort": "low"}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"output_config": {"effort": "none"}}, "output_config.effort"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),

@@ -14,7 +14,7 @@ from eagle3_jax.engine import Request
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ARGUMENTS = {"city": "Oslo \u00fc", "days": [1, 2.5, None], "deep": {"a": True}}
 TOOL = {"name": "weather", "description": "Weather in a city", "input_schema": SCHEMA}
-FUNCTION = {
+FUNCTION: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "description": "Weather in a city", "parameters": SCHEMA},
 }
@@ -58,6 +58,15 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "thinking": ({"thinking": ON}, THINKING),
     "not thinking": ({"thinking": OFF}, NOT_THINKING),
+    "a budget": (
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        {"thinking_token_budget": 1024, **THINKING},
+    ),
+    "effort": ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
+    "strict": (
+        {"tools": [TOOL | {"strict": True}]},
+        {"tools": [{**FUNCTION, "function": FUNCTION["function"] | {"strict": True}}]},
+    ),
     "stop": ({"stop_sequences": ["a", "b"]}, {"stop": ["a", "b"]}),
     "auto": ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"tools": [FUNCTION]}),
     "none": (

@@ -15,7 +15,7 @@ from fake_engine import FakeEngine, expected_answer
 from fake_server import Served, wait_for
 from test_limits import POST, connection, read_to_end
 
-from serve.asgi.accepting import MOST, raise_limit, room_for_connections
+from serve.asgi.listening.accepting import MOST, raise_limit, room_for_connections
 from serve.telemetry.logs import JsonFormatter, OncePerSecond, log_requests
 
 BODY = {"prompt": "abc", "seed": 0, "max_tokens": 6}

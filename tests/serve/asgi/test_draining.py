@@ -12,7 +12,7 @@ from fake_engine import CharTokenizer, FakeEngine, expected_answer
 from fake_server import build_service
 
 from serve.app import create_app
-from serve.asgi.graceful import GracefulServer
+from serve.asgi.listening.graceful import GracefulServer
 
 BODY = {"prompt": "abc", "seed": 0, "max_tokens": 6}
 REGEX = {"structured_outputs": {"regex": "a"}}
@@ -116,7 +116,7 @@ def test_a_request_that_the_engine_has_not_seen_is_waited_for_and_answered(stage
 def test_what_is_not_ready_in_time_is_told_so_and_not_waited_for(
     stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.asgi.graceful.ABORT_S", 0.05)
+    monkeypatch.setattr("serve.asgi.listening.graceful.ABORT_S", 0.05)
     held, fields, asked = stage
     work = drained(held, fields, asked(held), drain_timeout_s=0.2, ends=False)
     answer, _ = asyncio.run(work)

@@ -9,7 +9,7 @@ from fake_server import Served, build_service, wait_for
 
 from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app
-from serve.asgi.graceful import GracefulServer
+from serve.asgi.listening.graceful import GracefulServer
 from serve.engine.errors import EngineDead
 from serve.engine.stream import OutputStream
 

@@ -11,7 +11,7 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
 
-from serve.asgi.tls import tls_context
+from serve.asgi.listening.tls import tls_context
 from serve.options.http import Cors, HttpOptions, Tls
 from serve.options.operations import Operations
 from serve.options.serve_flags import parse_serve_flags

@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 from fake_server import build_service
 
 from serve.app import create_app
-from serve.asgi.graceful import GracefulServer
+from serve.asgi.listening.graceful import GracefulServer
 
 BODY = {"prompt": "abc", "max_tokens": 40}
 
@@ -59,7 +59,7 @@ def test_streams_whole_answers_and_requests_that_wait_all_end(
         def start(self) -> None:
             deadlines.append(self.when)
 
-    monkeypatch.setattr("serve.asgi.graceful.threading.Timer", Timer)
+    monkeypatch.setattr("serve.asgi.listening.graceful.threading.Timer", Timer)
     servers: list[GracefulServer] = []
     stream, whole, waiting, health = asyncio.run(give_up_while_hanging(servers))
     assert stream.text.endswith("data: [DONE]\n\n") and "lost process 1" in stream.text

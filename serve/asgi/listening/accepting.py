@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from serve.asgi.connection import Waiting
+from serve.asgi.listening.connection import Waiting
 
 logger = logging.getLogger(__name__)
 MOST = 65_536
