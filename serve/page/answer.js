@@ -1,22 +1,25 @@
-// One answer as it streams: its text, the origins of its tokens and its times.
+// One answer as it streams: its text, its calls of tools, the origins of its tokens and its times.
 
+import { Call } from "./call.js";
 import { figures, Writer } from "./tokens.js";
+import { make, View } from "./view.js";
 
 const ENDS = { length: "cut at max tokens", abort: "given up by the server" };
 
 export class Answer {
-  // element: makes the element of the message once there is something to show.
-  constructor(element) {
-    this.element = element;
+  // open: makes the element of the message once there is something to show.
+  constructor(open, markdown) {
+    this.open = open;
+    this.markdown = markdown;
     this.started = performance.now();
     this.writer = new Writer();
     this.origins = [];
-    this.content = "";
+    this.calls = [];
   }
 
   take({ choices: [choice] }) {
     if (!choice) return;
-    this.message ??= this.open();
+    this.message ??= this.begin();
     const told = choice.token_origins ?? [];
     this.writer.push(told, choice.logprobs?.content);
     this.origins.push(...told.map((token) => token.origin));
@@ -27,35 +30,55 @@ export class Answer {
   }
 
   // Until the answer is whole a screen reader waits.
-  open() {
-    const message = this.element();
+  begin() {
+    const message = this.open();
     message.setAttribute("aria-busy", "true");
     return message;
   }
 
   // Servers name the reasoning in one of two ways, and some in both.
-  write({ reasoning, reasoning_content, content }) {
+  write({ reasoning, reasoning_content, content, tool_calls }) {
     const thought = reasoning ?? reasoning_content;
     if (thought) {
-      this.reasoning ??= folded(this.message);
+      this.reasoning ??= new View(folded(this.message), this.markdown);
       this.writer.write(thought, this.reasoning);
     }
     if (content) {
-      this.text ??= block(this.message);
+      this.text ??= new View(this.message, this.markdown);
       this.writer.write(content, this.text);
-      this.content += content;
     }
+    for (const { index, ...part } of tool_calls ?? []) {
+      this.calls[index] ??= new Call(this.message);
+      this.calls[index].take(part, this.writer);
+    }
+  }
+
+  draw() {
+    for (const view of [this.reasoning, this.text]) view?.draw();
   }
 
   // Says how it ended, unless by itself; without a reason somebody stopped it.
   finish() {
+    this.draw();
+    this.calls.forEach((call) => call.finish());
     const told = this.reason === undefined ? "stopped" : ENDS[this.reason];
     this.message?.removeAttribute("aria-busy");
     if (!this.message || !told) return;
-    const note = document.createElement("p");
-    note.className = "note";
+    const note = make("p", "note");
     note.textContent = told;
     this.message.append(note);
+  }
+
+  // As the next request repeats it; undefined where nothing was answered.
+  get said() {
+    if (!this.text && !this.calls.length) return undefined;
+    const calls = this.calls.map((call) => call.said);
+    return {
+      role: "assistant",
+      content: this.text?.text ?? "",
+      ...(this.reasoning && { reasoning_content: this.reasoning.text }),
+      ...(calls.length && { tool_calls: calls }),
+    };
   }
 
   // Of these the rate counts tokens behind the first chunk, and the wait is until that.
@@ -70,19 +93,11 @@ export class Answer {
   }
 }
 
-function block(parent) {
-  const element = document.createElement("div");
-  element.className = "text";
-  element.tabIndex = 0;
-  parent.append(element);
-  return element;
-}
-
 function folded(message) {
-  const details = document.createElement("details");
-  const summary = document.createElement("summary");
+  const details = make("details");
+  const summary = make("summary");
   summary.textContent = "reasoning";
   details.append(summary);
   message.prepend(details);
-  return block(details);
+  return details;
 }

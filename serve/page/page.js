@@ -1,89 +1,125 @@
 // The page: a conversation with the model, and the server's state.
 
 import { Answer } from "./answer.js";
+import { actions, Conversation } from "./conversation.js";
 import { watchTokens } from "./hints.js";
-import { snapshot } from "./metrics.js";
-import { showAnswer, showServer } from "./panel.js";
-import { chat, Failure, headers, reach } from "./stream.js";
+import { showAnswer } from "./panel.js";
+import { model, watchServer } from "./server.js";
+import { instructions, keep, key, markdown, options } from "./settings.js";
+import { chat, Failure } from "./stream.js";
 
-const POLL_MS = 1000;
 const find = (id) => document.getElementById(id);
-const number = (id) => (find(id).value === "" ? undefined : Number(find(id).value));
-const key = () => find("key").value;
+const log = find("messages");
 
-let conversation = []; // what the next request sends
+const conversation = new Conversation(log);
+let answers = []; // those on the screen
 let running; // the AbortController of the answer under way
-let model;
-let asked; // the key with which the server was asked for its model
+let editing; // the turn that the next message takes the place of
 
-function add(role) {
-  find("messages").querySelector(".empty")?.remove();
-  const message = document.createElement("article");
-  message.className = role;
-  message.setAttribute("aria-label", role);
-  find("messages").append(message);
+function send() {
+  const text = find("prompt").value.trim();
+  if (!text || running) return;
+  const request = prepare();
+  if (!request) return;
+  if (editing) conversation.cut(editing);
+  edit(undefined);
+  find("prompt").value = "";
+  const element = conversation.show("user");
+  element.textContent = text;
+  const turn = conversation.add(element, { role: "user", content: text });
+  actions(element, [["Edit", () => edit(turn)]], () => text);
   scroll();
-  return message;
+  answer(request, turn);
+}
+
+// What the next request has besides its messages; undefined where an option can't be read.
+function prepare() {
+  try {
+    return { model: model(), ...options(), token_origins: true, stream: true };
+  } catch (error) {
+    fail(`The tools can't be read: ${error.message}`);
+    return undefined;
+  }
+}
+
+// question: the turn that is new and is taken back where nothing answers it.
+async function answer(request, question) {
+  const messages = [...instructions(), ...conversation.messages];
+  const current = new Answer(() => conversation.show("assistant"), markdown);
+  const ours = new AbortController();
+  answers.push(current);
+  busy(ours);
+  try {
+    for await (const chunk of chat({ ...request, messages }, key(), ours.signal)) show(current, chunk);
+  } catch (error) {
+    if (error.name !== "AbortError") fail(error instanceof Failure ? error.message : `${error}`);
+  }
+  if (running === ours) busy(undefined);
+  current.finish();
+  if (!conversation.turns.includes(question)) return;
+  if (current.said) close(current);
+  else if (question.element.className === "user") takeBack(question);
+  scroll();
+  find("prompt").focus();
+}
+
+// The answer becomes part of the conversation.
+function close(current) {
+  const turn = conversation.add(current.message, current.said);
+  const more = current.calls.length ? [["Send results", () => giveResults(turn, current)]] : [];
+  actions(current.message, [...more, ["Retry", () => retry(turn)]], () => current.said.content);
+}
+
+function retry(turn) {
+  const request = !running && prepare();
+  if (!request) return;
+  conversation.cut(turn);
+  answer(request, conversation.turns.at(-1));
+}
+
+// In the place of tools; from the calls on all is said anew.
+function giveResults(turn, { calls }) {
+  const request = !running && prepare();
+  if (!request) return;
+  const next = conversation.turns[conversation.turns.indexOf(turn) + 1];
+  if (next) conversation.cut(next);
+  const element = conversation.show("tool");
+  element.textContent = calls.map((call) => `${call.name}: ${call.result.value}`).join("\n");
+  answer(request, conversation.add(element, ...calls.map((call) => call.answered)));
+}
+
+function takeBack(question) {
+  const [{ content }] = question.messages;
+  conversation.forget(question);
+  if (!find("prompt").value) find("prompt").value = content;
+}
+
+// The next message replaces this turn and all behind it; undefined: none.
+function edit(turn) {
+  editing?.element.classList.remove("editing");
+  find("prompt").value = turn ? turn.messages[0].content : "";
+  editing = turn;
+  editing?.element.classList.add("editing");
+  find("cancel").hidden = !editing;
+  find("prompt").focus();
 }
 
 function fail(text) {
-  const message = add("error");
+  const message = conversation.show("error");
   message.setAttribute("role", "alert");
   message.textContent = text;
   scroll();
 }
 
 function scroll() {
-  find("messages").scrollTop = find("messages").scrollHeight;
+  log.scrollTop = log.scrollHeight;
 }
 
-function request() {
-  const k = number("drafts");
-  return {
-    model,
-    messages: conversation,
-    temperature: number("temperature"),
-    max_tokens: number("max-tokens"),
-    speculative: k === undefined ? undefined : { num_tokens: k },
-    logprobs: find("logprobs").checked || undefined,
-    token_origins: true,
-    stream: true,
-  };
-}
-
-async function send() {
-  const text = find("prompt").value.trim();
-  if (!text || running) return;
-  find("prompt").value = "";
-  add("user").textContent = text;
-  const ours = conversation;
-  ours.push({ role: "user", content: text });
-  const answer = new Answer(() => add("assistant"));
-  busy(new AbortController());
-  try {
-    for await (const chunk of chat(request(), key(), running.signal)) show(answer, chunk);
-  } catch (error) {
-    if (error.name !== "AbortError") fail(error instanceof Failure ? error.message : `${error}`);
-  }
-  busy(undefined);
-  answer.finish();
-  if (answer.content) ours.push({ role: "assistant", content: answer.content });
-  else forget(ours);
-  find("prompt").focus();
-}
-
-// A message without an answer is not part of the conversation: it can be sent again.
-function forget(ours) {
-  const { content } = ours.pop();
-  if (ours === conversation && !find("prompt").value) find("prompt").value = content;
-}
-
-function show(answer, chunk) {
-  const box = find("messages");
-  const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 80;
-  answer.take(chunk);
-  showAnswer(answer.figures);
-  if (atEnd) scroll();
+function show(current, chunk) {
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+  current.take(chunk);
+  showAnswer(current.figures);
+  if (atEnd) requestAnimationFrame(scroll);
 }
 
 function busy(controller) {
@@ -92,40 +128,22 @@ function busy(controller) {
   find("stop").hidden = !controller;
 }
 
-async function poll() {
-  try {
-    const now = await snapshot(key());
-    state(now.ready ? "ready" : "wait", now.ready ? "ready" : "not ready");
-    showServer(now);
-    if (now.ready && model === undefined && key() !== asked) await identify();
-  } catch (error) {
-    if (!(error instanceof Failure)) throw error;
-    state("down", "not reachable");
-  } finally {
-    setTimeout(poll, document.hidden ? 5 * POLL_MS : POLL_MS);
-  }
-}
-
-// Only a change is written, because a screen reader reads what is.
-function state(name, text) {
-  find("state").dataset.state = name;
-  if (find("state").textContent !== text) find("state").textContent = text;
-}
-
-async function identify() {
-  const response = await reach("v1/models", { headers: headers(key()) });
-  asked = key();
-  if (!response.ok) return;
-  const [card] = (await response.json()).data;
-  model = card.id;
-  find("model").textContent = `${card.id} · context ${card.max_model_len}`;
-}
-
 function clear() {
   running?.abort();
-  conversation = [];
-  find("messages").replaceChildren();
-  find("prompt").focus();
+  answers = [];
+  edit(undefined);
+  conversation.clear();
+}
+
+function typed(event) {
+  const last = conversation.turns.findLast((turn) => turn.element.className === "user");
+  if (event.key === "ArrowUp" && !event.target.value && last && !running) {
+    event.preventDefault();
+    edit(last);
+  }
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send();
 }
 
 find("composer").addEventListener("submit", (event) => {
@@ -133,15 +151,16 @@ find("composer").addEventListener("submit", (event) => {
   send();
 });
 find("options").addEventListener("submit", (event) => event.preventDefault());
-find("prompt").addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  send();
-});
+find("prompt").addEventListener("keydown", typed);
 find("stop").addEventListener("click", () => running?.abort());
+find("cancel").addEventListener("click", () => edit(undefined));
 find("clear").addEventListener("click", clear);
+find("markdown").addEventListener("input", () => answers.forEach((one) => one.draw()));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key !== "Escape") return;
+  if (running) running.abort();
+  else if (editing) edit(undefined);
 });
-watchTokens(find("messages"));
-poll();
+keep();
+watchTokens(log);
+watchServer();

@@ -1,4 +1,4 @@
-// Tokens on the page, each in a span that shows its origin, and what follows from the origins.
+// Tokens of an answer beside the text they are made of, and what follows from their origins.
 
 export const MOST_SHADES = 8;
 
@@ -6,7 +6,40 @@ export function shade(origin) {
   return origin ? `draft d${Math.min(origin, MOST_SHADES)}` : "target";
 }
 
-// Writes text as it comes, next to the tokens it is made of. Text is what the server shows; a token
+// A text as it grows, with the token of each of its pieces.
+export class TokenText {
+  constructor() {
+    this.text = "";
+    this.pieces = []; // {from, to, token}, in order and without gaps; token: undefined where none is known
+  }
+
+  add(text, token) {
+    const from = this.text.length;
+    this.text += text;
+    this.pieces.push({ from, to: this.text.length, token });
+  }
+
+  // What of the pieces lies in [from, to): {text, token}.
+  *cut(from, to) {
+    for (let i = this.find(from); i < this.pieces.length && this.pieces[i].from < to; i += 1) {
+      const piece = this.pieces[i];
+      yield { text: this.text.slice(Math.max(from, piece.from), Math.min(to, piece.to)), token: piece.token };
+    }
+  }
+
+  // The piece that a place is in.
+  find(place) {
+    let [low, high] = [0, this.pieces.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.pieces[middle].to <= place) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
+// Lays text as it comes next to the tokens it is made of. Text is what the server shows; a token
 // that it does not show, such as the mark behind the reasoning, is passed over.
 export class Writer {
   constructor() {
@@ -17,39 +50,32 @@ export class Writer {
   push(origins, logprobs) {
     origins.forEach(({ text, origin }, i) => {
       this.count += 1;
-      this.waiting.push({ text, origin, number: this.count, logprob: logprobs?.[i]?.logprob });
+      const token = { origin, hint: describe(this.count, origin, logprobs?.[i]?.logprob) };
+      this.waiting.push({ text, token });
     });
   }
 
   write(text, into) {
     while (text) {
       const next = this.waiting.findIndex(
-        (token) => token.text && (text.startsWith(token.text) || token.text.startsWith(text)),
+        (entry) => entry.text && (text.startsWith(entry.text) || entry.text.startsWith(text)),
       );
       if (next < 0) {
-        into.append(text);
+        into.add(text);
         return;
       }
       this.waiting.splice(0, next);
-      const token = this.waiting[0];
-      const shown = token.text.slice(0, text.length);
-      into.append(span(token, shown));
+      const entry = this.waiting[0];
+      const shown = entry.text.slice(0, text.length);
+      into.add(shown, entry.token);
       text = text.slice(shown.length);
-      token.text = token.text.slice(shown.length);
-      if (!token.text) this.waiting.shift();
+      entry.text = entry.text.slice(shown.length);
+      if (!entry.text) this.waiting.shift();
     }
   }
 }
 
-function span(token, text) {
-  const element = document.createElement("span");
-  element.className = `token ${shade(token.origin)}`;
-  element.textContent = text;
-  element.dataset.hint = describe(token);
-  return element;
-}
-
-function describe({ number, origin, logprob }) {
+function describe(number, origin, logprob) {
   const from = origin ? `draft ${origin} of its round, accepted` : "chosen by the target";
   const chance = logprob === undefined ? "" : ` · log-prob ${logprob.toFixed(3)}`;
   return `token ${number} · ${from}${chance}`;

@@ -80,11 +80,28 @@ def shown(answer: Any) -> list[tuple[int, str]]:
     return [(int(d[1]) if d else 0, text) for d, (_, text) in zip(drafts, found, strict=True)]
 
 
-def streamed(**delta: str) -> str:
+def streamed(finish_reason: str | None = None, **delta: Any) -> str:
     """An event of a chat."""
-    origins = [{"text": text, "origin": 1} for text in delta.values()]
-    choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": None}
+    origins = [{"text": text, "origin": 1} for text in delta.values() if isinstance(text, str)]
+    choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": finish_reason}
     return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def answering(page: Any, *answers: str) -> list[dict[str, Any]]:
+    """The bodies of the requests, of which these are the answers in turn."""
+    bodies: list[dict[str, Any]] = []
+    left = list(answers)
+
+    def fulfil(route: Any) -> None:
+        bodies.append(route.request.post_data_json)
+        route.fulfill(content_type="text/event-stream", body=left.pop(0) + "data: [DONE]\n\n")
+
+    page.route(CHAT, fulfil)
+    return bodies
+
+
+def said(text: str) -> str:
+    return streamed(content=text) + streamed("stop")
 
 
 def test_a_chat_streams_and_its_colours_and_counters_are_the_servers(
@@ -99,6 +116,7 @@ def test_a_chat_streams_and_its_colours_and_counters_are_the_servers(
         "new MutationObserver(() => grown(document.querySelectorAll('.token').length))"
         ".observe(document.getElementById('messages'), {childList: true, subtree: true})"
     )
+    page.uncheck("#markdown")
     answer = ask(page, QUESTION)
     entries = [(e["origin"], e["text"]) for e in expected["token_origins"] if e["text"]]
     assert shown(answer) == entries and {origin for origin, _ in entries} == {0, 1, 2, 3}
@@ -144,9 +162,11 @@ def test_options_reach_the_server_and_turns_are_remembered(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert re.match(r"token 2 · chosen by the target · log-prob -?\d", page.inner_text("#hint"))
-    assert (
-        page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
-    )
+    page.reload()
+    values = [page.input_value(f"#{name}") for name in ("drafts", "max-tokens", "key")]
+    assert values == ["0", "9", "secret"] and page.is_checked("#logprobs")
+    kept = page.evaluate("JSON.stringify(localStorage) + document.cookie")
+    assert "secret" not in kept and QUESTION not in kept
 
 
 def test_an_answer_can_be_stopped_and_its_request_ends(page: Any, demo: str) -> None:
@@ -170,6 +190,90 @@ def test_reasoning_is_folded_and_markup_stays_text(page: Any) -> None:
     assert answer.locator("details:not([open]) .text").text_content() == MARKUP
     assert answer.locator(":scope > .text").text_content() == MARKUP
     assert answer.locator("img, b").count() == 0 and page.title() == "eagle3-jax"
+
+
+def test_messages_are_edited_and_answers_retried_by_the_keyboard_alone(page: Any) -> None:
+    bodies = answering(page, *map(said, ["one", "two", "three", "four"]))
+    ask(page, "first")
+    ask(page, "second")
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#prompt") == "second" and page.is_visible("#cancel")
+    page.keyboard.press("Escape")
+    assert page.input_value("#prompt") == "" and page.locator("article").count() == 4
+    page.keyboard.press("ArrowUp")
+    page.keyboard.type(", but better")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("article .token:text-is('three')")
+    told = [[message["content"] for message in body["messages"]] for body in bodies]
+    assert told[2] == ["first", "one", "second, but better"]
+    while page.evaluate("document.activeElement.textContent") != "Retry":
+        page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("article .token:text-is('four')")
+    assert bodies[3]["messages"] == bodies[2]["messages"]
+    assert page.locator("article .text").all_text_contents() == ["one", "four"]
+    page.locator("article.user").first.get_by_text("Edit").click()
+    assert page.input_value("#prompt") == "first"
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def test_a_tools_call_is_shown_and_its_result_goes_back(page: Any) -> None:
+    def part(**function: str) -> dict[str, Any]:
+        return {"index": 0, "function": function}
+
+    call = streamed(reasoning="I must look.") + streamed(
+        tool_calls=[{"id": "functions.weather:0", "type": "function"} | part(name="weather")]
+    )
+    call += streamed(tool_calls=[part(arguments='{"city": ')]) + streamed(
+        "tool_calls", tool_calls=[part(arguments='"Oslo"}')]
+    )
+    bodies = answering(page, call, said("It rains."))
+    page.fill("#system", "Be brief.")
+    page.fill("#tools", "no JSON")
+    page.fill("#prompt", "x")
+    page.press("#prompt", "Enter")
+    assert "The tools can't be read" in page.locator(".error").inner_text()
+    page.fill("#tools", json.dumps(TOOLS))
+    answer = ask(page, "How is Oslo?")
+    assert answer.locator(".call summary").inner_text() == "calls weather"
+    assert answer.locator(".call .text").text_content() == '{"city": "Oslo"}'
+    page.fill(".result", "rain")
+    page.get_by_text("Send results").click()
+    page.wait_for_selector("article .token:text-is('It rains.')")
+    assert bodies[0]["tools"] == TOOLS
+    roles = ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in bodies[1]["messages"]] == roles
+    _, _, called, result = bodies[1]["messages"]
+    assert called["tool_calls"][0]["function"] == {
+        "name": "weather",
+        "arguments": '{"city": "Oslo"}',
+    }
+    assert called["reasoning_content"] == "I must look."
+    assert result == {"role": "tool", "tool_call_id": "functions.weather:0", "content": "rain"}
+
+
+def test_markdown_is_shown_as_it_grows_with_its_tokens_colours_or_not_at_all(page: Any) -> None:
+    pieces = [
+        "## He",
+        "ad\n\n- **bo",
+        "ld** `x`\n\n```py\nprint(",
+        "1)\n```\n",
+        "[l](https://a.b/c) ",
+    ]
+    pieces.append("[bad](javascript:alert(1))")
+    answering(page, "".join(streamed(content=piece) for piece in pieces) + streamed("stop"))
+    answer = ask(page, "x")
+    assert answer.locator("h4").text_content() == "Head"
+    assert answer.locator("li strong").text_content() == "bold"
+    assert answer.locator(".code code").text_content() == "print(1)"
+    assert answer.locator(".code figcaption").inner_text().startswith("py")
+    links = answer.locator("a").evaluate_all("all => all.map(a => [a.href, a.rel])")
+    assert links == [["https://a.b/c", "noopener noreferrer"]]
+    assert answer.locator("strong .token.d1").all_text_contents() == ["bo", "ld"]
+    page.uncheck("#markdown")
+    assert answer.locator(".text").text_content() == "".join(pieces)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +311,9 @@ def test_it_reads_well_on_a_phone_in_light_and_dark(chromium: Any, demo: str, sc
     page = chromium.new_page(viewport={"width": 360, "height": 740}, color_scheme=scheme)
     page.goto(demo)
     page.wait_for_selector("#legend .target")
+    wide = "| a | b |\n|---|---|\n" + f"| {'wide ' * 40}| {'x' * 90} |\n\n```\n{'y' * 200}\n```\n"
+    answering(page, said(wide))
+    ask(page, "z" * 100)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     colours: list[str] = page.evaluate(
         "['--ink', '--soft', '--paper', '--panel', ...[1, 2, 3, 4, 5, 6, 7, 8].map(i => `--d${i}`)]"
