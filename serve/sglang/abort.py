@@ -18,7 +18,7 @@ from serve.openai.protocol import MAX_NAME_CHARS
 
 MARK = ":"
 PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
-"""Of the ids of each protocol's answers, behind which are those of the engine, but for their number."""
+"""Of each protocol's ids, behind which are those of the engine, but for their number."""
 
 
 class AbortRequest(BaseModel):
