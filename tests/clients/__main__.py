@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clients.all_clients import CLIENTS
+from clients.coding_agents import AGENTS, run_agent
 from clients.environments import make_environment
 from clients.inferencex_client import inferencex
 from clients.routers import ROUTERS, run_router
@@ -31,12 +32,16 @@ def _runs(flags: argparse.Namespace) -> Iterator[Run]:
     environments = flags.environments.resolve()
     clients = [*CLIENTS, *([inferencex(flags.inferencex.resolve())] if flags.inferencex else [])]
     clients = [client for client in clients if _wanted(client.name, flags)]
+    agents = [agent for agent in AGENTS if _wanted(agent.name, flags)]
     routers = [router for router in ROUTERS if _wanted(router.distribution, flags)]
     with TemporaryDirectory() as name, ExitStack() as stack:
         scratch = Path(name)
+        for agent in agents:
+            yield run_agent(agent, environments, scratch / agent.name.partition(" ")[0])
+        needed = 1 + bool(routers) if clients or routers else 0
         servers = [
             stack.enter_context(demo_server(scratch / f"server{n}", *FLAGS, url=url))
-            for n, url in zip(range(1 + bool(routers)), [*flags.url, None, None], strict=False)
+            for n, url in zip(range(needed), [*flags.url, None, None], strict=False)
         ]
         for number, client in enumerate(clients):
             programs = make_environment(client.environment, environments)
