@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clients.client import Counts
 from clients.runs import Run
-from clients.scripted_model import MODEL, QUESTION, RESULT, scripted_server
+from clients.scripted_model import ANSWER, MODEL, QUESTION, RESULT, scripted_server
 
 TIMEOUT_S = 120.0
 
@@ -80,7 +80,7 @@ def run_agent(agent: Agent, environments: Path, scratch: Path) -> Run:
         )
     answer = work / "answer.txt"
     wrote = answer.exists() and answer.read_text().strip() == RESULT
-    said = f"The shell says {RESULT}." in (scratch / "log").read_text(errors="replace")
+    said = ANSWER in (scratch / "log").read_text(errors="replace")
     counts = Counts(wrote + said, 2 - wrote - said)
     return Run(agent.name, agent.version, argv, done.returncode, time.monotonic() - begin, counts)
 
