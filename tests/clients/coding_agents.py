@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.client import Counts
+from clients.environments import make_node_environment
 from clients.runs import Run
 from clients.scripted_model import ANSWER, MODEL, QUESTION, RESULT, scripted_server
 
@@ -65,7 +66,7 @@ def run_agent(agent: Agent, environments: Path, scratch: Path) -> Run:
     home, work = scratch / "home", scratch / "work"
     home.mkdir(parents=True)
     work.mkdir()
-    programs = _install(agent, environments / "npm")
+    programs = make_node_environment([agent.package], environments) / "node_modules" / ".bin"
     begin = time.monotonic()
     with scripted_server() as url, (scratch / "log").open("wb") as log:
         argv = agent.command(url)
@@ -83,12 +84,3 @@ def run_agent(agent: Agent, environments: Path, scratch: Path) -> Run:
     said = ANSWER in (scratch / "log").read_text(errors="replace")
     counts = Counts(wrote + said, 2 - wrote - said)
     return Run(agent.name, agent.version, argv, done.returncode, time.monotonic() - begin, counts)
-
-
-def _install(agent: Agent, home: Path) -> Path:
-    programs = home / "node_modules" / ".bin"
-    if not (programs / agent.command("")[0]).exists():
-        home.mkdir(parents=True, exist_ok=True)
-        install = ["npm", "install", "--prefix", home, "--no-audit", "--no-fund", agent.package]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
-    return programs

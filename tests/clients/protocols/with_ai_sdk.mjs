@@ -5,8 +5,8 @@ import { writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
-// Packages are looked up where they are installed, which is the third argument.
-const [, , url, file, home] = process.argv;
+// Packages are looked up where they are installed, which is the first argument.
+const [, , home, url, file] = process.argv;
 const installed = createRequire(`${home}/`);
 const { generateText, Output, stepCountIs, streamText, tool } = await import(pathToFileURL(installed.resolve("ai")));
 const { createOpenAI } = await import(pathToFileURL(installed.resolve("@ai-sdk/openai")));

@@ -1,4 +1,4 @@
-"""The openai package's Responses: whole and streamed, tools, parsed answers, and a chain of them."""
+"""The openai package's Responses: whole and streamed, tools, parsed answers, and a chain."""
 
 import json
 from typing import Any
