@@ -102,7 +102,7 @@ cuda-tests: .venv-cuda/installed
 
 # The clients people use, unmodified, against the demo server, from .venv-clients (about 10 GB).
 clients: .venv/installed-test
-	PYTHONPATH=tests $(BIN)/python -m clients $(CLIENTS)
+	PYTHONPATH=tests:tests/serve $(BIN)/python -m clients $(CLIENTS)
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

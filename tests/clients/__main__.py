@@ -8,8 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clients.all_clients import CLIENTS
+from clients.coding_agents import AGENTS, run_agent
 from clients.environments import make_environment
 from clients.inferencex_client import inferencex
+from clients.protocol_clients import LIBRARIES, run_ai_sdk, run_library
 from clients.routers import ROUTERS, run_router
 from clients.runs import Run, demo_server, run_client
 
@@ -28,15 +30,34 @@ def main() -> int:
 
 
 def _runs(flags: argparse.Namespace) -> Iterator[Run]:
+    with TemporaryDirectory() as name:
+        yield from _over_a_script(flags, Path(name))
+        yield from _over_the_demo(flags, Path(name))
+
+
+def _over_a_script(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
+    """What needs a model that calls tools."""
+    environments = flags.environments.resolve()
+    for library in LIBRARIES:
+        if _wanted(library.name, flags):
+            yield run_library(library, environments, scratch / library.distribution)
+    if _wanted("@ai-sdk/openai", flags):
+        yield run_ai_sdk(environments, scratch / "ai-sdk")
+    for number, agent in enumerate(AGENTS):
+        if _wanted(agent.name, flags):
+            yield run_agent(agent, environments, scratch / f"agent{number}")
+
+
+def _over_the_demo(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
     environments = flags.environments.resolve()
     clients = [*CLIENTS, *([inferencex(flags.inferencex.resolve())] if flags.inferencex else [])]
     clients = [client for client in clients if _wanted(client.name, flags)]
     routers = [router for router in ROUTERS if _wanted(router.distribution, flags)]
-    with TemporaryDirectory() as name, ExitStack() as stack:
-        scratch = Path(name)
+    needed = 1 + bool(routers) if clients or routers else 0
+    with ExitStack() as stack:
         servers = [
             stack.enter_context(demo_server(scratch / f"server{n}", *FLAGS, url=url))
-            for n, url in zip(range(1 + bool(routers)), [*flags.url, None, None], strict=False)
+            for n, url in zip(range(needed), [*flags.url, None, None], strict=False)
         ]
         for number, client in enumerate(clients):
             programs = make_environment(client.environment, environments)

@@ -1,7 +1,8 @@
-"""The virtual environments that the clients are installed in, one for those that agree."""
+"""What clients are installed in: virtual environments for those that agree, and npm's folder."""
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 VLLM_NEEDS = (
@@ -26,6 +27,12 @@ INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--no-deps", "vllm==0.33.0", "sglang==0.5.23"),
         tuple(VLLM_NEEDS.split()),
     ),
+    "protocols": (
+        (
+            *("anthropic==2.12.0", "openai==3.54.0", "openai-agents==0.24.0"),
+            *("langchain-anthropic==1.7.7", "litellm==1.83.0"),
+        ),
+    ),
     "routers": (("vllm-router==0.1.17", "sglang-router==0.3.2"),),
 }
 """Arguments of `pip install`, run after each other."""
@@ -41,3 +48,16 @@ def make_environment(name: str, directory: Path) -> Path:
             subprocess.run([home / "bin" / "pip", "install", "--quiet", *arguments], check=True)
         done.touch()
     return home / "bin"
+
+
+def make_node_environment(packages: Sequence[str], directory: Path) -> Path:
+    """Installs npm's packages unless they are there; returns the directory of `node_modules`."""
+    home = directory / "npm"
+    home.mkdir(parents=True, exist_ok=True)
+    done = home / "installed"
+    there = done.read_text().split() if done.exists() else []
+    if missing := [package for package in packages if package not in there]:
+        install = ["npm", "install", "--prefix", home, "--no-audit", "--no-fund", *missing]
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        done.write_text("\n".join([*there, *missing]))
+    return home

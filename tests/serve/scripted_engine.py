@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from chat_tokenizers import kimi
 from fake_engine import FakeEngine
@@ -11,14 +12,13 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import Logprob, Request, RequestOutput, Round
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 
-MAX_MODEL_LEN = 256
-
 
 @dataclass
 class ScriptedEngine(FakeEngine):
     """Sibling i of a request says answers[i], cut and ended by the engine's own rules."""
 
     tokenizer: Tokenizer = field(default_factory=kimi)
+    max_model_len: int = 256
     answers: Sequence[Sequence[int]] = ()
     widths: Sequence[int] = (1, 3, 2)
     requests: list[Request] = field(default_factory=list)
@@ -31,10 +31,14 @@ class ScriptedEngine(FakeEngine):
     def add(self, request: Request) -> None:
         self.requests.append(request)
         sibling = int(request.request_id.rpartition("-")[2])
-        tokens = list(self.answers[sibling % len(self.answers)])
+        tokens = list(self.answer(request, sibling))
         eos = self.tokenizer.eos_token_ids
-        sequence = EngineSequence.of(request, eos, MAX_MODEL_LEN, self.tokenizer)
+        sequence = EngineSequence.of(request, eos, self.max_model_len, self.tokenizer)
         self.under_way[request.request_id] = (sequence, [*tokens, eos[-1]])
+
+    def answer(self, request: Request, sibling: int) -> Sequence[int]:
+        """The script's tokens for this request."""
+        return self.answers[sibling % len(self.answers)]
 
     def cancel(self, request_id: str) -> None:
         self.under_way.pop(request_id, None)
@@ -58,3 +62,13 @@ class ScriptedEngine(FakeEngine):
                 break
         sequence.rounds.append(Round(3, 3, 3, width - 1, width))
         return sequence.output()
+
+
+class AnyGrammars:
+    """Takes every constraint, of which a script takes no notice."""
+
+    def known(self, constraint: Any) -> None:
+        """None, so that each is compiled."""
+
+    def compile(self, constraint: Any) -> Any:
+        """Nothing."""

@@ -9,7 +9,7 @@ import pytest
 from chat_tokenizers import kimi, minimax
 from fake_engine import FakeEngine
 from fake_server import Served
-from scripted_engine import ScriptedEngine
+from scripted_engine import AnyGrammars, ScriptedEngine
 
 PARAMETERS = {
     "type": "object",
@@ -242,16 +242,6 @@ def test_a_named_function_ends_with_stop_as_openai_has_it(say: Callable[..., Ser
     assert ask(server, tools=TOOLS, tool_choice=named).choices[0].finish_reason == "stop"
     required = ask(server, tools=TOOLS, tool_choice="required").choices[0]
     assert required.finish_reason == "tool_calls"
-
-
-class AnyGrammars:
-    """Takes every constraint."""
-
-    def known(self, constraint: Any) -> Any:
-        return None
-
-    def compile(self, constraint: Any) -> Any:
-        return None
 
 
 def test_a_checkpoint_without_marks_can_not_choose_tools(serve: Serve) -> None:
