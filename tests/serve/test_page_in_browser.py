@@ -10,13 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from browser_page import CHAT, answering, ask, contrast, luminance, said, shown, streamed
 
 from serve.bench.load.server_process import serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUESTION = "What is 95 + 61?"
-CHAT = "**/v1/chat/completions"
-WAIT_MS = 60_000
 MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
 
 
@@ -59,49 +58,6 @@ def page(chromium: Any, demo: str) -> Iterator[Any]:
     yield page
     page.close()
     assert not complaints
-
-
-def ask(page: Any, text: str) -> Any:
-    """Sends a message by the keyboard and waits for its answer or error."""
-    known = page.locator("article").count()
-    page.fill("#prompt", text)
-    page.press("#prompt", "Enter")
-    page.locator("article").nth(known + 1).wait_for(timeout=WAIT_MS)
-    page.wait_for_selector("#send:visible", timeout=WAIT_MS)
-    return page.locator("article").last
-
-
-def shown(answer: Any) -> list[tuple[int, str]]:
-    """(origin, text) of the tokens as they are coloured."""
-    found = answer.locator(".token").evaluate_all(
-        "all => all.map(e => [e.className, e.textContent])"
-    )
-    drafts = (re.search(r"\bd(\d)", name) for name, _ in found)
-    return [(int(d[1]) if d else 0, text) for d, (_, text) in zip(drafts, found, strict=True)]
-
-
-def streamed(finish_reason: str | None = None, **delta: Any) -> str:
-    """An event of a chat."""
-    origins = [{"text": text, "origin": 1} for text in delta.values() if isinstance(text, str)]
-    choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": finish_reason}
-    return f"data: {json.dumps({'choices': [choice]})}\n\n"
-
-
-def answering(page: Any, *answers: str) -> list[dict[str, Any]]:
-    """The bodies of the requests, of which these are the answers in turn."""
-    bodies: list[dict[str, Any]] = []
-    left = list(answers)
-
-    def fulfil(route: Any) -> None:
-        bodies.append(route.request.post_data_json)
-        route.fulfill(content_type="text/event-stream", body=left.pop(0) + "data: [DONE]\n\n")
-
-    page.route(CHAT, fulfil)
-    return bodies
-
-
-def said(text: str) -> str:
-    return streamed(content=text) + streamed("stop")
 
 
 def test_a_chat_streams_and_its_colours_and_counters_are_the_servers(
@@ -323,19 +279,3 @@ def test_it_reads_well_on_a_phone_in_light_and_dark(chromium: Any, demo: str, sc
     assert all(contrast(ink, shade) >= 4.5 for shade in (paper, panel, *shades))
     assert contrast(soft, panel) >= 4.5 and contrast(soft, paper) >= 4.5
     page.close()
-
-
-def luminance(colour: str) -> float:
-    """WCAG's relative luminance of #rgb or #rrggbb."""
-    digits = colour.strip().removeprefix("#")
-    pairs = [d * 2 for d in digits] if len(digits) == 3 else re.findall("..", digits)
-    linear = [
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in (int(p, 16) / 255 for p in pairs)
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: float, other: float) -> float:
-    """WCAG's contrast of two luminances, 1 to 21."""
-    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
