@@ -162,6 +162,7 @@ class _Open:
     """A matcher that allows everything."""
 
     terminated = False
+    free_tokens = 0.0
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
         return list(draft_ids)

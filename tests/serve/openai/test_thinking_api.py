@@ -102,7 +102,8 @@ def test_what_contradicts_itself_or_the_checkpoint_is_refused_by_name(
 def test_a_checkpoint_without_thinking_is_asked_for_none(fake: Served) -> None:
     assert isinstance(fake.engine, FakeEngine)
     assert post(fake, reasoning_effort="none").status_code == 200
-    for asked in ({"reasoning_effort": "low"}, {"thinking_token_budget": 3}):
+    given: tuple[dict[str, Any], ...] = ({"reasoning_effort": "low"}, {"thinking_token_budget": 3})
+    for asked in given:
         answer = post(fake, **asked)
         assert answer.status_code == 400 and next(iter(asked)) in answer.json()["error"]["message"]
     raw = {"prompt": "hi", "thinking_token_budget": 3}
@@ -143,6 +144,6 @@ def test_where_the_prompt_has_not_begun_to_think_the_answer_may(
 
 
 def test_excluded_reasoning_is_not_told(servers: Callable[..., Served]) -> None:
-    asked = {"reasoning": {"effort": "high", "exclude": True}}
+    asked: dict[str, Any] = {"reasoning": {"effort": "high", "exclude": True}}
     message = post(servers(kimi), **asked).json()["choices"][0]["message"]
     assert message["content"] == "well" and "reasoning" not in message

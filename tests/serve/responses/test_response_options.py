@@ -71,7 +71,7 @@ INSIDE: dict[str, tuple[Any, set[str], dict[str, Any], Any]] = {
 
 
 def hints(params: Any) -> dict[str, Any]:
-    return get_type_hints(params, vars(response_create_params))
+    return get_type_hints(params, dict(vars(response_create_params)))
 
 
 def literals(hint: Any) -> Iterator[Any]:

@@ -15,8 +15,8 @@ from scripted_engine import ScriptedEngine
 SHOWN = {"skip_special_tokens": False}
 
 
-def ask(server: Served, **given: Any) -> Response:
-    """The response."""
+def ask(server: Served, **given: Any) -> Any:
+    """The response, or its stream."""
     return server.openai.responses.create(**{"model": "fake", "input": "hello", **given})
 
 
