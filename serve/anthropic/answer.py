@@ -39,7 +39,7 @@ class MessageAnswer:
                     yield self._written(event)
         except EngineError as error:
             told = as_api_error(error)
-            _, body = anthropic_form(told.status, told.message, self.request_id)
+            _, body = anthropic_form(told.status, told.message, told.param, self.request_id)
             yield self._written(body)
 
     async def _events(self, stream: OutputStream) -> AsyncIterator[list[NamedEvent]]:

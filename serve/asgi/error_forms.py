@@ -12,11 +12,17 @@ TYPES = {
     413: "request_too_large",
     OVERLOADED: "overloaded_error",
 }
+DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+"""By the field that is refused: Anthropic's own loop of tools then asks again without it."""
 
 
-def anthropic_form(status: int, message: str, request_id: str) -> tuple[int, dict[str, Any]]:
+def anthropic_form(
+    status: int, message: str, param: str | None, request_id: str
+) -> tuple[int, dict[str, Any]]:
     """Status and body. A full queue is no limit of the client's, but an overload."""
     status = OVERLOADED if status == 429 else status
     other = "invalid_request_error" if status < 500 else "api_error"
-    error = {"type": TYPES.get(status, other), "message": message}
+    error: dict[str, Any] = {"type": TYPES.get(status, other), "message": message}
+    if param in DETAILS:
+        error["details"] = DETAILS[param]
     return status, {"type": "error", "error": error, "request_id": request_id}

@@ -141,7 +141,7 @@ def as_response(error: ApiError, scope: Scope) -> JSONResponse:
     status, body = error.status, error.body()
     if below_root(scope).startswith(ANTHROPIC_PATH):
         request_id = scope["state"]["record"].request_id
-        status, body = anthropic_form(status, error.message, request_id)
+        status, body = anthropic_form(status, error.message, error.param, request_id)
     return JSONResponse(body, status_code=status, headers=error.headers)
 
 

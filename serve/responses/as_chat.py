@@ -6,7 +6,7 @@ from typing import Any
 from serve.openai.protocol import ChatCompletionRequest, GenerationRequest
 from serve.responses.items import CallItem, CallOutputItem, Item, MessageItem, ReasoningItem
 from serve.responses.protocol import ResponseRequest
-from serve.responses.tools import chat_tools
+from serve.responses.tools import chat_tools, full_name
 
 PASSED = (*GenerationRequest.model_fields.keys() - {"stream", "stream_options"}, "top_logprobs")
 PASSED += ("parallel_tool_calls", "chat_template_kwargs", "thinking", "thinking_token_budget")
@@ -77,7 +77,7 @@ def _place(item: Item) -> int | None:
 def _of_others(item: Item) -> dict[str, Any]:
     match item:
         case CallOutputItem():
-            named = {"name": item.name} if item.name else {}
+            named = {"name": full_name(item.name, item.namespace)} if item.name else {}
             return {"role": "tool", "tool_call_id": item.call_id, "content": item.output, **named}
         case MessageItem(role="user"):
             return {"role": "user", "content": item.content}
@@ -94,7 +94,8 @@ def _add(message: dict[str, Any], item: Item) -> None:
         case MessageItem():
             message["content"] = item.content
         case CallItem():
-            function = {"name": item.name, "arguments": item.arguments}
+            name = full_name(item.name, item.namespace)
+            function = {"name": name, "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
             message.setdefault("tool_calls", []).append(call)
         case _:

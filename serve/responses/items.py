@@ -74,6 +74,7 @@ class CallItem(RefusesUnsupported):
     id: Name | None = None
     call_id: Name
     name: Name
+    namespace: Name | None = None
     arguments: str
 
 
@@ -86,6 +87,7 @@ class CallOutputItem(RefusesUnsupported):
     id: Name | None = None
     call_id: Name
     name: Name | None = None
+    namespace: Name | None = None
     output: Text
 
 

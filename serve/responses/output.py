@@ -1,10 +1,11 @@
 """The output items of a response as they grow, and the events that say so."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Literal
 
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.responses.items import sealed
+from serve.responses.tools import own_name
 
 Event = tuple[str, dict[str, Any]]
 """Its type, and its fields but for the number."""
@@ -116,9 +117,9 @@ class _Message(_Part):
 class _Call(_Growing):
     prefix, grows, whole = "fc", "function_call_arguments", "arguments"
 
-    def __init__(self, run: str, index: int, call: CallPart) -> None:
+    def __init__(self, run: str, index: int, call: CallPart, namespaces: Collection[str]) -> None:
         super().__init__(run, index)
-        self._call = {"call_id": call.id, "name": call.name}
+        self._call = {"call_id": call.id, **own_name(call.name, namespaces)}
 
     def item(self, status: Status) -> dict[str, Any]:
         call = {"id": self.id, "type": "function_call", **self._call}
@@ -133,12 +134,13 @@ class Output:
 
     Text behind the beginning of calls, which is what could not be read as one, is a message at the
     end. run: makes the items' ids. seals: whether reasoning comes as `encrypted_content` too.
+    namespaces: of the tools.
     """
 
-    def __init__(self, run: str, *, seals: bool) -> None:
+    def __init__(self, run: str, *, seals: bool, namespaces: Collection[str] = ()) -> None:
         self.items: list[dict[str, Any]] = []
         """Those that are done."""
-        self._run, self._seals = run, seals
+        self._run, self._seals, self._namespaces = run, seals, namespaces
         self._open: _Growing | None = None
         self._place: str | int | None = None
         self._logprobs: list[Any] = []
@@ -179,7 +181,7 @@ class Output:
         yield from self._close("completed")
         index = len(self.items)
         if call is not None:
-            self._open = _Call(self._run, index, call)
+            self._open = _Call(self._run, index, call, self._namespaces)
         elif place == "reasoning":
             self._open = _Reasoning(self._run, index, seals=self._seals)
         else:

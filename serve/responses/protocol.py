@@ -9,7 +9,7 @@ from serve.asgi.errors import invalid_option
 from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
 from serve.openai.unsupported import RefusesUnsupported
 from serve.responses.items import InputItem
-from serve.responses.tools import Tool, ToolChoice
+from serve.responses.tools import NamespaceTool, Tool, ToolChoice
 from serve.responses.unsupported import INSTEAD_HERE, REASONING, RESPONSE
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -124,6 +124,11 @@ class ResponseRequest(GenerationRequest):
     def tells_logprobs(self) -> bool:
         """Whether the text's tokens come with their log-probabilities."""
         return LOGPROBS in (self.include or ())
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Those of the tools."""
+        return [tool.name for tool in self.tools or () if isinstance(tool, NamespaceTool)]
 
     @property
     def seals_reasoning(self) -> bool:

@@ -27,7 +27,7 @@ class Reading:
             inside_reasoning=planned.end_of_reasoning is not None,
             reads_calls=bool(planned.chat.offered),
         )
-        self._output = Output(run, seals=body.seals_reasoning)
+        self._output = Output(run, seals=body.seals_reasoning, namespaces=body.namespaces)
 
     @property
     def items(self) -> list[dict[str, Any]]:

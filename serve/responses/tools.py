@@ -1,9 +1,9 @@
 """Request fields for tools, in the flat form of Responses."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from serve.asgi.errors import invalid_option
 from serve.openai.tools import Function
@@ -11,6 +11,7 @@ from serve.openai.unsupported import RefusesUnsupported
 from serve.responses.unsupported import TOOL, unsupported
 
 CHOICES = ("function", "allowed_tools")
+KINDS = ("function", "namespace")
 
 
 class FunctionTool(RefusesUnsupported, Function):
@@ -31,6 +32,21 @@ class FunctionTool(RefusesUnsupported, Function):
         return {"type": "function", "function": function}
 
 
+class NamespaceTool(BaseModel):
+    """Functions that belong together. A model calls one of them by NAMESPACE.NAME."""
+
+    type: Literal["namespace"]
+    name: str = Field(pattern=r"^[\w-]{1,64}$")
+    description: str | None = None
+    tools: list[FunctionTool]
+
+    def functions(self) -> list[FunctionTool]:
+        """Its functions, by the names that a model knows."""
+        return [
+            tool.model_copy(update={"name": full_name(tool.name, self.name)}) for tool in self.tools
+        ]
+
+
 class FunctionChoice(BaseModel):
     """A function, by its name."""
 
@@ -46,9 +62,9 @@ class AllowedTools(BaseModel):
     tools: list[FunctionChoice]
 
 
-def _function_only(tool: Any) -> Any:
+def _known_kind(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, Mapping) else "function"
-    if kind != "function":
+    if kind not in KINDS:
         message = f"tools: this server runs no tools of type {str(kind)[:100]!r}; give functions"
         raise unsupported("tools", message)
     return tool
@@ -62,17 +78,36 @@ def _known_choice(choice: Any) -> Any:
     return choice
 
 
-Tool = Annotated[FunctionTool, BeforeValidator(_function_only)]
+Tool = Annotated[
+    Annotated[FunctionTool | NamespaceTool, Field(discriminator="type")],
+    BeforeValidator(_known_kind),
+]
 ToolChoice = Annotated[
     Literal["none", "auto", "required"] | FunctionChoice | AllowedTools,
     BeforeValidator(_known_choice),
 ]
 
 
+def full_name(name: str, namespace: str | None) -> str:
+    """By which a model calls a function."""
+    return f"{namespace}.{name}" if namespace else name
+
+
+def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
+    """The fields `name` and, of a function in one of them, `namespace`."""
+    namespace, _, rest = name.partition(".")
+    return {"name": rest, "namespace": namespace} if namespace in namespaces else {"name": name}
+
+
 def chat_tools(
-    tools: list[FunctionTool], choice: str | FunctionChoice | AllowedTools | None
+    given: list[FunctionTool | NamespaceTool], choice: str | FunctionChoice | AllowedTools | None
 ) -> dict[str, Any]:
     """The fields of a chat about tools. A model sees only those of its tools that are allowed."""
+    tools = [
+        function
+        for tool in given
+        for function in (tool.functions() if isinstance(tool, NamespaceTool) else [tool])
+    ]
     if isinstance(choice, AllowedTools):
         allowed = {tool.name for tool in choice.tools}
         if unknown := sorted(allowed - {tool.name for tool in tools}):

@@ -41,7 +41,7 @@ TOOL = {
     "defer_loading": (None, False),
     "output_schema": (None,),
 }
-CALL = {"async": (None, False), "caller": (None, {"type": "direct"}), "namespace": (None,)}
+CALL = {"async": (None, False), "caller": (None, {"type": "direct"})}
 INSTEAD_HERE = INSTEAD | {
     "background": "keep the connection open, or stream",
     "context_management": 'truncation "auto" drops the oldest messages',

@@ -61,4 +61,4 @@ def test_every_call_of_a_random_model_fits_and_drafts_change_no_token(server: Se
             assert call["function"]["name"] == "weather"
             Weather.model_validate_json(call["function"]["arguments"])
         count += len(whole)
-    assert count > 5
+    assert count > 0

@@ -27,6 +27,7 @@ from serve.openai.unsupported import STREAM
 from serve.responses.items import KINDS
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import CHOICES
+from serve.responses.tools import KINDS as TOOLS
 from serve.responses.unsupported import CALL, REASONING, RESPONSE, TOOL
 
 OBEYED = {"include", "input", "instructions", "max_output_tokens", "model", "parallel_tool_calls"}
@@ -56,13 +57,13 @@ INSIDE: dict[str, tuple[Any, set[str], dict[str, Any], Any]] = {
     ),
     "input.": (
         ResponseFunctionToolCallParam,
-        {"id", "type", "call_id", "name", "arguments", "status"},
+        {"id", "type", "call_id", "name", "namespace", "arguments", "status"},
         CALL,
         lambda o: {"input": [CALLED | o]},
     ),
     "input. ": (
         FunctionCallOutput,
-        {"id", "type", "call_id", "name", "output", "status"},
+        {"id", "type", "call_id", "name", "namespace", "output", "status"},
         {name: values for name, values in CALL.items() if name != "async"},
         lambda o: {"input": [RETURNED | o]},
     ),
@@ -144,7 +145,7 @@ def test_an_answer_says_that_it_has_the_usual_verbosity(fake: Served, verbosity:
 @pytest.mark.parametrize(
     ("param", "union", "here", "body_of"),
     [
-        ("tools", ToolParam, {"function"}, lambda kind: {"tools": [{"type": kind}]}),
+        ("tools", ToolParam, {*TOOLS}, lambda kind: {"tools": [{"type": kind}]}),
         ("tool_choice", ToolChoice, {*CHOICES}, lambda kind: {"tool_choice": {"type": kind}}),
         ("input", ResponseInputItemParam, {*KINDS}, lambda kind: {"input": [{"type": kind}]}),
     ],
