@@ -66,9 +66,11 @@ def through_chat(server: Served) -> None:
             for call, text in zip(calls, said, strict=True)
         ] or [{"role": "user", "content": f"Bed {turn}?"}]
         given: dict[str, Any] = {"messages": messages, "tools": tools, "extra_body": THINKS}
-        message = server.openai.chat.completions.create(
-            model="fake", max_tokens=500, **OPTIONS, **given
-        ).choices[0].message
+        message = (
+            server.openai.chat.completions.create(model="fake", max_tokens=500, **OPTIONS, **given)
+            .choices[0]
+            .message
+        )
         calls = list(message.tool_calls or ())
         messages.append(message.model_dump(exclude_none=True))
 
@@ -85,7 +87,11 @@ def through_messages(server: Served) -> None:
             for call, text in zip(calls, said, strict=True)
         ] or f"Bed {turn}?"
         messages.append({"role": "user", "content": content})
-        given: dict[str, Any] = {"messages": messages, "tools": tools, "extra_body": THINKS | OPTIONS}
+        given: dict[str, Any] = {
+            "messages": messages,
+            "tools": tools,
+            "extra_body": THINKS | OPTIONS,
+        }
         message = client.messages.create(model="fake", max_tokens=500, system=SYSTEM, **given)
         calls = [block for block in message.content if block.type == "tool_use"]
         messages.append({"role": "assistant", "content": message.content})

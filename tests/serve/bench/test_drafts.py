@@ -116,18 +116,11 @@ def test_the_command_prints_and_records_and_fails_on_a_difference(
         return result
 
     monkeypatch.setattr(drafts, "compare_drafts", pretend)
-    argv = [
-        "drafts",
-        "--num-speculative-tokens",
-        "2",
-        "--prompts",
-        "1",
-        "--draft",
-        "a/mine",
-        "b",
-        "--draft",
-        "c",
-    ]
+    mine, b, c = (tmp_path / name for name in ("a/mine", "b", "c"))
+    for directory in (mine, b, c):
+        directory.mkdir(parents=True)
+    argv = ["drafts", "--num-speculative-tokens", "2", "--prompts", "1"]
+    argv += ["--draft", str(mine), str(b), "--draft", str(c)]
     assert cli.main([*argv, "--json", str(tmp_path / "r.json")]) == status
     names, *sizes = asked[0]
     assert sizes == [len(CATEGORIES), 2]
