@@ -119,7 +119,7 @@ class _Call(_Growing):
 
     def __init__(self, run: str, index: int, call: CallPart, namespaces: Collection[str]) -> None:
         super().__init__(run, index)
-        self._call = {"call_id": call.id, **own_name(call.name, namespaces)}
+        self._call = {"call_id": call.id, **own_name(call.name or "", namespaces)}
 
     def item(self, status: Status) -> dict[str, Any]:
         call = {"id": self.id, "type": "function_call", **self._call}

@@ -1,10 +1,12 @@
 """Tools that come as a namespace: the model calls NAMESPACE.NAME, the client sees both apart."""
 
 from collections.abc import Callable
+from typing import Any
 
 from fake_server import Served
+from scripted_engine import ScriptedEngine
 
-CREW = {"type": "namespace", "name": "crew", "tools": [{"type": "function", "name": "close"}]}
+CREW: Any = {"type": "namespace", "name": "crew", "tools": [{"type": "function", "name": "close"}]}
 CALL = (
     "</think><|tool_calls_section_begin|><|tool_call_begin|>functions.crew.close:0"
     "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
@@ -30,4 +32,5 @@ def test_a_function_of_a_namespace_is_called_and_goes_back_as_in_a_chat_with_the
     chat = {"model": "fake", "messages": [ask, *turns], "tools": tools}
     assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
     engine = server.engine
+    assert isinstance(engine, ScriptedEngine)
     assert engine.requests[-1].prompt_ids == engine.requests[-2].prompt_ids

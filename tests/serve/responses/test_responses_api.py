@@ -94,7 +94,7 @@ def test_structured_output_is_parsed(server: Served) -> None:
         n: int
         unit: bool
 
-    answer = server.openai.responses.parse(
+    answer: Any = server.openai.responses.parse(
         model="fake", input="How large?", text_format=Size, max_output_tokens=60, temperature=0
     )
     assert isinstance(answer.output_parsed, Size)
