@@ -54,7 +54,7 @@ def _parser() -> OneLineParser:
     target = models.add_parser(
         "target",
         help="train the demo target on the synthetic corpus",
-        example="eagle3-train target --output /tmp/target --steps 100",
+        example="eagle3-train target --output runs/target --steps 100",
     )
     _add_common(target, TARGET_STEPS, 2e-3)
     draft = models.add_parser(
