@@ -64,8 +64,11 @@ def _split(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     steps, least = -(-x.values.shape[1] // step), COMPUTE_UNITS * (2.5 if many else 1.25)
     enough = (n for n in range(1, steps) if steps % n == 0 and n * programs >= least)
     warps = 4 if many else _warps(rows)
-    # Of few steps each there is no pipeline to fill: other programs compute meanwhile.
-    return ProductTiles(rows, columns, step, warps, stages=1, parts=next(enough, steps))
+    # Of few steps each there is no pipeline to fill: other programs compute meanwhile. Float8 of
+    # many rows has registers left for the next step.
+    ahead = int(rows > 64 and x.values.dtype.itemsize == 1)
+    parts = next(enough, steps)
+    return ProductTiles(rows, columns, step, warps, stages=1, parts=parts, ahead=ahead)
 
 
 def _deep(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
