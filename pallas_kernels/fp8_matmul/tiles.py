@@ -123,12 +123,13 @@ def _deepest(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     inputs = gpu.current().lds_bytes // (rows * x.values.dtype.itemsize)
     one = rows * x.values.dtype.itemsize + columns * w.values.dtype.itemsize
     step = _step(x, w, rows, columns, min(LARGEST_STAGE, inputs * one))
-    fits = one * step <= gpu.current().lds_bytes and outputs % columns == 0
-    if fits and columns == 128:
+    fits, whole = one * step <= gpu.current().lds_bytes, outputs % columns == 0
+    if fits and whole and columns == 128:
         return ProductTiles(rows, columns, step // 2, _warps(rows), stages=1, ahead=MOST_AHEAD)
     # A loop of two steps is no loop, and loads nothing ahead.
-    ahead = int(not fits and columns == 64 and x.values.shape[1] > 2 * step)
-    return ProductTiles(rows, columns, step, _warps(rows), stages=2 if fits else 1, ahead=ahead)
+    ahead = int(whole and not fits and columns == 64 and x.values.shape[1] > 2 * step)
+    stages = 2 if fits and whole else 1
+    return ProductTiles(rows, columns, step, _warps(rows), stages=stages, ahead=ahead)
 
 
 def _pipelined(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
