@@ -138,8 +138,9 @@ def _pipelined(x: Operand, w: Operand, outputs: int, weights: int, least: int) -
     eight_bit, rows = x.values.dtype.itemsize == 1, _rows_of_tile(x)
     columns, group = _columns(x, outputs, weights), gpu.current().warp_group if eight_bit else 0
     if rows > 64:
-        # A warp group has the sums of one instruction, of a step and of all: 128 columns spill.
-        columns = max(least, min(columns, group or columns))
+        # 128 columns spill where a warp group has the sums of one instruction, of a step and of
+        # all, and where a head's choice follows, which asks for its least.
+        columns = max(least, min(columns, group or (least if least > 16 else columns)))
         return ProductTiles(rows, columns, BLOCK if eight_bit else BLOCK // 2, warps=8)
     step = 256 if eight_bit and not w.in_blocks else BLOCK
     return ProductTiles(rows, max(least, columns, group), step, stages=3 if group else 2)
