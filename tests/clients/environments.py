@@ -17,8 +17,6 @@ VLLM_NEEDS = (
 
 INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lm_eval": (("lm_eval[api]==0.4.13", "openai==3.54.0"),),
-    "agents": (("openai-agents==0.24.0",),),
-    "anthropic": (("anthropic==2.12.0",),),
     "locust": (("locust==2.47.0",),),
     "aiperf": (("aiperf==0.13.0",),),
     "guidellm": (("guidellm==0.8.1",),),
