@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conversations import ANSWERS, CHAT_TOOLS, SAME, THINKING, TOOLS
+from called_tools import ANSWERS, CHAT_TOOLS, THINKING
+from conversations import SAME, TOOLS
 from fake_server import Served
 from scripted_engine import ScriptedEngine
 
@@ -15,7 +16,7 @@ CHAT_MORE: dict[str, Any] = {"seed": 11, "max_completion_tokens": 40}
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_the_engine_gets_the_same_request(say, chat_format: str) -> None:
-    server = say("hello", chat_format)
+    server = say("hello", chat_format=chat_format)
     assert isinstance(server.engine, ScriptedEngine)
     for name, (body, chat) in SAME.items():
         answers = [
@@ -45,7 +46,7 @@ def test_a_real_engine_answers_the_same(server: Served, temperature: float) -> N
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_an_answer_is_read_the_same(say, chat_format: str) -> None:
-    server = say(ANSWERS[chat_format], chat_format)
+    server = say(ANSWERS[chat_format], chat_format=chat_format)
     ask = {"input": "How is Oslo?", "tools": TOOLS, **THINKING}
     chat = {"messages": [{"role": "user", "content": "How is Oslo?"}], "tools": CHAT_TOOLS}
     ours = server.http.post("/v1/responses", json=ask).json()
