@@ -122,6 +122,28 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "tools": CHAT_TOOLS,
         },
     ),
+    "allowed tools": (
+        {
+            "input": "hello",
+            "tools": TOOLS,
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "time"}],
+            },
+        },
+        {
+            "messages": [{"role": "user", "content": "hello"}],
+            "tools": CHAT_TOOLS,
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "time"}}],
+                },
+            },
+        },
+    ),
     "options": (
         {
             "input": "hello",
