@@ -10,8 +10,8 @@ VLLM_NEEDS = (
     "blake3 py-cpuinfo protobuf fastapi aiohttp openai prometheus_client pillow tiktoken "
     "diskcache lark filelock partial-json-parser pyzmq gguf pyyaml einops depyf watchfiles "
     "python-json-logger scipy pybase64 cbor2 setproctitle regex cachetools ijson pandas "
-    "datasets ipython loguru orjson uvloop openai-harmony mcp xgrammar llguidance compressed- "
-    "tensors "
+    "datasets ipython loguru orjson uvloop openai-harmony mcp xgrammar llguidance "
+    "compressed-tensors"
 )
 """Of vLLM's and SGLang's requirements those that their benchmark clients import."""
 
