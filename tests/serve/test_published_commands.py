@@ -1,6 +1,5 @@
 """Published command lines with eagle3-serve in the place of the other server."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -32,6 +31,10 @@ AS_BY_DEFAULT = {
     ("--speculative-eagle-topk", "1"),
 }
 """Flags of these lines that say what is so without them."""
+EIGHT_DEVICES = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+}
 each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
 
 
@@ -124,13 +127,12 @@ def test_a_server_starts_on_as_many_devices_and_answers(
 ) -> None:
     if not request.config.getoption("--long"):
         pytest.skip("make prove-sharding starts them all")
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    variables = {**command.environment, **published_hub, "XLA_FLAGS": flags}
-    for name, value in {**variables, "JAX_PLATFORMS": "cpu"}.items():
+    variables = {**command.environment, **published_hub, **EIGHT_DEVICES}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     log = tmp_path / "log"
     try:
-        with serving(command.arguments, log, timeout_s=600) as (_, url):
+        with serving(command.arguments, log) as (_, url):
             body = {"prompt": "Hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
             answer = httpx.post(f"{url}/v1/completions", json=body, timeout=300)
             assert answer.status_code == 200, answer.text
