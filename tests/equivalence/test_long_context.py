@@ -1,6 +1,7 @@
 """Kimi-K2.5's positions up to 262,143 beside transformers', on random weights of small sizes."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ JUMPS = [
 ]
 """Positions of two sequences: one that goes up to the last, and one back and forth."""
 PAGE_SIZE = 4
+Models = tuple[DeepseekV3ForCausalLM, Target]
 
 
 def power_of_each(exponents: torch.Tensor, base: float) -> torch.Tensor:
@@ -38,21 +40,26 @@ def power_of_each(exponents: torch.Tensor, base: float) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[DeepseekV3ForCausalLM, Target]:
-    """transformers' model and ours: the published rotations, all other sizes small."""
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The published rotations, all other sizes small."""
+    return made(tmp_path_factory.mktemp("long"), qk_rope_head_dim=PUBLISHED["qk_rope_head_dim"])
+
+
+def made(directory: Path, **sizes: Any) -> Models:
+    """transformers' model and ours with Kimi-K2.5's YaRN to 262,144 positions."""
     rope = PUBLISHED["rope_scaling"] | {"rope_theta": PUBLISHED["rope_theta"], "rope_type": "yarn"}
-    sizes = {name: PUBLISHED[name] for name in ("qk_rope_head_dim", "max_position_embeddings")}
+    sizes |= {"max_position_embeddings": LAST + 1, "q_lora_rank": 24}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "__rpow__", power_of_each)
-        theirs = random_deepseek(q_lora_rank=24, rope_parameters=rope, **sizes)
-    return theirs, load_target(save(theirs, tmp_path_factory.mktemp("long")), dtype="float32")
+        theirs = random_deepseek(rope_parameters=rope, **sizes)
+    return theirs, load_target(save(theirs, directory), dtype="float32")
 
 
 def random_ids(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, DIMENSIONS["vocab_size"], shape)
 
 
-def test_frequencies_are_those_of_transformers_bit_for_bit(models: Any) -> None:
+def test_frequencies_are_those_of_transformers_bit_for_bit(models: Models) -> None:
     theirs, target = models
     ours = inverse_frequencies(target.config.rope, target.config.rope_dim)
     np.testing.assert_array_equal(ours, theirs.model.rotary_emb.inv_freq.numpy())
@@ -67,7 +74,7 @@ def logits_at(theirs: DeepseekV3ForCausalLM, ids: np.ndarray, positions: Any) ->
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["whole", "paged"])
-def test_logits_are_those_of_transformers_at_positions_that_jump(models: Any, cached: bool) -> None:
+def test_logits_are_those_of_transformers_at_positions_that_jump(models: Models, cached: bool) -> None:
     theirs, target = models
     ids, run = random_ids(*np.shape(JUMPS)), paged_logits if cached else whole_logits
     ours = run(target, jnp.asarray(ids), jnp.asarray(JUMPS))
@@ -113,12 +120,9 @@ def prompt_logprobs(target: Target, prompt: list[int]) -> np.ndarray:
     return np.array([row[token].logprob for token, row in rows if row])
 
 
-def test_a_long_prompt_has_the_logprobs_that_transformers_gives_it(
-    models: Any, pytestconfig: pytest.Config
-) -> None:
-    """One pass of theirs over all of it; no two of its routes may be ties."""
+def check_prompt(models: Models, length: int) -> None:
+    """Against one pass of theirs over all of it; no two of its routes may be ties."""
     theirs, target = models
-    length = 16_384 if pytestconfig.getoption("long") else 1_536
     prompt = random_ids(length)
     with torch.no_grad():
         logits = theirs(torch.from_numpy(prompt)[None]).logits[0, :-1]
@@ -126,3 +130,18 @@ def test_a_long_prompt_has_the_logprobs_that_transformers_gives_it(
     found = prompt_logprobs(target, prompt.tolist())
     print(f"{length} tokens: at most {np.abs(found - expected.numpy()).max():.2e} apart")
     np.testing.assert_allclose(found, expected, rtol=0, atol=FLOAT32_ATOL)
+
+
+def test_a_long_prompt_has_the_logprobs_that_transformers_gives_it(
+    models: Models, pytestconfig: pytest.Config
+) -> None:
+    check_prompt(models, 16_384 if pytestconfig.getoption("long") else 1_024)
+
+
+def test_so_has_the_longest_prompt(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """262,143 tokens, in one layer with one head; of heads of equal sizes torch makes no square."""
+    if not pytestconfig.getoption("long"):
+        pytest.skip("part of the long form")
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "v_head_dim": 16}
+    sizes = {"num_hidden_layers": 1, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    check_prompt(made(tmp_path, **heads, **sizes, kv_lora_rank=8), LAST)
