@@ -74,7 +74,9 @@ def logits_at(theirs: DeepseekV3ForCausalLM, ids: np.ndarray, positions: Any) ->
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["whole", "paged"])
-def test_logits_are_those_of_transformers_at_positions_that_jump(models: Models, cached: bool) -> None:
+def test_logits_are_those_of_transformers_at_positions_that_jump(
+    models: Models, cached: bool
+) -> None:
     theirs, target = models
     ids, run = random_ids(*np.shape(JUMPS)), paged_logits if cached else whole_logits
     ours = run(target, jnp.asarray(ids), jnp.asarray(JUMPS))
