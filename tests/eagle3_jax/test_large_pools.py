@@ -79,7 +79,7 @@ def cached_and_attended(
     count, width = table.size * page_size, kv_lora + rope
 
     @partial(jax.jit, donate_argnums=0)
-    def run(pool: QuantizedPool, rows: jax.Array, q: tuple[jax.Array, jax.Array]) -> Any:
+    def run(pool: Any, rows: jax.Array, q: tuple[jax.Array, jax.Array]) -> Any:
         positions = jnp.arange(count)[None]
         valid = jnp.ones((1, count), bool)
         view = view_pages(jnp.asarray(table), positions, valid, page_size)

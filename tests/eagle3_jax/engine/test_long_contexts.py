@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from tiny import tiny_draft, tiny_target
 
-from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.programs.compiled import (
     PairStructure,
     compile_program,
@@ -14,21 +14,36 @@ from eagle3_jax.engine.programs.compiled import (
     shapes_of,
 )
 from eagle3_jax.engine.programs.initial_state import state_shapes
-from eagle3_jax.engine.programs.packing import empty_chunk
+from eagle3_jax.engine.programs.packing import empty_chunk, pack_page_table
 from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.sampling.params import SamplingParams
 
 POSITIONS = 262_144
+
+
+def test_a_page_table_has_each_sequences_pages_and_scratch_elsewhere() -> None:
+    config, sequences = EngineConfig(max_model_len=64), []
+    for name, pages in (("a", [3, 1, 70_000]), ("b", [2])):
+        request = Request(name, [1, 2], SamplingParams())
+        sequences.append(Sequence.of(request, (), config.max_model_len, None))
+        sequences[-1].pages.extend(pages)
+    table = pack_page_table(sequences, 3, config)
+    assert table.tolist() == [[3, 1, 70_000, 0], [2, 0, 0, 0], [0, 0, 0, 0]]
+    # As bytes: from a list of 16 thousand the table takes half a millisecond, each round.
+    assert all(memoryview(sequence.pages).itemsize == 4 for sequence in sequences)
 
 
 def temporaries(kind: ProgramKind, config: EngineConfig, *inputs: Any) -> int:
     """Bytes that a program of this engine needs while it runs; nothing is allocated or run."""
     target = tiny_target()
     draft = tiny_draft(target)
-    leaves, structures = zip(flatten_model(target), flatten_model(draft), strict=True)
+    (target_leaves, of_target), (draft_leaves, of_draft) = map(flatten_model, (target, draft))
     aux_ids = draft.config.aux_layer_ids
-    pair = PairStructure(*structures, aux_ids, config.method)
+    pair = PairStructure(of_target, of_draft, aux_ids, config.method)
     state = state_shapes(target, draft, config, len(aux_ids))
-    program: Any = compile_program(kind, pair, *shapes_of((*leaves, state, *inputs)))
+    shapes = shapes_of((target_leaves, draft_leaves, state, *inputs))
+    program: Any = compile_program(kind, pair, *shapes)
     return program.memory_analysis().temp_size_in_bytes
 
 
