@@ -1,5 +1,6 @@
 """Decides who runs: admission, prefill order, page allocation, preemption. Computes nothing."""
 
+from array import array
 from collections import deque
 from dataclasses import dataclass
 
@@ -128,4 +129,4 @@ class Scheduler:
 
     def _give_back_pages(self, sequence: Sequence) -> None:
         self.pages.give_back(sequence.pages)
-        sequence.pages, sequence.num_published, sequence.num_prefilled = [], 0, 0
+        sequence.pages, sequence.num_published, sequence.num_prefilled = array("i"), 0, 0

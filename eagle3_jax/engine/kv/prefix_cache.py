@@ -44,7 +44,7 @@ class PrefixCache:
             return
         keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_tokens)
         count = self._whole(self._pages.count_known(keys))
-        sequence.pages = self._pages.share(keys[:count])
+        sequence.pages = array("i", self._pages.share(keys[:count]))
         sequence.num_published = count
         sequence.num_prefilled = count * self._page_tokens
 

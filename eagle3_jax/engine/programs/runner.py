@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
-from eagle3_jax.engine.programs.packing import pack_chunk
+from eagle3_jax.engine.programs.packing import pack_chunk, pack_page_table
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -170,11 +169,8 @@ class Runner:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots and page table of these sequences, padded to the bucket."""
         slots = np.full((bucket,), self._padding_slot, np.int32)
-        table = np.full((bucket, self.config.pages_per_seq), SCRATCH_PAGE, np.int32)
-        for row, sequence in enumerate(members):
-            slots[row] = sequence.slot
-            table[row, : len(sequence.pages)] = sequence.pages
-        return slots, table
+        slots[: len(members)] = [sequence.slot for sequence in members]
+        return slots, pack_page_table(members, bucket, self.config)
 
     def _dispatch(
         self, program: Program, members: Sequence[EngineSequence], *inputs: object
