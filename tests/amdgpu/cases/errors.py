@@ -31,6 +31,11 @@ def share_error(results: Arrays, expected: Arrays) -> float:
     return largest_error(_unpacked(results), _unpacked(expected))
 
 
+def part_error(results: Arrays, expected: Arrays) -> float:
+    """Of values and the logarithms of their masses, -inf where nothing is seen: there in both."""
+    return largest_error(_seen_apart(results), _seen_apart(expected))
+
+
 def route_error(results: Arrays, expected: Arrays) -> float:
     """Of a route's ids, weights, tile map and rows; of the map what its tiles in use say."""
     return largest_error(_in_use(results), _in_use(expected))
@@ -46,6 +51,12 @@ def _unpacked(arrays: Arrays) -> Arrays:
     (shares,) = arrays
     means, masses = unpack(jnp.asarray(shares), shares.shape[-1] - MASS)
     return [np.asarray(means), np.asarray(masses)]
+
+
+def _seen_apart(arrays: Arrays) -> Arrays:
+    values, masses = arrays
+    seen = masses != -np.inf
+    return [values, np.where(seen, masses, 0), seen.astype(np.int32)]
 
 
 def _in_use(arrays: Arrays) -> Arrays:
