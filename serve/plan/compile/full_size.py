@@ -122,8 +122,8 @@ def _round(options: PlanOptions, pair: AbstractPair, memory: Memory) -> Abstract
 
 
 def _planned_bytes(options: PlanOptions, memory: Memory) -> int:
-    tokens = memory.pages(options.kv_cache_dtype) * options.page_size
-    return memory.weights + memory.state + tokens * memory.token_bytes(options.kv_cache_dtype)
+    dtype = options.kv_cache_dtype
+    return memory.weights + memory.state + memory.pages(dtype) * memory.page_bytes(dtype)
 
 
 def _launches_per_layer(hlo: str, pair: AbstractPair) -> float:
