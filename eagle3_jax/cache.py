@@ -7,7 +7,7 @@ Rollback is by length alone: a row beyond the committed length is masked by posi
 again before any query can see it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -32,18 +32,44 @@ class QuantizedPool:
         return self.values.shape
 
 
-KVPool = Float[Array, "pages page_size *row"] | QuantizedPool
+StoredPool = Float[Array, "pages page_size *row"] | QuantizedPool
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SplitPool:
+    """A pool of which each of `parts` neighbouring devices holds one part of every page.
+
+    own: this device's parts, `pages part_size *row`; the d-th device of a group holds the d-th
+    part_size positions of each page (`eagle3_jax.layers.split_context`).
+    """
+
+    own: StoredPool
+    parts: int = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of all parts together: a page's positions are those of all devices."""
+        pages, part_size, *row = self.own.shape
+        return (pages, part_size * self.parts, *row)
+
+
+KVPool = StoredPool | SplitPool
 KVPools = tuple[KVPool, ...]
 """The pools of one layer; empty where no cache is used."""
 
 
 def rows_and_scale(pool: KVPool) -> tuple[Array, Float[Array, ""] | None]:
-    """A pool as attention takes it: the stored rows, and their factor where there is one."""
+    """A pool as attention takes it: the rows stored here, and their factor where there is one."""
+    if isinstance(pool, SplitPool):
+        return rows_and_scale(pool.own)
     return (pool.values, pool.scale) if isinstance(pool, QuantizedPool) else (pool, None)
 
 
 def with_rows(pool: KVPool, stored: Array) -> KVPool:
-    """The pool with these stored rows."""
+    """The pool with these rows stored here."""
+    if isinstance(pool, SplitPool):
+        return replace(pool, own=with_rows(pool.own, stored))
     return replace(pool, values=stored) if isinstance(pool, QuantizedPool) else stored
 
 

@@ -43,6 +43,35 @@ def all_columns(
     return x if axis is None else lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
 
 
+def index_in_group(axis: Axis, size: int) -> Int[Array, ""]:
+    """Which of the `size` neighbours that make a group this device is."""
+    assert axis is not None, "a group has several devices"
+    return lax.axis_index(axis) % size
+
+
+def group_gather(x: Shaped[Array, "*shape"], axis: Axis, size: int) -> Shaped[Array, "size *shape"]:
+    """The arrays of all devices of a group, in their order."""
+    assert axis is not None, "a group has several devices"
+    return lax.all_gather(x, axis, axis_index_groups=_groups(axis, size))
+
+
+def group_exchange(
+    x: Shaped[Array, "size *shape"], axis: Axis, size: int
+) -> Shaped[Array, "size *shape"]:
+    """x[i] goes to the i-th device of the group; from there comes what is at i of the result."""
+    assert axis is not None, "a group has several devices"
+    groups = _groups(axis, size)
+    return lax.all_to_all(x, axis, 0, 0, axis_index_groups=groups, tiled=True)
+
+
+def _groups(axis: Axis, size: int) -> list[list[int]] | None:
+    """Neighbours, `size` at a time; None where all devices are one group."""
+    devices = num_devices(axis)
+    if size == devices:
+        return None
+    return [list(range(first, first + size)) for first in range(0, devices, size)]
+
+
 def gather_pairs(
     scores: Float[Array, "*rows top"], ids: Int[Array, "*rows top"], axis: Axis
 ) -> tuple[Float[Array, "*rows all_top"], Int[Array, "*rows all_top"]]:

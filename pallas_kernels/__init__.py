@@ -16,6 +16,9 @@ from pallas_kernels.joint_matmul import joint_matmul as joint_matmul
 from pallas_kernels.logits_argmax import logits_argmax as logits_argmax
 from pallas_kernels.mla_decode import mla_decode as mla_decode
 from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
+from pallas_kernels.mla_prefill import mla_prefill_part as mla_prefill_part
+from pallas_kernels.mla_share import attend_share as attend_share
+from pallas_kernels.mla_share import share_values as share_values
 from pallas_kernels.moe_mlp import moe_mlp as moe_mlp
 from pallas_kernels.paged.kv import PagedKV as PagedKV
 from pallas_kernels.quantized import QuantFormat as QuantFormat

@@ -189,7 +189,7 @@ def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
 
 
 def _describe(config: EngineConfig) -> str:
-    tokens = (config.pool_pages - 1) * config.page_size
+    tokens = (config.pool_pages - 1) * config.page_tokens
     counts = config.draft_counts
     k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
     method = config.rejection_sample_method

@@ -33,6 +33,9 @@ class EngineConfig:
     kernels: the implementation that operations run as, None for the device's own (see
     pallas_kernels.dispatch). xla_kernels: operations whose kernel is switched off; XLA compiles
     their contract.
+    decode_context_parallel_size: D: neighbouring devices in groups of D divide the slots of a page of
+    latents among them, so that a page has page_size * D tokens (see
+    eagle3_jax.layers.split_context); D divides the devices of the mesh.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -59,6 +62,7 @@ class EngineConfig:
     kv_cache_scale: float | KVScales | None = None
     kernels: str | None = None
     xla_kernels: tuple[str, ...] = ()
+    decode_context_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -66,7 +70,8 @@ class EngineConfig:
                 f"num_speculative_tokens must be 0..{MAX_SPECULATIVE_TOKENS}, "
                 f"got {self.num_speculative_tokens}"
             )
-        for name in ("max_num_seqs", "page_size", "prefill_chunk"):
+        least_one = "max_num_seqs", "page_size", "prefill_chunk", "decode_context_parallel_size"
+        for name in least_one:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_model_len < 2:
@@ -74,7 +79,7 @@ class EngineConfig:
         if self.pool_pages - 1 < self.pages_per_seq:
             raise ValueError(
                 f"num_pages must be at least {self.pages_per_seq + 1}: one sequence of "
-                f"{self.max_model_len} tokens in pages of {self.page_size}, and the scratch page; "
+                f"{self.max_model_len} tokens in pages of {self.page_tokens}, and the scratch page; "
                 f"got {self.num_pages}"
             )
         if max(self.buckets) != self.max_num_seqs or min(self.buckets) < 1:
@@ -116,6 +121,7 @@ class EngineConfig:
     def _check_tree(self) -> None:
         modes = {
             "exact mode": self.exact,
+            "decode_context_parallel_size": self.decode_context_parallel_size > 1,
             "a choice of k (adaptive or by batch size)": self.chooses_k,
             f"rejection_sample_method {self.rejection_sample_method!r}": (
                 self.rejection_sample_method != "coupled"
@@ -206,7 +212,12 @@ class EngineConfig:
     @property
     def pages_per_seq(self) -> int:
         """Width of the page table."""
-        return math.ceil(self.rows_ahead(self.max_model_len, self.max_model_len) / self.page_size)
+        return math.ceil(self.rows_ahead(self.max_model_len, self.max_model_len) / self.page_tokens)
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a page on all devices that share it: what the host calls a page."""
+        return self.page_size * self.decode_context_parallel_size
 
     @property
     def pool_pages(self) -> int:

@@ -114,7 +114,7 @@ class Scheduler:
         """Pages for the rows of its next two rounds (the dispatch depth)."""
         known = max(sequence.kv_len, len(sequence.prefill_ids))
         rows = self.config.rows_ahead(known, sequence.limit)
-        missing = -(-rows // self.config.page_size) - len(sequence.pages)
+        missing = -(-rows // self.config.page_tokens) - len(sequence.pages)
         if missing <= 0:
             return True
         taken = self.pages.take(missing)

@@ -60,6 +60,11 @@ class GQAttention(nnx.Module):
         return ((self.k_proj.split[1], None),) * 2
 
     @property
+    def context_axis(self) -> MeshAxes | None:
+        """The mesh axes over whose devices contexts may be divided: none, KV heads divide them."""
+        return None
+
+    @property
     def scale(self) -> float:
         """What scores are multiplied with."""
         return self.head_dim**-0.5

@@ -21,6 +21,7 @@ from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables
+from eagle3_jax.layers.split_context import attend_in_chunks, attend_to_shares, group_of, own_part
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import (
     PagedKV,
@@ -79,6 +80,11 @@ class MLAttention(nnx.Module):
         return ((None,),)
 
     @property
+    def context_axis(self) -> MeshAxes | None:
+        """The mesh axes over whose devices contexts may be divided: those of its heads."""
+        return self._query_heads.split[1]
+
+    @property
     def scale(self) -> float:
         """What scores are multiplied with."""
         return self.config.softmax_scale
@@ -98,7 +104,8 @@ class MLAttention(nnx.Module):
             return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
         q_low, compressed = self._compress(x, norm)
         latents, kv_scale = rows_and_scale(pools[0])
-        write, options = (pages.write_pages, pages.write_offsets), dict[str, Any](kv_scale=kv_scale)
+        here = own_part(pages, pools[0], self.context_axis)
+        write, options = (here.write_pages, here.write_offsets), dict[str, Any](kv_scale=kv_scale)
         if self.config.q_lora_rank is not None:
             options |= {"q_low": q_low, "q_norm": self.q_a_layernorm.norm}
             options["q_format"] = kernel_format(self.q_b_proj.kernel)
@@ -108,7 +115,7 @@ class MLAttention(nnx.Module):
             )
         pools = (with_rows(pools[0], latents),)
         q = self._queries(total(q_low) if normed is None else normed)
-        heads = self._attend(q, rope, paged_kv(pools, pages))
+        heads = self._attend(q, rope, pools, pages, paged_kv(pools, here))
         return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
 
     def project(
@@ -150,26 +157,38 @@ class MLAttention(nnx.Module):
 
     def _queries(self, q_low: Rows) -> Float[Array, "batch q_len heads qk"]:
         """Not rotated yet; q_low: what `_compress` gives, normed where it is a low rank."""
-        project = self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
-        q = project(q_low)
+        q = self._query_heads(q_low)
         return q.reshape(*q.shape[:2], -1, self.config.qk_head_dim)
+
+    @property
+    def _query_heads(self) -> Linear:
+        """What makes the queries of all heads."""
+        return self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
 
     def _attend(
         self,
         queries: Float[Array, "batch q_len heads qk"],
         rope: RopeTables,
+        pools: KVPools,
+        pages: PageView,
         paged: PagedKV,
     ) -> Float[Array, "batch q_len heads v"]:
-        """Over the cache: on expanded keys and values where there are many rows, else absorbed."""
+        """Over the cache: on expanded keys and values where there are many rows, else absorbed.
+        paged: what this device has of pools and pages."""
+        group, scale = group_of(pools[0], self.context_axis), self.scale
         key_kernel = self.kv_b_proj.key_kernel.get_value()
         value_kernel = self.kv_b_proj.value_kernel.get_value()
         if queries.shape[1] < EXPANDED_ROWS or paged.ancestors is not None:
             with jax.named_scope("mla_absorb_query"):
                 absorbed = absorb_query(queries, key_kernel, *rope)
+            if group is not None:
+                return attend_to_shares(*absorbed, paged, scale, value_kernel, group)
             with jax.named_scope("mla_decode"):
-                return mla_decode(*absorbed, paged, scale=self.scale, value_kernel=value_kernel)
+                return mla_decode(*absorbed, paged, scale=scale, value_kernel=value_kernel)
         q_nope, q_rope = jnp.split(queries, [self.config.qk_nope_head_dim], axis=-1)
         with jax.named_scope("mla_prefill"):
             q_rope = rotate_interleaved(q_rope, *rope)
             kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
-            return mla_prefill(q_nope, q_rope, paged, scale=self.scale, **kernels)
+            if group is not None:
+                return attend_in_chunks(q_nope, q_rope, paged, pages, scale, group, **kernels)
+            return mla_prefill(q_nope, q_rope, paged, scale=scale, **kernels)

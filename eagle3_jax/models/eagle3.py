@@ -115,6 +115,12 @@ class Eagle3Draft(nnx.Module):
         return self.midlayer.self_attn.pool_splits
 
     @property
+    def context_axes(self) -> tuple[MeshAxes | None, ...]:
+        """The mesh axes over whose devices contexts may be divided, for each of these pools."""
+        attention = self.midlayer.self_attn
+        return (attention.context_axis,) * len(attention.pool_rows)
+
+    @property
     def vocab_axis(self) -> MeshAxes | None:
         """The mesh axes over which logits are split."""
         return self.lm_head.split[1]

@@ -90,6 +90,13 @@ class Target(nnx.Module):
         return tuple(split for layer in self.layers for split in layer.self_attn.pool_splits)
 
     @property
+    def context_axes(self) -> tuple[MeshAxes | None, ...]:
+        """The mesh axes over whose devices contexts may be divided, for each of these pools."""
+        return tuple(
+            layer.self_attn.context_axis for layer in self.layers for _ in layer.self_attn.pool_rows
+        )
+
+    @property
     def vocab_axis(self) -> MeshAxes | None:
         """The mesh axes over which logits are split."""
         return self.lm_head.split[1]

@@ -37,7 +37,7 @@ def gqa_decode(
         )
         return keys, values
 
-    out = attend(
+    mean, _ = attend(
         query,
         per_query(paged.positions),
         paged.page_table,
@@ -46,5 +46,5 @@ def gqa_decode(
         value_dim=head_dim,
         ancestors=None if ancestors is None else per_query(ancestors),
     )
-    out = out.reshape(batch, groups, q_len, shared, head_dim)
+    out = mean.astype(query.dtype).reshape(batch, groups, q_len, shared, head_dim)
     return jnp.moveaxis(out, 1, 2).reshape(batch, q_len, -1)

@@ -18,8 +18,23 @@ def mla_decode(
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    scores, rows = scores_and_rows(q_latent, q_rope, paged, scale)
+    latent = rows[..., : q_latent.shape[-1]]
+    probs = jax.nn.softmax(scores, axis=-1)
+    out = jnp.einsum("bqhs,bsl->bqhl", probs.astype(latent.dtype), latent)
+    return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)
+
+
+def scores_and_rows(
+    q_latent: Float[Array, "batch q_len heads kv_lora"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+) -> tuple[Float[Array, "batch q_len heads slots"], Float[Array, "batch slots width"]]:
+    """float32 scores, -inf where a slot is not seen, and the slots' rows as the queries meet them:
+    in their dtype, 0 where no query of the sequence sees them."""
     (pool,), (kv_scale,) = paged.pools, paged.scales
-    batch, kv_lora = q_latent.shape[0], q_latent.shape[-1]
+    batch = q_latent.shape[0]
     rows = jnp.take(pool, paged.page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
     slots = jnp.arange(rows.shape[1])
     # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
@@ -28,7 +43,4 @@ def mla_decode(
     query = jnp.concatenate([q_latent, q_rope], axis=-1)
     scores = jnp.einsum("bqhw,bsw->bqhs", query, rows, preferred_element_type=jnp.float32) * scale
     visible = visible_slots(slots, paged.positions, paged.ancestors)[:, :, None]
-    probs = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
-    latent = rows[..., :kv_lora]
-    out = jnp.einsum("bqhs,bsl->bqhl", probs.astype(latent.dtype), latent)
-    return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)
+    return jnp.where(visible, scores, -jnp.inf), rows

@@ -17,6 +17,18 @@ def mla_decode(
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
     """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    mean, _ = mean_and_mass(q_latent, q_rope, paged, scale)
+    out = mean.astype(q_latent.dtype)
+    return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)
+
+
+def mean_and_mass(
+    q_latent: Float[Array, "batch q_len heads kv_lora"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+) -> tuple[Float[Array, "batch q_len heads kv_lora"], Float[Array, "batch q_len heads"]]:
+    """See `pallas_kernels.paged.softmax.attend`."""
     (pool,), (kv_scale,) = paged.pools, paged.scales
     batch, _, heads, kv_lora = q_latent.shape
     width, ancestors = pool.shape[-1], paged.ancestors
@@ -27,7 +39,7 @@ def mla_decode(
         return rows, rows
 
     # The rope part comes along in the values, because cutting it off would be a second copy.
-    out = attend(
+    mean, log_mass = attend(
         query,
         jnp.repeat(paged.positions, heads, axis=1),
         paged.page_table,
@@ -36,5 +48,5 @@ def mla_decode(
         value_dim=width,
         ancestors=None if ancestors is None else jnp.repeat(ancestors, heads, axis=1),
     )
-    out = out[..., :kv_lora].reshape(q_latent.shape)
-    return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)
+    shape = q_latent.shape
+    return mean[..., :kv_lora].reshape(shape), log_mass.reshape(shape[:-1])

@@ -14,12 +14,15 @@ the whole table at once; "of 1024" is a table that could hold 1024 slots:
     chunks of 128                 46        125        294       206        960               206
 """
 
+import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.paged.kernel import LOWEST
 from pallas_kernels.paged.visibility import visible_slots
 
 CHUNK_SLOTS = 128
@@ -46,8 +49,9 @@ def attend(
     page_size: int,
     value_dim: int,
     ancestors: Bool[Array, "sequences rows nodes"] | None = None,
-) -> Float[Array, "sequences rows value_dim"]:
-    """Each scaled query row's softmax over the slots it sees, times their values.
+) -> tuple[Float[Array, "sequences rows value_dim"], Float[Array, "sequences rows"]]:
+    """Each scaled query row's softmax over the slots it sees, times their values, and the logarithm
+    to the base 2 of its mass, the sum of exp(score); 0 and -inf where it sees none. Both float32.
 
     read(pages, slots) returns a chunk's keys and values [sequences, slots, ...], finite everywhere.
     """
@@ -69,7 +73,18 @@ def attend(
         return higher, mass * kept + weights.sum(-1), total * kept[..., None] + added
 
     rows = positions.shape
-    start = jnp.full(rows, -jnp.inf), jnp.zeros(rows), jnp.zeros((*rows, value_dim))
+    start = jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((*rows, value_dim))
     last = positions.max() if ancestors is None else positions.max() + ancestors.shape[-1]
-    _, mass, total = lax.fori_loop(0, last // chunk_slots + 1, add_chunk, start)
-    return (total / mass[..., None]).astype(query.dtype)
+    peak, mass, total = lax.fori_loop(0, last // chunk_slots + 1, add_chunk, start)
+    mean = total / jnp.where(mass == 0, 1, mass)[..., None]
+    return mean, (peak + jnp.log(mass)) * math.log2(math.e)
+
+
+def softmax_and_mass(
+    scores: Float[Array, "*rows slots"],
+) -> tuple[Float[Array, "*rows slots"], Float[Array, "*rows"]]:
+    """All at once: what `attend` weighs slots with, and the logarithm of the mass that it gives;
+    scores are -inf where a row does not see a slot."""
+    mass = jax.nn.logsumexp(scores, axis=-1)
+    weights = jnp.where(scores == -jnp.inf, 0, jnp.exp(scores - mass[..., None]))
+    return weights, mass * math.log2(math.e)

@@ -7,6 +7,7 @@ from typing import Any
 ONE_OF_EACH = {
     "--data-parallel-size": ("-dp", "--dp", "--dp-size"),
     "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
+    "--prefill-context-parallel-size": ("-pcp",),
 }
 """Known, and refused beyond 1."""
 
@@ -50,6 +51,14 @@ def add_parallel_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--expert-parallel-size", "--ep", "--ep-size", type=int, help=argparse.SUPPRESS
     )
+    group.add_argument(
+        "--decode-context-parallel-size",
+        "-dcp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of these, neighbours that divide a context of latents: N times as many tokens fit",
+    )
     for name, aliases in ONE_OF_EACH.items():
         parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)
 
@@ -64,6 +73,11 @@ def read_parallel_options(
     size, experts = flags.tensor_parallel_size, flags.expert_parallel_size
     if size < 1:
         raise ValueError(f"--tensor-parallel-size must be at least 1; got {size}")
+    if (contexts := flags.decode_context_parallel_size) < 1 or size % contexts:
+        raise ValueError(
+            f"--decode-context-parallel-size must divide --tensor-parallel-size {size}; "
+            f"got {contexts}"
+        )
     if experts not in (None, 1, size):
         raise ValueError(
             "--expert-parallel-size must be 1 or --tensor-parallel-size, experts lie on the same "

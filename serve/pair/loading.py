@@ -26,6 +26,7 @@ from eagle3_jax.speculative.state import DecodeState
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
+from serve.pair.divided_contexts import say_divided
 from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
 from serve.pair.notices import Say, notices, say_on_stderr
 from serve.pair.pool_size import fitting_pages, share_bytes
@@ -104,6 +105,8 @@ def load_pair(
             say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
     check_device_memory(needed, target.devices)
+    if config and (size := config.decode_context_parallel_size) > 1:
+        say(say_divided(target.model, proposing and proposing.model, size))
     return LoadedPair(target.fill(), proposing and proposing.fill(), read, defaults, config)
 
 

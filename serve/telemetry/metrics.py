@@ -80,9 +80,9 @@ class Metrics:
         """Adds what never changes of the KV cache, as labels; pages without the scratch page."""
         pages = config.pool_pages - 1
         facts = {
-            "block_size": config.page_size,
+            "block_size": config.page_tokens,
             "num_gpu_blocks": pages,
-            "kv_cache_size_tokens": pages * config.page_size,
+            "kv_cache_size_tokens": pages * config.page_tokens,
             "cache_dtype": config.kv_cache_dtype,
             "enable_prefix_caching": config.enable_prefix_caching,
         }

@@ -25,3 +25,19 @@ def attend(
     scores = keys.astype(np.float64) @ query.astype(np.float64) * scale
     weights = np.exp(scores - scores.max())
     return weights @ values.astype(np.float64) / weights.sum()
+
+
+def local_parts(
+    pool: NDArray[np.float32], positions: NDArray[np.int32], parts: int
+) -> list[tuple[NDArray[np.float32], NDArray[np.int32]]]:
+    """Each device's pool, with one of so many equal parts of every page, and of each position the
+    last slot there that is not behind it, counted in the device's own slots; -1 for none."""
+    size = pool.shape[1] // parts
+    whole, rest = np.divmod(positions + 1, pool.shape[1])
+    return [
+        (
+            pool[:, device * size : (device + 1) * size],
+            (whole * size + np.clip(rest - device * size, 0, size) - 1).astype(np.int32),
+        )
+        for device in range(parts)
+    ]

@@ -34,19 +34,19 @@ class PrefixCache:
         self._pages = pages
         self._enabled = config.enable_prefix_caching
         self._exact = config.exact
-        self._page_size = config.page_size
-        rows = math.lcm(config.page_size, config.prefill_chunk if config.exact else 1)
-        self._unit = rows // config.page_size
+        self._page_tokens = config.page_tokens
+        rows = math.lcm(config.page_tokens, config.prefill_chunk if config.exact else 1)
+        self._unit = rows // config.page_tokens
 
     def reuse(self, sequence: Sequence) -> None:
         """Gives a sequence that has no pages those its prompt begins with, and skips their rows."""
         if not self._enabled or sequence.scores_prompt:
             return
-        keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_size)
+        keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_tokens)
         count = self._whole(self._pages.count_known(keys))
         sequence.pages = self._pages.share(keys[:count])
         sequence.num_published = count
-        sequence.num_prefilled = count * self._page_size
+        sequence.num_prefilled = count * self._page_tokens
 
     def count(self, sequence: Sequence) -> None:
         """Notes what an admitted sequence found; only its first admission counts."""
@@ -65,7 +65,7 @@ class PrefixCache:
             return
         if self._exact:
             num_final = min(num_final, len(sequence.prefill_ids) - 1)
-        count, first = self._whole(num_final // self._page_size), sequence.num_published
+        count, first = self._whole(num_final // self._page_tokens), sequence.num_published
         if count > first:
             keys = self._keys(sequence, count)
             for page, key in zip(sequence.pages[first:count], keys[first:], strict=True):
@@ -78,8 +78,10 @@ class PrefixCache:
     def _keys(self, sequence: Sequence, count: int) -> list[bytes]:
         """The keys of a sequence's first pages; it keeps them."""
         keys = sequence.page_keys
-        for start in range(len(keys) * self._page_size, count * self._page_size, self._page_size):
-            tokens = sequence.tokens_between(start, start + self._page_size + 1)
+        for start in range(
+            len(keys) * self._page_tokens, count * self._page_tokens, self._page_tokens
+        ):
+            tokens = sequence.tokens_between(start, start + self._page_tokens + 1)
             before = keys[-1] if keys else _salt_key(sequence.request.cache_salt)
             text = before + array("q", tokens).tobytes()
             keys.append(blake2b(text, digest_size=KEY_BYTES).digest())

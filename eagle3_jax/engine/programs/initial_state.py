@@ -1,17 +1,16 @@
 """What the device holds before the first program runs."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_jax.cache import KVPool, KVPools, QuantizedPool
+from eagle3_jax.cache import KVPool, QuantizedPool, SplitPool
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.scales import pool_scales
-from eagle3_jax.mesh import MeshAxes
+from eagle3_jax.mesh import MeshAxes, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.logit_control_rows import empty_controls
@@ -27,8 +26,11 @@ def initial_state(
 ) -> DecodeState:
     """Empty pools and finished slots (one extra for padding rows).
 
-    On a mesh pools are split as their rows are, and all else is whole on every device.
+    On a mesh pools are split as their rows are, or their pages among neighbours
+    (decode_context_parallel_size), and all else is whole on every device. Raises ValueError where
+    the mesh can't be divided so.
     """
+    _check_context_parts(config, mesh)
     if mesh is None:
         return _empty_state(target, draft, config, num_aux)
     # No device ever holds what belongs to others.
@@ -43,43 +45,98 @@ def state_shapes(
     mesh: Mesh | None = None,
 ) -> DecodeState:
     """Shapes of the same, and where they lie on the mesh."""
+    _check_context_parts(config, mesh)
     if mesh is None:
         return jax.eval_shape(partial(_empty_state, target, draft, config, num_aux))
     return _sharded_state(target, draft, config, num_aux, mesh).eval_shape()
 
 
+def _check_context_parts(config: EngineConfig, mesh: Mesh | None) -> None:
+    size, devices = config.decode_context_parallel_size, 1 if mesh is None else mesh.size
+    if devices % size:
+        raise ValueError(
+            f"decode_context_parallel_size must divide the devices of the mesh, {devices}; "
+            f"got {size}"
+        )
+
+
+class PoolLayout(NamedTuple):
+    """How one pool lies on the devices.
+
+    row: the shape of a position's row; split: the mesh axes that split it. slots: of a page, on all
+    devices that have a part of the pool, equal parts included. context_axes: of these devices, None
+    where each has all slots; neighbours, parts at a time, have different ones. scale: of float8.
+    """
+
+    row: tuple[int, ...]
+    split: tuple[MeshAxes | None, ...]
+    slots: int
+    context_axes: MeshAxes | None
+    parts: int
+    scale: float | None
+
+    def held(self, stored: Any, scale: Any) -> Any:
+        """The pool of what is stored, or what says where it lies, and of the scale's."""
+        pool: Any = stored if self.scale is None else QuantizedPool(stored, scale)
+        return pool if self.context_axes is None else SplitPool(pool, self.parts)
+
+
+def _layouts(
+    target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh | None
+) -> tuple[list[PoolLayout], list[PoolLayout]]:
+    """Of the target's pools, and of the draft's."""
+    number = config.decode_context_parallel_size
+    draft_pools = len(draft.pool_rows) if draft else 0
+    scales: Any = None
+    if config.kv_cache_scale is not None:
+        scales = pool_scales(config.kv_cache_scale, len(target.pool_rows), draft_pools)
+
+    def layout(
+        row: tuple[int, ...],
+        split: tuple[MeshAxes | None, ...],
+        axes: MeshAxes | None,
+        scale: float | None,
+    ) -> PoolLayout:
+        if mesh is None or axes is None or number == 1:
+            return PoolLayout(row, split, config.page_tokens, None, 1, scale)
+        return PoolLayout(row, split, config.page_size * parts(mesh, axes), axes, number, scale)
+
+    def of(model: Target | Eagle3Draft | None, factors: Any) -> list[PoolLayout]:
+        if model is None:
+            return []
+        each = model.pool_rows, model.pool_splits, model.context_axes
+        return list(map(layout, *each, factors or (None,) * len(model.pool_rows)))
+
+    return of(target, scales and scales.target), of(draft, scales and scales.draft)
+
+
 def _sharded_state(
     target: Target, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int, mesh: Mesh
 ) -> Any:
-    build = partial(_empty_state, target, draft, config, num_aux)
+    build = partial(_empty_state, target, draft, config, num_aux, mesh)
     return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh))
 
 
 def _empty_state(
-    target: Target, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int
+    target: Target,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    num_aux: int,
+    mesh: Mesh | None = None,
 ) -> DecodeState:
     dtype = target.embed_tokens.embedding.get_value().dtype
-    pages = (config.pool_pages, config.page_size)
+    plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
     aux_size = num_aux * target.config.hidden_size
 
-    def plain_pool(row: tuple[int, ...]) -> KVPool:
-        plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
-        return jnp.zeros((*pages, *row), plain)
+    def pool(layout: PoolLayout) -> KVPool:
+        stored = plain if layout.scale is None else jnp.float8_e4m3fn
+        rows = jnp.zeros((config.pool_pages, layout.slots, *layout.row), stored)
+        return layout.held(rows, None if layout.scale is None else jnp.float32(layout.scale))
 
-    def float8_pool(row: tuple[int, ...], scale: float) -> KVPool:
-        values = jnp.zeros((*pages, *row), jnp.float8_e4m3fn)
-        return QuantizedPool(values, jnp.float32(scale))
-
-    def pools(rows: Sequence[tuple[int, ...]], scales: Sequence[float] | None) -> KVPools:
-        return tuple(map(plain_pool, rows) if scales is None else map(float8_pool, rows, scales))
-
-    draft_rows = draft.pool_rows if draft else ()
-    scales = None
-    if config.kv_cache_scale is not None:
-        scales = pool_scales(config.kv_cache_scale, len(target.pool_rows), len(draft_rows))
+    target_pools, draft_pools = _layouts(target, draft, config, mesh)
     return DecodeState(
-        pools(target.pool_rows, scales and scales.target),
-        pools(draft_rows, scales and scales.draft),
+        tuple(map(pool, target_pools)),
+        tuple(map(pool, draft_pools)),
         empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
         empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
     )
@@ -88,14 +145,11 @@ def _empty_state(
 def _shardings(target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh) -> Any:
     """Of each part of the state, in the state's place."""
     whole = NamedSharding(mesh, PartitionSpec())
-    quantized: Any = QuantizedPool
 
-    def pool(split: tuple[MeshAxes | None, ...]) -> Any:
-        rows = NamedSharding(mesh, PartitionSpec(None, None, *split))
-        return quantized(rows, whole) if config.kv_cache_dtype == "fp8" else rows
+    def pool(layout: PoolLayout) -> Any:
+        spec = PartitionSpec(None, layout.context_axes, *layout.split)
+        return layout.held(NamedSharding(mesh, spec), whole)
 
-    def pools(model: Target | Eagle3Draft | None) -> tuple[Any, ...]:
-        return tuple(map(pool, model.pool_splits)) if model else ()
-
+    target_pools, draft_pools = _layouts(target, draft, config, mesh)
     shardings: Any = DecodeState
-    return shardings(pools(target), pools(draft), whole, whole)
+    return shardings(tuple(map(pool, target_pools)), tuple(map(pool, draft_pools)), whole, whole)

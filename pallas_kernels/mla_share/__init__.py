@@ -1,0 +1,2 @@
+from pallas_kernels.mla_share.api import attend_share as attend_share
+from pallas_kernels.mla_share.api import share_values as share_values

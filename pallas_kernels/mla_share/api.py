@@ -1,0 +1,74 @@
+"""Latent attention to a context that several devices hold parts of, the same pages on each.
+
+Every device attends the heads of all of them to its own part (`attend_share`), sends each head's
+share to the device that the head belongs to, and joins what it gets (`share_values`).
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.dispatch import choose
+from pallas_kernels.mla_share import reference, xla
+from pallas_kernels.mla_share.layout import MASS
+from pallas_kernels.paged.kv import PagedKV
+
+NO_KERNEL = "there is no kernel yet"
+
+
+def attend_share(
+    q_latent: Float[Array, "groups batch q_len heads kv_lora"],
+    q_rope: Float[Array, "groups batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+    *,
+    implementation: str | None = None,
+) -> Float[Array, "groups batch q_len heads share"]:
+    """Attend the absorbed queries of `groups` devices to this device's part of each context.
+
+    paged: its pool and page table, and as positions the last of its own slots that a query sees,
+    -1 where it sees none of them. There are no trees here. scale multiplies the scores.
+    A row of the result, in the queries' bfloat16 or float32: the mean of latents, 0 where nothing
+    is seen; then MASS numbers, of which the first (float32) or the first three (bfloat16) add up to
+    the float32 logarithm to the base 2 of the sum of exp(score), -1e30 where nothing is seen; the
+    others are 0. A NaN that is seen makes both NaN.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    (pool,) = paged.pools
+    if pool.shape[-1] != q_latent.shape[-1] + q_rope.shape[-1]:
+        raise ValueError(
+            f"attend_share: a pool row has {pool.shape[-1]} values, the queries "
+            f"{q_latent.shape[-1]} + {q_rope.shape[-1]}; rows are latent, then rope part"
+        )
+    if q_latent.dtype not in (jnp.bfloat16, jnp.float32):
+        raise ValueError(
+            f"attend_share: expected queries of bfloat16 or float32, got {q_latent.dtype}"
+        )
+    if paged.ancestors is not None:
+        raise ValueError("attend_share: expected rows of a chain, got nodes of a tree")
+    paged.check("attend_share", q_latent[0])
+    forms = {"xla": xla.attend_share, "reference": reference.attend_share, "pallas": NO_KERNEL}
+    run = choose("attend_share", implementation, **forms)
+    return run(q_latent, q_rope, paged, scale)
+
+
+def share_values(
+    shares: Float[Array, "groups batch q_len heads share"],
+    value_kernel: Float[Array, "heads kv_lora value"],
+    *,
+    implementation: str | None = None,
+) -> Float[Array, "batch q_len heads value"]:
+    """Join the shares that `groups` devices made of the same heads, and make each head's values.
+
+    Rows are those of `attend_share`; the means are weighed by their masses and added in float32,
+    in the groups' order, and each head's mean is multiplied with its matrix. Rows that no group
+    saw anything of are 0.
+    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    """
+    heads, kv_lora, _ = value_kernel.shape
+    if shares.shape[3:] != (heads, kv_lora + MASS):
+        raise ValueError(
+            f"share_values: value_kernel {value_kernel.shape} must be (heads, kv_lora, value), and "
+            f"shares end with (heads, kv_lora + {MASS}); got {shares.shape}"
+        )
+    forms = {"reference": reference.share_values, "pallas": NO_KERNEL}
+    return choose("share_values", implementation, **forms)(shares, value_kernel)

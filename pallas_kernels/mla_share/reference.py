@@ -1,0 +1,53 @@
+"""Shares of latent attention and how they are joined, written plainly: the contract."""
+
+from functools import reduce
+from operator import add
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.mla_decode.reference import scores_and_rows
+from pallas_kernels.mla_share.layout import pack, unpack
+from pallas_kernels.paged.kv import PagedKV
+from pallas_kernels.paged.softmax import softmax_and_mass
+
+
+def attend_share(
+    q_latent: Float[Array, "groups batch q_len heads kv_lora"],
+    q_rope: Float[Array, "groups batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+) -> Float[Array, "groups batch q_len heads share"]:
+    """See `pallas_kernels.mla_share.api.attend_share`."""
+    groups, *_, kv_lora = q_latent.shape
+    scores, rows = scores_and_rows(in_one(q_latent), in_one(q_rope), paged, scale)
+    weights, mass = softmax_and_mass(scores)
+    latent = rows[..., :kv_lora]
+    mean = jnp.einsum("bqhs,bsl->bqhl", weights.astype(latent.dtype), latent)
+    return apart(pack(mean, mass, q_latent.dtype), groups)
+
+
+def share_values(
+    shares: Float[Array, "groups batch q_len heads share"],
+    value_kernel: Float[Array, "heads kv_lora value"],
+) -> Float[Array, "batch q_len heads value"]:
+    """See `pallas_kernels.mla_share.api.share_values`."""
+    means, log_mass = unpack(shares, value_kernel.shape[1])
+    weights = jnp.exp2(log_mass - log_mass.max(axis=0))
+    total = reduce(add, weights[..., None] * means.astype(jnp.float32))
+    mean = total / reduce(add, weights)[..., None]
+    return jnp.einsum("bqhc,hcd->bqhd", mean.astype(shares.dtype), value_kernel)
+
+
+def in_one(
+    queries: Float[Array, "groups batch q_len heads dim"],
+) -> Float[Array, "batch q_len all_heads dim"]:
+    """The heads of all groups side by side, the groups in their order."""
+    return jnp.concatenate(list(queries), axis=2)
+
+
+def apart(
+    rows: Float[Array, "batch q_len all_heads share"], groups: int
+) -> Float[Array, "groups batch q_len heads share"]:
+    """What `in_one` puts side by side, by group again."""
+    return jnp.stack(jnp.split(rows, groups, axis=2))

@@ -1,0 +1,167 @@
+"""A context on one device, and in parts on several: what each gets of it, joined again."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from paged import local_parts, scatter
+
+from pallas_kernels import PagedKV, attend_share, mla_decode, share_values
+from pallas_kernels.exact import exact_bits
+from pallas_kernels.mla_share.layout import MASS, unpack
+
+GROUPS, HEADS, KV_LORA, ROPE, VALUE, SCALE = 2, 3, 16, 8, 10, 0.25
+LOWEST = -1e30
+IMPLEMENTATIONS = ["xla", "reference"]
+LENGTHS = [5, 67, 140, 700]
+Arrays = dict[str, Any]
+
+
+def make_case(lengths: list[int] = LENGTHS, q_len: int = 4, page_size: int = 16) -> Arrays:
+    """The last q_len positions of each sequence ask, with the heads of GROUPS devices; every slot
+    past a length holds NaN."""
+    rng = np.random.default_rng(sum(lengths))
+    contexts = [rng.normal(size=(n, KV_LORA + ROPE)).astype(np.float32) for n in lengths]
+    # The newest slots weigh most, so that parts differ in mass.
+    contexts[-1] *= np.linspace(0.3, 2, lengths[-1], dtype=np.float32)[:, None]
+    pool, table = scatter(contexts, page_size, -(-max(lengths) // page_size))
+    shape = GROUPS, len(lengths), q_len, HEADS
+    return {
+        "q_latent": rng.normal(size=(*shape, KV_LORA)).astype(np.float32),
+        "q_rope": rng.normal(size=(*shape, ROPE)).astype(np.float32),
+        "pool": pool,
+        "table": table,
+        "positions": (np.array(lengths)[:, None] - q_len + np.arange(q_len)).astype(np.int32),
+        "values": rng.normal(size=(GROUPS, HEADS, KV_LORA, VALUE)).astype(np.float32),
+    }
+
+
+def share_of(case: Arrays, implementation: str, kv_scale: Any = None) -> jax.Array:
+    def call(q_latent, q_rope, pool, table, positions, kv_scale):
+        paged = PagedKV((pool,), (kv_scale,), table, positions)
+        return attend_share(q_latent, q_rope, paged, SCALE, implementation=implementation)
+
+    names = "q_latent", "q_rope", "pool", "table", "positions"
+    return jax.jit(call)(*(case[name] for name in names), kv_scale)
+
+
+def in_parts(case: Arrays, parts: int, implementation: str, kv_scale: Any = None) -> np.ndarray:
+    """Each group's values [GROUPS, batch, q_len, HEADS, VALUE], as its own device joins them."""
+    devices = local_parts(case["pool"], case["positions"], parts)
+    shares = [
+        share_of({**case, "pool": pool, "positions": own}, implementation, kv_scale)
+        for pool, own in devices
+    ]
+    join = jax.jit(lambda *pair: share_values(*pair, implementation=implementation))
+    owned = [jnp.stack([share[group] for share in shares]) for group in range(GROUPS)]
+    return np.stack([join(*pair) for pair in zip(owned, case["values"], strict=True)])
+
+
+def undivided(case: Arrays, kv_scale: Any = None) -> NDArray[np.float32]:
+    """`in_parts` by one device that holds the whole context."""
+
+    def call(q_latent, q_rope, values, pool, table, positions, kv_scale):
+        paged = PagedKV((pool,), (kv_scale,), table, positions)
+        options = {"value_kernel": values, "implementation": "reference"}
+        return mla_decode(q_latent, q_rope, paged, SCALE, **options)
+
+    names = "pool", "table", "positions"
+    whole = jax.jit(call)
+    groups = zip(case["q_latent"], case["q_rope"], case["values"], strict=True)
+    return np.stack([whole(*group, *(case[n] for n in names), kv_scale) for group in groups])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_parts_of_a_context_joined_are_the_whole_context(implementation: str, parts: int):
+    """Four rows go over borders of parts and pages; what no row sees is NaN."""
+    case = make_case()
+    found = in_parts(case, parts, implementation)
+    np.testing.assert_allclose(found, undivided(case), atol=2e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_float8_pool_stands_for_its_numbers_times_the_scale(implementation: str):
+    case, factor = make_case([5, 67], q_len=2), jnp.float32(0.75)
+    case["pool"] = jnp.asarray(case["pool"]).astype(jnp.float8_e4m3fn)
+    found = in_parts(case, 2, implementation, factor)
+    np.testing.assert_allclose(found, undivided(case, factor), atol=2e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_bfloat16_rounds_means_and_no_masses(implementation: str):
+    names = "q_latent", "q_rope", "pool"
+    case = make_case([9, 300])
+    rounded = {**case, **{name: jnp.asarray(case[name], jnp.bfloat16) for name in names}}
+    widened = {**case, **{name: np.asarray(rounded[name], np.float32) for name in names}}
+    share = share_of(rounded, implementation)
+    assert share.dtype == jnp.bfloat16 and share.shape[-1] == KV_LORA + MASS
+    means, masses = unpack(share, KV_LORA)
+    exact_means, exact_masses = unpack(share_of(widened, "reference"), KV_LORA)
+    np.testing.assert_allclose(means.astype(np.float32), exact_means, atol=2e-2, rtol=1e-2)
+    # A mass in one bfloat16 would be wrong by up to 4e-2, in two by 1e-4.
+    np.testing.assert_allclose(masses, exact_masses, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_row_that_sees_nothing_is_zero_and_weighs_nothing(implementation: str, dtype: Any):
+    case = make_case([9, 33])
+    for name in ("q_latent", "q_rope", "pool"):
+        case[name] = jnp.asarray(case[name], dtype)
+    expected, positions = share_of(case, implementation), case["positions"].copy()
+    positions[0], positions[1, 0] = -1, -1
+    found = share_of({**case, "positions": positions}, implementation)
+    np.testing.assert_array_equal(found[:, 1, 1:], expected[:, 1, 1:])
+    for nothing in (found[:, 0], found[:, 1, 0]):
+        means, masses = unpack(nothing, KV_LORA)
+        assert (means == 0).all() and (masses == np.float32(LOWEST)).all()
+    values = case["values"][0].astype(dtype)
+    join = jax.jit(lambda *pair: share_values(*pair, implementation=implementation))
+    np.testing.assert_array_equal(join(found, values)[1, 0], np.zeros((HEADS, VALUE)))
+    alone, joined = expected[:1], jnp.concatenate([expected[:1], jnp.zeros_like(found[:1])])
+    joined = joined.at[1].set(found[0, 0, 0, 0])
+    np.testing.assert_array_equal(join(joined, values), join(alone, values))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_nan_that_is_seen_stays_one_and_reaches_no_other_sequence(implementation: str):
+    case = make_case([9, 33])
+    expected = in_parts(case, 2, implementation)
+    case["pool"] = case["pool"].copy()
+    case["pool"][case["table"][0, 0], 3] = np.nan
+    found = in_parts(case, 2, implementation)
+    assert np.isnan(found[:, 0]).all()
+    np.testing.assert_array_equal(found[:, 1], expected[:, 1])
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[:1])
+def test_neither_a_neighbour_nor_the_table_changes_a_rows_bits(implementation: str):
+    case = make_case([20, 200], q_len=2)
+    one = {name: case[name][:, :1] for name in ("q_latent", "q_rope")}
+    alone = {**case, **one, "table": case["table"][:1, :2], "positions": case["positions"][:1]}
+    with exact_bits(True):
+        expected = in_parts(case, 2, implementation)[:, :1]
+        np.testing.assert_array_equal(in_parts(alone, 2, implementation), expected)
+
+
+@pytest.mark.usefixtures("no_jaxtyping")
+def test_what_does_not_fit_is_refused():
+    case = make_case([9, 33], q_len=2)
+    half = {name: case[name].astype(np.float16) for name in ("q_latent", "q_rope", "pool")}
+    with pytest.raises(ValueError, match="bfloat16 or float32, got float16"):
+        share_of({**case, **half}, "xla")
+    with pytest.raises(ValueError, match="latent, then rope"):
+        share_of({**case, "pool": case["pool"][..., :-1]}, "xla")
+    with pytest.raises(ValueError, match="page_table"):
+        share_of({**case, "table": case["table"][:1]}, "xla")
+    with pytest.raises(ValueError, match=r"heads, kv_lora \+ 8"):
+        share_values(jnp.zeros((2, 1, 1, HEADS, KV_LORA)), case["values"][0])
+    tree = jnp.ones((2, 2, 2), bool)
+    paged = PagedKV((case["pool"],), (None,), case["table"], case["positions"], tree)
+    with pytest.raises(ValueError, match="nodes of a tree"):
+        attend_share(case["q_latent"], case["q_rope"], paged, SCALE)
