@@ -49,15 +49,15 @@ def index_in_group(axis: Axis, size: int) -> Int[Array, ""]:
     return lax.axis_index(axis) % size
 
 
-def group_gather(x: Shaped[Array, "*shape"], axis: Axis, size: int) -> Shaped[Array, "size *shape"]:
-    """The arrays of all devices of a group, in their order."""
+def group_gather(x: Shaped[Array, "*shape"], axis: Axis, size: int) -> Shaped[Array, "*grouped"]:
+    """The arrays of all devices of a group in their order, [size, *shape]."""
     assert axis is not None, "a group has several devices"
     return lax.all_gather(x, axis, axis_index_groups=_groups(axis, size))
 
 
 def group_exchange(
-    x: Shaped[Array, "size *shape"], axis: Axis, size: int
-) -> Shaped[Array, "size *shape"]:
+    x: Shaped[Array, "*grouped"], axis: Axis, size: int
+) -> Shaped[Array, "*grouped"]:
     """x[i] goes to the i-th device of the group; from there comes what is at i of the result."""
     assert axis is not None, "a group has several devices"
     groups = _groups(axis, size)

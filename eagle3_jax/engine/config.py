@@ -33,9 +33,9 @@ class EngineConfig:
     kernels: the implementation that operations run as, None for the device's own (see
     pallas_kernels.dispatch). xla_kernels: operations whose kernel is switched off; XLA compiles
     their contract.
-    decode_context_parallel_size: D: neighbouring devices in groups of D divide the slots of a page of
-    latents among them, so that a page has page_size * D tokens (see
-    eagle3_jax.layers.split_context); D divides the devices of the mesh.
+    decode_context_parallel_size: D neighbouring devices divide the slots of a page of latents, so
+    that it has page_size * D tokens (see eagle3_jax.layers.split_context); it divides the devices
+    of the mesh.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -79,8 +79,8 @@ class EngineConfig:
         if self.pool_pages - 1 < self.pages_per_seq:
             raise ValueError(
                 f"num_pages must be at least {self.pages_per_seq + 1}: one sequence of "
-                f"{self.max_model_len} tokens in pages of {self.page_tokens}, and the scratch page; "
-                f"got {self.num_pages}"
+                f"{self.max_model_len} tokens in pages of {self.page_tokens}, and the scratch "
+                f"page; got {self.num_pages}"
             )
         if max(self.buckets) != self.max_num_seqs or min(self.buckets) < 1:
             raise ValueError(

@@ -104,9 +104,8 @@ def load_pair(
         elif memory:
             say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
+        say_divided(target.model, proposing and proposing.model, config, say)
     check_device_memory(needed, target.devices)
-    if config and (size := config.decode_context_parallel_size) > 1:
-        say(say_divided(target.model, proposing and proposing.model, size))
     return LoadedPair(target.fill(), proposing and proposing.fill(), read, defaults, config)
 
 

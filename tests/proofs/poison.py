@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.cache import SCRATCH_PAGE, KVPool, rows_and_scale
+from eagle3_jax.cache import SCRATCH_PAGE, KVPool, rows_and_scale, with_rows
 from eagle3_jax.engine import Engine
 from eagle3_jax.engine.sequence import Status
 from eagle3_jax.speculative.state import DecodeState
@@ -34,7 +34,8 @@ class Poison:
         slots = jax.device_get(state.slots)
         keep = np.arange(slots.verified_tokens.shape[1]) <= slots.num_accepted[:, None]
         live = np.zeros(len(keep), bool)
-        target_rows = np.zeros(state.target_pools[0].shape[:2], bool)
+        config = self._engine.config
+        target_rows = np.zeros((config.pool_pages, config.page_tokens), bool)
         draft_rows = target_rows.copy()
         target_rows[SCRATCH_PAGE] = draft_rows[SCRATCH_PAGE] = True
         for sequence in self._engine._scheduler.admitted:
@@ -68,7 +69,9 @@ def _mark(rows: np.ndarray, pages: list[int], first: int) -> None:
         rows[pages] = own.reshape(len(pages), -1)
 
 
-def _spoil_pool(pool: KVPool, rows: np.ndarray) -> jax.Array:
+def _spoil_pool(pool: KVPool, rows: np.ndarray) -> KVPool:
+    """Where neighbours divide pages, each group's devices hold the rows in their order."""
     stored, _ = rows_and_scale(pool)
+    rows = np.tile(rows, stored.shape[1] // rows.shape[1])
     spoiled = rows.reshape(*rows.shape, *[1] * (stored.ndim - 2))
-    return jnp.where(spoiled, jnp.nan, stored)
+    return with_rows(pool, jax.device_put(jnp.where(spoiled, jnp.nan, stored), stored.sharding))

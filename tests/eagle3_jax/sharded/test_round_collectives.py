@@ -1,5 +1,6 @@
 """What devices tell each other in a round, counted in the compiled program."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from driving import sizes
-from tiny import tiny_draft, tiny_target
-from wide_pair import WIDE_DRAFT, WIDE_TARGET
+from tiny import latent_draft, tiny_draft, tiny_target
+from wide_pair import WIDE_DRAFT, WIDE_LATENT_DRAFT, WIDE_TARGET
 
 from eagle3_jax.engine.programs.compiled import (
     PairStructure,
@@ -20,19 +21,28 @@ from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
+from pallas_kernels.mla_share.layout import MASS
 
 K, BATCH = 3, 4
 ROWS = BATCH * (K + 1)
 
 
-def of_a_round(layers: int, by_expert: bool) -> list[Collective]:
-    """Of the lean round of a pair whose target has so many layers, on 8 devices."""
+def of_a_round(
+    layers: int, by_expert: bool, *, latent: bool = False, parts: int = 1
+) -> list[Collective]:
+    """Of the lean round of a pair whose target has so many layers, on 8 devices.
+
+    latent: of the draft's attention. parts: devices that divide a context.
+    """
     mesh = make_mesh(8, enable_expert_parallel=by_expert)
     target = tiny_target(config=replace(WIDE_TARGET, num_hidden_layers=layers))
-    draft = tiny_draft(target, config=WIDE_DRAFT)
+    if latent:
+        draft = latent_draft(target, config=WIDE_LATENT_DRAFT)
+    else:
+        draft = tiny_draft(target, config=WIDE_DRAFT)
     shard(target, mesh)
     shard(draft, mesh)
-    aux, config = draft.config.aux_layer_ids, sizes(K)
+    aux, config = draft.config.aux_layer_ids, sizes(K, decode_context_parallel_size=parts)
     weights, structure = flatten_model(target, mesh)
     draft_weights, draft_structure = flatten_model(draft, mesh)
     pair = PairStructure(structure, draft_structure, aux)
@@ -56,3 +66,27 @@ def test_a_layer_adds_two_sums_and_nothing_gathers_logits_or_weights(by_expert: 
     # Of all else, pairs of a score and an id from 8 devices are the most a row takes.
     others = [c for c in more if c not in wide]
     assert max(c.nbytes for c in others) <= ROWS * 8 * 15 * 4
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+def test_divided_contexts_add_queries_and_shares_and_nothing_as_large_as_a_context(
+    parts: int,
+) -> None:
+    """Each pass over latents gathers both halves of its queries, and exchanges shares once, which
+    on CPUs is an array for each device."""
+    whole, divided = (of_a_round(2, False, latent=True, parts=n) for n in (1, parts))
+    passes = 2 + K  # Of the target's layers, and of the draft's.
+    kinds, before = (Counter(c.kind for c in found) for found in (divided, whole))
+    assert kinds - before == {"all-gather": 2 * passes, "all-to-all": parts * passes}
+    assert not before - kinds
+    # Of the verified rows, of the heads of a group.
+    moved: set[int] = set()
+    for attention in (WIDE_TARGET, WIDE_LATENT_DRAFT.latent_attention):
+        assert attention is not None
+        latent, rope = attention.kv_lora_rank, attention.qk_rope_head_dim
+        heads = attention.num_attention_heads // 8
+        widths = parts * latent, parts * rope, latent + MASS
+        moved |= {4 * ROWS * heads * width for width in widths}
+    added = Counter(c.nbytes for c in divided) - Counter(c.nbytes for c in whole)
+    assert moved <= set(added)
+    assert max(added) == max(moved)

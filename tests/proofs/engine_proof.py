@@ -1,0 +1,76 @@
+"""An engine under proof: random traffic with speculation on against plain answers."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from driving import Answer, drive, sizes
+from toy_tokenizer import ToyTokenizer
+from traffic import Run, drive_waves
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from serve.bench.equality.ties import Scorer, describe
+from serve.bench.studies.equal import REQUESTS_PER_TIE
+
+EOS = (5, 40)
+ALONE = sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,))
+"""Plain decoding of one sequence at a time."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The pair under proof, and its engines."""
+
+    target: Target
+    draft: Eagle3Draft | None
+
+    def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
+        draft = self.draft if speculative else None
+        tokenizer = ToyTokenizer()
+        engine = Engine(self.target, draft, config, tokenizer=tokenizer, eos_token_ids=EOS)
+        return engine
+
+    def plain(self, requests: list[Request], config: EngineConfig) -> dict[str, Answer]:
+        """Each alone and without speculation; in exact mode through the same programs."""
+        engine = self.engine(config if config.exact else ALONE, speculative=False)
+        answers: dict[str, Answer] = {}
+        for request in requests:
+            sampling = replace(request.sampling, num_speculative_tokens=None)
+            answers |= drive(engine, [replace(request, sampling=sampling)])
+        assert engine.stats().num_draft_tokens == 0
+        return answers
+
+    def check(self, config: EngineConfig, requests: list[Request]) -> None:
+        """Speculative answers are the plain ones; the traffic was as wild as it should be."""
+        expected = self.plain(requests, config)
+        engine = self.engine(config, speculative=True)
+        run = drive_waves(engine, requests, np.random.default_rng(len(requests)))
+        differences = self.differences(requests, run, expected)
+        allowed = 0 if config.exact else math.ceil(len(requests) / REQUESTS_PER_TIE)
+        assert len(differences) <= allowed, differences
+        stats = engine.stats()
+        assert stats.free_pages == stats.total_pages
+        assert run.cancelled and stats.num_preemptions, "nothing was cancelled or preempted"
+        assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+    def differences(
+        self, requests: list[Request], run: Run, expected: dict[str, Answer]
+    ) -> list[str]:
+        """A line for each answer that differs by a tie; other differences fail at once."""
+        scorer, lines = Scorer(self.target, 64, EOS), []
+        for request in requests:
+            name = request.request_id
+            found, plain = run.answers[name], expected[name]
+            ours, theirs = found.token_ids, plain.token_ids
+            if name in run.cancelled:
+                shared = min(len(ours), len(theirs))
+                ours, theirs = ours[:shared], theirs[:shared]
+            elif ours == theirs:
+                assert (found.text, found.finish) == (plain.text, plain.finish)
+            tie = scorer.explain(name, request.prompt_ids, request.sampling, ours, theirs)
+            if tie:
+                assert tie.cause, f"{describe(tie)}; {request}"
+                lines.append(describe(tie))
+        return lines
