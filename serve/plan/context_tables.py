@@ -104,9 +104,7 @@ def _best_table(plan: CapacityPlan) -> Table:
     return table
 
 
-def _best_cells(
-    divided: Sequence[DividedContext], load: DecodeLoad, count: int
-) -> Iterator[str]:
+def _best_cells(divided: Sequence[DividedContext], load: DecodeLoad, count: int) -> Iterator[str]:
     for one in divided:
         yield f"{one.round(load, count).tokens_per_s:.0f}"
     yield f"{best_parts(divided, load, count) or 'none fits'}"

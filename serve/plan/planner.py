@@ -137,6 +137,7 @@ def engine_config(options: PlanOptions, pair: AbstractPair) -> EngineConfig:
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
         page_size=options.page_size,
+        decode_context_parallel_size=options.parallel.context_parts,
     )
 
 

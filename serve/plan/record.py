@@ -35,7 +35,8 @@ def _memory_fields(memory: Memory) -> dict[str, Any]:
         dtype: {"token_bytes": memory.token_bytes(dtype), "tokens": memory.tokens(dtype)}
         for dtype in ITEMSIZE
     }
-    return {**asdict(memory), "weights": memory.weights, "for_pools": memory.for_pools, "kv": kv}
+    sums = {name: getattr(memory, name) for name in ("weights", "for_pools", "gathered_bytes")}
+    return {**asdict(memory), **sums, "kv": kv}
 
 
 def _load_fields(load: Load) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from serve.plan.context_tables import context_notes, context_tables
 from serve.plan.data.gpus import GIB, GPUS, SOURCES
 from serve.plan.data.tuned import Tuned
@@ -86,6 +87,9 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
         table.add_row("draft", _gib(memory.draft.device_nbytes), _whole(memory.draft.nbytes))
     table.add_row("slots and their options", _gib(memory.state), f"{options.max_num_seqs} slots")
     table.add_row("left for KV", _gib(memory.for_pools), "")
+    if gathered := memory.gathered_bytes:
+        said = f"{GATHERED_SLOTS:,} slots of a context, a temporary"
+        table.add_row("gathered at prefill", _gib(gathered), said)
     for dtype in ITEMSIZE:
         table.add_section()
         each, tokens = memory.token_bytes(dtype), memory.tokens(dtype)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
+from pallas_kernels.mla_share.layout import MASS
 from serve.plan.model.kernels import Exchange, Kernel, Work
 from serve.plan.model.products import Device, Product
 
 ACTIVATION_BYTES = 2
-MASS_NUMBERS = 4
-"""Of a share, besides its values: its log-mass, in four bfloat16 numbers."""
+
 
 @dataclass(frozen=True)
 class StepRows:
@@ -33,7 +33,7 @@ class StepRows:
 @dataclass(frozen=True)
 class AttentionCore:
     """Attention on a device: query heads there, numbers of a cached row, and of it those that one
-    head multiplies with its query and its weights. context_parts: neighbours that divide contexts."""
+    head multiplies with its query and weights. context_parts: neighbours that divide contexts."""
 
     heads: int
     row: int
@@ -63,7 +63,7 @@ class AttentionCore:
         others = self.context_parts - 1
         context = rows.context / self.context_parts
         each = ACTIVATION_BYTES * rows.count * self.heads
-        queries, shares = each * self.row, each * (self.multiplied - self.row + MASS_NUMBERS)
+        queries, shares = each * self.row, each * (self.multiplied - self.row + MASS)
         nbytes = rows.batch * context * self.row * rows.kv_itemsize + others * (queries + shares)
         flop = 2 * rows.count * self.heads * rows.context * self.multiplied
         yield Kernel(part, "attention", nbytes, flop, times=times)

@@ -63,8 +63,8 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class Exchange:
-    """`times` exchanges among `devices` neighbours: each sends so many bytes to every other one, the
-    same to all (all-gather) or not (all-to-all)."""
+    """`times` exchanges among `devices` neighbours: each sends so many bytes to every other one,
+    the same to all (all-gather) or not (all-to-all)."""
 
     nbytes: float
     devices: int

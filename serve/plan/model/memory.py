@@ -7,6 +7,7 @@ import jax
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.plan.data.gpus import GIB, Gpu
@@ -52,6 +53,13 @@ class Memory:
     def for_pools(self) -> int:
         """What is left for KV; negative where weights and state alone do not fit."""
         return self.usable - self.weights - self.state
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Latents of bfloat16 that a device gathers at a time while a chunk of a prompt attends to
+        a divided context: a temporary; 0 where nothing is divided."""
+        divided = [pool.elements for pool in self.pools if pool.context_parts > 1]
+        return 2 * GATHERED_SLOTS * max(divided, default=0)
 
     def page_bytes(self, kv_cache_dtype: str) -> int:
         """Bytes of one page's KV in all pools."""
@@ -130,9 +138,9 @@ def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
 
 def _state_bytes(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> int:
     """Slots and their options, as the engine makes them; every device holds all of it."""
-    smallest = replace(config, num_pages=config.pages_per_seq + 1)
+    alone = replace(config, num_pages=None, decode_context_parallel_size=1)
     num_aux = draft.config.num_aux if draft else 0
-    state = jax.eval_shape(lambda: initial_state(target, draft, smallest, num_aux))
+    state = jax.eval_shape(lambda: initial_state(target, draft, alone, num_aux))
     leaves = jax.tree.leaves(replace(state, target_pools=(), draft_pools=()))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
@@ -150,4 +158,5 @@ def _pool(name: str, model: Target | Eagle3Draft, devices: int, context_parts: i
     rows = model.pool_rows
     if len(rows[0]) > 1:
         return Pool(f"{name} keys, values", math.prod(rows[0]) // devices, len(rows))
-    return Pool(f"{name} latents", rows[0][0], len(rows), context_parts if devices > 1 else 1)
+    parts = context_parts if devices > 1 else 1
+    return Pool(f"{name} latents", math.prod(rows[0]), len(rows), parts)
