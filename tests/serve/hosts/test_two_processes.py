@@ -53,12 +53,14 @@ def free_ports() -> tuple[int, int, int]:
 
 
 @contextmanager
-def two_processes(directory: Path, target: Path) -> Iterator[Group]:
+def two_processes(directory: Path, target: Path, context_parts: int) -> Iterator[Group]:
+    """context_parts: devices that divide a context."""
     http, coordinator, calls = free_ports()
     speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
     command = [sys.executable, str(Path(__file__).with_name("one_process.py")), str(target)]
     command += ["-tp", "4", "--max-num-seqs", "2", "--max-model-len", "256", "--port", str(http)]
     command += ["--speculative-config", speculation, "--num-processes", "2"]
+    command += ["--decode-context-parallel-size", str(context_parts), "--block-size", "4"]
     command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", str(calls)]
     environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}"}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(target.parent / "programs")}
@@ -141,8 +143,11 @@ def kill_under_way(group: Group, victim: int) -> tuple[list[Ending], str, int]:
 
 
 @pytest.fixture
-def group(target_directory: Path, tmp_path: Path) -> Iterator[Group]:
-    with two_processes(tmp_path, target_directory) as running:
+def group(
+    request: pytest.FixtureRequest, target_directory: Path, tmp_path: Path
+) -> Iterator[Group]:
+    """Of contexts that all four devices divide, unless a test says otherwise."""
+    with two_processes(tmp_path, target_directory, getattr(request, "param", 4)) as running:
         yield running
 
 
@@ -171,6 +176,7 @@ def test_two_processes_serve_the_tokens_of_one_and_end_when_the_second_is_killed
         assert "lost process 1 (127.0.0.1:" in error
 
 
+@pytest.mark.parametrize("group", [1], indirect=True)
 def test_the_second_process_ends_when_the_first_is_killed(group: Group) -> None:
     endings, said, status = kill_under_way(group, victim=0)
     assert status == 1
