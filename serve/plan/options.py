@@ -176,7 +176,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         "--decode-context-parallel-size",
         "-dcp",
         default=1,
-        help="neighbouring GPUs that divide the latents of a context; default: 1",
+        help="of these, neighbours that divide a context of latents; default: 1",
     )
     group.add_argument(
         "--gpu-memory-utilization",
