@@ -71,7 +71,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     per_layer = _launches_per_layer(program.hlo, pair)
     problems = [
         *refused,
-        *launch_problems(per_layer, options),
+        *launch_problems(per_layer),
         *full_size_problems(options, pair, compiled, planned, state),
     ]
     return FullSizeReport(

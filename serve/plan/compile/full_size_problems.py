@@ -18,8 +18,6 @@ MOST_TOLD_BYTES = MIB
 """Of one collective that is no sum over hidden states: maxima, counts, (score, id) pairs."""
 SUMS_A_LAYER = 2
 BFLOAT16_BYTES = 2
-JOINING_LAUNCHES = 3
-"""That a layer may have more where neighbours divide contexts."""
 
 
 def full_size_problems(
@@ -48,10 +46,9 @@ def full_size_problems(
     yield from collective_problems(collectives(program.hlo), options, pair)
 
 
-def launch_problems(per_layer: float, options: PlanOptions) -> list[str]:
+def launch_problems(per_layer: float) -> list[str]:
     """Of a MoE layer, collectives not counted."""
-    most = GOAL + (JOINING_LAUNCHES if options.parallel.context_parts > 1 else 0)
-    return [f"{per_layer:g} launches a MoE layer, {most} at most"] * (per_layer > most)
+    return [f"{per_layer:g} launches a MoE layer, {GOAL} at most"] * (per_layer > GOAL)
 
 
 def collective_problems(
