@@ -94,6 +94,10 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
         table.add_section()
         each, tokens = memory.token_bytes(dtype), memory.tokens(dtype)
         table.add_row(f"KV tokens, {dtype}", f"{tokens:,}", f"{each:,.10g} B a token on each GPU")
+        pages = max(0, memory.pages(dtype) - 1)
+        table.add_row(
+            f"  pages of {memory.page_tokens:,} tokens", f"{pages:,}", "and one of scratch"
+        )
         for length in sorted({options.isl + options.osl, options.max_model_len}):
             count = f"{memory.sequences(length, dtype):,}"
             table.add_row(f"  sequences of {length:,} tokens", count, "")
