@@ -9,7 +9,7 @@ COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
     *("collective-permute", "collective-broadcast"),
 )
-_GATHERING = ("all-gather-start", "collective-permute-start")
+_WITH_OPERANDS = ("all-gather-start", "all-to-all-start", "collective-permute-start")
 """Their results hold the operands too, before what comes out."""
 
 
@@ -46,4 +46,4 @@ def collectives(hlo: str) -> list[Collective]:
 
 def _results(instruction: Instruction) -> Iterator[tuple[str, tuple[int, ...]]]:
     arrays = instruction.arrays
-    yield from arrays[len(arrays) // 2 :] if instruction.opcode in _GATHERING else arrays
+    yield from arrays[len(arrays) // 2 :] if instruction.opcode in _WITH_OPERANDS else arrays

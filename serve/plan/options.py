@@ -18,6 +18,7 @@ PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}
 COUNTS = ("tensor_parallel_size", "isl", "osl", "block_size")
 COUNTS += ("max_model_len", "max_num_seqs", "draft_tensor_parallel_size")
+COUNTS += ("decode_context_parallel_size",)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,12 @@ def _parallelism(flags: argparse.Namespace) -> Parallelism:
             f"--draft-tensor-parallel-size must be 1 or --tensor-parallel-size {devices}; "
             f"got {draft}"
         )
-    return Parallelism(devices, draft or devices, flags.enable_expert_parallel)
+    if devices % (parts := flags.decode_context_parallel_size):
+        raise ValueError(
+            f"--decode-context-parallel-size must divide --tensor-parallel-size {devices}; "
+            f"got {parts}"
+        )
+    return Parallelism(devices, draft or devices, flags.enable_expert_parallel, parts)
 
 
 def _accept_lengths(flags: argparse.Namespace) -> tuple[float, ...]:
@@ -166,6 +172,12 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         "--enable-expert-parallel", action="store_true", help="whole experts on each GPU"
     )
     count("--draft-tensor-parallel-size", help="1 or all GPUs; default: all")
+    count(
+        "--decode-context-parallel-size",
+        "-dcp",
+        default=1,
+        help="of these, neighbours that divide a context of latents; default: 1",
+    )
     group.add_argument(
         "--gpu-memory-utilization",
         type=float,

@@ -1,7 +1,7 @@
 """A plan: what a pair needs on some devices, and what it could do there."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,10 +16,18 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.attention_work import StepRows
+from serve.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
 from serve.plan.model.draft_work import draft_shape
 from serve.plan.model.kernels import BOUNDS
 from serve.plan.model.limits import Limit, limits
-from serve.plan.model.memory import ITEMSIZE, Memory, lacking_bytes, plan_memory, too_big
+from serve.plan.model.memory import (
+    ITEMSIZE,
+    Memory,
+    kv_pools,
+    lacking_bytes,
+    plan_memory,
+    too_big,
+)
 from serve.plan.model.parallel import MOST_DEVICES, Parallelism
 from serve.plan.model.rounds import Load, Shapes
 from serve.plan.model.split import check_divides, indivisible
@@ -49,13 +57,17 @@ class Fit:
 @dataclass(frozen=True)
 class CapacityPlan:
     """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
-    limits, datasheet first."""
+    limits, datasheet first. divided: of MI355X, MI325X and the planned kind of GPU, every number of
+    neighbours that may divide contexts; empty where there is nothing that they divide. decode_load:
+    what is decoded for that comparison, at each concurrency."""
 
     options: PlanOptions
     memory: Memory
     fits: tuple[Fit, ...]
     limits: tuple[Limit, ...]
     loads: tuple[Load, ...]
+    divided: Mapping[str, tuple[DividedContext, ...]]
+    decode_load: DecodeLoad
 
 
 def read_pair(options: PlanOptions) -> AbstractPair:
@@ -93,6 +105,8 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
         fits,
         tuple(limits(memory, dtype)),
         tuple(_loads(options, pair)),
+        _divided(options, pair, memory),
+        _decode_load(options, pair),
     )
 
 
@@ -123,6 +137,7 @@ def engine_config(options: PlanOptions, pair: AbstractPair) -> EngineConfig:
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
         page_size=options.page_size,
+        decode_context_parallel_size=options.parallel.context_parts,
     )
 
 
@@ -151,13 +166,50 @@ def _fits(options: PlanOptions, pair: AbstractPair) -> Iterator[Fit]:
 
 
 def _loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
-    parallel = options.parallel
-    draft = draft_shape(pair.draft, parallel) if pair.draft else None
-    shapes = Shapes(target_shape(pair.target, parallel), draft, GPUS[options.gpu])
+    shapes = _shapes(options, pair, options.parallel)
     for bound in BOUNDS:
         for batch in options.concurrency:
             rows = StepRows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
             yield shapes.load(rows, bound, options.accept_lengths)
+
+
+def _decode_load(options: PlanOptions, pair: AbstractPair) -> DecodeLoad:
+    drafts = options.num_speculative_tokens if pair.draft else 0
+    return DecodeLoad(
+        options.isl,
+        options.osl,
+        pair.target.config.max_position_embeddings,
+        options.kv_cache_dtype,
+        drafts,
+        options.accept_lengths[drafts],
+    )
+
+
+def _divided(
+    options: PlanOptions, pair: AbstractPair, memory: Memory
+) -> Mapping[str, tuple[DividedContext, ...]]:
+    """memory: of the planned kind of GPU."""
+    found: dict[str, list[DividedContext]] = {}
+    asked = options.parallel
+    for parts in sorted({*PARTS, asked.context_parts}):
+        if asked.devices % parts:
+            continue
+        parallel = replace(options.parallel, context_parts=parts)
+        pools = kv_pools(pair.target, pair.draft, parallel)
+        if parts > 1 and all(pool.context_parts == 1 for pool in pools):
+            return {}
+        there = replace(memory, pools=pools, page_tokens=options.page_size * parts)
+        shapes = _shapes(options, pair, parallel)
+        for name in dict.fromkeys((options.gpu, "MI355X", "MI325X")):
+            gpu = GPUS[name]
+            on_gpu = there.on(gpu, options.gpu_memory_utilization), replace(shapes, gpu=gpu)
+            found.setdefault(name, []).append(DividedContext(parts, *on_gpu))
+    return {gpu: tuple(each) for gpu, each in found.items() if len(each) > 1}
+
+
+def _shapes(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Shapes:
+    draft = draft_shape(pair.draft, parallel) if pair.draft else None
+    return Shapes(target_shape(pair.target, parallel), draft, GPUS[options.gpu])
 
 
 def _remedy(options: PlanOptions, fits: Sequence[Fit]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from serve.plan.model.divided_context import DividedContext
 from serve.plan.model.memory import ITEMSIZE, Memory
 from serve.plan.model.published_rows import Compared
 from serve.plan.model.rounds import Load, Round
@@ -20,6 +21,9 @@ def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> 
         "fits": [asdict(fit) for fit in plan.fits],
         "limits": [{**asdict(limit), "binds": limit.binds} for limit in plan.limits],
         "loads": [_load_fields(load) for load in plan.loads],
+        "divided": [
+            _divided_fields(gpu, one, plan) for gpu, each in plan.divided.items() for one in each
+        ],
         "published": [_published_fields(row) for row in compared],
     }
     text = json.dumps(fields, indent=2, allow_nan=False, default=str)
@@ -31,7 +35,8 @@ def _memory_fields(memory: Memory) -> dict[str, Any]:
         dtype: {"token_bytes": memory.token_bytes(dtype), "tokens": memory.tokens(dtype)}
         for dtype in ITEMSIZE
     }
-    return {**asdict(memory), "weights": memory.weights, "for_pools": memory.for_pools, "kv": kv}
+    sums = {name: getattr(memory, name) for name in ("weights", "for_pools", "gathered_bytes")}
+    return {**asdict(memory), **sums, "kv": kv}
 
 
 def _load_fields(load: Load) -> dict[str, Any]:
@@ -54,6 +59,18 @@ def _round_fields(load: Load, one: Round) -> dict[str, Any]:
         "break_even": load.break_even(one),
         "speedup": load.speedup(one),
         "tokens_per_s": load.tokens_per_s(one),
+    }
+
+
+def _divided_fields(gpu: str, one: DividedContext, plan: CapacityPlan) -> dict[str, Any]:
+    load, dtype = plan.decode_load, plan.options.kv_cache_dtype
+    return {
+        "gpu": gpu,
+        "decode_context_parallel_size": one.parts,
+        "token_bytes": one.memory.token_bytes(dtype),
+        "tokens": one.memory.tokens(dtype),
+        "sequences": one.sequences(load),
+        "rounds": [asdict(one.round(load, count)) for count in plan.options.concurrency],
     }
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from eagle3_jax.layers.split_context import GATHERED_SLOTS
+from serve.plan.context_tables import context_notes, context_tables
 from serve.plan.data.gpus import GIB, GPUS, SOURCES
 from serve.plan.data.tuned import Tuned
 from serve.plan.model.kernels import BOUNDS, Bound
@@ -31,7 +33,9 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
     console.print(_limits_table(plan.limits))
     for bound in BOUNDS:
         console.print(_loads_table(plan, bound))
-    for note in _notes(plan.options):
+    for table in context_tables(plan):
+        console.print(table)
+    for note in _notes(plan):
         console.print(note, soft_wrap=True, highlight=False)
     console.print(_published_table(compared))
     for number, source in enumerate(dict.fromkeys(row.setup.source for row in compared), 1):
@@ -83,10 +87,17 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
         table.add_row("draft", _gib(memory.draft.device_nbytes), _whole(memory.draft.nbytes))
     table.add_row("slots and their options", _gib(memory.state), f"{options.max_num_seqs} slots")
     table.add_row("left for KV", _gib(memory.for_pools), "")
+    if gathered := memory.gathered_bytes:
+        said = f"{GATHERED_SLOTS:,} slots of a context, a temporary"
+        table.add_row("gathered at prefill", _gib(gathered), said)
     for dtype in ITEMSIZE:
         table.add_section()
         each, tokens = memory.token_bytes(dtype), memory.tokens(dtype)
-        table.add_row(f"KV tokens, {dtype}", f"{tokens:,}", f"{each:,} B a token on each GPU")
+        table.add_row(f"KV tokens, {dtype}", f"{tokens:,}", f"{each:,.10g} B a token on each GPU")
+        pages = max(0, memory.pages(dtype) - 1)
+        table.add_row(
+            f"  pages of {memory.page_tokens:,} tokens", f"{pages:,}", "and one of scratch"
+        )
         for length in sorted({options.isl + options.osl, options.max_model_len}):
             count = f"{memory.sequences(length, dtype):,}"
             table.add_row(f"  sequences of {length:,} tokens", count, "")
@@ -161,11 +172,13 @@ def _load_cells(load: Load, k: int) -> tuple[str, ...]:
     )
 
 
-def _notes(options: PlanOptions) -> list[str]:
+def _notes(plan: CapacityPlan) -> list[str]:
+    options = plan.options
     lengths = ", ".join(f"{length:.2f}" for length in options.accept_lengths)
     notes = [
         f"Context {options.context:g} (isl + osl / 2), KV {options.kv_cache_dtype}; "
         f"accept lengths of k = 0, 1, …: {lengths}. Prefill is not counted.",
+        *context_notes(plan),
     ]
     if options.parallel.devices > 8:
         notes.append("More than 8 GPUs: the network between nodes is not in these times.")

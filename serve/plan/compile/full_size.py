@@ -62,7 +62,9 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     begin = time.monotonic()
     pair = read_pair(options)
     memory = make_plan(options, pair).memory
-    planned = _planned_bytes(options, memory)
+    dtype = options.kv_cache_dtype
+    state = memory.state + memory.pages(dtype) * memory.page_bytes(dtype)
+    planned = memory.weights + state
     with refusals() as refused:
         compiled = _round(options, pair, memory).compile()
     program = compiled.program
@@ -70,7 +72,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     problems = [
         *refused,
         *launch_problems(per_layer),
-        *full_size_problems(options, pair, compiled, planned),
+        *full_size_problems(options, pair, compiled, planned, state),
     ]
     return FullSizeReport(
         options,
@@ -79,7 +81,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
         compiled.state_bytes,
         program.alias_bytes,
         program.temporary_bytes,
-        memory.tokens(options.kv_cache_dtype),
+        memory.tokens(dtype),
         per_layer,
         count(launches(program.hlo)),
         Counter(collectives(program.hlo)),
@@ -119,11 +121,6 @@ def _round(options: PlanOptions, pair: AbstractPair, memory: Memory) -> Abstract
         shard(pair.draft, mesh)
     aux = pair.draft.config.aux_layer_ids if pair.draft else ()
     return abstract_round(arch, pair.target, pair.draft, config, aux, mesh)
-
-
-def _planned_bytes(options: PlanOptions, memory: Memory) -> int:
-    tokens = memory.pages(options.kv_cache_dtype) * options.page_size
-    return memory.weights + memory.state + tokens * memory.token_bytes(options.kv_cache_dtype)
 
 
 def _launches_per_layer(hlo: str, pair: AbstractPair) -> float:

@@ -1,4 +1,4 @@
-"""python -m serve.plan.compile.full_size_pairs FOLDER: published pairs at full size, k = 3 and 6.
+"""python -m serve.plan.compile.full_size_pairs FOLDER: published pairs at full size.
 
 FOLDER has their config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and
 binutils, no GPU. Exit status 1 where a program does not compile, or not as it must.
@@ -17,16 +17,16 @@ from serve.plan.compile.full_size_table import LIMIT_S, compile_full_size, print
 from serve.plan.options import PlanOptions, build_parser, read_options
 
 PAIRS = (
-    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=4"),
-    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=8"),
-    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=4"),
-    ("kimi-k2.5", "kimi-k2.5-eagle3", "--arch=gfx942 -tp=8"),
-    ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "--arch=gfx942 -tp=8"),
-    ("minimax-m2.5", "minimax-m2.5-eagle3", "--arch=gfx950 -tp=4 --enable-expert-parallel"),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=4", (3, 6)),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=8", (3, 6)),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=4", (3, 6)),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8 -dcp=8", (3,)),
+    ("kimi-k2.5", "kimi-k2.5-eagle3", "--arch=gfx942 -tp=8", (3, 6)),
+    ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "--arch=gfx942 -tp=8", (3, 6)),
+    ("kimi-k2.5-w4a8", "kimi-k2.5-eagle3-mla", "--arch=gfx942 -tp=8 -dcp=8", (3,)),
+    ("minimax-m2.5", "minimax-m2.5-eagle3", "--arch=gfx950 -tp=4 --enable-expert-parallel", (3, 6)),
 )
-"""Target, draft, GPUs and how they share them."""
-COUNTS = (3, 6)
-"""Drafts a round."""
+"""Target, draft, GPUs and how they share them, drafts a round."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
     """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens."""
-    for target, draft, layout in PAIRS:
+    for target, draft, layout, counts in PAIRS:
         models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
         sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
-        for k in COUNTS:
+        for k in counts:
             flags = build_parser().parse_args([*models, *sizes, f"--num-speculative-tokens={k}"])
             yield read_options(flags)
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from eagle3_jax.layers.mla import MLAttention
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
+from pallas_kernels.mla_share.layout import MASS
 from serve.plan.compile.compiled_round import CompiledRound
 from serve.plan.compile.layer_launches import GOAL
 from serve.plan.options import PlanOptions
@@ -15,6 +17,7 @@ MOST_BESIDE_PLAN = 0.01
 MOST_TOLD_BYTES = MIB
 """Of one collective that is no sum over hidden states: maxima, counts, (score, id) pairs."""
 SUMS_A_LAYER = 2
+BFLOAT16_BYTES = 2
 
 
 def full_size_problems(
@@ -22,11 +25,15 @@ def full_size_problems(
     pair: AbstractPair,
     compiled: CompiledRound,
     planned_bytes: int,
+    planned_state: int,
 ) -> Iterator[str]:
-    """planned_bytes: of arguments. Everything that is not as it must be."""
+    """planned_bytes: of arguments; planned_state: of those, what is donated. Everything that is not
+    as it must be."""
     program = compiled.program
     if abs(program.argument_bytes - planned_bytes) > MOST_BESIDE_PLAN * planned_bytes:
         yield f"{program.argument_bytes:,} B of arguments, {planned_bytes:,} were planned"
+    if compiled.state_bytes != planned_state:
+        yield f"{compiled.state_bytes:,} B of pools and slots, {planned_state:,} were planned"
     if program.temporary_bytes >= MOST_TEMPORARY_BYTES:
         yield f"{program.temporary_bytes / MIB:.0f} MiB of temporaries"
     if program.alias_bytes < compiled.state_bytes:
@@ -47,14 +54,59 @@ def launch_problems(per_layer: float) -> list[str]:
 def collective_problems(
     found: Sequence[Collective], options: PlanOptions, pair: AbstractPair
 ) -> Iterator[str]:
-    """More sums of hidden states than two a layer and one an embedding, and whatever is large."""
+    """More sums of hidden states than two a layer and one an embedding, other exchanges than those
+    of divided contexts, and whatever else is large."""
     hidden = pair.target.config.hidden_size
     sums = [one for one in found if one.kind == "all-reduce" and one.shape[-1:] == (hidden,)]
-    most = SUMS_A_LAYER * pair.target.config.num_hidden_layers + 1
-    if pair.draft and options.parallel.draft_devices > 1:
-        most += (SUMS_A_LAYER + 1) * max(1, options.num_speculative_tokens)
+    passes = _draft_passes(options, pair)
+    most = SUMS_A_LAYER * pair.target.config.num_hidden_layers + 1 + (SUMS_A_LAYER + 1) * passes
     if len(sums) > most:
         yield f"{len(sums)} sums of hidden states, {most} would do"
+    known = set(sums)
+    for kind, expected in _exchanged_bytes(options, pair).items():
+        of_heads = [one for one in found if one.kind == kind and _is_of_heads(one, options, pair)]
+        known |= set(of_heads)
+        if (nbytes := sum(one.nbytes for one in of_heads)) != expected:
+            yield f"{kind} of {nbytes:,} B of all heads, {expected:,} were expected"
     for one in found:
-        if one not in sums and one.nbytes > MOST_TOLD_BYTES:
+        if one not in known and one.nbytes > MOST_TOLD_BYTES:
             yield f"{one.kind} of {one.dtype}{list(one.shape)}"
+
+
+def _draft_passes(options: PlanOptions, pair: AbstractPair) -> int:
+    """Of a draft that is split over the devices."""
+    if pair.draft is None or options.parallel.draft_devices == 1:
+        return 0
+    return max(1, options.num_speculative_tokens)
+
+
+def _exchanged_bytes(options: PlanOptions, pair: AbstractPair) -> dict[str, int]:
+    """Kind -> what a device receives of it in the layers whose contexts are divided: the queries
+    of all heads of its group, and every device's share of its own heads."""
+    parts, batch = options.parallel.context_parts, options.max_num_seqs
+    if parts == 1:
+        return {}
+    rows = batch * (options.num_speculative_tokens + 1)
+    layers = [(layer.self_attn, rows) for layer in pair.target.layers]
+    if pair.draft:
+        passes = [rows, *[batch] * options.num_speculative_tokens][: _draft_passes(options, pair)]
+        layers += [(pair.draft.midlayer.self_attn, count) for count in passes]
+    latent = [(one.config, count) for one, count in layers if isinstance(one, MLAttention)]
+    heads = BFLOAT16_BYTES * parts * _heads(options, pair)
+    return {
+        "all-gather": heads * sum(count * config.latent_dim for config, count in latent),
+        "all-to-all": heads * sum(count * (config.kv_lora_rank + MASS) for config, count in latent),
+    }
+
+
+def _is_of_heads(one: Collective, options: PlanOptions, pair: AbstractPair) -> bool:
+    """Of each device of a group, so many heads."""
+    return (one.shape[0], *one.shape[-2:-1]) == (
+        options.parallel.context_parts,
+        _heads(options, pair),
+    )
+
+
+def _heads(options: PlanOptions, pair: AbstractPair) -> int:
+    """Of target and draft alike, on a device."""
+    return pair.target.config.num_attention_heads // options.parallel.devices

@@ -59,7 +59,8 @@ def _names(options: PlanOptions) -> tuple[str, ...]:
     """kimi-k2.5-mxfp4, kimi-k2.5-eagle3-fp8, MI355X TP4, 3."""
     models = (source.last_name if source else "none" for source in (options.model, options.draft))
     experts = " EP" if options.parallel.expert_parallel else ""
-    gpus = f"{options.gpu} TP{options.parallel.devices}{experts}"
+    contexts = f" DCP{parts}" if (parts := options.parallel.context_parts) > 1 else ""
+    gpus = f"{options.gpu} TP{options.parallel.devices}{experts}{contexts}"
     target, draft = (name.removesuffix(".json").removesuffix(".config") for name in models)
     return target, draft, gpus, f"{options.num_speculative_tokens}"
 

@@ -1,11 +1,15 @@
 """What attention is to a device: its products, and the reading of the cache between them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
-from serve.plan.model.kernels import Kernel
+from pallas_kernels.mla_share.layout import MASS
+from serve.plan.model.kernels import Exchange, Kernel, Work
 from serve.plan.model.products import Device, Product
+
+ACTIVATION_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -29,27 +33,44 @@ class StepRows:
 @dataclass(frozen=True)
 class AttentionCore:
     """Attention on a device: query heads there, numbers of a cached row, and of it those that one
-    head multiplies with its query and its weights."""
+    head multiplies with its query and weights. context_parts: neighbours that divide contexts."""
 
     heads: int
     row: int
     multiplied: int
+    context_parts: int = 1
 
     @classmethod
-    def of(cls, attention: MLAttention | GQAttention, heads: int, devices: int) -> "AttentionCore":
+    def of(
+        cls, attention: MLAttention | GQAttention, heads: int, devices: int, context_parts: int
+    ) -> "AttentionCore":
         """Of a layer with so many query heads, over so many devices. Grouped: a head has keys and
-        values of its own. Latent: absorbed queries are as wide as the row, which has values too."""
+        values of its own, which divide the cache as it is. Latent: absorbed queries are as wide as
+        the row, which has values too."""
         if isinstance(attention, GQAttention):
             row = 2 * attention.kv_heads // devices * attention.head_dim
             return cls(heads // devices, row, 2 * attention.head_dim)
         row, values = attention.config.latent_dim, attention.config.kv_lora_rank
-        return cls(heads // devices, row, row + values)
+        return cls(heads // devices, row, row + values, context_parts if devices > 1 else 1)
 
-    def work(self, part: str, rows: StepRows, times: int) -> Kernel:
-        """Every row reads its sequence's cache once."""
-        nbytes = rows.batch * rows.context * self.row * rows.kv_itemsize
+    def work(self, part: str, rows: StepRows, times: int) -> Iterator[Work]:
+        """Every row reads its sequence's cache once. Where neighbours divide contexts, all their
+        queries come to each of them, and shares go back to the devices that have the heads.
+
+        A device's own queries and results count for nothing, so that those of its neighbours are
+        what dividing costs.
+        """
+        others = self.context_parts - 1
+        context = rows.context / self.context_parts
+        each = ACTIVATION_BYTES * rows.count * self.heads
+        queries, shares = each * self.row, each * (self.multiplied - self.row + MASS)
+        nbytes = rows.batch * context * self.row * rows.kv_itemsize + others * (queries + shares)
         flop = 2 * rows.count * self.heads * rows.context * self.multiplied
-        return Kernel(part, "attention", nbytes, flop, times=times)
+        yield Kernel(part, "attention", nbytes, flop, times=times)
+        if others:
+            yield Exchange(queries, self.context_parts, times, "gather of queries")
+            yield Exchange(shares, self.context_parts, times, "exchange of shares")
+            yield Kernel("join of shares", "small", self.context_parts * shares, times=times)
 
 
 def attention_products(device: Device, attention: MLAttention | GQAttention) -> tuple[Product, ...]:

@@ -4,12 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from serve.plan.model.attention_work import AttentionCore, StepRows, attention_products
+from serve.plan.model.attention_work import (
+    ACTIVATION_BYTES,
+    AttentionCore,
+    StepRows,
+    attention_products,
+)
 from serve.plan.model.kernels import AllReduce, Kernel, Work
 from serve.plan.model.parallel import Parallelism
 from serve.plan.model.products import Device, Product
 from serve.plan.model.split import draft_parts
-from serve.plan.model.target_work import ACTIVATION_BYTES, product_work
+from serve.plan.model.target_work import product_work
 
 SMALL_KERNELS = 5
 """Of one pass: norms, rotation, cache. A guess."""
@@ -38,7 +43,9 @@ def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
     return DraftShape(
         device.product(draft.fc.kernel),
         (*attention_products(device, attention), gated, device.product(mlp.down_proj.kernel)),
-        AttentionCore.of(attention, draft.config.num_attention_heads, devices),
+        AttentionCore.of(
+            attention, draft.config.num_attention_heads, devices, parallel.context_parts
+        ),
         device.product(draft.lm_head.kernel),
         draft.config.hidden_size,
         devices,
@@ -63,7 +70,7 @@ def draft_work(shape: DraftShape, drafts: int, rows: StepRows) -> Iterator[Work]
 def _pass(shape: DraftShape, rows: StepRows, times: int) -> Iterator[Work]:
     for product in shape.layer:
         yield product_work("layer", product, rows.count, times)
-    yield shape.attention.work("attention", rows, times)
+    yield from shape.attention.work("attention", rows, times)
     passed = ACTIVATION_BYTES * rows.count * shape.hidden
     yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * times)
     yield AllReduce(passed, shape.devices, 3 * times)

@@ -61,9 +61,36 @@ class AllReduce:
         return self.times * (gpu.all_reduce.seconds + wire / gpu.all_reduce.of_bandwidth)
 
 
-Work = Kernel | AllReduce
+@dataclass(frozen=True)
+class Exchange:
+    """`times` exchanges among `devices` neighbours: each sends so many bytes to every other one,
+    the same to all (all-gather) or not (all-to-all)."""
+
+    nbytes: float
+    devices: int
+    times: int
+    part: str
+
+    def seconds(self, gpu: Gpu, bound: Bound) -> float:
+        """Starts as a sum over devices does, and reaches as much of the links."""
+        links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)
+        wire = (self.devices - 1) * self.nbytes / links
+        if bound == "datasheet":
+            return self.times * wire
+        return self.times * (gpu.all_reduce.seconds + wire / gpu.all_reduce.of_bandwidth)
+
+
+Work = Kernel | AllReduce | Exchange
 
 
 def seconds(work: Iterable[Work], gpu: Gpu, bound: Bound) -> float:
     """One after another."""
-    return sum(one.seconds(gpu, bound) for one in work)
+    return sum(seconds_of_parts(work, gpu, bound).values())
+
+
+def seconds_of_parts(work: Iterable[Work], gpu: Gpu, bound: Bound) -> dict[str, float]:
+    """The same by part."""
+    parts: dict[str, float] = {}
+    for one in work:
+        parts[one.part] = parts.get(one.part, 0.0) + one.seconds(gpu, bound)
+    return parts

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from serve.plan.model.memory import ITEMSIZE, Memory
 
@@ -30,21 +31,24 @@ class Limit:
 
 def limits(memory: Memory, kv_cache_dtype: str) -> Iterator[Limit]:
     """Every count that may bind, with pools as large as they can be."""
-    rows = memory.pages(kv_cache_dtype) * memory.page_size
+    tokens = memory.pages(kv_cache_dtype) * memory.page_tokens
     itemsize = ITEMSIZE[kv_cache_dtype]
     for pool in memory.pools:
-        yield _of(f"numbers in a pool of {pool.name}", rows, pool.elements, WIDE)
+        of = partial(_of, tokens, pool.context_parts)
+        yield of(f"numbers in a pool of {pool.name}", pool.elements, WIDE)
         bytes_of = f"bytes of a pool of {pool.name}"
-        yield _of(bytes_of, rows, pool.elements * itemsize, "kernels count numbers, not bytes")
+        yield of(bytes_of, pool.elements * itemsize, "kernels count numbers, not bytes")
         if pool is memory.pools[0]:
             stacked = f"numbers in all {pool.layers} of them, if they were one array"
-            yield _of(stacked, rows, pool.elements * pool.layers, "one array a layer")
-    yield _of("rows of a pool", rows, 1, "page and offset stay apart")
+            yield of(stacked, pool.elements * pool.layers, "one array a layer")
+    fewest = min(pool.context_parts for pool in memory.pools)
+    yield _of(tokens, fewest, "rows of a pool", 1, "page and offset stay apart")
     for name, model in (("target", memory.target), ("draft", memory.draft)):
         if model is not None:
             path, elements = model.largest
             yield Limit(f"numbers in the {name}'s {path}", elements, None, WIDE)
 
 
-def _of(what: str, rows: int, each: int, answer: str) -> Limit:
-    return Limit(what, rows * each, INT32 // each, answer)
+def _of(tokens: int, context_parts: int, what: str, each: int, answer: str) -> Limit:
+    """each: of a row; a device has rows of one token in context_parts."""
+    return Limit(what, tokens // context_parts * each, INT32 // each * context_parts, answer)

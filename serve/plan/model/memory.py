@@ -7,6 +7,7 @@ import jax
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.plan.data.gpus import GIB, Gpu
@@ -20,16 +21,19 @@ ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 
 @dataclass(frozen=True)
 class Pool:
-    """One KV pool on a device. elements: numbers that one token takes; layers: pools like it."""
+    """One KV pool on a device. elements: numbers that one position takes; layers: pools like it.
+    context_parts: devices that divide the positions of a page among them."""
 
     name: str
     elements: int
     layers: int
+    context_parts: int = 1
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each device. usable: what the engine may take of it. state: all but the pools."""
+    """Bytes on each device. usable: what the engine may take of it. state: all but the pools.
+    page_tokens: of a page, on all devices that divide it."""
 
     gpu: str
     total: int
@@ -38,7 +42,7 @@ class Memory:
     draft: ModelBytes | None
     state: int
     pools: tuple[Pool, ...]
-    page_size: int
+    page_tokens: int
 
     @property
     def weights(self) -> int:
@@ -50,18 +54,32 @@ class Memory:
         """What is left for KV; negative where weights and state alone do not fit."""
         return self.usable - self.weights - self.state
 
-    def token_bytes(self, kv_cache_dtype: str) -> int:
-        """Bytes of one token's KV in all pools."""
-        elements = sum(pool.elements * pool.layers for pool in self.pools)
+    @property
+    def gathered_bytes(self) -> int:
+        """Latents of bfloat16 that a device gathers at a time while a chunk of a prompt attends to
+        a divided context: a temporary; 0 where nothing is divided."""
+        divided = [pool.elements for pool in self.pools if pool.context_parts > 1]
+        return 2 * GATHERED_SLOTS * max(divided, default=0)
+
+    def page_bytes(self, kv_cache_dtype: str) -> int:
+        """Bytes of one page's KV in all pools."""
+        elements = sum(
+            pool.elements * pool.layers * (self.page_tokens // pool.context_parts)
+            for pool in self.pools
+        )
         return elements * ITEMSIZE[kv_cache_dtype]
+
+    def token_bytes(self, kv_cache_dtype: str) -> float:
+        """Bytes of one token's KV in all pools, the mean of a page."""
+        return self.page_bytes(kv_cache_dtype) / self.page_tokens
 
     def pages(self, kv_cache_dtype: str) -> int:
         """Pages that fit, the scratch page included."""
-        return max(0, self.for_pools // (self.token_bytes(kv_cache_dtype) * self.page_size))
+        return max(0, self.for_pools // self.page_bytes(kv_cache_dtype))
 
     def tokens(self, kv_cache_dtype: str) -> int:
         """Tokens of KV that fit."""
-        return max(0, self.pages(kv_cache_dtype) - 1) * self.page_size
+        return max(0, self.pages(kv_cache_dtype) - 1) * self.page_tokens
 
     def on(self, gpu: Gpu, utilization: float) -> "Memory":
         """The same parts on another kind of GPU."""
@@ -70,7 +88,7 @@ class Memory:
 
     def sequences(self, length: int, kv_cache_dtype: str) -> int:
         """How many sequences of so many tokens fit."""
-        each = math.ceil(length / self.page_size)
+        each = math.ceil(length / self.page_tokens)
         return max(0, self.pages(kv_cache_dtype) - 1) // each
 
 
@@ -90,8 +108,8 @@ def plan_memory(
         model_bytes(target, target_parts(parallel)),
         draft and model_bytes(draft, draft_parts(parallel)),
         _state_bytes(target, draft, config),
-        _pools(target, draft, parallel),
-        config.page_size,
+        kv_pools(target, draft, parallel),
+        config.page_size * parallel.context_parts,
     )
 
 
@@ -114,28 +132,31 @@ def too_big(memory: Memory, devices: int, length: int, kv_cache_dtype: str) -> s
 
 def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
     """Pools of one sequence and the scratch page."""
-    pages = math.ceil(length / memory.page_size) + 1
-    return pages * memory.page_size * memory.token_bytes(kv_cache_dtype)
+    pages = math.ceil(length / memory.page_tokens) + 1
+    return pages * memory.page_bytes(kv_cache_dtype)
 
 
 def _state_bytes(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> int:
     """Slots and their options, as the engine makes them; every device holds all of it."""
-    smallest = replace(config, num_pages=config.pages_per_seq + 1)
+    alone = replace(config, num_pages=None, decode_context_parallel_size=1)
     num_aux = draft.config.num_aux if draft else 0
-    state = jax.eval_shape(lambda: initial_state(target, draft, smallest, num_aux))
+    state = jax.eval_shape(lambda: initial_state(target, draft, alone, num_aux))
     leaves = jax.tree.leaves(replace(state, target_pools=(), draft_pools=()))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-def _pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> tuple[Pool, ...]:
+def kv_pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> tuple[Pool, ...]:
     """A kind of pool each for target and draft."""
-    drafts = (_pool("draft", draft, parallel.draft_devices),) if draft else ()
-    return _pool("target", target, parallel.devices), *drafts
+    parts = parallel.context_parts
+    drafts = (_pool("draft", draft, parallel.draft_devices, parts),) if draft else ()
+    return _pool("target", target, parallel.devices, parts), *drafts
 
 
-def _pool(name: str, model: Target | Eagle3Draft, devices: int) -> Pool:
-    """Latents are whole on every device; keys and values are split by their heads."""
+def _pool(name: str, model: Target | Eagle3Draft, devices: int, context_parts: int) -> Pool:
+    """Latents of a position are whole on the device that has it; keys and values are split by their
+    heads. A model that is whole on every device has all positions there."""
     rows = model.pool_rows
-    latent = len(rows[0]) == 1
-    kind, share = ("latents", 1) if latent else ("keys, values", devices)
-    return Pool(f"{name} {kind}", math.prod(rows[0]) // share, len(rows))
+    if len(rows[0]) > 1:
+        return Pool(f"{name} keys, values", math.prod(rows[0]) // devices, len(rows))
+    parts = context_parts if devices > 1 else 1
+    return Pool(f"{name} latents", math.prod(rows[0]), len(rows), parts)

@@ -8,13 +8,18 @@ from statistics import NormalDist
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer, Target
-from serve.plan.model.attention_work import AttentionCore, StepRows, attention_products
+from serve.plan.model.attention_work import (
+    ACTIVATION_BYTES,
+    AttentionCore,
+    StepRows,
+    attention_products,
+)
 from serve.plan.model.kernels import AllReduce, Kernel, Work
 from serve.plan.model.parallel import Parallelism
 from serve.plan.model.products import Device, Product
 from serve.plan.model.split import target_parts
 
-ACTIVATION_BYTES, FLOAT32_BYTES = 2, 4
+FLOAT32_BYTES = 4
 SMALL_KERNELS = 6
 """Of a layer: norms, rotation and cache, top-k and map of experts, quantisation. A guess."""
 
@@ -49,7 +54,9 @@ def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
     attention = target.layers[0].self_attn
     return TargetShape(
         tuple(Counter(_layer_shape(device, layer) for layer in target.layers).items()),
-        AttentionCore.of(attention, config.num_attention_heads, parallel.devices),
+        AttentionCore.of(
+            attention, config.num_attention_heads, parallel.devices, parallel.context_parts
+        ),
         device.product(target.lm_head.kernel),
         config.hidden_size,
         config.moe.n_routed_experts if config.moe else 0,
@@ -78,7 +85,7 @@ def target_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
             yield product_work("dense weights", product, rows.count, times)
         if layer.experts is not None:
             yield _experts_work(shape, layer.experts, rows.count, times)
-    yield shape.core.work("attention", rows, layers)
+    yield from shape.core.work("attention", rows, layers)
     passed = ACTIVATION_BYTES * rows.count * shape.hidden
     yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
     yield AllReduce(passed, shape.parallel.devices, 2 * layers + 1)

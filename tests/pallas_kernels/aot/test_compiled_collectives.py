@@ -29,6 +29,8 @@ ENTRY %main.9 (Arg_0: bf16[64,7168]) -> bf16[64,7168] {
   %two.done = (bf16[4]{0}, f32[2,2]{1,0}) all-reduce-done(%two)
   %all-gather-start = (pred[64]{0}, pred[256]{0}) all-gather-start(%z), dimensions={0}
   %all-gather-done = pred[256]{0} all-gather-done(%all-gather-start)
+  %to-all = ((bf16[2,3]{1,0}), bf16[2,3]{1,0}) all-to-all-start(%v), dimensions={0}
+  %to-all.done = bf16[2,3]{1,0} all-to-all-done(%to-all)
   %async = ((f32[3]{0}), f32[12]{0}, u32[]) async-start(%w), calls=%all-gather.clone
   %async.done = f32[12]{0} async-done(%async)
   %while.1 = (s32[], f32[8]{0}) while(%tuple.1), condition=%condition, body=%body, \
@@ -39,12 +41,14 @@ backend_config={"known_trip_count":{"n":"8"}}
 
 
 def test_every_collective_is_there_once_with_what_comes_out_of_it():
-    """Of one that is begun and done the beginning counts, of a gather what is gathered."""
+    """Of one that is begun and done the beginning counts, of a gather or exchange what
+    comes out."""
     assert collectives(PROGRAM) == [
         Collective("all-reduce", "bf16", (64, 7168), 1),
         Collective("all-reduce", "bf16", (4,), 1),
         Collective("all-reduce", "f32", (2, 2), 1),
         Collective("all-gather", "pred", (256,), 1),
+        Collective("all-to-all", "bf16", (2, 3), 1),
         Collective("all-gather", "f32", (12,), 1),
         Collective("all-reduce", "f32", (64, 1, 15), 8),
     ]

@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,13 @@ from serve.plan.compile.full_size_problems import (
     launch_problems,
 )
 from serve.plan.compile.full_size_table import print_full_size
+from serve.plan.model.parallel import Parallelism
 from serve.plan.planner import AbstractPair
 
 OPTIONS = next(full_size_options(PUBLISHED))
 PAIR = AbstractPair(target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-fp8"))
+DIVIDED = replace(OPTIONS, parallel=Parallelism(8, 8, context_parts=8))
+MLA_PAIR = AbstractPair(PAIR.target, draft("kimi-k2.5-eagle3-mla"))
 HLO = """HloModule jit__round
 
 ENTRY %main (Arg_0: bf16[64,7168]) -> bf16[64,7168] {
@@ -44,7 +47,7 @@ SUMS = [SUM] * (2 * 61 + 1 + 3 * 3)
 
 def problems(**changes: object) -> list[str]:
     changed = replace(ROUND, program=replace(PROGRAM, **changes))
-    return list(full_size_problems(OPTIONS, PAIR, changed, 1000))
+    return list(full_size_problems(OPTIONS, PAIR, changed, 1000, 800))
 
 
 def test_a_round_as_planned_has_no_problems_and_hidden_states_are_no_weights():
@@ -66,6 +69,11 @@ def test_a_round_as_planned_has_no_problems_and_hidden_states_are_no_weights():
 def test_each_bound_that_is_broken_is_said(changes: dict[str, object], problem: str):
     (said,) = problems(**changes)
     assert problem in said
+
+
+def test_pools_of_another_size_than_planned_are_said():
+    (said,) = full_size_problems(OPTIONS, PAIR, ROUND, 1000, 100)
+    assert said == "800 B of pools and slots, 100 were planned"
 
 
 def test_more_launches_than_the_goal_are_a_problem():
@@ -90,6 +98,48 @@ def test_two_sums_a_layer_and_one_an_embedding_are_enough():
     ]
 
 
+def exchanges(batch: int = 64) -> list[Collective]:
+    """Of eight devices with 8 heads each: of 61 layers and the draft's first pass with four rows of
+    a sequence, and of its two steps with one."""
+    rows = [(batch, 4)] * 62 + [(batch, 1)] * 2
+    gathers = [("all-gather", width) for width in (512, 64)]
+    return [
+        Collective(kind, "bf16", (8, *row, 8, width), 1)
+        for row in rows
+        for kind, width in (*gathers, ("all-to-all", 520))
+    ]
+
+
+def test_divided_contexts_exchange_queries_and_shares_once_a_layer():
+    assert list(collective_problems([*SUMS, *exchanges()], DIVIDED, MLA_PAIR)) == []
+    assert list(collective_problems(SUMS, OPTIONS, PAIR)) == [], "undivided ones exchange nothing"
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (exchanges()[1:], "all-gather"),
+        (exchanges()[:-1], "all-to-all"),
+        ([*exchanges(), exchanges()[2]], "all-to-all"),
+        (exchanges(65), "all-gather"),
+    ],
+)
+def test_an_exchange_too_many_too_few_or_of_other_rows_is_said(found: list[Collective], kind: str):
+    said = list(collective_problems([*SUMS, *found], DIVIDED, MLA_PAIR))
+    assert said[0].startswith(f"{kind} of ") and said[0].endswith(" were expected")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(8, 3000, 64, 576), (64, 10240, 576), (8, 3000, 8, 576)],
+    ids=["pages", "rows", "heads"],
+)
+def test_nothing_of_the_caches_size_is_told(shape: tuple[int, ...]):
+    """Not even where its shape looks like that of all heads."""
+    cache = Collective("all-gather", "bf16", shape, 1)
+    assert len(list(collective_problems([*SUMS, *exchanges(), cache], DIVIDED, MLA_PAIR))) == 1
+
+
 def test_logits_are_not_told_and_pairs_are():
     logits = Collective("all-gather", "f32", (64, 4, 163840), 1)
     pairs = Collective("all-gather", "s32", (2, 64, 4, 4), 1)
@@ -101,9 +151,14 @@ def test_the_published_pairs_are_compiled_for_batch_64_and_both_k():
     every = list(full_size_options(PUBLISHED))
     sizes = Counter((one.gpu, one.parallel.devices, one.num_speculative_tokens) for one in every)
     assert sizes == {
-        **{("MI355X", devices, k): times for devices, times in ((4, 3), (8, 1)) for k in (3, 6)},
-        **{("MI325X", 8, k): 2 for k in (3, 6)},
+        **{("MI355X", 4, k): 3 for k in (3, 6)},
+        **{("MI355X", 8, 3): 2, ("MI355X", 8, 6): 1},
+        **{("MI325X", 8, 3): 3, ("MI325X", 8, 6): 2},
     }
+    divided = [one for one in every if one.parallel.context_parts > 1]
+    assert [(one.gpu, *astuple(one.parallel)) for one in divided] == [
+        (gpu, 8, 8, False, 8) for gpu in ("MI355X", "MI325X")
+    ]
     assert {one.max_num_seqs for one in every} == {64}
 
 

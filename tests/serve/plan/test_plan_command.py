@@ -67,6 +67,36 @@ def test_a_plan_without_a_draft_has_no_rounds(
     assert "draft ms" not in capsys.readouterr().out
 
 
+def test_every_d_is_compared_on_both_gpus_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    argv = [*REAL, "-tp", "8", "-dcp", "4", "--isl", "65536", "--concurrency", "4", "64"]
+    assert main([*argv, "--json", str(file)]) == 0
+    shown, plan = capsys.readouterr().out, json.loads(file.read_text())
+    found = {(one["gpu"], one["decode_context_parallel_size"]): one for one in plan["divided"]}
+    assert list(found) == [(gpu, d) for gpu in ("MI355X", "MI325X") for d in (1, 2, 4, 8)]
+    for gpu in ("MI355X", "MI325X"):
+        assert f"8 x {gpu}: at a context of 66048, dividing it pays from " in shown
+        rates = {d: found[gpu, d]["rounds"][1]["tokens_per_s"] for d in (1, 2, 4, 8)}
+        assert f"│ 64 │ {' │ '.join(f'{rate:9.0f}' for rate in rates.values())} │" in shown
+        for d in (1, 2, 4, 8):
+            assert found[gpu, d]["tokens"] == d * found[gpu, 1]["tokens"]
+            assert f"{found[gpu, d]['tokens']:,}" in shown
+    kv = plan["memory"]["kv"]["bfloat16"]
+    assert (kv["tokens"], kv["token_bytes"]) == (found["MI355X", 4]["tokens"], 62 * 1152 / 4)
+    assert plan["memory"]["gathered_bytes"] == 16384 * 1152
+    assert "gathered at prefill" in shown
+
+
+def test_kv_heads_are_said_to_divide_the_cache_already(capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(PUBLISHED / "minimax-m2.5.config.json")
+    assert main(["--model", model, "-tp", "4", "-dcp", "4", "--concurrency", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "KV heads already divide the cache among the GPUs" in shown
+    assert "gathered at prefill" not in shown and "D = 2" not in shown
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_plot_is_a_picture(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -120,6 +150,8 @@ def test_what_no_number_of_devices_can_hold_has_other_remedies(
         ([*TINY[:2], "--draft", *TINY[1:2]], "this is a target"),
         ([*TINY, "-tp", "3"], "3 does not divide"),
         ([*TINY, "-tp", "4", "--draft-tensor-parallel-size", "2"], "must be 1 or"),
+        ([*TINY, "-tp", "2", "-dcp", "3"], "must divide --tensor-parallel-size 2; got 3"),
+        ([*TINY, "-dcp", "0"], "--decode-context-parallel-size must be at least 1; got 0"),
         ([*TINY, "--acceptance", "0.5,0.9"], "never rising"),
         ([*TINY, "--acceptance", "0.9"], "must have 3 probabilities"),
         ([*TINY, "--acceptance", "high"], "must look like 0.8,0.6,0.4; got high"),
