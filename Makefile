@@ -13,7 +13,7 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients lint lock clean
 
@@ -34,6 +34,11 @@ page-check: .venv/installed-page-check
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
+
+# Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
+# short ones.
+prove-long-contexts: .venv/installed-test
+	$(BIN)/python -m pytest tests/equivalence/test_long_context.py tests/eagle3_jax/test_large_pools.py --long
 
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them. And each
 # published command line: its server on as many devices.
