@@ -106,7 +106,7 @@ cuda-check-short: cuda-tests
 cuda-tests: .venv-cuda/installed
 	JAX_PLATFORMS=cpu $(CUDA)/python -m pytest --cuda tests/pallas_kernels/aot
 
-# The clients people use, unmodified, against the demo server, from .venv-clients (about 10 GB).
+# The clients people use, unmodified, against the demo server, from .venv-clients (about 17 GB).
 clients: .venv/installed-test
 	PYTHONPATH=tests:tests/serve $(BIN)/python -m clients $(CLIENTS)
 

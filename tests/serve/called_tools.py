@@ -17,6 +17,9 @@ FUNCTIONS: list[dict[str, Any]] = [
 ]
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": function} for function in FUNCTIONS]
 THINKING = {"chat_template_kwargs": {"thinking": True}}
+MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
+MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)
+"""Of Kimi's calls."""
 KIMI_CALLS = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
     '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'

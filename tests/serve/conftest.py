@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called_tools import saying
+from called_tools import MARKS, saying
 from fake_engine import FakeEngine
 from fake_server import Served, served, served_by
 from oracle_files import ORACLES
 
 from convert.text.tiktoken_file import SpecialToken
 from serve.pair.loading import LoadedPair, build_engine, load_pair
-
-MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
-MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)
 
 
 @pytest.fixture

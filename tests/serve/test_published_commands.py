@@ -1,5 +1,6 @@
 """Published command lines with eagle3-serve in the place of the other server."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from called_tools import MARKS
 from local_hub import local_hub
 from oracle_files import ORACLES
 from published_commands import CHECKPOINTS, COMMANDS, EAGLE3_FP8_CARD, Published
@@ -35,6 +37,8 @@ EIGHT_DEVICES = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
 }
+A_SMALL_CACHE = ("--num-gpu-blocks-override", "2048")
+"""These devices tell no memory, of which the cache would be a share."""
 each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
 
 
@@ -85,17 +89,31 @@ def test_the_card_means_these_options() -> None:
     assert without_effect == ["--trust-remote-code", "--mm-encoder-tp-mode"]
 
 
+def tokenizer_with_marks(into: Path) -> Path:
+    """With those of thinking and calls in place of reserved tokens."""
+    shutil.copytree(ORACLES / "tokenizer", into)
+    file = into / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    entries = config["added_tokens_decoder"].values()
+    reserved = [entry for entry in entries if "reserved" in entry["content"]]
+    for entry, mark in zip(reserved, ("<think>", "</think>", *MARKS), strict=False):
+        entry |= {"content": mark, "special": False}
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return into
+
+
 @pytest.fixture(scope="module")
 def published_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A hub with the published ids; the variables with which other processes find it."""
     into = tmp_path_factory.mktemp("published")
     mxfp4 = into / "minimax_mxfp4"
     write(prepare(ORACLES / "minimax_bf16", mxfp4, scheme_of("mxfp4", None)))
+    tokenizer = tokenizer_with_marks(into / "tokenizer")
     places = {name: ORACLES / found for name, found in CHECKPOINTS.items()}
     with local_hub(into / "cache") as hub:
         for name, directory in {**places, "amd/MiniMax-M2.5-MXFP4": mxfp4}.items():
             whole = widened(directory, into / name)
-            shutil.copytree(ORACLES / "tokenizer", whole, dirs_exist_ok=True)
+            shutil.copytree(tokenizer, whole, dirs_exist_ok=True)
             hub.add(name, whole)
         yield {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(into / "cache")}
 
@@ -132,7 +150,7 @@ def test_a_server_starts_on_as_many_devices_and_answers(
         monkeypatch.setenv(name, value)
     log = tmp_path / "log"
     try:
-        with serving(command.arguments, log) as (_, url):
+        with serving([*command.arguments, *A_SMALL_CACHE], log) as (_, url):
             body = {"prompt": "Hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
             answer = httpx.post(f"{url}/v1/completions", json=body, timeout=300)
             assert answer.status_code == 200, answer.text
