@@ -5,6 +5,7 @@ on its way (depth 2), so the host works while the device does. What the host lea
 nothing but a wasted row: finished rows are flagged on the device and compute on scratch.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
 from eagle3_jax.engine.kv.peaks import KVPeaks
+from eagle3_jax.engine.kv.tiers.host_tier import HostTier
+from eagle3_jax.engine.kv.tiers.tier import Tier
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.runner import ProgramOutput, RowReport, Runner
@@ -30,6 +33,8 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
+BETWEEN_LOOKS_S = 0.0005
+"""How long an engine that has nothing else to do leaves copies of pages alone."""
 MOST_CHUNKS = 4
 """Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
 rows cost about as much as full ones. Nobody's next token waits for more."""
@@ -82,7 +87,7 @@ class Engine:
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
-        self._scheduler = Scheduler(config)
+        self._scheduler = Scheduler(config, self._tier_below())
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
@@ -90,6 +95,18 @@ class Engine:
         """Requests whose prompts the latest step was the first to run."""
         self._num_drafts = config.num_speculative_tokens if draft is not None else 0
         self._counters = Counters()
+
+    def _tier_below(self) -> Tier | None:
+        """Raises ValueError where not even one page fits."""
+        room = self.config.kv_offloading_bytes
+        if not room:
+            return None
+        if not (slots := room // self._runner.page_bytes):
+            raise ValueError(
+                f"kv_offloading_bytes must be at least {self._runner.page_bytes}, a page on all "
+                f"devices; got {room}"
+            )
+        return HostTier(self._runner, slots)
 
     def warmup(self, progress: Progress | None = None) -> None:
         """Compiles every program, in peers too; nothing compiles after."""
@@ -139,17 +156,21 @@ class Engine:
         if self._sequences:
             return False
         self._scheduler.pages.forget_all()
+        if self._scheduler.tier is not None:
+            self._scheduler.tier.forget(None)
         return True
 
     @property
     def has_work(self) -> bool:
         """Whether step() has something to do."""
-        return bool(self._sequences or self._in_flight or self._outputs)
+        own = self._sequences or self._in_flight or self._outputs
+        return bool(own or self._scheduler.has_copies)
 
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
         self.started = []
         self._masking.begin_step()
+        self._scheduler.go_on_with_copies()
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
             if self._scheduler.leaves_slots_idle:
@@ -160,6 +181,8 @@ class Engine:
         while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):
             self._read_oldest()
         if not (dispatched or self._in_flight or self._outputs):
+            if self._scheduler.has_copies:
+                time.sleep(BETWEEN_LOOKS_S)
             self._masking.wait()
         outputs, self._outputs = self._outputs, []
         return outputs
