@@ -35,9 +35,10 @@ page-check: .venv/installed-page-check
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
 
-# Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them.
+# Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them. And each
+# published command line: its server on as many devices.
 prove-sharding: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py --long
+	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py tests/serve/test_published_commands.py --long
 
 # The engine's tests on the GPU's kernels, interpreted; `make test` runs one of them.
 prove-kernels: .venv/installed-test

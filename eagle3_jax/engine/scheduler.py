@@ -1,5 +1,6 @@
 """Decides who runs: admission, prefill order, page allocation, preemption. Computes nothing."""
 
+from array import array
 from collections import deque
 from dataclasses import dataclass
 
@@ -158,7 +159,7 @@ class Scheduler:
         for key, page in below:
             self.pages.expect(page, key)
         known |= {key: page for key, page in below}
-        sequence.pages = [*(known[key] for key in keys), *fresh]
+        sequence.pages = array("i", [*(known[key] for key in keys), *fresh])
         self.prefixes.reused(sequence, len(keys))
         if self.tier is not None and below:
             self.tier.load(below)
@@ -189,4 +190,4 @@ class Scheduler:
 
     def _give_back_pages(self, sequence: Sequence) -> None:
         self.pages.give_back(sequence.pages)
-        sequence.pages, sequence.num_published, sequence.num_prefilled = [], 0, 0
+        sequence.pages, sequence.num_published, sequence.num_prefilled = array("i"), 0, 0

@@ -2,12 +2,12 @@
 
 import math
 import secrets
+from array import array
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
 
-from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import Matcher
 from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken, PromptLogprobs
@@ -41,11 +41,12 @@ class Sequence:
     limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
     rounds_in_flight: dispatched rounds not read yet. last_drafts: k of the last one dispatched, 0
     before the first. replay: tokens already delivered that an exact
-    re-run still has to reproduce. page_keys: of its first pages, for the prefix cache, which knows
-    num_published of them. cached_tokens: prompt tokens found there at the first admission.
+    re-run still has to reproduce. pages: of 32 bits, to be copied into page tables as they are.
+    page_keys: of its first pages, for the prefix cache, which knows num_published of them.
+    cached_tokens: prompt tokens found there at the first admission.
     matcher: where the answer is in its grammar, if it has one.
     origins, logprobs: one entry per token of output_ids, logprobs where asked for; num_put_out
-    tokens were handed out.
+    tokens were handed out. scored_prompt: prompt_logprobs, as far as they are known.
     """
 
     request: Request
@@ -57,7 +58,7 @@ class Sequence:
     status: Status = Status.WAITING
     has_started: bool = False
     slot: int = -1
-    pages: list[int] = field(default_factory=list)
+    pages: "array[int]" = field(default_factory=lambda: array("i"))
     prefill_ids: list[int] = field(default_factory=list)
     page_keys: list[bytes] = field(default_factory=list)
     num_published: int = 0
@@ -72,6 +73,7 @@ class Sequence:
     origins: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     logprobs: list[LogprobsOfToken] = field(default_factory=list)
+    scored_prompt: list[LogprobsOfToken | None] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs = ()
     num_put_out: int = 0
     finish_reason: FinishReason | None = None
@@ -112,7 +114,7 @@ class Sequence:
             TextStream(tokenizer, sampling),
             matcher,
             prefill_ids=list(request.prompt_ids),
-            prompt_logprobs=() if sampling.prompt_logprobs is None else (None,),
+            scored_prompt=[] if sampling.prompt_logprobs is None else [None],
         )
 
     @property
@@ -176,10 +178,6 @@ class Sequence:
         wanted = self.request.sampling.num_speculative_tokens
         return most if wanted is None else min(wanted, most)
 
-    def page_row(self, width: int) -> list[int]:
-        """Its row of the page table: scratch where it has no page."""
-        return [*self.pages, *[SCRATCH_PAGE] * (width - len(self.pages))]
-
     def tokens_between(self, start: int, end: int) -> list[int]:
         """Its tokens at positions [start, end), as far as they are known."""
         length = len(self.request.prompt_ids)
@@ -193,9 +191,11 @@ class Sequence:
 
     def score_prompt(self, rows: LogprobRows) -> None:
         """Takes the logprobs of the prompt's next tokens; one that runs again has nothing new."""
-        count, known = self.request.sampling.prompt_logprobs or 0, len(self.prompt_logprobs)
+        count, known = self.request.sampling.prompt_logprobs or 0, len(self.scored_prompt)
         tokens = self.request.prompt_ids[known : known + len(rows)]
-        self.prompt_logprobs += tuple(rows.at(i, token, count) for i, token in enumerate(tokens))
+        self.scored_prompt.extend(rows.at(i, token, count) for i, token in enumerate(tokens))
+        if len(self.scored_prompt) == len(self.request.prompt_ids):
+            self.prompt_logprobs = tuple(self.scored_prompt)
 
     def take(self, token_ids: list[int], rows: LogprobRows | None) -> int:
         """Takes what one program committed, up to its end; how many tokens the answer gained."""
@@ -285,8 +285,8 @@ class Sequence:
         """
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
         self.last_drafts = 0
-        if len(self.prompt_logprobs) < len(self.request.prompt_ids):
-            self.prompt_logprobs = self.prompt_logprobs[:1]
+        if len(self.scored_prompt) < len(self.request.prompt_ids):
+            del self.scored_prompt[1:]
         answer = [] if exact else self.output_ids
         self.prefill_ids = [*self.request.prompt_ids, *answer]
         self.replay = len(self.output_ids) if exact else 0

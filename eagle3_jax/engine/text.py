@@ -4,6 +4,7 @@ Text that may still change (half a UTF-8 character) or may turn out to be the st
 is held back, and so are the tokens it came from: what was handed out is never taken back.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -60,7 +61,7 @@ class TextStream:
         chars = len(self._text) if final else len(self._text) - self._held_back()
         tokens = len(self._tokens)
         if self._stop and not final:
-            tokens = sum(end <= chars for end in self._ends)
+            tokens = bisect_right(self._ends, chars)
         old_tokens, old_chars = self._released
         self._released = (max(tokens, old_tokens), max(chars, old_chars))
         return tuple(self._tokens[old_tokens:tokens]), self._text[old_chars:chars]
@@ -114,7 +115,7 @@ class TextStream:
 
     def _tokens_within(self, cut: int) -> int:
         """Tokens that end by `cut`; with the stop string included, also the one that spans it."""
-        inside = sum(end <= cut for end in self._ends)
+        inside = bisect_right(self._ends, cut)
         spans = self._include_stop and (self._ends[inside - 1] if inside else 0) < cut
         return inside + 1 if spans else inside
 

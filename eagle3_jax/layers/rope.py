@@ -17,14 +17,20 @@ class RopeTables(NamedTuple):
     sin: Float[Array, "batch q_len half"]
 
 
-def inverse_frequencies(rope: RopeConfig, dim: int) -> np.ndarray:
-    """Angular frequency of each rotated pair, float64 [dim // 2]."""
-    plain = rope.theta ** -(np.arange(0, dim, 2) / dim)
+def inverse_frequencies(rope: RopeConfig, dim: int) -> Float[np.ndarray, " half"]:
+    """Angular frequency of each rotated pair, float32 [dim // 2], each step rounded to float32.
+
+    Published models were trained on these bits. A last bit of a frequency turns a key at position
+    262,143 by up to 0.016 radians, so a more exact frequency is another model there.
+    """
+    wavelengths = (rope.theta ** (np.arange(0, dim, 2) / dim)).astype(np.float32)
+    plain = 1 / wavelengths
     if rope.yarn is None:
         return plain
     low, high = _ramp_bounds(rope.yarn, rope.theta, dim)
-    ramp = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
-    return plain / rope.yarn.factor * ramp + plain * (1 - ramp)
+    pairs = np.arange(dim // 2, dtype=np.float32)
+    kept = 1 - np.clip((pairs - np.float32(low)) / np.float32(high - low), 0, 1)
+    return 1 / (np.float32(rope.yarn.factor) * wavelengths) * (1 - kept) + plain * kept
 
 
 def _ramp_bounds(yarn: YarnConfig, theta: float, dim: int) -> tuple[float, float]:
@@ -41,7 +47,6 @@ def _ramp_bounds(yarn: YarnConfig, theta: float, dim: int) -> tuple[float, float
 
 def rope_tables(rope: RopeConfig, dim: int, positions: Int[Array, "batch q_len"]) -> RopeTables:
     """cos and sin of every position, computed once a step and shared by all layers."""
-    frequencies = jnp.asarray(inverse_frequencies(rope, dim), jnp.float32)
-    angles = positions[..., None].astype(jnp.float32) * frequencies
+    angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(rope, dim)
     scale = rope.yarn.cos_sin_scale if rope.yarn else 1.0
     return RopeTables(jnp.cos(angles) * scale, jnp.sin(angles) * scale)

@@ -64,8 +64,11 @@ def _split(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     steps, least = -(-x.values.shape[1] // step), COMPUTE_UNITS * (2.5 if many else 1.25)
     enough = (n for n in range(1, steps) if steps % n == 0 and n * programs >= least)
     warps = 4 if many else _warps(rows)
-    # Of few steps each there is no pipeline to fill: other programs compute meanwhile.
-    return ProductTiles(rows, columns, step, warps, stages=1, parts=next(enough, steps))
+    # Of few steps each there is no pipeline to fill: other programs compute meanwhile. Float8 of
+    # many rows has registers left for the next step.
+    ahead = int(rows > 64 and x.values.dtype.itemsize == 1)
+    parts = next(enough, steps)
+    return ProductTiles(rows, columns, step, warps, stages=1, parts=parts, ahead=ahead)
 
 
 def _deep(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
@@ -120,12 +123,13 @@ def _deepest(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     inputs = gpu.current().lds_bytes // (rows * x.values.dtype.itemsize)
     one = rows * x.values.dtype.itemsize + columns * w.values.dtype.itemsize
     step = _step(x, w, rows, columns, min(LARGEST_STAGE, inputs * one))
-    fits = one * step <= gpu.current().lds_bytes and outputs % columns == 0
-    if fits and columns == 128:
+    fits, whole = one * step <= gpu.current().lds_bytes, outputs % columns == 0
+    if fits and whole and columns == 128:
         return ProductTiles(rows, columns, step // 2, _warps(rows), stages=1, ahead=MOST_AHEAD)
     # A loop of two steps is no loop, and loads nothing ahead.
-    ahead = int(not fits and columns == 64 and x.values.shape[1] > 2 * step)
-    return ProductTiles(rows, columns, step, _warps(rows), stages=2 if fits else 1, ahead=ahead)
+    ahead = int(whole and not fits and columns == 64 and x.values.shape[1] > 2 * step)
+    stages = 2 if fits and whole else 1
+    return ProductTiles(rows, columns, step, _warps(rows), stages=stages, ahead=ahead)
 
 
 def _pipelined(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
@@ -134,8 +138,9 @@ def _pipelined(x: Operand, w: Operand, outputs: int, weights: int, least: int) -
     eight_bit, rows = x.values.dtype.itemsize == 1, _rows_of_tile(x)
     columns, group = _columns(x, outputs, weights), gpu.current().warp_group if eight_bit else 0
     if rows > 64:
-        # A warp group has the sums of one instruction, of a step and of all: 128 columns spill.
-        columns = max(least, min(columns, group or columns))
+        # 128 columns spill where a warp group has the sums of one instruction, of a step and of
+        # all, and where a head's choice follows, which asks for its least.
+        columns = max(least, min(columns, group or (least if least > 16 else columns)))
         return ProductTiles(rows, columns, BLOCK if eight_bit else BLOCK // 2, warps=8)
     step = 256 if eight_bit and not w.in_blocks else BLOCK
     return ProductTiles(rows, max(least, columns, group), step, stages=3 if group else 2)

@@ -99,8 +99,8 @@ class _ProgramTime:
 
     def _trips(self, loop: LoopFacts) -> float:
         """Trips of the mean program: of loops over different arrays each program has one; of loops
-        over one array whose lengths only the data know the quickest reads it, the others' rest is
-        one trip."""
+        over one array whose lengths only the data know the one without masks reads it, which has
+        the fewest vector instructions a byte; the others' rest is one trip."""
         trips = self.facts.trips(loop, self.programs, self.call.touched)
         if loop.trips is not None:
             return trips * self._share(loop)
@@ -110,8 +110,12 @@ class _ProgramTime:
             for one in self.facts.loops
             if anchor is not None and one.trips is None and self._anchor(one) == anchor
         ]
-        quickest = min(alike, key=lambda one: one.work.chain.busy, default=loop)
-        return trips if loop is quickest else 1.0
+        reading = min(alike, key=lambda one: self._vector_a_byte(one, anchor), default=loop)
+        return trips if loop is reading else 1.0
+
+    @staticmethod
+    def _vector_a_byte(loop: LoopFacts, array: int | None) -> float:
+        return loop.work.vector / sum(x.nbytes for x in loop.work.loads if x.array == array)
 
     def _share(self, loop: LoopFacts) -> float:
         """Of the programs, those that run this loop."""

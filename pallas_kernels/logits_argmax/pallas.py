@@ -58,7 +58,8 @@ def _launch_tiles(
     before: tuple[Array, Array, Found] | None,
 ) -> Found:
     rows, parts = x.values.shape[0], pl.cdiv(w.outputs, tiles.columns)
-    dtypes = Found(jnp.float32, jnp.int32, jnp.float32, jnp.float32)
+    of_min_p = () if options.min_p is None else (jnp.float32, jnp.float32)
+    dtypes = (jnp.float32, jnp.int32, *of_min_p)
     found = launch(
         functools.partial(choose_in_tile, tiles=tiles, dtype=dtype),
         name="logits_argmax" if before is None else "logits_argmax_again",

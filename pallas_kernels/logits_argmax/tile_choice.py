@@ -14,12 +14,13 @@ from pallas_kernels.triton import load, store
 
 
 class Found(NamedTuple):
-    """Of each row and tile: the best score, its id, that id's logit, and the best logit."""
+    """Of each row and tile: the best score and its id; with min-p that id's logit too, and the best
+    logit."""
 
     scores: Any
     ids: Any
-    levels: Any
-    peaks: Any
+    levels: Any = None
+    peaks: Any = None
 
 
 def holds_min_p(logits: Array, peak: Array, temperature: Array, min_p: Array) -> Array:
@@ -56,12 +57,13 @@ def choose_in_tile(
         (total,) = products(x, [w], rows, columns, tiles)
         logits = total.astype(dtype).astype(jnp.float32)
         # A column past the last one repeats it or is zero.
-        finite = jnp.min(jnp.where(jnp.abs(logits) < jnp.inf, 1, 0), axis=1) > 0
-        logits = jnp.where(columns < w.outputs, logits, -jnp.inf)
+        finite = jnp.sum(logits * 0, axis=1) == 0
+        if w.outputs % tiles.columns:
+            logits = jnp.where(columns < w.outputs, logits, -jnp.inf)
         ids = load(token_ids.at[clamp(columns, w.outputs)])
         peak = None if before is None else load(before[0].at[row])
         found = _best(logits, finite, ids, options, used, row, peak)
-        for out, value in zip(outs, found, strict=True):
+        for out, value in zip(outs, jax.tree.leaves(found), strict=True):
             store(out.at[rows, part], value, mask=inside)
 
     if before is None:
@@ -90,18 +92,20 @@ def _best(
     temperature = load(options.temperature.at[row])
     low, high = (load(options.seed.at[row, jnp.full(row.shape, word)]) for word in range(2))
     noise = gumbel(low, high, load(options.positions.at[row]), ids)
-    scores = logits / jnp.where(temperature > 0, temperature, 1.0)[:, None]
-    scores = jnp.where(temperature[:, None] > 0, scores + noise, scores)
-    peaks = jnp.max(logits, axis=1)
+    # Times the temperature, which is no division a logit: greedy rows have no noise.
+    scores, peaks = logits + temperature[:, None] * noise, None
     if options.min_p is not None:
+        peaks = jnp.max(logits, axis=1)
         least = load(options.min_p.at[row])
         holds = holds_min_p(logits, peaks if peak is None else peak, temperature, least)
         scores = jnp.where(holds, scores, -jnp.inf)
     best = jnp.max(scores, axis=1)
     lowest = jnp.min(jnp.where(scores == best[:, None], ids[None, :], LAST_ID), axis=1)
+    best = jnp.where(finite, best / jnp.where(temperature > 0, temperature, 1.0), jnp.nan)
+    if peaks is None:
+        return Found(best, lowest)
     levels = jnp.max(jnp.where(ids[None, :] == lowest[:, None], logits, -jnp.inf), axis=1)
-    best, peaks = (jnp.where(finite, value, jnp.nan) for value in (best, peaks))
-    return Found(best, lowest, levels, peaks)
+    return Found(best, lowest, levels, jnp.where(finite, peaks, jnp.nan))
 
 
 def _add_bias(logits: Array, ids: Array, options: Any, used: Any, row: Array) -> Array:

@@ -10,6 +10,7 @@ from serve.anthropic.content import NamedEvent
 from serve.anthropic.pings import PING, with_pings
 from serve.asgi.error_forms import anthropic_form
 from serve.asgi.errors import as_api_error
+from serve.asgi.sse import named_event
 from serve.engine.choices import ChoiceState
 from serve.engine.errors import EngineError, ShuttingDown
 from serve.engine.stream import OutputStream
@@ -99,4 +100,4 @@ class MessageAnswer:
         }
 
     def _written(self, event: NamedEvent) -> bytes:
-        return f"event: {event['type']}\ndata: {json.dumps(event | self.synthetic)}\n\n".encode()
+        return named_event(event["type"], json.dumps(event | self.synthetic))

@@ -8,6 +8,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from serve.asgi.errors import ApiError, invalid_request
 from serve.engine.choices import TokenCounts
 from serve.responses.protocol import ResponseRequest
+from serve.responses.tools import AbsentTool
 
 Ended = Literal["completed", "incomplete", "failed"]
 ENDED: dict[str, Ended] = {"stop": "completed", "length": "incomplete"}
@@ -35,7 +36,9 @@ def asked(body: ResponseRequest) -> dict[str, Any]:
         "store": body.store is not False,
         "text": {"format": form or {"type": "text"}, "verbosity": "medium"},
         "tool_choice": _choice(body),
-        "tools": [tool.model_dump() for tool in body.tools or ()],
+        "tools": [
+            tool.model_dump() for tool in body.tools or () if not isinstance(tool, AbsentTool)
+        ],
         "top_logprobs": body.top_logprobs or 0,
         "truncation": body.truncation or "disabled",
         "user": body.user,

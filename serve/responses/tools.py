@@ -1,17 +1,28 @@
 """Request fields for tools, in the flat form of Responses."""
 
+import logging
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from serve.asgi.errors import invalid_option
 from serve.openai.tools import Function
 from serve.openai.unsupported import RefusesUnsupported
 from serve.responses.unsupported import TOOL, unsupported
 
+logger = logging.getLogger(__name__)
+
 CHOICES = ("function", "allowed_tools")
-KINDS = ("function", "namespace")
+Absent = Literal[
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "image_generation",
+]
+"""Tools that OpenAI runs and coding agents offer in every request, whether they matter or not."""
+KINDS = ("function", "namespace", *get_args(Absent))
 
 
 class FunctionTool(RefusesUnsupported, Function):
@@ -47,11 +58,25 @@ class NamespaceTool(BaseModel):
         ]
 
 
+class AbsentTool(BaseModel):
+    """A tool that nobody runs here: the model is not told of it, so that it never calls it, and the
+    answer's `tools` are without it."""
+
+    type: Absent
+
+
+AnyTool = FunctionTool | NamespaceTool | AbsentTool
+
+
 class FunctionChoice(BaseModel):
     """A function, by its name."""
 
     type: Literal["function"]
     name: str
+
+    def as_chat(self) -> dict[str, Any]:
+        """The choice as chats have it."""
+        return {"type": "function", "function": {"name": self.name}}
 
 
 class AllowedTools(BaseModel):
@@ -60,6 +85,11 @@ class AllowedTools(BaseModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: list[FunctionChoice]
+
+    def as_chat(self) -> dict[str, Any]:
+        """The choice as chats have it."""
+        allowed = {"mode": self.mode, "tools": [tool.as_chat() for tool in self.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
 def _known_kind(tool: Any) -> Any:
@@ -79,7 +109,7 @@ def _known_choice(choice: Any) -> Any:
 
 
 Tool = Annotated[
-    Annotated[FunctionTool | NamespaceTool, Field(discriminator="type")],
+    Annotated[AnyTool, Field(discriminator="type")],
     BeforeValidator(_known_kind),
 ]
 ToolChoice = Annotated[
@@ -100,23 +130,26 @@ def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
 
 
 def chat_tools(
-    given: list[FunctionTool | NamespaceTool], choice: str | FunctionChoice | AllowedTools | None
+    given: Iterable[AnyTool], choice: str | FunctionChoice | AllowedTools | None
 ) -> dict[str, Any]:
-    """The fields of a chat about tools. A model sees only those of its tools that are allowed."""
-    tools = [
-        function
-        for tool in given
-        for function in (tool.functions() if isinstance(tool, NamespaceTool) else [tool])
-    ]
-    if isinstance(choice, AllowedTools):
-        allowed = {tool.name for tool in choice.tools}
-        if unknown := sorted(allowed - {tool.name for tool in tools}):
-            raise invalid_option("tool_choice", f"tool_choice: there is no tool {unknown[0]!r}")
-        tools = [tool for tool in tools if tool.name in allowed]
-        choice = choice.mode
-    fields: dict[str, Any] = {"tools": [tool.as_chat() for tool in tools]} if tools else {}
-    if isinstance(choice, FunctionChoice):
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif choice is not None:
-        fields["tool_choice"] = choice
+    """The fields of a chat about tools."""
+    functions: list[FunctionTool] = []
+    for tool in given:
+        match tool:
+            case NamespaceTool():
+                functions += tool.functions()
+            case FunctionTool():
+                functions.append(tool)
+            case AbsentTool():
+                say_absent(tool.type)
+    fields: dict[str, Any] = {"tools": [tool.as_chat() for tool in functions]} if functions else {}
+    if choice is not None:
+        fields["tool_choice"] = choice if isinstance(choice, str) else choice.as_chat()
     return fields
+
+
+@cache
+def say_absent(kind: Absent) -> None:
+    """Once, as agents offer it in every request."""
+    message = "/v1/responses: tools of type %s are left out: this server has none (said once)"
+    logger.warning(message, kind)

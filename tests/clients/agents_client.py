@@ -15,7 +15,7 @@ def command(server: Server, results: Path) -> list[str]:
 CLIENTS = (
     Client(
         "openai-agents",
-        "agents",
+        "protocols",
         "openai-agents",
         command,
         read,

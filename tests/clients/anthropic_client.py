@@ -12,4 +12,4 @@ def command(server: Server, results: Path) -> list[str]:
     return ["python", str(SCRIPT), server.url, "result.json"]
 
 
-CLIENTS = (Client("anthropic", "anthropic", "anthropic", command, read),)
+CLIENTS = (Client("anthropic", "protocols", "anthropic", command, read),)

@@ -40,6 +40,11 @@ def main() -> None:
         json.dump(outcome, file, indent=1)
 
 
+def get_weather(city: str) -> str:
+    """Weather in a city"""
+    return '{"celsius": 7, "sky": "windy"}'
+
+
 def message(client: Any) -> None:
     answer = client.messages.create(**SUM)
     assert answer.content[0].text.endswith("Answer: 156") and answer.stop_reason == "end_turn"
@@ -75,12 +80,17 @@ def tools(client: Any) -> None:
         first = stream.get_final_message()
     (call,) = first.content
     assert first.stop_reason == "tool_use" and call.input == {"city": "Oslo"}
-    weather = '{"celsius": 7, "sky": "windy"}'
-    result = {"type": "tool_result", "tool_use_id": call.id, "content": weather}
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": get_weather("Oslo")}
     turns = [{"role": "assistant", "content": first.content}]
     turns.append({"role": "user", "content": [result]})
     answer = client.messages.create(**{**ASKED, "messages": ASKED["messages"] + turns})
     assert answer.stop_reason == "end_turn" and "7 degrees" in answer.content[0].text
+
+
+def its_own_loop_of_tools(client: Any) -> None:
+    asked = {**ASKED, "tools": [anthropic.beta_tool(get_weather)]}
+    answer = client.beta.messages.tool_runner(**asked).until_done()
+    assert "7 degrees" in answer.content[0].text
 
 
 def tool_that_must_be_used(client: Any) -> None:
@@ -125,6 +135,7 @@ STEPS = (
     counted_tokens,
     thinking,
     tools,
+    its_own_loop_of_tools,
     tool_that_must_be_used,
     schema,
     closed_stream,

@@ -41,7 +41,6 @@ def _claude_variables(url: str, home: Path) -> dict[str, str]:
 def _codex(url: str) -> list[str]:
     provider = f'{{name="ours",base_url="{url}/v1",env_key="OURS",wire_api="responses"}}'
     settings = ["-c", f"model_providers.ours={provider}", "-c", "model_provider=ours"]
-    settings += ["-c", 'web_search="disabled"']  # A tool that OpenAI runs.
     free = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
     return ["codex", "exec", *free, *settings, "-m", MODEL, QUESTION]
 

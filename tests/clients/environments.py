@@ -10,15 +10,13 @@ VLLM_NEEDS = (
     "blake3 py-cpuinfo protobuf fastapi aiohttp openai prometheus_client pillow tiktoken "
     "diskcache lark filelock partial-json-parser pyzmq gguf pyyaml einops depyf watchfiles "
     "python-json-logger scipy pybase64 cbor2 setproctitle regex cachetools ijson pandas "
-    "datasets ipython loguru orjson uvloop openai-harmony mcp xgrammar llguidance compressed- "
-    "tensors "
+    "datasets ipython loguru orjson uvloop openai-harmony mcp xgrammar llguidance "
+    "compressed-tensors"
 )
 """Of vLLM's and SGLang's requirements those that their benchmark clients import."""
 
 INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lm_eval": (("lm_eval[api]==0.4.13", "openai==3.54.0"),),
-    "agents": (("openai-agents==0.24.0",),),
-    "anthropic": (("anthropic==2.12.0",),),
     "locust": (("locust==2.47.0",),),
     "aiperf": (("aiperf==0.13.0",),),
     "guidellm": (("guidellm==0.8.1",),),

@@ -9,9 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import openai
+import pydantic
 
 QUESTION = [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}]
 MODEL = "eagle3-demo"
+
+
+class Size(pydantic.BaseModel):
+    """An answer's form."""
+
+    n: int
 
 
 def main() -> None:
@@ -119,6 +126,11 @@ def tools_of_responses(client: Any) -> None:
     assert "7 degrees and windy" in answer.output_text
 
 
+def parsed_response(client: Any) -> None:
+    answer = client.responses.parse(model=MODEL, input="What is 95 + 61?", text_format=Size)
+    assert isinstance(answer.output_parsed, Size)
+
+
 def wrong_model(client: Any) -> None:
     _raises(openai.NotFoundError, lambda: client.completions.create(model="?", prompt="a"))
 
@@ -148,6 +160,7 @@ STEPS = (
     response,
     conversation_of_responses,
     tools_of_responses,
+    parsed_response,
     wrong_model,
     too_long,
 )

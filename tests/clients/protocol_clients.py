@@ -27,9 +27,6 @@ class Library:
 
 
 LIBRARIES = (
-    Library("anthropic", "anthropic", "with_anthropic.py"),
-    Library("openai responses", "openai", "with_openai_responses.py"),
-    Library("openai-agents", "openai-agents", "with_openai_agents.py"),
     Library("langchain-anthropic", "langchain-anthropic", "with_langchain_anthropic.py"),
     Library("litellm: chat, messages, responses", "litellm", "with_litellm.py"),
 )

@@ -32,6 +32,8 @@ class ScriptedModel(ScriptedEngine):
     """Reads of its prompt which of the tools there is, and whether it has run."""
 
     max_model_len: int = CONTEXT
+    step_s: float = 0.005
+    """As a model's: outputs that come at once are one piece of a stream."""
 
     def answer(self, request: Request, sibling: int) -> Sequence[int]:
         """What is said, behind a thought where the prompt ends in one."""

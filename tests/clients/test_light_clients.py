@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from clients import anthropic_client, lm_eval_client, locust_client, openai_client
 from clients.client import Client, Counts, Server
-from clients.protocol_clients import SCRIPTS, run_script
 from clients.runs import demo_server, run_client
 
 PROMPTS = 4
@@ -42,9 +41,3 @@ def test_every_request_of_the_client_completes(
     if client is LM_EVAL:
         assert run.counts == Counts(3 * PROMPTS, 0)
         assert lm_eval_client.accuracy(results) >= 0.5
-
-
-@pytest.mark.parametrize("script", ["with_anthropic.py", "with_openai_responses.py"])
-def test_every_step_of_a_protocols_own_library_completes(script: str, tmp_path: Path) -> None:
-    run = run_script(script, "", [sys.executable, str(SCRIPTS / script)], tmp_path / "results")
-    assert run.good, f"{(tmp_path / 'results' / 'result.json').read_text()}"

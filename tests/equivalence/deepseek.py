@@ -18,7 +18,7 @@ YARN = {
     "mscale_all_dim": 1.0,
 }
 PLAIN = {"rope_type": "default", "rope_theta": 500.0}
-DIMENSIONS = {
+DIMENSIONS: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -62,7 +62,7 @@ class Call:
 def random_deepseek(**variant: Any) -> DeepseekV3ForCausalLM:
     """A float32 model in which every part matters: no zero biases, no unit norms."""
     torch.manual_seed(1)
-    model = DeepseekV3ForCausalLM(DeepseekV3Config(**DIMENSIONS, **variant)).eval()
+    model = DeepseekV3ForCausalLM(DeepseekV3Config(**(DIMENSIONS | variant))).eval()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if "norm" in name:
             tensor.data.normal_(1.0, 0.2)

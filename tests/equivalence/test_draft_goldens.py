@@ -58,4 +58,5 @@ def test_six_greedy_steps_on_the_drafts_own_state(
         if name.endswith("_actquant"):
             assert np.sqrt(np.mean((ours - theirs) ** 2)) < FED_BACK_ACTIVATIONS_RMS
         else:
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=FLOAT32_ATOL)
+            # States reach 25, whose last bit is 2e-6, and six steps feed them back.
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=FLOAT32_ATOL)

@@ -12,7 +12,6 @@ from pallas_kernels import PagedKV, mla_prefill, mla_prefill_part
 
 HEADS, KV_LORA, NOPE, ROPE, VALUE, SCALE = 2, 20, 12, 6, 10, 0.3
 IMPLEMENTATIONS = ["xla", "reference", "pallas"]
-PART_IMPLEMENTATIONS = IMPLEMENTATIONS[:2]
 Case = Sequence[Any]
 
 
@@ -93,7 +92,7 @@ def parts_of(case: Case, implementation: str) -> tuple[NDArray[np.float32], NDAr
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("implementation", PART_IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_parts_of_a_context_weighed_by_their_masses_are_the_whole(implementation: str, parts: int):
     *arrays, pool, table, positions = case = make_case([67, 140], 67, 16, 9)
     found = [
@@ -106,7 +105,7 @@ def test_parts_of_a_context_weighed_by_their_masses_are_the_whole(implementation
     np.testing.assert_allclose(joined, oracle(case), atol=5e-6)
 
 
-@pytest.mark.parametrize("implementation", PART_IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_part_of_which_a_row_sees_nothing_is_zero_of_no_mass_and_float32(implementation: str):
     *arrays, pool, table, positions = make_case([20, 40], 20, 16, 3)
     positions[0], positions[1, :5] = -1, -1

@@ -9,13 +9,14 @@ import pytest
 from numpy.typing import NDArray
 from paged import local_parts, scatter
 
-from pallas_kernels import PagedKV, attend_share, mla_decode, share_values
+from pallas_kernels import PagedKV, attend_share, gpu, mla_decode, share_values
 from pallas_kernels.exact import exact_bits
+from pallas_kernels.mla_decode import pallas as decode
 from pallas_kernels.mla_share.layout import MASS, unpack
 
 GROUPS, HEADS, KV_LORA, ROPE, VALUE, SCALE = 2, 3, 16, 8, 10, 0.25
 LOWEST = -1e30
-IMPLEMENTATIONS = ["xla", "reference"]
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
 LENGTHS = [5, 67, 140, 700]
 Arrays = dict[str, Any]
 
@@ -74,13 +75,36 @@ def undivided(case: Arrays, kv_scale: Any = None) -> NDArray[np.float32]:
     return np.stack([whole(*group, *(case[n] for n in names), kv_scale) for group in groups])
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_parts_of_a_context_joined_are_the_whole_context(implementation: str, parts: int):
     """Four rows go over borders of parts and pages; what no row sees is NaN."""
-    case = make_case()
+    case = make_case(page_size=48)
     found = in_parts(case, parts, implementation)
     np.testing.assert_allclose(found, undivided(case), atol=2e-5)
+
+
+def test_a_context_that_is_not_cut_leaves_its_share_at_once(monkeypatch: pytest.MonkeyPatch):
+    """As a batch that fills the GPU does; of the last sequence one device holds nothing."""
+    case = make_case([700, 67, 5])
+    cut = in_parts(case, 2, "pallas")
+    monkeypatch.setattr(decode, "parts_that_fill", lambda _: 1)
+    found = in_parts(case, 2, "pallas")
+    np.testing.assert_allclose(found, undivided(case), atol=2e-5)
+    assert (found != cut).any()
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_bfloat16_rows_of_several_groups_fill_tiles_of_an_amd_gpu(arch: str):
+    """54 rows of six queries and more; parts end in the first tile of keys, and inside of one."""
+    case = make_case([22, 150], q_len=9)
+    for name in ("q_latent", "q_rope", "pool", "values"):
+        case[name] = jnp.asarray(case[name], jnp.bfloat16)
+    with gpu.assume(arch):
+        found = in_parts(case, 2, "pallas")
+    widened = {name: np.asarray(array, np.float32) for name, array in case.items()}
+    widened |= {name: case[name] for name in ("table", "positions")}
+    np.testing.assert_allclose(found.astype(np.float32), undivided(widened), atol=8e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -139,7 +163,7 @@ def test_a_nan_that_is_seen_stays_one_and_reaches_no_other_sequence(implementati
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[:1])
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
 def test_neither_a_neighbour_nor_the_table_changes_a_rows_bits(implementation: str):
     case = make_case([20, 200], q_len=2)
     one = {name: case[name][:, :1] for name in ("q_latent", "q_rope")}

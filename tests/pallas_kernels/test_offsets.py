@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import PagedKV, cache_heads, cache_latents, gpu, gqa_decode, mla_decode
+from pallas_kernels import (
+    PagedKV,
+    cache_heads,
+    cache_latents,
+    gpu,
+    gqa_decode,
+    mla_decode,
+    mla_prefill,
+)
+from pallas_kernels.mla_prefill.expand import expand
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import triton_ir
 
@@ -57,6 +66,27 @@ def heads_ir(dtype: Any, pages: int) -> str:
     return written_ir(write, "cache_heads", rows, table, shape(dtype, pages, PAGE_SIZE, 16, 128))
 
 
+def chunk_ir(name: str, dtype: Any, pages: int) -> str:
+    def attend(q: Any, q_rope: Any, kernel: Any, pool: Any, *seen: Any) -> Any:
+        kernels = {"key_kernel": kernel, "value_kernel": kernel}
+        paged = PagedKV((pool,), (seen[2],), *seen[:2])
+        return mla_prefill(q, q_rope, paged, 1.0, **kernels, implementation="pallas")
+
+    queries = (shape(jnp.bfloat16, SEQUENCES, 1, 8, size) for size in (128, 64))
+    arrays = shape(jnp.bfloat16, 8, 512, 128), shape(dtype, pages, PAGE_SIZE, 576)
+    return ir_of(attend, name, *queries, *arrays)
+
+
+def expanded_ir(heads: int) -> str:
+    """Keys and values of every head for 2 x 512 slots."""
+
+    def run(kernel: Any, pool: Any, table: Any, positions: Any, _: Any) -> Any:
+        return expand(kernel, kernel, PagedKV((pool,), (None,), table, positions))
+
+    kernel = shape(jnp.bfloat16, heads, 512, 128)
+    return ir_of(run, "mla_prefill_expand", kernel, shape(jnp.bfloat16, 9, PAGE_SIZE, 576))
+
+
 def written_ir(write: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
     place = shape(jnp.int32, SEQUENCES, 1)
     with gpu.assume("gfx950", compiling=True):
@@ -92,3 +122,21 @@ def test_offsets_have_64_bits_where_a_pool_has_more_than_2_to_31_elements(
     assert offset_bits(ir(dtype, pages), dtype) == {"32"}
     assert offset_bits(ir(dtype, pages + 1), dtype) == {"64"}
     assert offset_bits(ir(dtype, 4 * pages), dtype) == {"64"}
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [("mla_prefill_expand", "64x64"), ("mla_prefill", "32x64")]
+)
+def test_so_have_a_chunks(name: str, block: str) -> None:
+    """block: of latents that are expanded; of keys' rotated parts."""
+    pages = 2**31 // (PAGE_SIZE * 576)
+    form = rf"tensor<{block}x!tt\.ptr<f8E4M3FN>>, tensor<{block}xi(\d+)>"
+    found = [re.findall(form, chunk_ir(name, jnp.float8_e4m3fn, pages + more)) for more in (0, 1)]
+    assert [set(bits) for bits in found] == [{"32"}, {"64"}]
+
+
+def test_so_have_the_keys_and_values_that_a_chunk_expands() -> None:
+    form = r"tensor<64x128x!tt\.ptr<bf16>>, tensor<64x128xi(\d+)>"
+    heads = 2**31 // (SEQUENCES * 8 * PAGE_SIZE * 128)
+    few, many = (set(re.findall(form, expanded_ir(heads + more))) for more in (0, 1))
+    assert few == {"32"} and "64" in many

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from called_tools import saying
 from fake_engine import FakeEngine
 from fake_server import Served, served, served_by
 from oracle_files import ORACLES
@@ -23,6 +25,17 @@ def serve() -> Iterator[Callable[..., Served]]:
     """Starts servers over given engines; they end with the test."""
     with ExitStack() as stack:
         yield lambda engine, **options: stack.enter_context(served(engine, **options))
+
+
+@pytest.fixture
+def say(serve: Callable[..., Served]) -> Callable[..., Served]:
+    """Starts servers whose model says given texts."""
+
+    def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
+        engine = saying(*texts, chat_format=chat_format)
+        return serve(engine, tokenizer=engine.tokenizer, **options)
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from chat_tokenizers import kimi, minimax
+from chat_tokenizers import TOKENIZERS
 from hypothesis import strategies as st
 
 from convert.text.tokenizer import Tokenizer
@@ -13,7 +13,6 @@ from eagle3_jax.sampling.params import SamplingParams
 from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.parser import AnswerParser
 
-TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
 SCHEMAS = {
     "f": {"properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "o": {}}},
     "g": {"properties": {"l": {"type": ["array", "null"]}}},

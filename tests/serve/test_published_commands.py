@@ -3,14 +3,19 @@
 import shutil
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from local_hub import local_hub
 from oracle_files import ORACLES
 from published_commands import CHECKPOINTS, COMMANDS, EAGLE3_FP8_CARD, Published
+from wider_checkpoints import widened
 
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
+from serve.bench.load.server_process import serving
 from serve.demo import find_pair
 from serve.options.foreign.flags import say_without_effect
 from serve.options.foreign.variables import say_not_read
@@ -26,6 +31,10 @@ AS_BY_DEFAULT = {
     ("--speculative-eagle-topk", "1"),
 }
 """Flags of these lines that say what is so without them."""
+EIGHT_DEVICES = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+}
 each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
 
 
@@ -77,23 +86,22 @@ def test_the_card_means_these_options() -> None:
 
 
 @pytest.fixture(scope="module")
-def published_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A hub with the published ids."""
+def published_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A hub with the published ids; the variables with which other processes find it."""
     into = tmp_path_factory.mktemp("published")
     mxfp4 = into / "minimax_mxfp4"
     write(prepare(ORACLES / "minimax_bf16", mxfp4, scheme_of("mxfp4", None)))
     places = {name: ORACLES / found for name, found in CHECKPOINTS.items()}
     with local_hub(into / "cache") as hub:
         for name, directory in {**places, "amd/MiniMax-M2.5-MXFP4": mxfp4}.items():
-            whole = shutil.copytree(directory, into / name)
+            whole = widened(directory, into / name)
             shutil.copytree(ORACLES / "tokenizer", whole, dirs_exist_ok=True)
             hub.add(name, whole)
-        yield
+        yield {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(into / "cache")}
 
 
 @each("command", COMMANDS)
-def test_the_pair_of_the_published_ids_is_loaded(command: Published, published_hub: None) -> None:
-    """But for the number of devices: heads of these checkpoints are fewer than published."""
+def test_the_pair_of_the_published_ids_is_loaded(command: Published, published_hub: Any) -> None:
     options, _ = parse_serve_flags(command.arguments)
     found = find_pair(options)
     pair = load_pair(
@@ -107,3 +115,27 @@ def test_the_pair_of_the_published_ids_is_loaded(command: Published, published_h
     assert pair.config is not None
     assert (pair.draft is not None) == (pair.config.num_speculative_tokens > 0)
     assert options.max_model_len in (None, pair.config.max_model_len)
+
+
+@each("command", COMMANDS)
+def test_a_server_starts_on_as_many_devices_and_answers(
+    command: Published,
+    published_hub: dict[str, str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("make prove-sharding starts them all")
+    variables = {**command.environment, **published_hub, **EIGHT_DEVICES}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    log = tmp_path / "log"
+    try:
+        with serving(command.arguments, log) as (_, url):
+            body = {"prompt": "Hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+            answer = httpx.post(f"{url}/v1/completions", json=body, timeout=300)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["usage"]["completion_tokens"] == 12
+    finally:
+        print(log.read_text(errors="replace"))

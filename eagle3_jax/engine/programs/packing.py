@@ -1,11 +1,14 @@
 """Packs a chunk of a prompt into the fixed shapes the prefill program takes. NumPy only."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 from numpy.typing import DTypeLike
 
+from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
@@ -18,7 +21,7 @@ def empty_chunk(config: EngineConfig) -> PrefillChunk:
     """A chunk of no tokens: every shape and dtype of the prefill program's input."""
     return PrefillChunk(
         tokens=_pack([0] * (config.prefill_chunk + 1)),
-        page_table=_pack([[0] * config.pages_per_seq]),
+        page_table=_pack(pack_page_table((), 1, config)),
         start=_pack(0),
         length=_pack(0),
         last=_pack(False, np.bool_),
@@ -37,7 +40,7 @@ def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
     return replace(
         empty_chunk(config),
         tokens=_pack([*ids, *[0] * (config.prefill_chunk + 1 - len(ids))]),
-        page_table=_pack([sequence.page_row(config.pages_per_seq)]),
+        page_table=_pack(pack_page_table((sequence,), 1, config)),
         start=_pack(part.start),
         length=_pack(part.length),
         last=_pack(part.last, np.bool_),
@@ -47,6 +50,16 @@ def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
         pause_id=_pack(sequence.pause_id),
         options=pack_options(sequence),
     )
+
+
+def pack_page_table(
+    sequences: Iterable[Sequence], rows: int, config: EngineConfig
+) -> Int[np.ndarray, "rows pages_per_seq"]:
+    """The pages of each sequence, then scratch; rows without a sequence are scratch."""
+    table = np.full((rows, config.pages_per_seq), SCRATCH_PAGE, np.int32)
+    for row, sequence in zip(table, sequences, strict=False):
+        row[: len(sequence.pages)] = sequence.pages
+    return table
 
 
 def pack_options(sequence: Sequence) -> SamplingRows:

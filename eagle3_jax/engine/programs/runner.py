@@ -16,7 +16,7 @@ from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
-from eagle3_jax.engine.programs.packing import pack_chunk
+from eagle3_jax.engine.programs.packing import pack_chunk, pack_page_table
 from eagle3_jax.engine.programs.page_store import NO_SLOT
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
@@ -197,11 +197,8 @@ class Runner:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots and page table of these sequences, padded to the bucket."""
         slots = np.full((bucket,), self._padding_slot, np.int32)
-        table = np.full((bucket, self.config.pages_per_seq), SCRATCH_PAGE, np.int32)
-        for row, sequence in enumerate(members):
-            slots[row] = sequence.slot
-            table[row, : len(sequence.pages)] = sequence.pages
-        return slots, table
+        slots[: len(members)] = [sequence.slot for sequence in members]
+        return slots, pack_page_table(members, bucket, self.config)
 
     def _dispatch(
         self, program: Program, members: Sequence[EngineSequence], *inputs: object

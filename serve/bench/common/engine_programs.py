@@ -1,5 +1,6 @@
 """An engine's compiled programs on a state that the caller may read, copy and replace."""
 
+from array import array
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -74,5 +75,5 @@ def place(
     request = Request(f"{slot}", prompt, sampling)
     sequence = Sequence.of(request, eos_token_ids, config.max_model_len, None)
     sequence.slot, count = slot, config.pages_per_seq
-    sequence.pages = list(range(1 + slot * count, 1 + (slot + 1) * count))
+    sequence.pages = array("i", range(1 + slot * count, 1 + (slot + 1) * count))
     return sequence

@@ -20,6 +20,7 @@ SCOPES = {
     "moe_routed_experts": "routed and shared experts",
     "moe_router": "router",
     "mla_decode": "attention over the cache",
+    "gqa_decode": "attention over the cache",
     "mla_absorb_query": "queries absorbed",
     "cache_latents": "norms, rotation and cache",
     "target_layer": "other products and norms of layers",

@@ -1,4 +1,4 @@
-"""Plain decoding and speculative rounds on one CPU core, in one record."""
+"""Plain decoding, speculative rounds and long contexts on one CPU core, in one record."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from serve.bench.common.conditions import allowed_cores, conditions, move_host, 
 from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import held_out
 from serve.bench.cpu.bandwidth import ReadBandwidth
+from serve.bench.cpu.context import ContextResult, compare_contexts
 from serve.bench.cpu.kimi_108m import random_target
 from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
 from serve.bench.cpu.rounds import RoundResult, compare_rounds
@@ -22,6 +23,7 @@ from serve.pair.loading import LoadedPair
 from serve.pair.notices import Say
 from serve.text_table import text_table
 
+PARTS = ("plain", "round", "context")
 BATCHES = (1, 8)
 WIDTHS = (1, 3, 6)
 COMPILED = "compiled"
@@ -41,13 +43,14 @@ class CpuRecord:
     repetitions: int
     plain: list[PlainResult] = field(default_factory=list)
     rounds: list[RoundResult] = field(default_factory=list)
+    contexts: list[ContextResult] = field(default_factory=list)
     host_core: int | None = None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, what is measured, how often and where."""
     add_pair_flags(parser, load=False)
-    parser.add_argument("--only", choices=("plain", "round"), help="one half of the benchmark")
+    parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
     add_shared(parser, "--repetitions")
     add_shared(parser, "--prompts", default=20, help="held-out prompts a category, for accept")
     add_shared(parser, "--core", help="the core to run on; default: the last")
@@ -67,26 +70,30 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     allowed = allowed_cores()
     found = conditions(pin(flags.core))
     say = Console(stderr=True).print
-    plain = []
-    if flags.only != "round":
-        plain = run_plain(flags.repetitions, flags.peers, say)
-    rounds, host_core = [], found.pinned_core
+    parts = PARTS if flags.only is None else (flags.only,)
+    plain = run_plain(flags.repetitions, flags.peers, say) if "plain" in parts else []
+    rounds, contexts, host_core = [], [], found.pinned_core
     if flags.only != "plain":
         pair = given_pair(flags)
         host_core = move_host(allowed, found.pinned_core)
-        rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
-    record = CpuRecord(flags.repetitions, plain, rounds, host_core)
+        if "round" in parts:
+            rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
+        if "context" in parts:
+            contexts = compare_contexts(pair, flags.repetitions, say)
+    record = CpuRecord(flags.repetitions, plain, rounds, contexts, host_core)
     found.print_to(console, flags.repetitions)
     print_result(console, record)
     return finish(flags, "cpu", found, record)
 
 
 def print_result(console: Console, record: CpuRecord) -> None:
-    """Both parts, as far as they were measured."""
+    """All parts, as far as they were measured."""
     if record.plain:
         print_plain(console, record.plain)
     if record.rounds:
         print_rounds(console, record.rounds)
+    if record.contexts:
+        print_contexts(console, record.contexts)
 
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
@@ -189,6 +196,17 @@ def _round_cells(result: RoundResult) -> tuple[str, ...]:
         f"{answers.speedup.median:.2f}x",
         f"{answers.speedup.worst:.2f}-{answers.speedup.best:.2f}",
     )
+
+
+def print_contexts(console: Console, results: Sequence[ContextResult]) -> None:
+    """A round's parts at every length."""
+    headings = ("context", "step", "attention", "other operations", "host", "attention, ns a row")
+    table = text_table("One sequence, a round of k=3 by context, ms (median)", headings)
+    for result in results:
+        parts = result.step, result.attention, result.rest, result.host
+        each = f"{result.attention.median / result.context * 1e9:.0f}"
+        table.add_row(f"{result.context}", *(part.milliseconds for part in parts), each)
+    console.print(table)
 
 
 def verdict(results: Sequence[RoundResult]) -> str:

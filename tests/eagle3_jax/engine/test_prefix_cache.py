@@ -147,7 +147,7 @@ def test_only_requests_of_one_salt_share_pages() -> None:
         sequence = Sequence.of(request, (), config.max_model_len, None)
         cache.reuse(sequence)
         found = sequence.num_prefilled
-        sequence.pages += pages.take(4 - len(sequence.pages)) or []
+        sequence.pages.extend(pages.take(4 - len(sequence.pages)) or [])
         cache.publish(sequence, len(STEM) - 1)
         pages.give_back(sequence.pages)
         return found

@@ -80,7 +80,7 @@ def test_the_youngest_is_preempted_and_comes_back_first() -> None:
         work.add(sequence(name, 5))
     prefill(work)
     victim = work.preempt_youngest()
-    assert (victim.request.request_id, victim.status, victim.pages) == ("c", Status.WAITING, [])
+    assert (victim.request.request_id, victim.status, [*victim.pages]) == ("c", Status.WAITING, [])
     assert [name for name, *_ in prefill(work)] == ["c"]
     assert work.num_preemptions == 1
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from chat_tokenizers import kimi, minimax
 from fake_server import Served
-from scripted_engine import ScriptedEngine
-
-TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
 
 
 @pytest.fixture(scope="session")
@@ -30,16 +26,3 @@ def connect() -> Iterator[Callable[..., anthropic.Anthropic]]:
 def client(fake: Served, connect: Callable[..., anthropic.Anthropic]) -> anthropic.Anthropic:
     """A client of the shared server over the fake engine."""
     return connect(fake)
-
-
-@pytest.fixture
-def say(serve: Callable[..., Served]) -> Callable[..., Served]:
-    """Starts a server that answers with this text, in which special strings are special."""
-
-    def start(text: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
-        tokenizer = TOKENIZERS[chat_format]()
-        answers = [tokenizer.encode(text, add_special=True)]
-        engine = ScriptedEngine(tokenizer=tokenizer, answers=answers)
-        return serve(engine, tokenizer=tokenizer, **options)
-
-    return start

@@ -5,54 +5,27 @@ from typing import Any
 
 import anthropic
 import pytest
-from chat_tokenizers import kimi
+from called_tools import ANSWERS, KIMI_CALLS, PARAMETERS, prompt_of
 from fake_server import Served
-from scripted_engine import ScriptedEngine
 
 from serve.anthropic.content import read_input
 
 Connect = Callable[..., anthropic.Anthropic]
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city"],
-}
 TOOLS: Any = [
-    {"name": "weather", "description": "Weather in a city", "input_schema": SCHEMA},
+    {"name": "weather", "description": "Weather in a city", "input_schema": PARAMETERS},
     {"name": "time", "input_schema": {"type": "object"}},
 ]
 USER: Any = {"role": "user", "content": "How is Oslo?"}
 ASKED: dict[str, Any] = {"model": "fake", "messages": [USER], "max_tokens": 200}
 ON: Any = {"type": "adaptive"}
 OFF: Any = {"type": "disabled"}
-KIMI_CALLS = (
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
-    '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
-    "<|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    "<|tool_calls_section_end|>"
-)
-MINIMAX_CALLS = (
-    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n'
-    '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="time">\n</invoke>\n'
-    "</minimax:tool_call>"
-)
-ANSWERS = {
-    "kimi_k2": f"I look it up.</think>One moment.{KIMI_CALLS}",
-    "minimax_m2": f"I look it up.\n</think>\n\nOne moment.\n{MINIMAX_CALLS}",
-}
-
-
-def prompt_of(server: Served) -> str:
-    """What the engine was asked last, marks included."""
-    assert isinstance(server.engine, ScriptedEngine)
-    return kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
 
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_whole_and_streamed_answers_have_the_same_blocks(
     say: Callable[..., Served], connect: Connect, chat_format: str
 ) -> None:
-    client = connect(say(ANSWERS[chat_format], chat_format))
+    client = connect(say(ANSWERS[chat_format], chat_format=chat_format))
     asked = {**ASKED, "tools": TOOLS, "thinking": ON}
     whole = client.messages.create(**asked)
     assert whole.stop_reason == "tool_use"
@@ -178,7 +151,7 @@ def test_calls_are_text_where_none_may_be_made(
 def test_what_a_checkpoint_can_not_be_switched_to_is_refused(
     say: Callable[..., Served], connect: Connect, client: anthropic.Anthropic
 ) -> None:
-    always = connect(say("Fine.", "minimax_m2"))
+    always = connect(say("Fine.", chat_format="minimax_m2"))
     with pytest.raises(anthropic.BadRequestError, match="no switch that turns its thinking off"):
         always.messages.create(**ASKED, thinking=OFF)
     given: Any = ({"thinking": ON}, {"output_config": {"effort": "low"}})

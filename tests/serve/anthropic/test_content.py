@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
-from cut_answers import SCHEMAS, TOKENIZERS, Answer, outputs, parser, token_streams
+from chat_tokenizers import TOKENIZERS
+from cut_answers import SCHEMAS, Answer, outputs, parser, token_streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter

@@ -107,7 +107,7 @@ def test_a_message_is_the_chats_request_of_the_engine(
     say: Callable[..., Served], chat_format: str
 ) -> None:
     """What the engine is asked is all that tokens depend on."""
-    server = say("Hm.", chat_format, grammars=AnyGrammars())
+    server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars())
     assert isinstance(server.engine, ScriptedEngine)
 
     def asked(path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from small_pair import TARGET
 from serve.bench.common.command import write_record
 from serve.bench.common.conditions import conditions
 from serve.bench.cpu.bandwidth import ReadBandwidth
+from serve.bench.cpu.context import split_time
 from serve.bench.cpu.kimi_108m import random_target
 from serve.bench.cpu.operations import BETWEEN, Event, add_own_times, profile_steps
 from serve.bench.cpu.plain import Lengths, compare_plain, step_spread
@@ -66,6 +67,14 @@ def test_own_times_are_durations_less_those_inside() -> None:
     add_own_times(events, {"dot.1": "head"}, times, counts)
     assert times == {BETWEEN: 50, "head": 50}
     assert counts == {BETWEEN: 1, "head": 2}
+
+
+def test_attention_is_timed_with_what_runs_inside_it_and_once() -> None:
+    scopes = {"call": "other", "while": "attention over the cache", "dot": "router"}
+    scopes |= {"exp": "attention over the cache"}
+    events = [Event("call", 0, 100), Event("while", 10, 60), Event("dot", 20, 5)]
+    events += [Event("exp", 30, 5), Event("dot", 120, 7), Event("exp", 130, 2)]
+    assert split_time(events, scopes) == (62, 47)
 
 
 def test_a_missing_compiler_is_said_before_torch_looks_for_it() -> None:

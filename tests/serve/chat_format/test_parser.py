@@ -8,7 +8,8 @@ from itertools import count, repeat
 from typing import Any
 
 import pytest
-from cut_answers import SCHEMAS, TOKENIZERS, WELL_FORMED, Answer, outputs, parser, token_streams
+from chat_tokenizers import TOKENIZERS
+from cut_answers import SCHEMAS, WELL_FORMED, Answer, outputs, parser, token_streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

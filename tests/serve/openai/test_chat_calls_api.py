@@ -6,52 +6,14 @@ from typing import Any
 
 import openai
 import pytest
-from chat_tokenizers import kimi, minimax
+from called_tools import ANSWERS, KIMI_CALLS, THINKING, prompt_of
+from called_tools import CHAT_TOOLS as TOOLS
 from fake_engine import FakeEngine
 from fake_server import Served
-from scripted_engine import AnyGrammars, ScriptedEngine
+from scripted_engine import AnyGrammars
 
-PARAMETERS = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city"],
-}
-TOOLS: list[Any] = [
-    {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}},
-    {"type": "function", "function": {"name": "time"}},
-]
 USER: Any = {"role": "user", "content": "How is Oslo?"}
-THINKING = {"chat_template_kwargs": {"thinking": True}}
-KIMI_CALLS = (
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
-    '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
-    "<|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    "<|tool_calls_section_end|>"
-)
-MINIMAX_CALLS = (
-    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n'
-    '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="time">\n</invoke>\n'
-    "</minimax:tool_call>"
-)
-ANSWERS = {
-    "kimi_k2": f"I look it up.</think>One moment.{KIMI_CALLS}",
-    "minimax_m2": f"I look it up.\n</think>\n\nOne moment.\n{MINIMAX_CALLS}",
-}
-TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
 Serve = Callable[..., Served]
-
-
-@pytest.fixture
-def say(serve: Serve) -> Callable[..., Served]:
-    """Starts a server that answers with these texts, in which special strings are special."""
-
-    def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
-        tokenizer = TOKENIZERS[chat_format]()
-        answers = [tokenizer.encode(text, add_special=True) for text in texts]
-        engine = ScriptedEngine(tokenizer=tokenizer, answers=answers)
-        return serve(engine, tokenizer=tokenizer, **options)
-
-    return start
 
 
 def ask(server: Served, **given: Any) -> Any:
@@ -111,8 +73,7 @@ def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> Non
     for call in first.tool_calls:
         history.append({"role": "tool", "tool_call_id": call.id, "content": "5 degrees"})
     assert ask(server, messages=history, tools=TOOLS).choices[0].finish_reason == "tool_calls"
-    assert isinstance(server.engine, ScriptedEngine)
-    prompt = kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
+    prompt = prompt_of(server)
     assert f"assistant<|im_middle|><think>{ANSWERS['kimi_k2']}<|im_end|>" in prompt
     assert "## Return of functions.time:1\n5 degrees" in prompt
 

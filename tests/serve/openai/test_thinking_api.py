@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from called_tools import prompt_of
 from chat_tokenizers import kimi, minimax
 from fake_engine import FakeEngine
 from fake_server import Served, served
@@ -39,11 +40,6 @@ def post(server: Served, path: str = "/v1/chat/completions", **body: Any) -> Any
     return server.http.post(path, json={"messages": [{"role": "user", "content": "hi"}], **body})
 
 
-def last_prompt(server: Served) -> str:
-    assert isinstance(server.engine, ScriptedEngine)
-    return kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
-
-
 def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
     """That of the engine's request."""
     assert post(server, **body).status_code == 200
@@ -71,7 +67,7 @@ def test_every_form_turns_the_templates_switch(
 ) -> None:
     server = servers(kimi)
     message = post(server, **asked).json()["choices"][0]["message"]
-    assert last_prompt(server).endswith("<think>" if thinks else "<think></think>")
+    assert prompt_of(server).endswith("<think>" if thinks else "<think></think>")
     assert ("reasoning" in message) == thinks
     tokens = post(server, "/tokenize", **asked).json()["tokens"]
     assert isinstance(server.engine, ScriptedEngine)

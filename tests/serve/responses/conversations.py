@@ -1,36 +1,10 @@
-"""Answers in both chat formats, and requests about them in the forms of Responses and of chats."""
+"""The same conversations in the forms of Responses and of chats."""
 
 from typing import Any
 
-PARAMETERS = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city"],
-}
-TOOLS: list[Any] = [
-    {"type": "function", "name": "weather", "description": "Of a city", "parameters": PARAMETERS},
-    {"type": "function", "name": "time"},
-]
-CHAT_TOOLS: list[Any] = [
-    {"type": "function", "function": {n: v for n, v in tool.items() if n != "type"}}
-    for tool in TOOLS
-]
-THINKING = {"chat_template_kwargs": {"thinking": True}}
-KIMI_CALLS = (
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
-    '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
-    "<|tool_call_begin|>functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    "<|tool_calls_section_end|>"
-)
-MINIMAX_CALLS = (
-    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n'
-    '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="time">\n</invoke>\n'
-    "</minimax:tool_call>"
-)
-ANSWERS = {
-    "kimi_k2": f"I look it up.</think>One moment.{KIMI_CALLS}",
-    "minimax_m2": f"I look it up.\n</think>\n\nOne moment.\n{MINIMAX_CALLS}",
-}
+from called_tools import CHAT_TOOLS, FUNCTIONS, THINKING
+
+TOOLS: list[Any] = [{"type": "function", **function} for function in FUNCTIONS]
 CALL = {"call_id": "functions.weather:0", "name": "weather", "arguments": '{"city": "Oslo"}'}
 CHAT_CALL = {
     "id": CALL["call_id"],
@@ -146,6 +120,28 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 },
             ],
             "tools": CHAT_TOOLS,
+        },
+    ),
+    "allowed tools": (
+        {
+            "input": "hello",
+            "tools": TOOLS,
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "time"}],
+            },
+        },
+        {
+            "messages": [{"role": "user", "content": "hello"}],
+            "tools": CHAT_TOOLS,
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "time"}}],
+                },
+            },
         },
     ),
     "options": (

@@ -5,12 +5,12 @@ from typing import Any
 
 import openai
 import pytest
-from conversations import ANSWERS, THINKING, TOOLS
+from called_tools import ANSWERS, THINKING, prompt_of
+from conversations import TOOLS
 from fake_engine import FakeEngine, expected_answer
 from fake_server import Served, wait_for
 from openai.types.responses import Response
 from pydantic import BaseModel, TypeAdapter
-from scripted_engine import ScriptedEngine
 
 SHOWN = {"skip_special_tokens": False}
 
@@ -66,10 +66,7 @@ def test_a_tool_loop_goes_round(say) -> None:
         output = {"type": "function_call_output", "call_id": call.call_id, "output": "5 degrees"}
         history.append(output)
     assert ask(server, input=history, tools=TOOLS).status == "completed"
-    assert isinstance(server.engine, ScriptedEngine)
-    prompt = server.engine.tokenizer.decode(
-        server.engine.requests[-1].prompt_ids, skip_special=False
-    )
+    prompt = prompt_of(server)
     assert f"assistant<|im_middle|><think>{ANSWERS['kimi_k2']}<|im_end|>" in prompt
     assert "## Return of functions.time:1\n5 degrees" in prompt
 

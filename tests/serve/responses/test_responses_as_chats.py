@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from conversations import ANSWERS, CHAT_TOOLS, SAME, THINKING, TOOLS
+from called_tools import ANSWERS, CHAT_TOOLS, THINKING
+from conversations import SAME, TOOLS
 from fake_server import Served
-from scripted_engine import ScriptedEngine
+from scripted_engine import AnyGrammars, ScriptedEngine
+
+from serve.responses.tools import Absent, say_absent
 
 MORE: dict[str, Any] = {"seed": 11, "max_output_tokens": 40}
 CHAT_MORE: dict[str, Any] = {"seed": 11, "max_completion_tokens": 40}
@@ -15,7 +18,7 @@ CHAT_MORE: dict[str, Any] = {"seed": 11, "max_completion_tokens": 40}
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_the_engine_gets_the_same_request(say, chat_format: str) -> None:
-    server = say("hello", chat_format)
+    server = say("hello", chat_format=chat_format, grammars=AnyGrammars())
     assert isinstance(server.engine, ScriptedEngine)
     for name, (body, chat) in SAME.items():
         answers = [
@@ -45,7 +48,7 @@ def test_a_real_engine_answers_the_same(server: Served, temperature: float) -> N
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_an_answer_is_read_the_same(say, chat_format: str) -> None:
-    server = say(ANSWERS[chat_format], chat_format)
+    server = say(ANSWERS[chat_format], chat_format=chat_format)
     ask = {"input": "How is Oslo?", "tools": TOOLS, **THINKING}
     chat = {"messages": [{"role": "user", "content": "How is Oslo?"}], "tools": CHAT_TOOLS}
     ours = server.http.post("/v1/responses", json=ask).json()
@@ -75,3 +78,21 @@ def test_reasoning_effort_does_what_it_does_in_a_chat(say, effort: str) -> None:
     else:
         assert ours.json()["error"]["param"] == "reasoning.effort"
         assert "reasoning.effort" in ours.json()["error"]["message"]
+
+
+def test_of_tools_that_nobody_runs_the_model_is_told_nothing_and_the_client_that(
+    say, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_absent.cache_clear()
+    server = say("hello")
+    assert isinstance(server.engine, ScriptedEngine)
+    without = server.http.post("/v1/responses", json={"input": "hello", "tools": TOOLS}).json()
+    for kind in get_args(Absent):
+        absent = {"type": kind, "external_web_access": True}
+        body = {"input": "hello", "tools": [absent, *TOOLS]}
+        assert server.http.post("/v1/responses", json=body).json()["tools"] == without["tools"]
+        prompts = [request.prompt_ids for request in server.engine.requests]
+        assert prompts[0] == prompts[-1]
+        assert f"of type {kind} are left out" in caplog.text
+        alone = {"input": "hello", "tools": [absent], "tool_choice": "required"}
+        assert "tools to choose from" in server.http.post("/v1/responses", json=alone).text

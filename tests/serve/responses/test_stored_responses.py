@@ -5,7 +5,8 @@ from typing import Any
 
 import openai
 import pytest
-from conversations import ANSWERS, CALL, THINKING, TOOLS
+from called_tools import ANSWERS, THINKING
+from conversations import CALL, TOOLS
 from fake_engine import FakeEngine
 from fake_server import Served
 from openai.types.responses import ResponseItem

@@ -6,7 +6,8 @@ from typing import Any
 
 import openai
 import pytest
-from conversations import ANSWERS, THINKING, TOOLS
+from called_tools import ANSWERS, THINKING
+from conversations import TOOLS
 from fake_engine import FakeEngine
 from fake_server import Served
 from openai.types.responses import ResponseStreamEvent
@@ -84,7 +85,7 @@ def test_events_tell_of_each_item_from_its_beginning_to_its_end(say, name: str) 
 def test_text_within_a_call_comes_behind_the_calls(say) -> None:
     """MiniMax's calls are text, in which a model may say anything between two parameters."""
     text = ANSWERS["minimax_m2"].replace('<parameter name="days">', 'Well. <parameter name="days">')
-    found = events(say(text, "minimax_m2"))
+    found = events(say(text, chat_format="minimax_m2"))
     items = check_items(found)
     assert [item["type"] for item in items[1:]] == ["message", *["function_call"] * 2, "message"]
     assert json.loads(items[2]["arguments"]) == {"city": "Oslo", "days": 2}

@@ -1,0 +1,149 @@
+"""Kimi-K2.5's positions up to 262,143 beside transformers', on random weights of small sizes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from deepseek import DIMENSIONS, random_deepseek, save
+from oracle_files import ORACLES
+from tolerances import FLOAT32_ATOL
+from transformers import DeepseekV3ForCausalLM
+
+from convert import load_target
+from eagle3_jax.cache import view_pages
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.layers.rope import inverse_frequencies
+from eagle3_jax.models.target import Target
+from eagle3_jax.sampling.params import SamplingParams
+
+PUBLISHED = json.loads((ORACLES / "published/kimi-k2.5.config.json").read_text())["text_config"]
+LAST = PUBLISHED["max_position_embeddings"] - 1
+JUMPS = [
+    [0, 1, 2, 4095, 4096, 4097, 32_767, 65_535, 65_536, 131_071, 200_003, LAST - 1, LAST],
+    [LAST, 0, 131_072, 17, 262_000, 17, 99_999, 1, LAST - 1, 70_000, 70_001, LAST, 3],
+]
+"""Positions of two sequences: one that goes up to the last, and one back and forth."""
+PAGE_SIZE = 4
+Models = tuple[DeepseekV3ForCausalLM, Target]
+
+
+def power_of_each(exponents: torch.Tensor, base: float) -> torch.Tensor:
+    """`base ** exponents`, each rounded once from float64. torch's own, of 32 numbers together, has
+    the 6th of Kimi's wavelengths 0.53 units in the last place off, which turns it by 0.004 radians
+    at the last position; its power of one number is this."""
+    return torch.tensor([base**exponent for exponent in exponents.tolist()])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The published rotations, all other sizes small."""
+    return made(tmp_path_factory.mktemp("long"), qk_rope_head_dim=PUBLISHED["qk_rope_head_dim"])
+
+
+def made(directory: Path, **sizes: Any) -> Models:
+    """transformers' model and ours with Kimi-K2.5's YaRN to 262,144 positions."""
+    rope = PUBLISHED["rope_scaling"] | {"rope_theta": PUBLISHED["rope_theta"], "rope_type": "yarn"}
+    sizes |= {"max_position_embeddings": LAST + 1, "q_lora_rank": 24}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "__rpow__", power_of_each)
+        theirs = random_deepseek(rope_parameters=rope, **sizes)
+    return theirs, load_target(save(theirs, directory), dtype="float32")
+
+
+def random_ids(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, DIMENSIONS["vocab_size"], shape)
+
+
+def test_frequencies_are_those_of_transformers_bit_for_bit(models: Models) -> None:
+    theirs, target = models
+    ours = inverse_frequencies(target.config.rope, target.config.rope_dim)
+    np.testing.assert_array_equal(ours, theirs.model.rotary_emb.inv_freq.numpy())
+
+
+def logits_at(theirs: DeepseekV3ForCausalLM, ids: np.ndarray, positions: Any) -> np.ndarray:
+    """transformers' logits. Without a mask it would take jumps for ends of packed sequences."""
+    mask = torch.ones(ids.shape)
+    with torch.no_grad():
+        out = theirs(torch.from_numpy(ids), mask, position_ids=torch.tensor(positions))
+    return out.logits.numpy()
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["whole", "paged"])
+def test_logits_are_those_of_transformers_at_positions_that_jump(
+    models: Models, cached: bool
+) -> None:
+    theirs, target = models
+    ids, run = random_ids(*np.shape(JUMPS)), paged_logits if cached else whole_logits
+    ours = run(target, jnp.asarray(ids), jnp.asarray(JUMPS))
+    expected = logits_at(theirs, ids, JUMPS)
+    assert np.abs(expected - logits_at(theirs, ids, np.minimum(JUMPS, LAST - 1))).max() > 0.01
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=FLOAT32_ATOL)
+
+
+@jax.jit
+def whole_logits(target: Target, ids: jax.Array, positions: jax.Array) -> jax.Array:
+    return target.logits(target(ids, positions, ())[0])
+
+
+def paged_logits(target: Target, ids: jax.Array, positions: jax.Array) -> jax.Array:
+    """A chunk, then row after row, through pages of NaN; slots count rows, whatever they are at."""
+    batch, rows = ids.shape
+    table = jnp.asarray(np.random.default_rng(1).permutation(batch * rows).reshape(batch, rows) + 1)
+    shape = (batch * rows + 1, PAGE_SIZE)
+    pools = tuple(jnp.full((*shape, *row), jnp.nan) for row in target.pool_rows)
+
+    @jax.jit
+    def call(ids: jax.Array, at: jax.Array, slots: jax.Array, pools: Any) -> Any:
+        view = view_pages(table, slots, jnp.ones(slots.shape, bool), PAGE_SIZE)
+        hidden, _, pools = target(ids, at, (), pools, view)
+        return target.logits(hidden), pools
+
+    logits, first = [], rows - 3
+    for start, end in [(0, first), *((row, row + 1) for row in range(first, rows))]:
+        slots = jnp.broadcast_to(jnp.arange(start, end), (batch, end - start))
+        of_rows, pools = call(ids[:, start:end], positions[:, start:end], slots, pools)
+        logits.append(of_rows)
+    return jnp.concatenate(logits, axis=1)
+
+
+def prompt_logprobs(target: Target, prompt: list[int]) -> np.ndarray:
+    """Of each token behind the first, from an engine of all 262,144 positions, chunk by chunk."""
+    config = EngineConfig(0, LAST + 1, 1, page_size=64, prefill_chunk=512)
+    engine = Engine(target, None, config, eos_token_ids=())
+    sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    engine.add(Request("long", prompt, sampling))
+    outputs = [output for _ in iter(lambda: engine.has_work, False) for output in engine.step()]
+    rows = zip(prompt[1:], outputs[-1].prompt_logprobs[1:], strict=True)
+    return np.array([row[token].logprob for token, row in rows if row])
+
+
+def check_prompt(models: Models, length: int) -> None:
+    """Against one pass of theirs over all of it; no two of its routes may be ties."""
+    theirs, target = models
+    prompt = random_ids(length)
+    with torch.no_grad():
+        logits = theirs(torch.from_numpy(prompt)[None]).logits[0, :-1]
+    expected = logits.log_softmax(-1).gather(1, torch.from_numpy(prompt)[1:, None])[:, 0]
+    found = prompt_logprobs(target, prompt.tolist())
+    print(f"{length} tokens: at most {np.abs(found - expected.numpy()).max():.2e} apart")
+    np.testing.assert_allclose(found, expected, rtol=0, atol=FLOAT32_ATOL)
+
+
+def test_a_long_prompt_has_the_logprobs_that_transformers_gives_it(
+    models: Models, pytestconfig: pytest.Config
+) -> None:
+    check_prompt(models, 16_384 if pytestconfig.getoption("long") else 1_024)
+
+
+def test_so_has_the_longest_prompt(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """262,143 tokens, in one layer with one head; of heads of equal sizes torch makes no square."""
+    if not pytestconfig.getoption("long"):
+        pytest.skip("part of the long form")
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "v_head_dim": 16}
+    sizes = {"num_hidden_layers": 1, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    check_prompt(made(tmp_path, **heads, **sizes, kv_lora_rank=8), LAST)
