@@ -113,6 +113,8 @@ class EngineConfig:
             raise ValueError(f"kv_offloading_bytes must be at least 0: {self.kv_offloading_bytes}")
         if self.kv_offloading_bytes and not self.enable_prefix_caching:
             raise ValueError("kv_offloading_bytes keeps pages of the prefix cache, which is off")
+        if (least := self.kv_offloading_least_tokens) < 1:
+            raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             known = " or ".join(KV_CACHE_DTYPES)
             raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")

@@ -8,21 +8,20 @@ nothing but a wasted row: finished rows are flagged on the device and compute on
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
+from eagle3_jax.engine.adaptive.choose_k import FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
+from eagle3_jax.engine.in_flight import InFlight
 from eagle3_jax.engine.kv.peaks import KVPeaks
-from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import Tier
+from eagle3_jax.engine.kv.tiers.host_tier import host_tier
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.runner import ProgramOutput, RowReport, Runner
+from eagle3_jax.engine.programs.runner import RowReport, Runner
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
@@ -39,21 +38,6 @@ MOST_CHUNKS = 4
 """Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
 rows cost about as much as full ones. Nobody's next token waits for more."""
 Clock = Callable[[], float]
-
-
-class InFlight(NamedTuple):
-    """A dispatched program whose output is not read yet; members in the order of its rows.
-
-    drafted: drafts that a round makes for each of them.
-    timed: a round's choice of k, if the program before it was still unread when it was dispatched:
-    the time between their two reads is then the round's own.
-    """
-
-    output: ProgramOutput
-    members: list[Sequence]
-    is_round: bool
-    drafted: int = 0
-    timed: ChosenK | None = None
 
 
 class Engine:
@@ -87,7 +71,7 @@ class Engine:
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
-        self._scheduler = Scheduler(config, self._tier_below())
+        self._scheduler = Scheduler(config, host_tier(self._runner, config.kv_offloading_bytes))
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
@@ -95,18 +79,6 @@ class Engine:
         """Requests whose prompts the latest step was the first to run."""
         self._num_drafts = config.num_speculative_tokens if draft is not None else 0
         self._counters = Counters()
-
-    def _tier_below(self) -> Tier | None:
-        """Raises ValueError where not even one page fits."""
-        room = self.config.kv_offloading_bytes
-        if not room:
-            return None
-        if not (slots := room // self._runner.page_bytes):
-            raise ValueError(
-                f"kv_offloading_bytes must be at least {self._runner.page_bytes}, a page on all "
-                f"devices; got {room}"
-            )
-        return HostTier(self._runner, slots)
 
     def warmup(self, progress: Progress | None = None) -> None:
         """Compiles every program, in peers too; nothing compiles after."""

@@ -26,7 +26,8 @@ class PrefixCache:
     In exact mode only whole prefill chunks of prompts are shared, so that every row a sequence
     reads was written by the program, and at the place in the chunk, that would have written it.
     A prompt whose logprobs are asked for is run whole, in exact mode by a program of its own.
-    num_queries, num_hits: tokens of the sequences admitted so far, and those of them found.
+    num_queries, num_hits, num_loaded: tokens of the sequences admitted so far, those of them found,
+    and those of these in the tier.
     """
 
     def __init__(self, pages: PagePool, config: EngineConfig, tier: Tier | None = None):
@@ -34,6 +35,7 @@ class PrefixCache:
         self._least_loaded = config.kv_offloading_least_tokens
         self.num_queries = 0
         self.num_hits = 0
+        self.num_loaded = 0
         self._pages = pages
         self._enabled = config.enable_prefix_caching
         self._exact = config.exact
@@ -71,6 +73,7 @@ class PrefixCache:
             sequence.cached_tokens = sequence.num_prefilled
             self.num_queries += len(sequence.prefill_ids)
             self.num_hits += sequence.num_prefilled
+            self.num_loaded += sequence.loaded_tokens
 
     def publish(self, sequence: Sequence, num_final: int) -> None:
         """Shares the pages within the first `num_final` rows.

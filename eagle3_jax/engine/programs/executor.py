@@ -119,9 +119,9 @@ class Executor:
         if kind is ProgramKind.STAGE_PAGES:
             self.pages.stage(slots)
         elif kind is ProgramKind.SAVE_PAGES:
-            self.pages.save(self.state, *self._put(ids), slots)
+            self.pages.save(self.state, self._put(ids[0]), slots)
         else:
-            self.state = self.pages.load(self.state, *self._put(ids), slots)
+            self.state = self.pages.load(self.state, self._put(ids[0]), slots)
 
     def input_shapes(self, program: Program) -> Inputs:
         """Shapes and dtypes of what the host sends a program."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, UInt8
 
 from eagle3_jax.cache import KVPool, KVPools, SplitPool, rows_and_scale, with_rows
@@ -22,9 +22,9 @@ from pallas_kernels import gpu
 
 
 class Replicas(NamedTuple):
-    """Devices that hold the same rows of a pool: `count` of them, every `stride`-th."""
+    """Devices that hold the same rows of a pool: `number` of them, every `stride`-th."""
 
-    count: int
+    number: int
     stride: int
 
 
@@ -43,6 +43,7 @@ def compile_copies(state: DecodeState) -> CopyPrograms:
     """The programs for a state of these shapes, as `shapes_of` gives them."""
     pools, placed = state.target_pools + state.draft_pools, state.slots.seq_lens.sharding
     mesh = placed.mesh if isinstance(placed, NamedSharding) else None
+    assert not isinstance(mesh, AbstractMesh), "shapes of a state lie on devices"
     replicas = [_replicas(pool, mesh) for pool in pools]
 
     def save(pools: KVPools, ids: Int[Array, " pages"]) -> tuple[UInt8[Array, " bytes"], ...]:
@@ -85,7 +86,8 @@ def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:
         return Replicas(1, 1)
     if isinstance(pool, SplitPool):
         return Replicas(mesh.size // pool.parts, pool.parts)
-    is_split = any(axes is not None for axes in stored.sharding.spec)
+    lies: Any = stored.sharding
+    is_split = any(axes is not None for axes in lies.spec)
     return Replicas(1, 1) if is_split else Replicas(mesh.size, 1)
 
 
@@ -96,7 +98,7 @@ def _page_bytes(pool: KVPool) -> int:
 
 
 def _carried_bytes(pool: KVPool, replicas: Replicas) -> int:
-    return -(-_page_bytes(pool) // replicas.count)
+    return -(-_page_bytes(pool) // replicas.number)
 
 
 def _carried(
@@ -106,10 +108,10 @@ def _carried(
     stored, _ = rows_and_scale(pool)
     rows = stored.at[ids].get(mode="promise_in_bounds")
     flat = lax.bitcast_convert_type(rows, jnp.uint8).reshape(len(ids), -1)
-    if replicas.count == 1:
+    if replicas.number == 1:
         return flat
     size = _carried_bytes(pool, replicas)
-    flat = jnp.pad(flat, ((0, 0), (0, size * replicas.count - flat.shape[1])))
+    flat = jnp.pad(flat, ((0, 0), (0, size * replicas.number - flat.shape[1])))
     own = lax.axis_index(DEVICES) // replicas.stride
     return lax.dynamic_slice_in_dim(flat, own * size, size, axis=1)
 
@@ -119,9 +121,9 @@ def _with_carried(
 ) -> KVPool:
     """The pool with these pages, of which each device brings its share."""
     stored, _ = rows_and_scale(pool)
-    if replicas.count > 1:
+    if replicas.number > 1:
         stride = replicas.stride
-        apart = [list(range(first, replicas.count * stride, stride)) for first in range(stride)]
+        apart = [list(range(first, replicas.number * stride, stride)) for first in range(stride)]
         groups = None if stride == 1 else apart
         own = lax.all_gather(own, DEVICES, axis=1, tiled=True, axis_index_groups=groups)
     bytes_of_row = (*stored.shape[1:], stored.dtype.itemsize)

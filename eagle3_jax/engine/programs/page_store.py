@@ -6,6 +6,7 @@ then does a program touch the pools. Several processes have a store each and mak
 """
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,8 +23,9 @@ class PageStore:
 
     def __init__(self, programs: CopyPrograms):
         self._programs = programs
-        self._saved: dict[int, jax.Array] = {}
-        self._staged: dict[int, jax.Array] = {}
+        # JAX's own stubs leave is_ready out.
+        self._saved: dict[int, Any] = {}
+        self._staged: dict[int, Any] = {}
 
     @property
     def page_bytes(self) -> int:

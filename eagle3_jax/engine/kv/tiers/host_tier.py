@@ -10,6 +10,18 @@ MOST_SAVES, MOST_LOADS = 2, 2
 """Programs' worth of pages on their way at a time, each with a copy on the devices."""
 
 
+def host_tier(copies: PageCopies, room: int) -> "HostTier | None":
+    """Of `room` bytes over all devices, None for 0. Raises ValueError where no page fits."""
+    if not room:
+        return None
+    if not (slots := room // copies.page_bytes):
+        raise ValueError(
+            f"kv_offloading_bytes must be at least {copies.page_bytes}, a page on all devices; "
+            f"got {room}"
+        )
+    return HostTier(copies, slots)
+
+
 class Load(NamedTuple):
     """Pages that staged slots will fill."""
 

@@ -58,6 +58,11 @@ class PageCopies(Protocol):
     """Copies between pages of the cache and numbered slots of the host's memory, at most
     COPIED_PAGES at a time (`eagle3_jax.engine.programs.runner.Runner`)."""
 
+    @property
+    def page_bytes(self) -> int:
+        """Of a slot."""
+        ...
+
     def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None: ...
 
     def stage_pages(self, slots: Sequence[int]) -> None: ...
