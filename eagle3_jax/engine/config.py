@@ -36,6 +36,9 @@ class EngineConfig:
     decode_context_parallel_size: D neighbouring devices divide the slots of a page of latents, so
     that it has page_size * D tokens (see eagle3_jax.layers.split_context); it divides the devices
     of the mesh.
+    kv_offloading_bytes: host memory for pages that the cache has no room for, over all devices (see
+    eagle3_jax.engine.kv.tiers); 0 for none. kv_offloading_least_tokens: fewer than these are
+    prefilled again rather than loaded.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -63,6 +66,8 @@ class EngineConfig:
     kernels: str | None = None
     xla_kernels: tuple[str, ...] = ()
     decode_context_parallel_size: int = 1
+    kv_offloading_bytes: int = 0
+    kv_offloading_least_tokens: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -104,6 +109,12 @@ class EngineConfig:
             self._check_tree()
 
     def _check_cache(self) -> None:
+        if self.kv_offloading_bytes < 0:
+            raise ValueError(f"kv_offloading_bytes must be at least 0: {self.kv_offloading_bytes}")
+        if self.kv_offloading_bytes and not self.enable_prefix_caching:
+            raise ValueError("kv_offloading_bytes keeps pages of the prefix cache, which is off")
+        if (least := self.kv_offloading_least_tokens) < 1:
+            raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             known = " or ".join(KV_CACHE_DTYPES)
             raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")

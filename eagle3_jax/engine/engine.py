@@ -5,21 +5,23 @@ on its way (depth 2), so the host works while the device does. What the host lea
 nothing but a wasted row: finished rows are flagged on the device and compute on scratch.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
+from eagle3_jax.engine.adaptive.choose_k import FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
+from eagle3_jax.engine.in_flight import InFlight
 from eagle3_jax.engine.kv.peaks import KVPeaks
+from eagle3_jax.engine.kv.tiers.host_tier import host_tier
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.runner import ProgramOutput, RowReport, Runner
+from eagle3_jax.engine.programs.runner import RowReport, Runner
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
@@ -30,25 +32,12 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
+BETWEEN_LOOKS_S = 0.0005
+"""How long an engine that has nothing else to do leaves copies of pages alone."""
 MOST_CHUNKS = 4
 """Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
 rows cost about as much as full ones. Nobody's next token waits for more."""
 Clock = Callable[[], float]
-
-
-class InFlight(NamedTuple):
-    """A dispatched program whose output is not read yet; members in the order of its rows.
-
-    drafted: drafts that a round makes for each of them.
-    timed: a round's choice of k, if the program before it was still unread when it was dispatched:
-    the time between their two reads is then the round's own.
-    """
-
-    output: ProgramOutput
-    members: list[Sequence]
-    is_round: bool
-    drafted: int = 0
-    timed: ChosenK | None = None
 
 
 class Engine:
@@ -82,7 +71,7 @@ class Engine:
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
-        self._scheduler = Scheduler(config)
+        self._scheduler = Scheduler(config, host_tier(self._runner, config.kv_offloading_bytes))
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
@@ -139,17 +128,21 @@ class Engine:
         if self._sequences:
             return False
         self._scheduler.pages.forget_all()
+        if self._scheduler.tier is not None:
+            self._scheduler.tier.forget(None)
         return True
 
     @property
     def has_work(self) -> bool:
         """Whether step() has something to do."""
-        return bool(self._sequences or self._in_flight or self._outputs)
+        own = self._sequences or self._in_flight or self._outputs
+        return bool(own or self._scheduler.has_copies)
 
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
         self.started = []
         self._masking.begin_step()
+        self._scheduler.go_on_with_copies()
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
             if self._scheduler.leaves_slots_idle:
@@ -160,6 +153,8 @@ class Engine:
         while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):
             self._read_oldest()
         if not (dispatched or self._in_flight or self._outputs):
+            if self._scheduler.has_copies:
+                time.sleep(BETWEEN_LOOKS_S)
             self._masking.wait()
         outputs, self._outputs = self._outputs, []
         return outputs

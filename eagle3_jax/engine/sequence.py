@@ -28,6 +28,7 @@ class Status(Enum):
     """Where a sequence is in its life."""
 
     WAITING = auto()
+    LOADING = auto()
     PREFILLING = auto()
     RUNNING = auto()
     FINISHED = auto()
@@ -62,6 +63,7 @@ class Sequence:
     page_keys: list[bytes] = field(default_factory=list)
     num_published: int = 0
     cached_tokens: int | None = None
+    loaded_tokens: int = 0
     num_prefilled: int = 0
     kv_len: int = 0
     rounds_in_flight: int = 0

@@ -25,8 +25,9 @@ class EngineStats(Acceptance):
     """A snapshot: the rounds of all requests, and the load.
 
     skipped_finished: draft tokens of rounds that were dispatched before the host knew that their
-    request had ended. prefix_cache_queries, prefix_cache_hits: prompt tokens looked up, and those
-    found. free_pages includes pages that are kept only for whoever comes with their contents.
+    request had ended. prefix_cache_queries, prefix_cache_hits, prefix_cache_loaded: prompt tokens
+    looked up, those found, and those of them that came from a tier below. free_pages includes pages
+    that are kept only for whoever comes with their contents.
     synthetic_acceptance_length: None unless acceptance is synthetic, and answers not the model's.
     """
 
@@ -41,6 +42,7 @@ class EngineStats(Acceptance):
     skipped_finished: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    prefix_cache_loaded: int = 0
     synthetic_acceptance_length: float | None = None
 
     @classmethod
@@ -64,5 +66,6 @@ class EngineStats(Acceptance):
             total_pages=pages.total,
             prefix_cache_queries=prefixes.num_queries,
             prefix_cache_hits=prefixes.num_hits,
+            prefix_cache_loaded=prefixes.num_loaded,
             synthetic_acceptance_length=synthetic_acceptance_length,
         )

@@ -13,7 +13,7 @@ them at a time.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +115,7 @@ def attend_in_chunks(
         numbers = lax.dynamic_slice_in_dim(table, index * per_chunk, per_chunk, axis=1)
         seen = jnp.clip(pages.positions - index * slots, -1, slots - 1)
         gathered = _gather_pages(paged, numbers, seen, group)
-        kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
+        kernels: Any = {"key_kernel": key_kernel, "value_kernel": value_kernel}
         added, log_added = mla_prefill_part(q_nope, q_rope, gathered, scale, **kernels)
         both = jnp.logaddexp2(log_mass, log_added)
         kept, new = (jnp.exp2(log - both)[..., None] for log in (log_mass, log_added))

@@ -37,6 +37,8 @@ FLAGS = {
     "exact mode": "--exact",
     "kv_cache_dtype": "--kv-cache-dtype",
     "kv_cache_scale": "--kv-cache-scale",
+    "kv_offloading_bytes": "--kv-offloading-size",
+    "kv_offloading_least_tokens": "--kv-offloading-min-tokens",
     "num_draft_tokens": "--speculative-num-draft-tokens",
     "xla_kernels": "--xla-kernels",
     **{field: flag for field, (_, flag, *_) in COUNTS.items()},

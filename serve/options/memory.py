@@ -1,9 +1,11 @@
 """Flags of the share of a GPU's memory: vLLM's and SGLang's, which count differently."""
 
 import argparse
+import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
+GIB = 2**30
 VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """The share that JAX's allocator takes, 0.75 where neither is set; the second is the older name."""
 FOR_PROGRAMS = 0.1
@@ -44,6 +46,33 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="SGLang's: the share without what programs need, which comes on top",
     )
+    group.add_argument(
+        "--kv-offloading-size",
+        type=_gibibytes,
+        dest="kv_offloading_bytes",
+        metavar="GIB",
+        help="host memory, over all devices, for pages that the KV cache has no room for",
+    )
+    group.add_argument(
+        "--kv-offloading-backend",
+        choices=("native",),
+        default="native",
+        help="who keeps them; others than this engine itself are not built",
+    )
+    group.add_argument(
+        "--kv-offloading-min-tokens",
+        type=int,
+        dest="kv_offloading_least_tokens",
+        metavar="N",
+        help="fewer than these are prefilled again, not loaded; default 1",
+    )
+
+
+def _gibibytes(text: str) -> int:
+    size = float(text)
+    if not 0 < size < math.inf:
+        raise argparse.ArgumentTypeError(f"must be above 0, in GiB; got {text}")
+    return int(size * GIB)
 
 
 def read_memory_share(

@@ -28,6 +28,7 @@ from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.divided_contexts import say_divided
 from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
+from serve.pair.host_memory import check_host_memory
 from serve.pair.notices import Say, notices, say_on_stderr
 from serve.pair.pool_size import fitting_pages, share_bytes
 from serve.pair.roles import check_roles
@@ -97,13 +98,11 @@ def load_pair(
     config = configure and configure(target.model.config, read)
     if config:
         shapes = partial(_state_shapes, target.model, proposing and proposing.model, mesh)
-        usable = memory and share_bytes(memory, allocator_share, target.devices)
-        if usable is not None:
-            pages = fitting_pages(config, shapes, sum(needed.values()), usable)
-            config = replace(config, num_pages=pages)
-        elif memory:
-            say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
+        if memory:
+            usable = share_bytes(memory, allocator_share, target.devices)
+            config = _filling(config, shapes, sum(needed.values()), usable, say)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
+        check_host_memory(config.kv_offloading_bytes)
         say_divided(target.model, proposing and proposing.model, config, say)
     check_device_memory(needed, target.devices)
     return LoadedPair(target.fill(), proposing and proposing.fill(), read, defaults, config)
@@ -114,6 +113,20 @@ def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | Non
     found = find_checkpoint(model), find_checkpoint(draft) if draft else None
     check_roles(*found)
     return found
+
+
+def _filling(
+    config: EngineConfig,
+    shapes: Callable[[EngineConfig], DecodeState],
+    weights: int,
+    usable: int | None,
+    say: Say,
+) -> EngineConfig:
+    """With as many pages as fit into `usable` bytes of a device beside its weights."""
+    if usable is None:
+        say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
+        return config
+    return replace(config, num_pages=fitting_pages(config, shapes, weights, usable))
 
 
 def _state_shapes(

@@ -29,6 +29,11 @@ COUNTERS = (
     ("vllm:num_preemptions", "num_preemptions", "Preemptions"),
     ("vllm:prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up"),
     ("vllm:prefix_cache_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+    (
+        "vllm:external_prefix_cache_hits",
+        "prefix_cache_loaded",
+        "Of these, found in memory below the GPUs'",
+    ),
 )
 PER_POSITION = (
     (

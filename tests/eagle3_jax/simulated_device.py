@@ -71,6 +71,9 @@ class SimulatedRunner:
         self.drafts = config.num_speculative_tokens if draft else 0
         self.memory: dict[tuple[int, int], tuple[int, ...]] = {}
         self.draft_memory: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.host: dict[int, Any] = {}
+        self.staged: dict[int, Any] = {}
+        self.asked: dict[int, int] = {}
         self.prefilled = 0
         self.slots: dict[int, Slot] = {}
         self.unread = 0
@@ -104,6 +107,42 @@ class SimulatedRunner:
     def read(self, report: list[RowReport]) -> list[RowReport]:
         self.unread -= 1
         return report
+
+    page_bytes = 1
+    copy_steps = 2
+    """How often a copy is asked about before it is done."""
+
+    def save_pages(self, pages: Rows[int], slots: Rows[int]) -> None:
+        self.host |= {slot: self._rows_of(page) for page, slot in zip(pages, slots, strict=True)}
+        self.asked |= dict.fromkeys(slots, 0)
+
+    def stage_pages(self, slots: Rows[int]) -> None:
+        assert not self.staged.keys() & set(slots), "a slot is staged for two pages at a time"
+        self.staged |= {slot: self.host[slot] for slot in slots}
+        self.asked |= dict.fromkeys(slots, 0)
+
+    def load_pages(self, pages: Rows[int], slots: Rows[int]) -> None:
+        for page, slot in zip(pages, slots, strict=True):
+            rows, draft_rows = self.staged.pop(slot)
+            self.memory |= {(page, offset): row for offset, row in rows.items()}
+            self.draft_memory |= {(page, offset): row for offset, row in draft_rows.items()}
+
+    def are_saved(self, slots: Rows[int]) -> bool:
+        return self._is_done(slots)
+
+    def are_staged(self, slots: Rows[int]) -> bool:
+        return self._is_done(slots)
+
+    def _is_done(self, slots: Rows[int]) -> bool:
+        self.asked |= {slot: self.asked[slot] + 1 for slot in slots}
+        return min(self.asked[slot] for slot in slots) > self.copy_steps
+
+    def _rows_of(self, page: int) -> tuple[dict[int, Any], dict[int, Any]]:
+        """What target and draft have in it now, by offset."""
+        memories = self.memory, self.draft_memory
+        offsets = range(self.config.page_size)
+        target, draft = ({o: m[page, o] for o in offsets if (page, o) in m} for m in memories)
+        return target, draft
 
     def agreeing(self, slot: Slot) -> int:
         """How many drafts the target would have chosen too: a function of the history as well."""

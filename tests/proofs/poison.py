@@ -1,5 +1,6 @@
 """NaN wherever a program may not look: put there before every program that the engine runs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,12 +62,12 @@ class Poison:
         )
 
 
-def _mark(rows: np.ndarray, pages: list[int], first: int) -> None:
+def _mark(rows: np.ndarray, pages: Sequence[int], first: int) -> None:
     """Marks the rows of these pages from position `first` on."""
     if pages:
-        own = rows[pages].reshape(-1)
+        own = rows[list(pages)].reshape(-1)
         own[first:] = True
-        rows[pages] = own.reshape(len(pages), -1)
+        rows[list(pages)] = own.reshape(len(pages), -1)
 
 
 def _spoil_pool(pool: KVPool, rows: np.ndarray) -> KVPool:

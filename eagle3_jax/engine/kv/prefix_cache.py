@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.pages import PagePool
+from eagle3_jax.engine.kv.tiers.tier import Tier
 from eagle3_jax.engine.sequence import Sequence
 
 KEY_BYTES = 32
@@ -25,12 +26,16 @@ class PrefixCache:
     In exact mode only whole prefill chunks of prompts are shared, so that every row a sequence
     reads was written by the program, and at the place in the chunk, that would have written it.
     A prompt whose logprobs are asked for is run whole, in exact mode by a program of its own.
-    num_queries, num_hits: tokens of the sequences admitted so far, and those of them found.
+    num_queries, num_hits, num_loaded: tokens of the sequences admitted so far, those of them found,
+    and those of these in the tier.
     """
 
-    def __init__(self, pages: PagePool, config: EngineConfig):
+    def __init__(self, pages: PagePool, config: EngineConfig, tier: Tier | None = None):
+        self._tier = tier
+        self._least_loaded = config.kv_offloading_least_tokens
         self.num_queries = 0
         self.num_hits = 0
+        self.num_loaded = 0
         self._pages = pages
         self._enabled = config.enable_prefix_caching
         self._exact = config.exact
@@ -38,13 +43,27 @@ class PrefixCache:
         rows = math.lcm(config.page_tokens, config.prefill_chunk if config.exact else 1)
         self._unit = rows // config.page_tokens
 
-    def reuse(self, sequence: Sequence) -> None:
-        """Gives a sequence that has no pages those its prompt begins with, and skips their rows."""
+    def find(self, sequence: Sequence) -> list[bytes]:
+        """The keys of the pages its prompt begins with, in the cache or in the tier below it."""
         if not self._enabled or sequence.scores_prompt:
-            return
+            return []
         keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_tokens)
-        count = self._whole(self._pages.count_known(keys))
-        sequence.pages = array("i", self._pages.share(keys[:count]))
+        here = self._pages.count_known(keys)
+        if self._tier is None:
+            return keys[: self._whole(here)]
+        count = here
+        while count < len(keys):
+            known = self._pages.count_known(keys[count:]) or self._tier.match(keys[count:])
+            if not known:
+                break
+            count += known
+        found = keys[: self._whole(count)]
+        below = sum(not self._pages.knows(key) for key in found)
+        enough = below * self._page_tokens >= self._least_loaded
+        return found if enough else keys[: self._whole(here)]
+
+    def reused(self, sequence: Sequence, count: int) -> None:
+        """A sequence has its first `count` pages and skips their rows."""
         sequence.num_published = count
         sequence.num_prefilled = count * self._page_tokens
 
@@ -54,6 +73,7 @@ class PrefixCache:
             sequence.cached_tokens = sequence.num_prefilled
             self.num_queries += len(sequence.prefill_ids)
             self.num_hits += sequence.num_prefilled
+            self.num_loaded += sequence.loaded_tokens
 
     def publish(self, sequence: Sequence, num_final: int) -> None:
         """Shares the pages within the first `num_final` rows.

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.peaks import KVPeaks, pool_peaks
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
 from eagle3_jax.engine.programs.call import Inputs, ProgramCall
 from eagle3_jax.engine.programs.compiled import (
     PairStructure,
@@ -25,7 +26,9 @@ from eagle3_jax.engine.programs.compiled import (
 )
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.packing import empty_chunk
-from eagle3_jax.engine.programs.program import Program, ProgramKind, all_programs
+from eagle3_jax.engine.programs.page_copies import compile_copies
+from eagle3_jax.engine.programs.page_store import PageStore
+from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind, all_programs
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -75,6 +78,7 @@ class Executor:
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         self.state = initial_state(target, draft, config, len(capture), mesh)
         self.compiled: dict[Program, Callable[..., tuple[Any, ...]]] = {}
+        self._pages: PageStore | None = None
         parts = {"has_draft": draft is not None, "has_grammars": has_grammars}
         self.programs = all_programs(config, **parts)
 
@@ -83,13 +87,26 @@ class Executor:
         for done, program in enumerate(self.programs):
             if progress:
                 progress(str(program), done, len(self.programs))
-            self.compiled[program] = self._compile(program)
+            if program.kind in PAGE_COPIES:
+                _ = self.pages
+            else:
+                self.compiled[program] = self._compile(program)
         if progress:
             progress("ready", len(self.programs), len(self.programs))
+
+    @property
+    def pages(self) -> PageStore:
+        """The host's memory for pages; its programs are compiled when it is first asked for."""
+        if self._pages is None:
+            self._pages = PageStore(compile_copies(shapes_of(self.state)))
+        return self._pages
 
     def run(self, call: ProgramCall) -> tuple[Any, ...]:
         """Dispatches a program; what it returns besides the new state."""
         program, inputs = call
+        if program.kind in PAGE_COPIES:
+            self._copy_pages(program.kind, *inputs)
+            return ()
         if program not in self.compiled:
             self.compiled[program] = self._compile(program)
         execute = self.compiled[program]
@@ -97,9 +114,20 @@ class Executor:
         self.state, *outputs = execute(self._target, self._draft, self.state, *sent)
         return tuple(outputs)
 
+    def _copy_pages(self, kind: ProgramKind, *inputs: np.ndarray) -> None:
+        *ids, slots = inputs
+        if kind is ProgramKind.STAGE_PAGES:
+            self.pages.stage(slots)
+        elif kind is ProgramKind.SAVE_PAGES:
+            self.pages.save(self.state, self._put(ids[0]), slots)
+        else:
+            self.state = self.pages.load(self.state, self._put(ids[0]), slots)
+
     def input_shapes(self, program: Program) -> Inputs:
         """Shapes and dtypes of what the host sends a program."""
         config = self._config
+        if program.kind in PAGE_COPIES:
+            return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))
         if program.batch is None:
             chunk: Any = empty_chunk(config)
             if program.takes_controls:

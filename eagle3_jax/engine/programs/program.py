@@ -12,7 +12,9 @@ from pallas_kernels.dispatch import prefer
 
 class ProgramKind(StrEnum):
     """Lean, full and argmax: see eagle3_jax.speculative.variant. A scoring prefill is a full one
-    that gives logprobs of the prompt, too; propose and verify are the halves of a full round."""
+    that gives logprobs of the prompt, too; propose and verify are the halves of a full round.
+    The last three move pages between the cache and the host's memory: the middle one, which has no
+    program, brings them to the devices, where loading finds them."""
 
     PREFILL = "prefill"
     FULL_PREFILL = "full prefill"
@@ -23,6 +25,12 @@ class ProgramKind(StrEnum):
     ARGMAX_ROUND = "argmax round"
     PROPOSE = "propose"
     VERIFY = "verify"
+    SAVE_PAGES = "page saving"
+    STAGE_PAGES = "page staging"
+    LOAD_PAGES = "page loading"
+
+
+PAGE_COPIES = (ProgramKind.SAVE_PAGES, ProgramKind.STAGE_PAGES, ProgramKind.LOAD_PAGES)
 
 
 class Program(NamedTuple):
@@ -66,4 +74,5 @@ def all_programs(config: EngineConfig, *, has_draft: bool, has_grammars: bool) -
         *map(Program, prefills),
         *(Program(*of) for of in product(rounds, config.buckets, config.round_widths)),
         *(Program(*of) for of in product(halves if has_grammars else (), config.split_buckets)),
+        *map(Program, PAGE_COPIES if config.kv_offloading_bytes else ()),
     ]

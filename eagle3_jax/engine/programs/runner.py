@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
 from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
 from eagle3_jax.engine.programs.packing import pack_chunk, pack_page_table
+from eagle3_jax.engine.programs.page_store import NO_SLOT
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -141,6 +144,31 @@ class Runner:
         drafts: Any = draft_ids  # NumPy stands in for device arrays until they are sent.
         return self._dispatch(program, members, *proposal.batch, Drafts(drafts), masks)
 
+    @property
+    def page_bytes(self) -> int:
+        """Of a page of the cache in the host's memory, on all devices together."""
+        return self.executor.pages.page_bytes
+
+    def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None:
+        """Dispatches copies of at most COPIED_PAGES pages as they are now to slots of the host."""
+        self._run(Program(ProgramKind.SAVE_PAGES), _padded(pages, SCRATCH_PAGE), _slots(slots))
+
+    def stage_pages(self, slots: Sequence[int]) -> None:
+        """Begins to bring at most COPIED_PAGES slots to the devices."""
+        self._run(Program(ProgramKind.STAGE_PAGES), _slots(slots))
+
+    def load_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None:
+        """Dispatches copies of staged slots into pages."""
+        self._run(Program(ProgramKind.LOAD_PAGES), _padded(pages, SCRATCH_PAGE), _slots(slots))
+
+    def are_saved(self, slots: Sequence[int]) -> bool:
+        """Whether these slots hold their pages."""
+        return self.executor.pages.are_saved(_slots(slots))
+
+    def are_staged(self, slots: Sequence[int]) -> bool:
+        """Whether these slots have reached the devices."""
+        return self.executor.pages.are_staged(_slots(slots))
+
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:
         """Waits for the drafts [batch, k]; the copy is the caller's to change."""
@@ -190,6 +218,15 @@ class Runner:
         if self._peers:
             self._peers.send(self._format.encode(call))
         return self.executor.run(call)
+
+
+def _padded(numbers: Sequence[int], nothing: int) -> np.ndarray:
+    """As many as a program copies."""
+    return np.array([*numbers, *[nothing] * (COPIED_PAGES - len(numbers))], np.int32)
+
+
+def _slots(slots: Sequence[int]) -> np.ndarray:
+    return _padded(slots, NO_SLOT)
 
 
 def _with_logprobs(reports: list[RowReport], logprobs: Logprobs) -> list[RowReport]:

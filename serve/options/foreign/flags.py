@@ -37,7 +37,7 @@ WITH_VALUE = {
     "--schedule-policy": ORDER,
     "--scheduler-delay-factor": ORDER,
     "--stream-interval": "tokens are streamed as rounds commit them",
-    "--swap-space": "a preempted sequence is prefilled again",
+    "--swap-space": "--kv-offloading-size keeps what preempted sequences had",
     "--tokenizer-mode": "the checkpoint's files say which tokenizer it is",
 }
 SWITCHES = {

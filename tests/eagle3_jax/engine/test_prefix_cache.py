@@ -145,7 +145,9 @@ def test_only_requests_of_one_salt_share_pages() -> None:
     def tokens_found(salt: str) -> int:
         request = Request("a", STEM, KINDS[0], salt)
         sequence = Sequence.of(request, (), config.max_model_len, None)
-        cache.reuse(sequence)
+        keys = cache.find(sequence)
+        sequence.pages.extend(pages.share(keys))
+        cache.reused(sequence, len(keys))
         found = sequence.num_prefilled
         sequence.pages.extend(pages.take(4 - len(sequence.pages)) or [])
         cache.publish(sequence, len(STEM) - 1)

@@ -1,5 +1,7 @@
 """What each device keeps of pools whose contexts neighbours divide."""
 
+from typing import Any
+
 import jax
 import pytest
 from wide_pair import DRAFTS, wide_minimax, wide_target
@@ -14,7 +16,7 @@ from eagle3_jax.speculative.state import DecodeState
 TOKENS, PAGE_TOKENS = 192, 16
 
 
-def state_of(target: Target, draft: str, parts: int, **changes: object) -> DecodeState:
+def state_of(target: Target, draft: str, parts: int, **changes: Any) -> DecodeState:
     """On 8 devices, with room for as many tokens whatever the parts."""
     other = DRAFTS[draft](target)
     mesh = make_mesh(8)

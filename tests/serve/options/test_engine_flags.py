@@ -24,6 +24,7 @@ EVERYTHING += ["--xla-kernels", "mla_decode,route", "-tp", "4", "-dcp", "2"]
 EVERYTHING += ["--kv-cache-scale", "0.5", "--kernels", "xla", "--no-enable-prefix-caching"]
 TREE = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "4"]
 TREE += ["--speculative-num-draft-tokens", "12"]
+OFFLOADING = ["--kv-offloading-size", "0.5", "--kv-offloading-min-tokens", "64"]
 NO_FLAG = {"batch_buckets", "enable_structured_outputs"}
 """Fields that commands set themselves."""
 
@@ -74,7 +75,7 @@ def test_no_field_of_the_configuration_is_without_a_flag(parse: Any) -> None:
     """A new field fails here until a flag has its name as `dest`, or a key of the JSON has it."""
     read: set[str] = set()
     argvs = [EVERYTHING, ["--demo", "--adaptive", *TREE[:2]], ["--demo", "--exact"]]
-    argvs.append(["--demo", *TREE])
+    argvs += [["--demo", *TREE], ["--demo", *OFFLOADING]]
     for argv in argvs:
         try:
             config = parse(*argv)
@@ -98,6 +99,9 @@ def test_keys_of_the_json_are_flags_of_generate() -> None:
 @pytest.mark.parametrize(
     "more, naming",
     [
+        (["--kv-offloading-size", "0"], "must be above 0, in GiB; got 0"),
+        (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "prefix cache, which is off"),
+        (["--kv-offloading-size", "1", "--kv-offloading-backend", "lmcache"], "choose from"),
         (["-tp", "4", "-dcp", "3"], "must divide --tensor-parallel-size 4; got 3"),
         (["--speculative-config", '{"model": "d"}'], "leave out --draft"),
         (TREE, "SGLang's flags and --draft"),

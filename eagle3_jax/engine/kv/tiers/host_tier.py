@@ -1,0 +1,156 @@
+"""Pages in the host's memory: which slot has which, and the copies under way."""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies
+
+MOST_SAVES, MOST_LOADS = 2, 2
+"""Programs' worth of pages on their way at a time, each with a copy on the devices."""
+
+
+def host_tier(copies: PageCopies, room: int) -> "HostTier | None":
+    """Of `room` bytes over all devices, None for 0. Raises ValueError where no page fits."""
+    if not room:
+        return None
+    if not (slots := room // copies.page_bytes):
+        raise ValueError(
+            f"kv_offloading_bytes must be at least {copies.page_bytes}, a page on all devices; "
+            f"got {room}"
+        )
+    return HostTier(copies, slots)
+
+
+class Load(NamedTuple):
+    """Pages that staged slots will fill."""
+
+    pages: list[int]
+    slots: list[int]
+
+
+class HostTier:
+    """A `Tier` of so many slots; those found or saved last stay longest.
+
+    A slot under a load that has begun is not given to another page.
+    """
+
+    def __init__(self, copies: PageCopies, slots: int):
+        self._copies = copies
+        self._slot_of: OrderedDict[bytes, int] = OrderedDict()
+        self._key_of: dict[int, bytes] = {}
+        self._free = list(range(slots))[::-1]
+        self._saves: deque[list[int]] = deque()
+        self._wanted: deque[tuple[int, int]] = deque()
+        self._loads: deque[Load] = deque()
+        self._holds: Counter[int] = Counter()
+        self._total = slots
+
+    @property
+    def num_pages(self) -> int:
+        """Pages it has."""
+        return len(self._slot_of)
+
+    @property
+    def total_pages(self) -> int:
+        """Pages it has room for."""
+        return self._total
+
+    @property
+    def can_save(self) -> bool:
+        """Whether a save may begin."""
+        return len(self._saves) < MOST_SAVES
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a copy is under way."""
+        return bool(self._saves or self._wanted or self._loads)
+
+    def match(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys, from the first on, it has."""
+        unknown = (index for index, key in enumerate(keys) if key not in self._slot_of)
+        return next(unknown, len(keys))
+
+    def save(self, pages: Sequence[KeyedPage]) -> list[int]:
+        """Begins to keep these pages; those it has already only become the latest used. Those it
+        keeps: all but what comes when loads hold every slot."""
+        kept: list[int] = []
+        placed: list[tuple[int, int]] = []
+        for key, page in pages:
+            if key in self._slot_of:
+                self._slot_of.move_to_end(key)
+                kept.append(page)
+            elif (slot := self._place(key)) is not None:
+                placed.append((page, slot))
+        for start in range(0, len(placed), COPIED_PAGES):
+            page_ids, slots = map(list, zip(*placed[start:][:COPIED_PAGES], strict=True))
+            self._copies.save_pages(page_ids, slots)
+            self._saves.append(slots)
+        return kept + [page for page, _ in placed]
+
+    def load(self, pages: Sequence[KeyedPage]) -> None:
+        """Begins to fill these pages."""
+        for key, page in pages:
+            slot = self._slot_of[key]
+            self._slot_of.move_to_end(key)
+            self._holds[slot] += 1
+            self._wanted.append((page, slot))
+
+    def done(self) -> list[int]:
+        """Ends saves that have arrived and begins loads; the pages of programs that fill them."""
+        while self._saves and self._copies.are_saved(self._saves[0]):
+            self._saves.popleft()
+        filled: list[int] = []
+        while self._loads and self._copies.are_staged(self._loads[0].slots):
+            load = self._loads.popleft()
+            self._copies.load_pages(*load)
+            for slot in load.slots:
+                self._let_go(slot)
+            filled += load.pages
+        while self._wanted and len(self._loads) < MOST_LOADS and self._begin_load():
+            pass
+        return filled
+
+    def forget(self, keys: Sequence[bytes] | None) -> None:
+        """Nobody shall find these keys; loads under way still end."""
+        for key in list(self._slot_of) if keys is None else keys:
+            slot = self._slot_of.pop(key, None)
+            if slot is not None:
+                del self._key_of[slot]
+                self._free_unless_held(slot)
+
+    def _place(self, key: bytes) -> int | None:
+        """A slot for the key, the longest unused one where none is free; None where loads hold
+        all."""
+        if not self._free:
+            oldest = (k for k, slot in self._slot_of.items() if not self._holds[slot])
+            if (victim := next(oldest, None)) is None:
+                return None
+            self.forget([victim])
+        slot = self._free.pop()
+        self._slot_of[key], self._key_of[slot] = slot, key
+        return slot
+
+    def _begin_load(self) -> bool:
+        """Stages the next slots; one that is on its way for another page waits for that."""
+        on_their_way = {slot for load in self._loads for slot in load.slots}
+        pages: dict[int, int] = {}
+        while self._wanted and len(pages) < COPIED_PAGES:
+            page, slot = self._wanted[0]
+            if slot in on_their_way or slot in pages:
+                break
+            pages[slot] = page
+            self._wanted.popleft()
+        if pages:
+            self._copies.stage_pages(list(pages))
+            self._loads.append(Load(list(pages.values()), list(pages)))
+        return bool(pages)
+
+    def _let_go(self, slot: int) -> None:
+        self._holds[slot] -= 1
+        if slot not in self._key_of:
+            self._free_unless_held(slot)
+
+    def _free_unless_held(self, slot: int) -> None:
+        if not self._holds[slot]:
+            self._free.append(slot)

@@ -1,0 +1,134 @@
+"""Whole pages out of the pools and back into them, as bytes.
+
+A page on its way is one array of bytes, a part of it on each device: the rows of all pools, target
+and draft, one pool behind the other. Where several devices hold the same rows each carries its
+share of them, so that nothing travels or is kept twice; on the way back they gather the shares.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, UInt8
+
+from eagle3_jax.cache import KVPool, KVPools, SplitPool, rows_and_scale, with_rows
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.mesh import DEVICES
+from eagle3_jax.speculative.state import DecodeState
+from pallas_kernels import gpu
+
+
+class Replicas(NamedTuple):
+    """Devices that hold the same rows of a pool: `number` of them, every `stride`-th."""
+
+    number: int
+    stride: int
+
+
+class CopyPrograms(NamedTuple):
+    """save(pools, ids) -> COPIED_PAGES pages; load(pools, ids, pages) -> the pools, donated.
+
+    page_bytes: of a page on all devices.
+    """
+
+    save: Any
+    load: Any
+    page_bytes: int
+
+
+def compile_copies(state: DecodeState) -> CopyPrograms:
+    """The programs for a state of these shapes, as `shapes_of` gives them."""
+    pools, placed = state.target_pools + state.draft_pools, state.slots.seq_lens.sharding
+    mesh = placed.mesh if isinstance(placed, NamedSharding) else None
+    assert not isinstance(mesh, AbstractMesh), "shapes of a state lie on devices"
+    replicas = [_replicas(pool, mesh) for pool in pools]
+
+    def save(pools: KVPools, ids: Int[Array, " pages"]) -> tuple[UInt8[Array, " bytes"], ...]:
+        rows = [_carried(pool, ids, of) for pool, of in zip(pools, replicas, strict=True)]
+        return tuple(jnp.concatenate(rows, axis=1))
+
+    def load(
+        pools: KVPools, ids: Int[Array, " pages"], pages: tuple[UInt8[Array, " bytes"], ...]
+    ) -> tuple[KVPool, ...]:
+        carried, start, loaded = jnp.stack(pages), 0, []
+        for pool, of in zip(pools, replicas, strict=True):
+            size = _carried_bytes(pool, of)
+            loaded.append(_with_carried(pool, ids, carried[:, start : start + size], of))
+            start += size
+        return tuple(loaded)
+
+    inputs: Any = (pools, jax.ShapeDtypeStruct((COPIED_PAGES,), jnp.int32))
+    if mesh is not None:
+        specs, whole = jax.tree.map(lambda s: s.sharding.spec, pools), PartitionSpec()
+        around: Any = {"mesh": mesh, "check_vma": False}
+        split = PartitionSpec(DEVICES)
+        save = jax.shard_map(save, in_specs=(specs, whole), out_specs=split, **around)
+        load = jax.shard_map(load, in_specs=(specs, whole, split), out_specs=specs, **around)
+        ids = jax.ShapeDtypeStruct((COPIED_PAGES,), jnp.int32, sharding=NamedSharding(mesh, whole))
+        inputs = (pools, ids)
+    pages = jax.eval_shape(save, *inputs)
+    if mesh is not None:
+        lies = NamedSharding(mesh, PartitionSpec(DEVICES))
+        pages = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=lies), pages)
+    options = gpu.compiler_options()
+    saver = jax.jit(save).lower(*inputs).compile(compiler_options=options)
+    loader = jax.jit(load, donate_argnums=(0,)).lower(*inputs, pages)
+    return CopyPrograms(saver, loader.compile(compiler_options=options), pages[0].size)
+
+
+def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:
+    """Who holds the same rows, by how the pool lies on the mesh."""
+    stored, _ = rows_and_scale(pool)
+    if mesh is None:
+        return Replicas(1, 1)
+    if isinstance(pool, SplitPool):
+        return Replicas(mesh.size // pool.parts, pool.parts)
+    lies: Any = stored.sharding
+    is_split = any(axes is not None for axes in lies.spec)
+    return Replicas(1, 1) if is_split else Replicas(mesh.size, 1)
+
+
+def _page_bytes(pool: KVPool) -> int:
+    """Of a page of the pool that a device holds."""
+    stored, _ = rows_and_scale(pool)
+    return math.prod(stored.shape[1:]) * stored.dtype.itemsize
+
+
+def _carried_bytes(pool: KVPool, replicas: Replicas) -> int:
+    return -(-_page_bytes(pool) // replicas.number)
+
+
+def _carried(
+    pool: KVPool, ids: Int[Array, " pages"], replicas: Replicas
+) -> UInt8[Array, "pages bytes"]:
+    """This device's share of these pages."""
+    stored, _ = rows_and_scale(pool)
+    rows = stored.at[ids].get(mode="promise_in_bounds")
+    flat = lax.bitcast_convert_type(rows, jnp.uint8).reshape(len(ids), -1)
+    if replicas.number == 1:
+        return flat
+    size = _carried_bytes(pool, replicas)
+    flat = jnp.pad(flat, ((0, 0), (0, size * replicas.number - flat.shape[1])))
+    own = lax.axis_index(DEVICES) // replicas.stride
+    return lax.dynamic_slice_in_dim(flat, own * size, size, axis=1)
+
+
+def _with_carried(
+    pool: KVPool, ids: Int[Array, " pages"], own: UInt8[Array, "pages bytes"], replicas: Replicas
+) -> KVPool:
+    """The pool with these pages, of which each device brings its share."""
+    stored, _ = rows_and_scale(pool)
+    if replicas.number > 1:
+        stride = replicas.stride
+        apart = [list(range(first, replicas.number * stride, stride)) for first in range(stride)]
+        groups = None if stride == 1 else apart
+        own = lax.all_gather(own, DEVICES, axis=1, tiled=True, axis_index_groups=groups)
+    bytes_of_row = (*stored.shape[1:], stored.dtype.itemsize)
+    flat = own[:, : _page_bytes(pool)].reshape(len(ids), *bytes_of_row)
+    if stored.dtype.itemsize == 1:
+        flat = flat[..., 0]
+    rows = lax.bitcast_convert_type(flat, stored.dtype)
+    return with_rows(pool, stored.at[ids].set(rows, mode="promise_in_bounds"))
