@@ -40,7 +40,7 @@ class AttentionCore:
         """Of a layer with so many query heads, over so many devices. Grouped: a head has keys and
         values of its own. Latent: absorbed queries are as wide as the row, which has values too."""
         if isinstance(attention, GQAttention):
-            row = 2 * attention.kv_heads // devices * attention.head_dim
+            row = 2 * max(1, attention.kv_heads // devices) * attention.head_dim
             return cls(heads // devices, row, 2 * attention.head_dim)
         row, values = attention.config.latent_dim, attention.config.kv_lora_rank
         return cls(heads // devices, row, row + values)

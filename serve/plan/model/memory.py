@@ -134,8 +134,9 @@ def _pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> 
 
 
 def _pool(name: str, model: Target | Eagle3Draft, devices: int) -> Pool:
-    """Latents are whole on every device; keys and values are split by their heads."""
+    """Latents are whole on every device; keys and values are split by their heads, of which each
+    device has one at least."""
     rows = model.pool_rows
     latent = len(rows[0]) == 1
-    kind, share = ("latents", 1) if latent else ("keys, values", devices)
+    kind, share = ("latents", 1) if latent else ("keys, values", min(devices, rows[0][0]))
     return Pool(f"{name} {kind}", math.prod(rows[0]) // share, len(rows))
