@@ -5,6 +5,7 @@ rows x kv_lora float32 is what fills the registers.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,13 +26,15 @@ from pallas_kernels.paged.context_part import (
     leave,
     numbers_of,
 )
-from pallas_kernels.paged.kernel import padded, rows_at
+from pallas_kernels.paged.kernel import Softmax, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.parts import LEAST_SPLIT, exact_parts, parts_that_fill
 from pallas_kernels.paged.split_kv import attend_in_parts, merge
 from pallas_kernels.paged.tile_walk import attend_to_part
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
+
+Leave = Callable[[ContextPart, Softmax, Array, Array, Array], None]
 
 
 def choose_tiles(
@@ -84,7 +87,7 @@ def mla_decode(
     rows = q_len * heads
     tiles = choose_tiles(batch, rows, kv_lora, q_latent.dtype, paged)
     parts = attend_in_parts(
-        partial(_attend_part, heads=heads, scale=scale * math.log2(math.e)),
+        partial(attend_part, q_len=q_len, heads=heads, scale=scale * math.log2(math.e)),
         name="mla_decode",
         queries=(q_latent.reshape(batch, rows, -1), q_rope.reshape(batch, rows, -1)),
         paged=paged,
@@ -98,18 +101,28 @@ def mla_decode(
     return out.reshape(q_latent.shape)
 
 
-def _attend_part(
-    queries: Any, pools: Any, scales: Any, own: ContextPart, *, heads: int, scale: float
+def attend_part(
+    queries: Any,
+    pools: Any,
+    scales: Any,
+    own: ContextPart,
+    *,
+    q_len: int,
+    heads: int,
+    scale: float,
+    leave: Leave = leave,
 ) -> None:
-    """A tile of a sequence's rows, attended to one part of its context.
+    """A tile of a sequence's rows, attended to one part of its context; leave: where to.
 
     Grid: tiles of rows x parts x sequences. Blocks: queries [rows, kv_lora] and [rows, rope] of a
-    sequence, the pool whole as [pages, numbers]; [rows, keys] scores at a time. Limit: registers:
+    sequence, or [groups, rows, _] where several devices have queries, the pool whole as
+    [pages, numbers]; [rows, keys] scores at a time. Limit: registers:
     the sums [rows, kv_lora] are float32, 360 registers at 64 x 16, one wave a SIMD. Units: scores
     to the base 2, float32; out float32, log_mass the logarithm to the base 2 of the part's mass.
     """
     (q_latent, q_rope), (pool,), (kv_scale,) = queries, pools, scales
-    (rows, kv_lora), rope = q_latent.shape, q_rope.shape[1]
+    (*groups, rows, kv_lora), rope = q_latent.shape, q_rope.shape[-1]
+    rows *= math.prod(groups)
     row = pl.program_id(0) * own.tiles.rows + jnp.arange(own.tiles.rows)
     in_latent, in_rope = jnp.arange(padded(kv_lora, 16)), jnp.arange(padded(rope, 16))
     is_row, is_latent, is_rope = row < rows, in_latent < kv_lora, in_rope < rope
@@ -130,6 +143,7 @@ def _attend_part(
         return scores * (scale * stored_scale), again[0] if again else latent
 
     query, widened = lax.div(row, heads), pool.dtype != q_latent.dtype
+    query = lax.rem(query, q_len) if groups else query
     state = attend_to_part(own, query, is_row, in_latent.size, read, score, widened=widened)
     leave(own, state, stored_scale, row, is_row)
 

@@ -49,8 +49,9 @@ def mla_prefill_part(
     Raises ValueError as `mla_prefill` does.
     """
     _check("mla_prefill_part", q_nope, q_rope, paged, key_kernel, value_kernel)
-    forms = {"xla": xla.mla_prefill_part, "reference": reference.mla_prefill_part}
-    run = choose("mla_prefill_part", implementation, **forms, pallas="there is no kernel yet")
+    kernel = refusal(q_nope, paged.pools[0]) or pallas.mla_prefill_part
+    forms = {"xla": xla.mla_prefill_part, "reference": reference.mla_prefill_part, "pallas": kernel}
+    run = choose("mla_prefill_part", implementation, **forms)
     return run(q_nope, q_rope, paged, scale, key_kernel=key_kernel, value_kernel=value_kernel)
 
 

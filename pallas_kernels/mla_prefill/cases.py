@@ -1,5 +1,6 @@
 """Latent attention of a prompt's chunk at the published shapes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,23 @@ CHUNKS = [
 
 
 def cases() -> list[Case]:
-    """A prompt's middle and, eight times as far, a long one's end."""
-    return [make_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
+    """A prompt's middle and, eight times as far, a long one's end; and a part of its context."""
+    whole = [make_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
+    parts = [*CHUNKS[:2], replace(CHUNKS[0], fp8=True)]
+    return whole + [part_case(LATENT_ATTENTION[-1], paged) for paged in parts]
+
+
+def part_case(shape: LatentAttention, paged: PagedCase) -> Case:
+    """The same to a part of the context, with float32 values and their masses."""
+    whole = make_case(shape, paged)
+    return replace(
+        whole,
+        operation="mla_prefill_part",
+        run=partial(_run, pallas.mla_prefill_part),
+        reference=partial(_run, reference.mla_prefill_part),
+        kernels=("mla_prefill_expand", "mla_prefill_part"),
+        bytes_moved=whole.bytes_moved + paged.batch * paged.q_len * shape.heads * (2 * VALUE + 4),
+    )
 
 
 def make_case(shape: LatentAttention, paged: PagedCase) -> Case:

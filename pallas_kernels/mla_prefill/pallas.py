@@ -6,6 +6,7 @@ Key blocks are counted from slot 0, so a row's bits do not depend on where its c
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,6 +66,44 @@ def mla_prefill(
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    (attended,) = _launched(
+        *(q_nope, q_rope, paged, scale, key_kernel, value_kernel),
+        name="mla_prefill",
+        outs=[(value_kernel.shape[2:], q_nope.dtype)],
+    )
+    return attended
+
+
+def mla_prefill_part(
+    q_nope: Float[Array, "batch q_len heads nope"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+    *,
+    key_kernel: Float[Array, "heads kv_lora nope"],
+    value_kernel: Float[Array, "heads kv_lora value"],
+) -> tuple[Float[Array, "batch q_len heads value"], Float[Array, "batch q_len heads"]]:
+    """See `pallas_kernels.mla_prefill.api.mla_prefill_part`."""
+    values, log_mass = _launched(
+        *(q_nope, q_rope, paged, scale, key_kernel, value_kernel),
+        name="mla_prefill_part",
+        outs=[(value_kernel.shape[2:], jnp.float32), ((), jnp.float32)],
+    )
+    return values, log_mass
+
+
+def _launched(
+    q_nope: Float[Array, "batch q_len heads nope"],
+    q_rope: Float[Array, "batch q_len heads rope"],
+    paged: PagedKV,
+    scale: float,
+    key_kernel: Float[Array, "heads kv_lora nope"],
+    value_kernel: Float[Array, "heads kv_lora value"],
+    *,
+    name: str,
+    outs: Sequence[tuple[tuple[int, ...], DTypeLike]],
+) -> list[Float[Array, "batch q_len heads *row"]]:
+    """Both kernels. outs: of what each row leaves, the shape and dtype."""
     batch, q_len, heads, _ = q_nope.shape
     expanded = expand(key_kernel, value_kernel, paged)
     tiles, (arrays, specs) = (
@@ -73,18 +112,18 @@ def mla_prefill(
     )
     queries = [q.reshape(batch, q_len * heads, -1) for q in (q_nope, q_rope)]
     static = {"heads": heads, "page_size": paged.page_size, "scale": scale * math.log2(math.e)}
-    out = jax.ShapeDtypeStruct((batch, q_len * heads, value_kernel.shape[2]), q_nope.dtype)
-    attended = launch(
+    shapes = [jax.ShapeDtypeStruct((batch, q_len * heads, *row), dtype) for row, dtype in outs]
+    found = launch(
         partial(_attend, tiles=tiles, **static),
-        name="mla_prefill",
+        name=name,
         grid=(pl.cdiv(q_len, tiles.rows), heads, batch),
         in_specs=([*map(of_sequence, queries)], [*map(of_head, expanded)], *specs),
-        out_specs=of_sequence(out),
-        out_shape=out,
+        out_specs=[*map(of_sequence, shapes)],
+        out_shape=shapes,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )(queries, [*expanded], *arrays)
-    return attended.reshape(batch, q_len, heads, -1)
+    return [array.reshape(batch, q_len, heads, *array.shape[2:]) for array in found]
 
 
 def _attend(
@@ -95,7 +134,7 @@ def _attend(
     table: Any,
     positions: Any,
     out: Any,
-    *,
+    *log_mass: Any,
     tiles: PrefillTiles,
     heads: int,
     page_size: int,
@@ -106,7 +145,8 @@ def _attend(
     Grid: tiles of queries x heads x sequences. Blocks: queries [q_len * heads, nope] and [.., rope]
     and keys and values [slots, size] of a sequence, the pool whole as [slots, width] for the
     rotated part; [rows, keys] scores at a time. Limit: registers, 249 at 128 x 32, two waves a
-    SIMD. Units: scores to the base 2, float32.
+    SIMD. Units: scores to the base 2, float32; log_mass [q_len * heads], where it is asked for, the
+    logarithm to the base 2 of each row's mass.
     """
     (q_nope, q_rope), (keys, values), (pool,), (kv_scale,) = queries, expanded, pools, scales
     q_len, rope = positions.shape[0], q_rope.shape[1]
@@ -135,6 +175,10 @@ def _attend(
 
     state = no_softmax(tiles.rows, in_value.size)
     state = lax.fori_loop(0, pl.cdiv(stop, tiles.keys), add_block, state)
-    mean = state.total / jnp.where(state.mass == 0, 1.0, state.mass)[:, None]
+    mass = jnp.where(state.mass == 0, 1.0, state.mass)
+    mean = state.total / mass[:, None]
     mask = is_row[:, None] & is_value[None, :]
     store(out.at[row[:, None], in_value[None, :]], mean.astype(out.dtype), mask=mask)
+    for ref in log_mass:
+        logs = jnp.where(state.mass == 0, -jnp.inf, state.peak + jnp.log2(mass))
+        store(ref.at[row], logs, mask=is_row)

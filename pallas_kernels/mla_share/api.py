@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.mla_share import reference, xla
+from pallas_kernels.mla_share import pallas, reference, values, xla
 from pallas_kernels.mla_share.layout import MASS
 from pallas_kernels.paged.kv import PagedKV
-
-NO_KERNEL = "there is no kernel yet"
+from pallas_kernels.paged.split_kv import refusal
 
 
 def attend_share(
@@ -46,7 +45,8 @@ def attend_share(
     if paged.ancestors is not None:
         raise ValueError("attend_share: expected rows of a chain, got nodes of a tree")
     paged.check("attend_share", q_latent[0])
-    forms = {"xla": xla.attend_share, "reference": reference.attend_share, "pallas": NO_KERNEL}
+    kernel = refusal(q_latent, pool) or pallas.attend_share
+    forms = {"xla": xla.attend_share, "reference": reference.attend_share, "pallas": kernel}
     run = choose("attend_share", implementation, **forms)
     return run(q_latent, q_rope, paged, scale)
 
@@ -70,5 +70,6 @@ def share_values(
             f"share_values: value_kernel {value_kernel.shape} must be (heads, kv_lora, value), and "
             f"shares end with (heads, kv_lora + {MASS}); got {shares.shape}"
         )
-    forms = {"reference": reference.share_values, "pallas": NO_KERNEL}
+    kernel = refusal(shares) or values.share_values
+    forms = {"reference": reference.share_values, "pallas": kernel}
     return choose("share_values", implementation, **forms)(shares, value_kernel)

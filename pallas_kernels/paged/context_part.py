@@ -64,7 +64,8 @@ class ContextPart(NamedTuple):
     """A program's part of one sequence's context, and where it leaves what its rows get of it.
 
     Refs: table [pages_per_seq], positions [q_len], ancestors [q_len, nodes]; out [rows, dim],
-    log_mass [rows]. nodes: of the tree that the queries are nodes of, 0 where they are none.
+    log_mass [rows], None where out has room for it. nodes: of the tree that the queries are nodes
+    of, 0 where they are none.
     """
 
     page_size: int
@@ -74,7 +75,7 @@ class ContextPart(NamedTuple):
     positions: Any
     ancestors: Any
     out: Any
-    log_mass: Any
+    log_mass: Any = None
 
 
 def part(split: Array, length: Array, tiles: AttentionTiles) -> tuple[Array, Array]:

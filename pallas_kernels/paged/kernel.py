@@ -47,9 +47,12 @@ def padded(size: int, least: int = 1) -> int:
 
 
 def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array) -> Array:
-    """Rows of a matrix by their numbers, zero where there is none."""
+    """Rows of a matrix, or of several one after the other, by their numbers; zero where there is
+    none."""
     mask = is_row[:, None] & is_column[None, :]
-    return load(ref.at[row[:, None], column[None, :]], mask=mask, other=0.0)
+    index = (lax.div(row, ref.shape[1]), lax.rem(row, ref.shape[1])) if ref.ndim == 3 else (row,)
+    place = (*(number[:, None] for number in index), column[None, :])
+    return load(ref.at[place], mask=mask, other=0.0)
 
 
 def load_where(

@@ -6,6 +6,7 @@ a context is cut depends on its own length alone, so that neither a neighbour no
 table changes a row's bits.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -41,17 +42,51 @@ def attend_in_parts(
     kernel: Callable[..., None],
     *,
     name: str,
-    queries: Sequence[Float[Array, "batch rows _"]],
+    queries: Sequence[Float[Array, "*groups batch rows _"]],
     paged: PagedKV,
     dim: int,
     row_tiles: int,
     tiles: AttentionTiles,
-) -> tuple[Float[Array, "batch splits rows dim"], Float[Array, "batch splits rows"]]:
+) -> tuple[Float[Array, "batch splits all_rows dim"], Float[Array, "batch splits all_rows"]]:
     """What the kernel leaves for each (row tile, part, sequence): attention and log2-mass.
 
-    kernel(queries, pools, scales, own): refs, and a ContextPart.
+    kernel(queries, pools, scales, own): refs, and a ContextPart. Rows of several groups are left
+    one group after the other.
     """
-    (batch, rows, _), ancestors = queries[0].shape, paged.ancestors
+    *groups, batch, rows, _ = queries[0].shape
+    rows *= math.prod(groups)
+    parts, log_mass = launch_parts(
+        kernel,
+        name=name,
+        queries=queries,
+        paged=paged,
+        row_tiles=row_tiles,
+        tiles=tiles,
+        out_specs=(
+            pl.BlockSpec((None, None, rows, dim), lambda t, s, b: (b, s, 0, 0)),
+            pl.BlockSpec((None, None, rows), lambda t, s, b: (b, s, 0)),
+        ),
+        out_shape=(
+            jax.ShapeDtypeStruct((batch, tiles.splits, rows, dim), jnp.float32),
+            jax.ShapeDtypeStruct((batch, tiles.splits, rows), jnp.float32),
+        ),
+    )
+    return parts, log_mass
+
+
+def launch_parts(
+    kernel: Callable[..., None],
+    *,
+    name: str,
+    queries: Sequence[Float[Array, "*groups batch rows _"]],
+    paged: PagedKV,
+    row_tiles: int,
+    tiles: AttentionTiles,
+    out_specs: Sequence[pl.BlockSpec],
+    out_shape: Sequence[jax.ShapeDtypeStruct],
+) -> Sequence[Array]:
+    """The kernel of `attend_in_parts` for each (row tile, part, sequence), with these results."""
+    ancestors = paged.ancestors
     nodes = 0 if ancestors is None else ancestors.shape[-1]
     # Without a tree nothing is read in its place, and something made for it would be a launch.
     mask = paged.positions if ancestors is None else ancestors.astype(jnp.int8)
@@ -61,23 +96,23 @@ def attend_in_parts(
         own = ContextPart(paged.page_size, nodes, tiles, *refs[3:])
         kernel(*refs[:3], own)
 
-    parts, log_mass = launch(
+    return launch(
         program,
         name=name,
-        grid=(row_tiles, tiles.splits, batch),
-        in_specs=(jax.tree.map(of_sequence, queries), *specs, of_sequence(mask)),
-        out_specs=(
-            pl.BlockSpec((None, None, rows, dim), lambda t, s, b: (b, s, 0, 0)),
-            pl.BlockSpec((None, None, rows), lambda t, s, b: (b, s, 0)),
-        ),
-        out_shape=(
-            jax.ShapeDtypeStruct((batch, tiles.splits, rows, dim), jnp.float32),
-            jax.ShapeDtypeStruct((batch, tiles.splits, rows), jnp.float32),
-        ),
+        grid=(row_tiles, tiles.splits, queries[0].shape[-3]),
+        in_specs=(jax.tree.map(of_groups, queries), *specs, of_sequence(mask)),
+        out_specs=out_specs,
+        out_shape=out_shape,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )(queries, *arrays, mask)
-    return parts, log_mass
+
+
+def of_groups(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
+    """Of [*groups, batch, rows, dim] a program sees its own sequence's rows."""
+    *groups, _, rows, dim = array.shape
+    zeros = (0,) * len(groups)
+    return pl.BlockSpec((*groups, None, rows, dim), lambda t, s, b: (*zeros, b, 0, 0))
 
 
 def merge(
@@ -114,7 +149,8 @@ def _merge_row(parts: Any, log_mass: Any, out: Any, *scale: Any, dtype: DTypeLik
     """
     dim = parts.shape[1]
     column = jnp.arange(padded(dim))
-    row = _mean(parts, log_mass).astype(dtype)
+    row, _ = joined(parts, log_mass)
+    row = row.astype(dtype)
     if not scale:
         store(out.at[column], row, mask=column < dim)
         return
@@ -123,13 +159,16 @@ def _merge_row(parts: Any, log_mass: Any, out: Any, *scale: Any, dtype: DTypeLik
     store(scale[0].at[jnp.arange(1)], factor)
 
 
-def _mean(parts: Any, log_mass: Any) -> Array:
-    """The parts of one row, weighed by their masses."""
+def joined(parts: Any, log_mass: Any) -> tuple[Array, Array]:
+    """The parts of one row [splits, dim], weighed by their masses [splits]; the mass of all, as a
+    logarithm to the base 2, LOWEST where there is none."""
     splits, dim = parts.shape
     split, column = jnp.arange(splits), jnp.arange(padded(dim))
     logs = load(log_mass.at[split])
-    exists = logs != -jnp.inf
-    weights = jnp.where(exists, jnp.exp2(logs - jnp.maximum(jnp.max(logs), LOWEST)), 0.0)
+    exists, peak = logs != -jnp.inf, jnp.maximum(jnp.max(logs), LOWEST)
+    weights = jnp.where(exists, jnp.exp2(logs - peak), 0.0)
     values = rows_at(parts, split, column, exists, column < dim)
     total = jnp.sum(weights)
-    return jnp.sum(values * weights[:, None], axis=0) / jnp.where(total == 0, 1.0, total)
+    some = jnp.where(total == 0, 1.0, total)
+    mean = jnp.sum(values * weights[:, None], axis=0) / some
+    return mean, jnp.where(total == 0, LOWEST, peak + jnp.log2(some))

@@ -1,5 +1,6 @@
 """A context on one device, and in parts on several: what each gets of it, joined again."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,13 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from paged import local_parts, scatter
 
-from pallas_kernels import PagedKV, attend_share, mla_decode, share_values
+from pallas_kernels import PagedKV, attend_share, gpu, mla_decode, share_values
 from pallas_kernels.exact import exact_bits
+from pallas_kernels.mla_decode import pallas as decode
 from pallas_kernels.mla_share.layout import MASS, unpack
 
 GROUPS, HEADS, KV_LORA, ROPE, VALUE, SCALE = 2, 3, 16, 8, 10, 0.25
 LOWEST = -1e30
-IMPLEMENTATIONS = ["xla", "reference"]
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
 LENGTHS = [5, 67, 140, 700]
 Arrays = dict[str, Any]
 
@@ -39,23 +41,27 @@ def make_case(lengths: list[int] = LENGTHS, q_len: int = 4, page_size: int = 16)
     }
 
 
-def share_of(case: Arrays, implementation: str, kv_scale: Any = None) -> jax.Array:
+def sharing(implementation: str) -> Callable[..., jax.Array]:
+    """A device's share of a case; compiled once."""
+
     def call(q_latent, q_rope, pool, table, positions, kv_scale):
         paged = PagedKV((pool,), (kv_scale,), table, positions)
         return attend_share(q_latent, q_rope, paged, SCALE, implementation=implementation)
 
-    names = "q_latent", "q_rope", "pool", "table", "positions"
-    return jax.jit(call)(*(case[name] for name in names), kv_scale)
+    compiled, names = jax.jit(call), ("q_latent", "q_rope", "pool", "table", "positions")
+    return lambda case, kv_scale=None: compiled(*(case[name] for name in names), kv_scale)
+
+
+def joining(implementation: str) -> Callable[..., jax.Array]:
+    """`share_values`, compiled once."""
+    return jax.jit(lambda *pair: share_values(*pair, implementation=implementation))
 
 
 def in_parts(case: Arrays, parts: int, implementation: str, kv_scale: Any = None) -> np.ndarray:
     """Each group's values [GROUPS, batch, q_len, HEADS, VALUE], as its own device joins them."""
+    share, join = sharing(implementation), joining(implementation)
     devices = local_parts(case["pool"], case["positions"], parts)
-    shares = [
-        share_of({**case, "pool": pool, "positions": own}, implementation, kv_scale)
-        for pool, own in devices
-    ]
-    join = jax.jit(lambda *pair: share_values(*pair, implementation=implementation))
+    shares = [share({**case, "pool": pool, "positions": own}, kv_scale) for pool, own in devices]
     owned = [jnp.stack([share[group] for share in shares]) for group in range(GROUPS)]
     return np.stack([join(*pair) for pair in zip(owned, case["values"], strict=True)])
 
@@ -74,13 +80,38 @@ def undivided(case: Arrays, kv_scale: Any = None) -> NDArray[np.float32]:
     return np.stack([whole(*group, *(case[n] for n in names), kv_scale) for group in groups])
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("implementation", "parts"),
+    [("xla", 1), ("xla", 4), ("reference", 2), *(("pallas", parts) for parts in (1, 2, 3, 4))],
+)
 def test_parts_of_a_context_joined_are_the_whole_context(implementation: str, parts: int):
     """Four rows go over borders of parts and pages; what no row sees is NaN."""
-    case = make_case()
+    case = make_case(page_size=48)
     found = in_parts(case, parts, implementation)
     np.testing.assert_allclose(found, undivided(case), atol=2e-5)
+
+
+def test_a_context_that_is_not_cut_leaves_its_share_at_once(monkeypatch: pytest.MonkeyPatch):
+    """As a batch that fills the GPU does; of the last sequence one device holds nothing."""
+    case = make_case([700, 67, 5])
+    cut = in_parts(case, 2, "pallas")
+    monkeypatch.setattr(decode, "parts_that_fill", lambda _: 1)
+    found = in_parts(case, 2, "pallas")
+    np.testing.assert_allclose(found, undivided(case), atol=2e-5)
+    assert (found != cut).any()
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_bfloat16_rows_of_several_groups_fill_tiles_of_an_amd_gpu(arch: str):
+    """54 rows of six queries and more; parts end in the first tile of keys, and inside of one."""
+    case = make_case([22, 150], q_len=9)
+    for name in ("q_latent", "q_rope", "pool", "values"):
+        case[name] = jnp.asarray(case[name], jnp.bfloat16)
+    with gpu.assume(arch):
+        found = in_parts(case, 2, "pallas")
+    widened = {name: np.asarray(array, np.float32) for name, array in case.items()}
+    widened |= {name: case[name] for name in ("table", "positions")}
+    np.testing.assert_allclose(found.astype(np.float32), undivided(widened), atol=8e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -97,10 +128,10 @@ def test_bfloat16_rounds_means_and_no_masses(implementation: str):
     case = make_case([9, 300])
     rounded = {**case, **{name: jnp.asarray(case[name], jnp.bfloat16) for name in names}}
     widened = {**case, **{name: np.asarray(rounded[name], np.float32) for name in names}}
-    share = share_of(rounded, implementation)
+    share = sharing(implementation)(rounded)
     assert share.dtype == jnp.bfloat16 and share.shape[-1] == KV_LORA + MASS
     means, masses = unpack(share, KV_LORA)
-    exact_means, exact_masses = unpack(share_of(widened, "reference"), KV_LORA)
+    exact_means, exact_masses = unpack(sharing("reference")(widened), KV_LORA)
     np.testing.assert_allclose(means.astype(np.float32), exact_means, atol=2e-2, rtol=1e-2)
     # A mass in one bfloat16 would be wrong by up to 4e-2, in two by 1e-4.
     np.testing.assert_allclose(masses, exact_masses, atol=1e-5)
@@ -112,15 +143,15 @@ def test_a_row_that_sees_nothing_is_zero_and_weighs_nothing(implementation: str,
     case = make_case([9, 33])
     for name in ("q_latent", "q_rope", "pool"):
         case[name] = jnp.asarray(case[name], dtype)
-    expected, positions = share_of(case, implementation), case["positions"].copy()
+    share, join = sharing(implementation), joining(implementation)
+    expected, positions = share(case), case["positions"].copy()
     positions[0], positions[1, 0] = -1, -1
-    found = share_of({**case, "positions": positions}, implementation)
+    found = share({**case, "positions": positions})
     np.testing.assert_array_equal(found[:, 1, 1:], expected[:, 1, 1:])
     for nothing in (found[:, 0], found[:, 1, 0]):
         means, masses = unpack(nothing, KV_LORA)
         assert (means == 0).all() and (masses == np.float32(LOWEST)).all()
     values = case["values"][0].astype(dtype)
-    join = jax.jit(lambda *pair: share_values(*pair, implementation=implementation))
     np.testing.assert_array_equal(join(found, values)[1, 0], np.zeros((HEADS, VALUE)))
     alone, joined = expected[:1], jnp.concatenate([expected[:1], jnp.zeros_like(found[:1])])
     joined = joined.at[1].set(found[0, 0, 0, 0])
@@ -139,7 +170,7 @@ def test_a_nan_that_is_seen_stays_one_and_reaches_no_other_sequence(implementati
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[:1])
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
 def test_neither_a_neighbour_nor_the_table_changes_a_rows_bits(implementation: str):
     case = make_case([20, 200], q_len=2)
     one = {name: case[name][:, :1] for name in ("q_latent", "q_rope")}
@@ -151,14 +182,14 @@ def test_neither_a_neighbour_nor_the_table_changes_a_rows_bits(implementation: s
 
 @pytest.mark.usefixtures("no_jaxtyping")
 def test_what_does_not_fit_is_refused():
-    case = make_case([9, 33], q_len=2)
+    case, refused = make_case([9, 33], q_len=2), sharing("xla")
     half = {name: case[name].astype(np.float16) for name in ("q_latent", "q_rope", "pool")}
     with pytest.raises(ValueError, match="bfloat16 or float32, got float16"):
-        share_of({**case, **half}, "xla")
+        refused({**case, **half})
     with pytest.raises(ValueError, match="latent, then rope"):
-        share_of({**case, "pool": case["pool"][..., :-1]}, "xla")
+        refused({**case, "pool": case["pool"][..., :-1]})
     with pytest.raises(ValueError, match="page_table"):
-        share_of({**case, "table": case["table"][:1]}, "xla")
+        refused({**case, "table": case["table"][:1]})
     with pytest.raises(ValueError, match=r"heads, kv_lora \+ 8"):
         share_values(jnp.zeros((2, 1, 1, HEADS, KV_LORA)), case["values"][0])
     tree = jnp.ones((2, 2, 2), bool)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from amdgpu.cases.emulated import EmulatedCase
-from amdgpu.cases.errors import dequantised_error
+from amdgpu.cases.errors import dequantised_error, largest_error, part_error, share_error
 from amdgpu.cases.launches import named
 from amdgpu.cases.tolerances import BF16, FP8_ROWS
 from amdgpu.cases.variety import unlike_contexts
@@ -14,6 +14,7 @@ from pallas_kernels.case import Case
 from pallas_kernels.gqa_decode import cases as gqa_decode
 from pallas_kernels.mla_decode import cases as mla_decode
 from pallas_kernels.mla_prefill import cases as mla_prefill
+from pallas_kernels.mla_share import cases as mla_share
 from pallas_kernels.paged.case import PagedCase
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.shapes import GroupedAttention, LatentAttention
@@ -22,11 +23,13 @@ LENGTHS = 300, 21
 """Slots of the two sequences: parts of 128, 128 and 44 or of 256 and 44, and two steps or fewer."""
 PREFIX = 11
 """Slots before a prompt's chunk."""
+LONG_CHUNK = PagedCase(520, 576, batch=1, fp8=True)
+SHARED = "kimi.attention@tp8"
 
 
 def attention_cases() -> list[EmulatedCase]:
     """Every tile of rows, with page sizes, float8 pools, trees and what follows dealt out."""
-    return [*_latent(), *_grouped(), *_prefill()]
+    return [*_latent(), *_shares(), *_grouped(), *_prefill()]
 
 
 def _latent() -> list[EmulatedCase]:
@@ -47,6 +50,23 @@ def _latent() -> list[EmulatedCase]:
             PagedCase(4, 320),
         ),
     ]
+
+
+def _shares() -> list[EmulatedCase]:
+    """Heads of three devices: a context cut again, not cut, and in float8; and eight shares of two
+    heads joined, for a tile of rows and some."""
+    cases = []
+    for like, q_len, fp8 in (
+        ("q4_1.0625k_page64", 4, False),
+        ("q4_1.0625k_page64_b64", 4, False),
+        ("q1_1.0625k_page64_fp8", 1, True),
+    ):
+        real = f"attend_share {SHARED} {like}"
+        make = partial(mla_share.share_case, groups=3, kernels=named(real).kernels)
+        case = _decode(LatentAttention, make, real, (5,), PagedCase(q_len, 320, fp8=fp8))
+        cases.append(replace(case, compare=share_error))
+    values = mla_share.values_case(LatentAttention("small", 2), 19, 8)
+    return [*cases, EmulatedCase.small(values, named(f"share_values {SHARED} rows64"), BF16)]
 
 
 def _grouped() -> list[EmulatedCase]:
@@ -70,16 +90,20 @@ def _grouped() -> list[EmulatedCase]:
 
 
 def _prefill() -> list[EmulatedCase]:
-    """Chunks of three and of five tiles of rows, the last not full, behind a prefix."""
+    """Chunks of three and of five tiles of rows, the last not full, behind a prefix; and at parts
+    of their contexts, of which the first rows see nothing."""
+    chunk, whole, part = PagedCase(300, 320, batch=1), mla_prefill.make_case, mla_prefill.part_case
     cases = []
-    for like, heads, paged in (
-        ("q512_1k_page64_b1", 2, PagedCase(300, 320, batch=1)),
-        ("q1024_8k_page64_b1_fp8", 1, PagedCase(520, 576, batch=1, fp8=True)),
+    for like, heads, paged, make, before, compare in (
+        ("q512_1k_page64_b1", 2, chunk, whole, PREFIX, largest_error),
+        ("q1024_8k_page64_b1_fp8", 1, LONG_CHUNK, whole, PREFIX, largest_error),
+        ("q512_1k_page64_b1", 1, chunk, part, -140, part_error),
+        ("q512_1k_page64_b1_fp8", 1, replace(chunk, fp8=True), part, -140, part_error),
     ):
-        case = mla_prefill.make_case(LatentAttention("small", heads), paged)
-        vary = partial(_with_contexts, (PREFIX + paged.q_len,))
-        real = named(f"mla_prefill kimi.attention@tp8 {like}")
-        cases.append(EmulatedCase.small(case, real, BF16, vary))
+        case = make(LatentAttention("small", heads), paged)
+        vary = partial(_with_contexts, (before + paged.q_len,))
+        real = named(f"{case.operation} {SHARED} {like}")
+        cases.append(EmulatedCase.small(case, real, BF16, vary, compare=compare))
     return cases
 
 

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
+
+from pallas_kernels.mla_share.layout import MASS, unpack
 
 Arrays = Sequence[NDArray[Any]]
 
@@ -23,6 +26,16 @@ def dequantised_error(results: Arrays, expected: Arrays) -> float:
     return largest_error(_dequantised(results), _dequantised(expected))
 
 
+def share_error(results: Arrays, expected: Arrays) -> float:
+    """Of shares: of their means and of their masses, each by itself."""
+    return largest_error(_unpacked(results), _unpacked(expected))
+
+
+def part_error(results: Arrays, expected: Arrays) -> float:
+    """Of values and the logarithms of their masses, -inf where nothing is seen: there in both."""
+    return largest_error(_seen_apart(results), _seen_apart(expected))
+
+
 def route_error(results: Arrays, expected: Arrays) -> float:
     """Of a route's ids, weights, tile map and rows; of the map what its tiles in use say."""
     return largest_error(_in_use(results), _in_use(expected))
@@ -32,6 +45,18 @@ def _dequantised(arrays: Arrays) -> Arrays:
     *others, values, scale = arrays
     rows = values.astype(np.float32).reshape(*scale.shape, -1)
     return [*others, rows * scale[..., None]]
+
+
+def _unpacked(arrays: Arrays) -> Arrays:
+    (shares,) = arrays
+    means, masses = unpack(jnp.asarray(shares), shares.shape[-1] - MASS)
+    return [np.asarray(means), np.asarray(masses)]
+
+
+def _seen_apart(arrays: Arrays) -> Arrays:
+    values, masses = arrays
+    seen = masses != -np.inf
+    return [values, np.where(seen, masses, 0), seen.astype(np.int32)]
 
 
 def _in_use(arrays: Arrays) -> Arrays:
