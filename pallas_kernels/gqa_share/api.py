@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.dispatch import choose
-from pallas_kernels.gqa_share import reference, xla
+from pallas_kernels.gqa_share import pallas, reference, xla
 from pallas_kernels.paged.kv import PagedKV
-
-NO_KERNEL = "there is no kernel yet"
+from pallas_kernels.paged.split_kv import refusal
 
 
 def gqa_share(
@@ -41,5 +40,6 @@ def gqa_share(
     if paged.ancestors is not None:
         raise ValueError("gqa_share: expected rows of a chain, got nodes of a tree")
     paged.check("gqa_share", q[0])
-    forms = {"xla": xla.gqa_share, "reference": reference.gqa_share, "pallas": NO_KERNEL}
+    kernel = refusal(q, k_pool, v_pool) or pallas.gqa_share
+    forms = {"xla": xla.gqa_share, "reference": reference.gqa_share, "pallas": kernel}
     return choose("gqa_share", implementation, **forms)(q, paged, scale)

@@ -14,7 +14,7 @@ from pallas_kernels.exact import exact_bits
 from pallas_kernels.mla_share.layout import MASS, unpack
 
 GROUPS, HEADS, DIM, SCALE = 2, 3, 16, 0.25
-IMPLEMENTATIONS = ["xla", "reference"]
+IMPLEMENTATIONS = ["xla", "reference", "pallas"]
 Arrays = dict[str, Any]
 
 
