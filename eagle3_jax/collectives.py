@@ -43,6 +43,12 @@ def all_columns(
     return x if axis is None else lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
 
 
+def own_unit(units: int, axis: Axis) -> Int[Array, ""]:
+    """Which of `units` this device has, that there are fewer of than devices: neighbours share."""
+    assert axis is not None, "several devices share one"
+    return lax.axis_index(axis) * units // num_devices(axis)
+
+
 def index_in_group(axis: Axis, size: int) -> Int[Array, ""]:
     """Which of the `size` neighbours that make a group this device is."""
     assert axis is not None, "a group has several devices"

@@ -21,9 +21,10 @@ DEVICES: MeshAxes = (TENSOR, EXPERT)
 """All devices. A mesh is as large as tensor parallelism; with expert parallelism its devices lie
 along `expert` and hold whole experts, else along `tensor` and hold a part of each."""
 
+KV_HEADS = "kv_heads"
 RULES: Mapping[str, MeshAxes] = {
     "heads": DEVICES,
-    "kv_heads": DEVICES,
+    KV_HEADS: DEVICES,
     "mlp": DEVICES,
     "vocab": DEVICES,
     "expert": (EXPERT,),
@@ -71,6 +72,21 @@ def mesh_axes(axes: Sequence[str | None]) -> tuple[MeshAxes, ...]:
     return split
 
 
+def parameter_axes(
+    parameter: nnx.Variable[Any], count: Callable[[MeshAxes], int]
+) -> tuple[MeshAxes, ...]:
+    """The mesh axes that split each dimension of a parameter; count: how many parts some make.
+
+    One that makes KV heads (its metadata say how many) is whole where several devices share each.
+    """
+    metadata = parameter.get_metadata()
+    axes = metadata.get("axes") or (None,) * parameter.get_value().ndim
+    heads = metadata.get(KV_HEADS)
+    if heads is not None and sharers(heads, count(RULES[KV_HEADS])) > 1:
+        axes = [None if name == KV_HEADS else name for name in axes]
+    return mesh_axes(axes)
+
+
 def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
     """Refuses a mesh that does not divide what a model has of some logical axis.
 
@@ -78,16 +94,28 @@ def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
     """
     problems = [
         f"{count} {UNIT_NAMES[axis]} cannot be split evenly over {parts(mesh, RULES[axis])} devices"
+        + ", nor shared by equally many" * (axis == KV_HEADS)
         for axis, count in units.items()
-        if count % parts(mesh, RULES[axis])
+        if not divides(axis, count, parts(mesh, RULES[axis]))
     ]
     if problems:
         raise ValueError("; ".join(problems))
 
 
+def divides(axis: str, units: int, devices: int) -> bool:
+    """Whether each device can have as much of a logical axis as the others."""
+    return units % devices == 0 or (axis == KV_HEADS and sharers(units, devices) > 1)
+
+
+def sharers(kv_heads: int, devices: int) -> int:
+    """How many neighbours attend with the same KV head: 1 where devices do not have fewer heads
+    than there are devices, or not equally many devices for each."""
+    return 1 if devices % kv_heads else devices // kv_heads
+
+
 UNIT_NAMES: Mapping[str, str] = {
     "heads": "attention heads",
-    "kv_heads": "KV heads",
+    KV_HEADS: "KV heads",
     "mlp": "columns of a feed-forward block",
     "vocab": "tokens of a vocabulary",
     "expert": "experts",
@@ -115,7 +143,7 @@ def shard(model: nnx.Module, mesh: Mesh) -> None:
 def _shard_parameter(name: str, parameter: nnx.Variable[Any], mesh: Mesh) -> None:
     value, whole = parameter.get_value(), (1,) * parameter.get_value().ndim
     metadata = parameter.get_metadata()
-    split = mesh_axes(metadata.get("axes") or (None,) * value.ndim)
+    split = parameter_axes(parameter, partial(parts, mesh))
     for size, group, axes in zip(value.shape, metadata.get("groups", whole), split, strict=True):
         if (devices := parts(mesh, axes)) > 1 and size % (group * devices):
             raise ValueError(

@@ -8,6 +8,7 @@ from pallas_kernels.cache_heads import norm_heads as norm_heads
 from pallas_kernels.cache_latents import cache_latents as cache_latents
 from pallas_kernels.fp8_matmul import matmul as matmul
 from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
+from pallas_kernels.gqa_share import gqa_share as gqa_share
 from pallas_kernels.grouped_matmul import GatedKernels as GatedKernels
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
 from pallas_kernels.head_squares import head_squares as head_squares
@@ -18,6 +19,7 @@ from pallas_kernels.mla_decode import mla_decode as mla_decode
 from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
 from pallas_kernels.mla_prefill import mla_prefill_part as mla_prefill_part
 from pallas_kernels.mla_share import attend_share as attend_share
+from pallas_kernels.mla_share import join_shares as join_shares
 from pallas_kernels.mla_share import share_values as share_values
 from pallas_kernels.moe_mlp import moe_mlp as moe_mlp
 from pallas_kernels.paged.kv import PagedKV as PagedKV

@@ -1,18 +1,32 @@
-"""Grouped-query attention with rotary positions: the attention of Llama-style drafts."""
+"""Grouped-query attention with rotary positions: the attention of Llama-style drafts.
+
+On a mesh each device has some of the query heads and their KV heads. Where there are more devices
+than KV heads, neighbours share one: each has what makes all keys and values (`k_proj`, `v_proj` and
+the norm of keys), makes those of that head alone, and keeps its context, or a part of it.
+"""
 
 from functools import partial
+from typing import Any
 
 import jax
 from flax import nnx
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import KVPools, PageView, rows_and_scale, with_rows
+from eagle3_jax.collectives import own_unit
 from eagle3_jax.layers.attention import causal_attention, paged_kv
 from eagle3_jax.layers.linear import Linear
 from eagle3_jax.layers.norm import RMSNorm, head_norms
 from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables
+from eagle3_jax.layers.split_context import (
+    SharedContext,
+    attend_heads_to_shares,
+    group_of,
+    own_part,
+)
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import HeadNorms, cache_heads, gqa_decode, joint_matmul, norm_heads
 from pallas_kernels.partial_sums import Product, total
@@ -38,21 +52,23 @@ class GQAttention(nnx.Module):
 
         linear = partial(Linear, rngs=rngs, dtype=dtype)
         self.q_proj = linear((input_size, heads * head_dim), ("embed", "heads"))
-        self.k_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
-        self.v_proj = linear((input_size, kv_heads * head_dim), ("embed", "kv_heads"))
+        of_kv = (input_size, kv_heads * head_dim), ("embed", "kv_heads")
+        self.k_proj, self.v_proj = (linear(*of_kv, kv_heads=kv_heads) for _ in range(2))
         self.o_proj = linear((heads * head_dim, hidden_size), ("heads", "embed"))
         if qk_norm_eps is not None:
             sizes = {"heads": heads * head_dim, "kv_heads": kv_heads * head_dim}
             self.q_norm, self.k_norm = (
                 RMSNorm(size, qk_norm_eps, axis=axis, dtype=dtype) for axis, size in sizes.items()
             )
+            self.k_norm.weight.set_metadata(kv_heads=kv_heads)
         self.has_qk_norm = qk_norm_eps is not None
         self.kv_heads, self.head_dim = kv_heads, head_dim
 
     @property
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of one position's row in each KV pool: keys, then values."""
-        return ((self.kv_heads, self.head_dim),) * 2
+        """Shape of one position's row in each KV pool: keys, then values; where devices share KV
+        heads, of the one that a device has."""
+        return ((self.kv_heads if self.context is None else 1, self.head_dim),) * 2
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
@@ -60,9 +76,12 @@ class GQAttention(nnx.Module):
         return ((self.k_proj.split[1], None),) * 2
 
     @property
-    def context_axis(self) -> MeshAxes | None:
-        """The mesh axes over whose devices contexts may be divided: none, KV heads divide them."""
-        return None
+    def context(self) -> SharedContext | None:
+        """Whose contexts several devices need: those of KV heads, if there are more devices."""
+        axes = self.q_proj.split[1]
+        if axes is None or self.k_proj.split[1] is not None:
+            return None
+        return SharedContext(axes, self.kv_heads)
 
     @property
     def scale(self) -> float:
@@ -83,15 +102,21 @@ class GQAttention(nnx.Module):
             heads = causal_attention(*self.project(x, rope, norm), self.scale)
             return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
         q, k, v = self._multiply(x, norm)
+        axes = self.q_proj.split[1]
+        here, group = own_part(pages, pools[0], axes), group_of(pools[0], axes)
         (keys, k_scale), (values, v_scale) = map(rows_and_scale, pools)
         with jax.named_scope("cache_heads"):
-            norms, write = self._head_norms(q, k), (pages.write_pages, pages.write_offsets)
+            norms, write = self._head_norms(q, k), (here.write_pages, here.write_offsets)
             q, keys, values = cache_heads(
                 q, k, v, *rope, keys, values, *write, norms=norms, k_scale=k_scale, v_scale=v_scale
             )
         pools = with_rows(pools[0], keys), with_rows(pools[1], values)
+        paged = paged_kv(pools, here)
+        if group is not None:
+            heads = attend_heads_to_shares(q, paged, self.scale, group)
+            return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
         with jax.named_scope("gqa_decode"):
-            paged, then = paged_kv(pools, pages), kernel_format(self.o_proj.kernel)
+            then = kernel_format(self.o_proj.kernel)
             heads = gqa_decode(q, paged, scale=self.scale, then=then)
         return self.o_proj(heads), pools
 
@@ -115,13 +140,25 @@ class GQAttention(nnx.Module):
     def _multiply(
         self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
     ) -> tuple[Product, ...]:
-        """Queries, keys and values of all heads in one vector each, [batch, q_len, width]; added up
-        where norms are made of them, which more than one kernel reads."""
+        """Queries, keys and values of this device's heads in one vector each, [batch, q_len,
+        width]; added up where norms are made of them, which more than one kernel reads."""
         kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
         in_parts = not self.has_qk_norm
-        return joint_matmul(x, *kernels, norm=norm and norm.norm, in_parts=in_parts)
+        products = joint_matmul(x, *kernels, norm=norm and norm.norm, in_parts=in_parts)
+        q, k, v = products
+        return q, self._of_own_head(k), self._of_own_head(v)
+
+    def _of_own_head(self, columns: Any) -> Any:
+        """Of arrays with columns for all KV heads those of this device's, where it shares one."""
+        if (context := self.context) is None:
+            return columns
+        head = own_unit(context.heads, context.axes)
+        cut = partial(lax.dynamic_slice_in_dim, slice_size=self.head_dim, axis=-1)
+        return jax.tree.map(lambda array: cut(array, head * self.head_dim), columns)
 
     def _head_norms(self, q: Product, k: Product) -> HeadNorms | None:
         if not self.has_qk_norm:
             return None
-        return head_norms(self.q_norm, self.k_norm, total(q), total(k))
+        # Squares of a shared head count as often as it is shared; so do the devices they are of.
+        norms = head_norms(self.q_norm, self.k_norm, total(q), total(k))
+        return norms._replace(k=norms.k._replace(weight=self._of_own_head(norms.k.weight)))

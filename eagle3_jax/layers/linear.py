@@ -25,10 +25,20 @@ def normal_param(
 
 
 class Linear(nnx.Module):
-    """y = x @ kernel, without bias."""
+    """y = x @ kernel, without bias. kv_heads: how many the outputs are, if they are some."""
 
-    def __init__(self, shape: tuple[int, int], axes: Axes, *, rngs: nnx.Rngs, dtype: DTypeLike):
-        self.kernel: nnx.Param | QuantizedKernel = normal_param(shape, axes, rngs, dtype)
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        axes: Axes,
+        *,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike,
+        kv_heads: int | None = None,
+    ):
+        kernel = normal_param(shape, axes, rngs, dtype)
+        kernel.set_metadata(kv_heads=kv_heads)
+        self.kernel: nnx.Param | QuantizedKernel = kernel
 
     @property
     def split(self) -> tuple[MeshAxes | None, ...]:

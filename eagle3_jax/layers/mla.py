@@ -21,7 +21,13 @@ from eagle3_jax.layers.linear import Linear, normal_param
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.quantized import kernel_format
 from eagle3_jax.layers.rope import RopeTables
-from eagle3_jax.layers.split_context import attend_in_chunks, attend_to_shares, group_of, own_part
+from eagle3_jax.layers.split_context import (
+    SharedContext,
+    attend_in_chunks,
+    attend_to_shares,
+    group_of,
+    own_part,
+)
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import (
     PagedKV,
@@ -80,9 +86,10 @@ class MLAttention(nnx.Module):
         return ((None,),)
 
     @property
-    def context_axis(self) -> MeshAxes | None:
-        """The mesh axes over whose devices contexts may be divided: those of its heads."""
-        return self._query_heads.split[1]
+    def context(self) -> SharedContext | None:
+        """Whose contexts several devices need: the one of the latents, all that have heads."""
+        axes = self._query_heads.split[1]
+        return None if axes is None else SharedContext(axes, 1)
 
     @property
     def scale(self) -> float:
@@ -104,7 +111,7 @@ class MLAttention(nnx.Module):
             return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
         q_low, compressed = self._compress(x, norm)
         latents, kv_scale = rows_and_scale(pools[0])
-        here = own_part(pages, pools[0], self.context_axis)
+        here = own_part(pages, pools[0], self._query_heads.split[1])
         write, options = (here.write_pages, here.write_offsets), dict[str, Any](kv_scale=kv_scale)
         if self.config.q_lora_rank is not None:
             options |= {"q_low": q_low, "q_norm": self.q_a_layernorm.norm}
@@ -175,7 +182,7 @@ class MLAttention(nnx.Module):
     ) -> Float[Array, "batch q_len heads v"]:
         """Over the cache: on expanded keys and values where there are many rows, else absorbed.
         paged: what this device has of pools and pages."""
-        group, scale = group_of(pools[0], self.context_axis), self.scale
+        group, scale = group_of(pools[0], self._query_heads.split[1]), self.scale
         key_kernel = self.kv_b_proj.key_kernel.get_value()
         value_kernel = self.kv_b_proj.value_kernel.get_value()
         if queries.shape[1] < EXPANDED_ROWS or paged.ancestors is not None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from eagle3_jax.mesh import MeshAxes, split_of
+from eagle3_jax.mesh import KV_HEADS, MeshAxes, split_of
 from pallas_kernels import QuantFormat, QuantizedArray, gpu
 from pallas_kernels.quantized import for_gpu
 
@@ -28,9 +28,19 @@ class Frozen(nnx.Variable):
 
 
 class QuantizedKernel(nnx.Module):
-    """Values and scales of a kernel of shape [*stack, in, out]; axis names follow the values."""
+    """Values and scales of a kernel of shape [*stack, in, out]; axis names follow the values.
 
-    def __init__(self, shape: tuple[int, ...], axes: tuple, format: QuantFormat):
+    kv_heads: how many the outputs are, if they are some.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        axes: tuple,
+        format: QuantFormat,
+        *,
+        kv_heads: int | None = None,
+    ):
         *stack, inputs, outputs = shape
         values = (*stack, outputs, inputs // format.values_per_byte)
         scale = (*stack, *format.scale_shape(outputs, inputs))
@@ -39,10 +49,12 @@ class QuantizedKernel(nnx.Module):
             jax.ShapeDtypeStruct(values, VALUE_DTYPES[format.weights]),
             axes=swapped,
             groups=(*[1] * len(stack), *format.groups),
+            kv_heads=kv_heads,
         )
         self.scale = Frozen(
             jax.ShapeDtypeStruct(scale, SCALE_DTYPES.get(format.weights, jnp.float32)),
             axes=swapped[: len(scale)],
+            kv_heads=kv_heads,
         )
         self.format = format
 
@@ -82,8 +94,9 @@ def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) ->
             parameter = getattr(module, name)
         except (AttributeError, IndexError) as error:
             raise ValueError(f"the model has no parameter {path} to keep quantised") from error
-        axes = parameter.get_metadata()["axes"]
-        setattr(module, name, QuantizedKernel(parameter.get_value().shape, axes, format))
+        metadata, shape = parameter.get_metadata(), parameter.get_value().shape
+        heads = metadata.get(KV_HEADS)
+        setattr(module, name, QuantizedKernel(shape, metadata["axes"], format, kv_heads=heads))
 
 
 def fit_to_gpu(model: nnx.Module) -> nnx.Module:

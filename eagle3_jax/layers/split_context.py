@@ -1,15 +1,17 @@
-"""Decode context parallelism: latent attention over pages that neighbouring devices divide.
+"""Decode context parallelism: attention over pages that neighbouring devices divide.
 
-All heads read the same latents, so under tensor parallelism every device would keep all of them.
+All heads read the same latents, so under tensor parallelism every device would keep all of them; of
+fewer KV heads than devices, neighbours would keep the same.
 In groups of `parts` devices each keeps one part of every page instead: of the page's positions the
 d-th device has the d-th part_size. Its slots in their order are its own context, of which a query
 sees those up to a *local position*: how many of the visible slots the device holds, less 1. So
 operations need no global positions, and a device that holds none of them sees nothing (-1).
 
-A few queries go to the latents: a group gathers them, each device attends all of them to its own
+A few queries go to the context: a group gathers them, each device attends all of them to its own
 slots, and the shares go back to the devices that have the heads, which join them by their masses in
-the devices' order. For a long chunk of a prompt the latents come to the queries, GATHERED_SLOTS of
-them at a time.
+the devices' order. For a long chunk of a prompt latents come to the queries, GATHERED_SLOTS of them
+at a time. To keys and values all queries go: a group's are those of one KV head at most, so that
+its shares are no larger than a row of the residual stream for each row of the chunk.
 """
 
 from dataclasses import replace
@@ -22,11 +24,27 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import SCRATCH_PAGE, KVPool, PageView, SplitPool
 from eagle3_jax.collectives import Axis, group_exchange, group_gather, index_in_group
-from pallas_kernels import PagedKV, attend_share, mla_prefill_part, share_values
+from eagle3_jax.mesh import MeshAxes
+from pallas_kernels import (
+    PagedKV,
+    attend_share,
+    gqa_share,
+    join_shares,
+    mla_prefill_part,
+    share_values,
+)
 
 GATHERED_SLOTS = 16384
 """Slots of a context that a device holds together while a chunk attends to them: 19 MB of
 Kimi-K2.5's latents, and what kernels make of them (keys and values of the device's own heads)."""
+
+
+class SharedContext(NamedTuple):
+    """The devices on these mesh axes need the contexts of so many KV heads, of which there are not
+    more: equally many neighbours each."""
+
+    axes: MeshAxes
+    heads: int
 
 
 class ContextGroup(NamedTuple):
@@ -86,6 +104,23 @@ def attend_to_shares(
         shares = group_exchange(shares, *group)
     with jax.named_scope("join_shares"):
         return share_values(shares, value_kernel)
+
+
+def attend_heads_to_shares(
+    q: Float[Array, "batch q_len heads head_dim"],
+    paged: PagedKV,
+    scale: float,
+    group: ContextGroup,
+) -> Float[Array, "batch q_len heads head_dim"]:
+    """The same of queries whose devices share a KV head; paged: of its keys and values."""
+    with jax.named_scope("gather_queries"):
+        q = group_gather(q, *group)
+    with jax.named_scope("gqa_decode"):
+        shares = gqa_share(q, paged, scale)
+    with jax.named_scope("exchange_shares"):
+        shares = group_exchange(shares, *group)
+    with jax.named_scope("join_shares"):
+        return join_shares(shares)
 
 
 def attend_in_chunks(

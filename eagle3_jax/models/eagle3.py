@@ -21,6 +21,7 @@ from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
+from eagle3_jax.layers.split_context import SharedContext
 from eagle3_jax.mesh import MeshAxes
 
 
@@ -115,10 +116,10 @@ class Eagle3Draft(nnx.Module):
         return self.midlayer.self_attn.pool_splits
 
     @property
-    def context_axes(self) -> tuple[MeshAxes | None, ...]:
-        """The mesh axes over whose devices contexts may be divided, for each of these pools."""
+    def contexts(self) -> tuple[SharedContext | None, ...]:
+        """Which contexts several devices need, for each of these pools."""
         attention = self.midlayer.self_attn
-        return (attention.context_axis,) * len(attention.pool_rows)
+        return (attention.context,) * len(attention.pool_rows)
 
     @property
     def vocab_axis(self) -> MeshAxes | None:

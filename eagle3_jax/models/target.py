@@ -21,6 +21,7 @@ from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.layers.norm import RMSNorm
 from eagle3_jax.layers.rope import RopeTables, rope_tables
+from eagle3_jax.layers.split_context import SharedContext
 from eagle3_jax.mesh import MeshAxes
 from pallas_kernels import add_norm
 
@@ -90,10 +91,10 @@ class Target(nnx.Module):
         return tuple(split for layer in self.layers for split in layer.self_attn.pool_splits)
 
     @property
-    def context_axes(self) -> tuple[MeshAxes | None, ...]:
-        """The mesh axes over whose devices contexts may be divided, for each of these pools."""
+    def contexts(self) -> tuple[SharedContext | None, ...]:
+        """Which contexts several devices need, for each of these pools."""
         return tuple(
-            layer.self_attn.context_axis for layer in self.layers for _ in layer.self_attn.pool_rows
+            layer.self_attn.context for layer in self.layers for _ in layer.self_attn.pool_rows
         )
 
     @property

@@ -55,7 +55,7 @@ def gqa_decode(
     shared = heads // kv_heads
     tiles = choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
     parts = attend_in_parts(
-        partial(_attend_part, shared=shared, scale=scale * math.log2(math.e)),
+        partial(attend_part, shared=shared, scale=scale * math.log2(math.e)),
         name="gqa_decode",
         queries=(q.reshape(batch, -1, head_dim),),
         paged=paged,
@@ -71,25 +71,28 @@ def gqa_decode(
     return QuantizedRows(values, factors, q.dtype)
 
 
-def _attend_part(
+def attend_part(
     queries: Any, pools: Any, scales: Any, own: ContextPart, *, shared: int, scale: float
 ) -> None:
     """A tile of the rows that share a key-value head, attended to one part of a sequence's context.
 
     Grid: (kv heads x tiles of rows) x parts x sequences. Blocks: q [rows, head_dim] of a sequence,
-    both pools whole as [pages, numbers]; [rows, keys] scores at a time. Limit:
+    or [groups, rows, head_dim] where several devices have queries of one kv head, both pools whole
+    as [pages, numbers]; [rows, keys] scores at a time. Limit:
     registers, 128 at 64 x 16, and reading the context once. Units: scores to the base 2, float32;
     out float32, log_mass the logarithm to the base 2 of the part's mass.
     """
     (q,), (k_scale, v_scale), tiles = queries, scales, own.tiles
-    rows, head_dim = own.positions.shape[0] * shared, q.shape[1]
-    heads = q.shape[0] // own.positions.shape[0]
+    (*devices, all_rows, head_dim), q_len = q.shape, own.positions.shape[0]
+    rows, heads = math.prod(devices) * q_len * shared, all_rows // q_len
     row_tiles = pl.cdiv(rows, tiles.rows)
     group, tile = lax.div(pl.program_id(0), row_tiles), lax.rem(pl.program_id(0), row_tiles)
     in_group, in_head = tile * tiles.rows + jnp.arange(tiles.rows), jnp.arange(padded(head_dim, 16))
     is_row, is_column = in_group < rows, in_head < head_dim
     query = lax.div(in_group, shared)
     row = query * heads + group * shared + lax.rem(in_group, shared)
+    # Of several devices the rows lie one after the other.
+    query = lax.rem(query, q_len) if devices else query
     asked = rows_at(q, row, in_head, is_row, is_column)
     score_scale = scale * load(k_scale)
 

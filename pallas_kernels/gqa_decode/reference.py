@@ -18,6 +18,19 @@ def gqa_decode(
     then: QuantFormat | None = None,
 ) -> Float[Array, "batch q_len width"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`; the product quantises its rows."""
+    scores, values = scores_and_values(q, paged, scale)
+    probs = jax.nn.softmax(scores, axis=-1)
+    out = jnp.einsum("bqkgs,bskd->bqkgd", probs.astype(values.dtype), values)
+    return out.reshape(*q.shape[:2], -1)
+
+
+def scores_and_values(
+    q: Float[Array, "batch q_len heads head_dim"], paged: PagedKV, scale: float
+) -> tuple[
+    Float[Array, "batch q_len kv_heads shared slots"], Float[Array, "batch slots kv_heads head_dim"]
+]:
+    """float32 scores, -inf where a slot is not seen, and the slots' values in the queries' dtype, 0
+    where no query of the sequence sees them."""
     batch, q_len, heads, head_dim = q.shape
     kv_heads = paged.pools[0].shape[2]
 
@@ -33,6 +46,4 @@ def gqa_decode(
     scores = jnp.einsum("bqkgd,bskd->bqkgs", query, keys, preferred_element_type=jnp.float32)
     slots = jnp.arange(keys.shape[1])
     visible = visible_slots(slots, paged.positions, paged.ancestors)[:, :, None, None]
-    probs = jax.nn.softmax(jnp.where(visible, scores * scale, -jnp.inf), axis=-1)
-    out = jnp.einsum("bqkgs,bskd->bqkgd", probs.astype(values.dtype), values)
-    return out.reshape(batch, q_len, -1)
+    return jnp.where(visible, scores * scale, -jnp.inf), values

@@ -17,6 +17,14 @@ def gqa_decode(
     then: QuantFormat | None = None,
 ) -> Float[Array, "batch q_len width"]:
     """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    mean, _ = mean_and_mass(q, paged, scale)
+    return mean.astype(q.dtype).reshape(*q.shape[:2], -1)
+
+
+def mean_and_mass(
+    q: Float[Array, "batch q_len heads head_dim"], paged: PagedKV, scale: float
+) -> tuple[Float[Array, "batch q_len heads head_dim"], Float[Array, "batch q_len heads"]]:
+    """See `pallas_kernels.paged.softmax.attend`."""
     batch, q_len, heads, head_dim = q.shape
     groups, ancestors = paged.pools[0].shape[2], paged.ancestors
     shared = heads // groups
@@ -37,7 +45,7 @@ def gqa_decode(
         )
         return keys, values
 
-    mean, _ = attend(
+    found = attend(
         query,
         per_query(paged.positions),
         paged.page_table,
@@ -46,5 +54,7 @@ def gqa_decode(
         value_dim=head_dim,
         ancestors=None if ancestors is None else per_query(ancestors),
     )
-    out = mean.astype(query.dtype).reshape(batch, groups, q_len, shared, head_dim)
-    return jnp.moveaxis(out, 1, 2).reshape(batch, q_len, -1)
+    mean, log_mass = (
+        jnp.moveaxis(x.reshape(batch, groups, q_len, shared, *x.shape[2:]), 1, 2) for x in found
+    )
+    return mean.reshape(q.shape), log_mass.reshape(q.shape[:-1])

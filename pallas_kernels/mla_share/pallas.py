@@ -49,7 +49,7 @@ def attend_share(
         (shares,) = launch_parts(whole, name="mla_share", **asked, **outs)
     else:
         parts = attend_in_parts(attend, name="mla_share_parts", dim=kv_lora, **asked)
-        shares = _merge(*parts, out)
+        shares = merge_shares(*parts, out, name="mla_share_merge")
     return shares.reshape(*q_latent.shape[:-1], -1)
 
 
@@ -80,16 +80,18 @@ def _columns(found: Sequence[Array], place: Array) -> Array:
     return columns
 
 
-def _merge(
+def merge_shares(
     parts: Float[Array, "batch splits all_rows kv_lora"],
     log_mass: Float[Array, "batch splits all_rows"],
     out: jax.ShapeDtypeStruct,
+    *,
+    name: str,
 ) -> Float[Array, "groups batch rows share"]:
     """The parts of each row joined, into its share."""
     (batch, splits, all_rows, kv_lora), (_, _, rows, share) = parts.shape, out.shape
     return launch(
         _merge_row,
-        name="mla_share_merge",
+        name=name,
         grid=(all_rows, batch),
         in_specs=[
             pl.BlockSpec((None, splits, None, kv_lora), lambda r, b: (b, 0, r, 0)),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.mla_decode.reference import scores_and_rows
-from pallas_kernels.mla_share.layout import pack, unpack
+from pallas_kernels.mla_share.layout import MASS, pack, unpack
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.softmax import softmax_and_mass
 
@@ -32,11 +32,18 @@ def share_values(
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
     """See `pallas_kernels.mla_share.api.share_values`."""
-    means, log_mass = unpack(shares, value_kernel.shape[1])
+    return jnp.einsum("bqhc,hcd->bqhd", join_shares(shares), value_kernel)
+
+
+def join_shares(
+    shares: Float[Array, "groups batch q_len heads share"],
+) -> Float[Array, "batch q_len heads dim"]:
+    """Shares that `groups` devices made of the same heads: their means weighed by their masses,
+    added in float32 in the groups' order; 0 for rows that no group saw anything of."""
+    means, log_mass = unpack(shares, shares.shape[-1] - MASS)
     weights = jnp.exp2(log_mass - log_mass.max(axis=0))
     total = reduce(add, weights[..., None] * means.astype(jnp.float32))
-    mean = total / reduce(add, weights)[..., None]
-    return jnp.einsum("bqhc,hcd->bqhd", mean.astype(shares.dtype), value_kernel)
+    return (total / reduce(add, weights)[..., None]).astype(shares.dtype)
 
 
 def in_one(

@@ -1,8 +1,10 @@
 """What decode context parallelism divides of a pair, in a line for whoever started it."""
 
+import math
 from collections.abc import Callable
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.mesh import mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
@@ -10,18 +12,29 @@ from eagle3_jax.models.target import Target
 def say_divided(
     target: Target, draft: Eagle3Draft | None, config: EngineConfig, say: Callable[[str], None]
 ) -> None:
-    """Which caches neighbouring devices divide by positions, and which they don't; nothing where
-    they are not asked to."""
-    if (size := config.decode_context_parallel_size) == 1:
+    """How each cache lies on the devices: divided by positions among neighbours, by KV heads, by
+    both, or whole; nothing where no division of contexts is asked for."""
+    if config.decode_context_parallel_size == 1:
         return
-    divided: dict[bool, list[str]] = {True: [], False: []}
     for name, model in {"target": target, "draft": draft}.items():
         if model is not None:
-            divided[any(axes is not None for axes in model.context_axes)].append(name)
-    if names := " and ".join(divided[True]):
-        say(f"{size} devices divide the KV cache of {names}: a page is {config.page_tokens} tokens")
-    if names := " and ".join(divided[False]):
-        say(
-            f"--decode-context-parallel-size divides nothing of the {names}: KV heads that are "
-            "split are divided already, and what is whole on every device stays whole"
-        )
+            how = _how(model, config.decode_context_parallel_size)
+            say(f"KV cache of the {name}: {how}; a page is {config.page_tokens} tokens")
+
+
+def _how(model: Target | Eagle3Draft, size: int) -> str:
+    context, mesh = model.contexts[0], mesh_of(model)
+    if mesh is None:
+        return "whole on every device"
+    if context is None:
+        devices = parts(mesh, model.pool_splits[0][0] or ())
+        return f"divided by KV heads over {devices} devices, which leaves no context to divide"
+    devices = parts(mesh, context.axes)
+    divided = math.gcd(size, devices // context.heads)
+    by_context = f"neighbours divide each context, {divided} at a time"
+    if context.heads == 1:
+        return by_context
+    by_heads = f"divided by {context.heads} KV heads"
+    if divided == 1:
+        return f"{by_heads}, each whole on {devices // context.heads} devices"
+    return f"{by_heads}, and {by_context}"

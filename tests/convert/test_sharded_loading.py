@@ -32,6 +32,7 @@ TARGETS = [
     ("kimi_w4a8_quark", FOUR),
     ("kimi_int4_ct", make_mesh(2)),
     ("kimi_mxfp4_quark", BY_EXPERT),
+    ("minimax_bf16", FOUR),
 ]
 PAIRS = [
     ("draft_mha_fp8_ptpc", FOUR),

@@ -51,7 +51,7 @@ def names(argument: ast.expr) -> set[str]:
 
 # What `launch` gets from a caller is named there.
 PASSED_ON = {"kernel"}
-INDIRECT = {"attend_part", "_attend_part", "_route", "_choose", "kernel"}
+INDIRECT = {"attend_part", "_route", "_choose", "kernel"}
 
 
 KERNELS = (bodies() - PASSED_ON) | INDIRECT

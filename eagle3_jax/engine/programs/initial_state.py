@@ -1,5 +1,6 @@
 """What the device holds before the first program runs."""
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from eagle3_jax.cache import KVPool, QuantizedPool, SplitPool
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.scales import pool_scales
+from eagle3_jax.layers.split_context import SharedContext
 from eagle3_jax.mesh import MeshAxes, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -27,10 +29,10 @@ def initial_state(
     """Empty pools and finished slots (one extra for padding rows).
 
     On a mesh pools are split as their rows are, or their pages among neighbours
-    (decode_context_parallel_size), and all else is whole on every device. Raises ValueError where
-    the mesh can't be divided so.
+    (decode_context_parallel_size; a draft's among fewer of them, if fewer need a page), and all
+    else is whole on every device. Raises ValueError where the mesh can't be divided so.
     """
-    _check_context_parts(config, mesh)
+    _check_context_parts(target, config, mesh)
     if mesh is None:
         return _empty_state(target, draft, config, num_aux)
     # No device ever holds what belongs to others.
@@ -45,18 +47,24 @@ def state_shapes(
     mesh: Mesh | None = None,
 ) -> DecodeState:
     """Shapes of the same, and where they lie on the mesh."""
-    _check_context_parts(config, mesh)
+    _check_context_parts(target, config, mesh)
     if mesh is None:
         return jax.eval_shape(partial(_empty_state, target, draft, config, num_aux))
     return _sharded_state(target, draft, config, num_aux, mesh).eval_shape()
 
 
-def _check_context_parts(config: EngineConfig, mesh: Mesh | None) -> None:
+def _check_context_parts(target: Target, config: EngineConfig, mesh: Mesh | None) -> None:
     size, devices = config.decode_context_parallel_size, 1 if mesh is None else mesh.size
     if devices % size:
         raise ValueError(
             f"decode_context_parallel_size must divide the devices of the mesh, {devices}; "
             f"got {size}"
+        )
+    heads = min((context.heads for context in target.contexts if context), default=1)
+    if devices // heads % size:
+        raise ValueError(
+            "decode_context_parallel_size must divide the devices that share a KV head, "
+            f"{devices // heads}: {heads} heads on {devices} devices; got {size}"
         )
 
 
@@ -65,7 +73,8 @@ class PoolLayout(NamedTuple):
 
     row: the shape of a position's row; split: the mesh axes that split it. slots: of a page, on all
     devices that have a part of the pool, equal parts included. context_axes: of these devices, None
-    where each has all slots; neighbours, parts at a time, have different ones. scale: of float8.
+    where each has all slots; neighbours, parts at a time, have different ones, or those of other
+    KV heads. scale: of float8.
     """
 
     row: tuple[int, ...]
@@ -78,7 +87,7 @@ class PoolLayout(NamedTuple):
     def held(self, stored: Any, scale: Any) -> Any:
         """The pool of what is stored, or what says where it lies, and of the scale's."""
         pool: Any = stored if self.scale is None else QuantizedPool(stored, scale)
-        return pool if self.context_axes is None else SplitPool(pool, self.parts)
+        return pool if self.parts == 1 else SplitPool(pool, self.parts)
 
 
 def _layouts(
@@ -94,17 +103,20 @@ def _layouts(
     def layout(
         row: tuple[int, ...],
         split: tuple[MeshAxes | None, ...],
-        axes: MeshAxes | None,
+        context: SharedContext | None,
         scale: float | None,
     ) -> PoolLayout:
-        if mesh is None or axes is None or number == 1:
+        if mesh is None or context is None or context.heads == number == 1:
             return PoolLayout(row, split, config.page_tokens, None, 1, scale)
-        return PoolLayout(row, split, config.page_size * parts(mesh, axes), axes, number, scale)
+        devices = parts(mesh, context.axes)
+        own_parts = math.gcd(number, devices // context.heads)
+        slots = config.page_tokens // own_parts * devices
+        return PoolLayout(row, split, slots, context.axes, own_parts, scale)
 
     def of(model: Target | Eagle3Draft | None, factors: Any) -> list[PoolLayout]:
         if model is None:
             return []
-        each = model.pool_rows, model.pool_splits, model.context_axes
+        each = model.pool_rows, model.pool_splits, model.contexts
         return list(map(layout, *each, factors or (None,) * len(model.pool_rows)))
 
     return of(target, scales and scales.target), of(draft, scales and scales.draft)

@@ -48,7 +48,7 @@ class AttentionCore:
         values of its own, which divide the cache as it is. Latent: absorbed queries are as wide as
         the row, which has values too."""
         if isinstance(attention, GQAttention):
-            row = 2 * attention.kv_heads // devices * attention.head_dim
+            row = 2 * max(1, attention.kv_heads // devices) * attention.head_dim
             return cls(heads // devices, row, 2 * attention.head_dim)
         row, values = attention.config.latent_dim, attention.config.kv_lora_rank
         return cls(heads // devices, row, row + values, context_parts if devices > 1 else 1)

@@ -154,9 +154,10 @@ def kv_pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -
 
 def _pool(name: str, model: Target | Eagle3Draft, devices: int, context_parts: int) -> Pool:
     """Latents of a position are whole on the device that has it; keys and values are split by their
-    heads. A model that is whole on every device has all positions there."""
+    heads, of which each device has one at least, and behind that by positions. A model that is
+    whole on every device has all positions there."""
     rows = model.pool_rows
-    if len(rows[0]) > 1:
-        return Pool(f"{name} keys, values", math.prod(rows[0]) // devices, len(rows))
-    parts = context_parts if devices > 1 else 1
-    return Pool(f"{name} latents", math.prod(rows[0]), len(rows), parts)
+    latent = len(rows[0]) == 1
+    kind, heads = ("latents", 1) if latent else ("keys, values", rows[0][0])
+    parts = context_parts if devices > heads else 1
+    return Pool(f"{name} {kind}", math.prod(rows[0]) // min(devices, heads), len(rows), parts)

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from flax import nnx
 
-from eagle3_jax.mesh import EXPERT, RULES, TENSOR, UNIT_NAMES, mesh_axes
+from eagle3_jax.mesh import EXPERT, RULES, TENSOR, UNIT_NAMES, divides, parameter_axes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.plan.model.parallel import MOST_DEVICES, Parallelism
@@ -33,9 +34,9 @@ def count(parts: Parts, mesh_axes: tuple[str, ...]) -> int:
 
 def device_shape(name: str, variable: nnx.Variable[Any], parts: Parts) -> tuple[int, ...]:
     """The part of an array that each device holds; ValueError where it does not divide."""
-    whole, metadata = variable.get_value().shape, variable.get_metadata()
-    split = [count(parts, axes) for axes in mesh_axes(metadata.get("axes") or [None] * len(whole))]
-    groups = metadata.get("groups") or [1] * len(whole)
+    whole, parts_of = variable.get_value().shape, partial(count, parts)
+    split = [parts_of(axes) for axes in parameter_axes(variable, parts_of)]
+    groups = variable.get_metadata().get("groups") or [1] * len(whole)
     for size, part, group in zip(whole, split, groups, strict=True):
         if part > 1 and size % (part * group):
             raise ValueError(
@@ -67,5 +68,5 @@ def indivisible(parallel: Parallelism, target: Target, draft: Eagle3Draft | None
 
 def _indivisible(model: Target | Eagle3Draft, parts: Parts, of: str) -> Iterator[str]:
     for axis, units in model.units.items():
-        if units % count(parts, RULES[axis]):
+        if not divides(axis, units, count(parts, RULES[axis])):
             yield f"{units} {UNIT_NAMES[axis]}{of}"

@@ -12,6 +12,7 @@ from amdgpu.cases.tolerances import BF16, FP8_ROWS
 from amdgpu.cases.variety import unlike_contexts
 from pallas_kernels.case import Case
 from pallas_kernels.gqa_decode import cases as gqa_decode
+from pallas_kernels.gqa_share import cases as gqa_share
 from pallas_kernels.mla_decode import cases as mla_decode
 from pallas_kernels.mla_prefill import cases as mla_prefill
 from pallas_kernels.mla_share import cases as mla_share
@@ -86,7 +87,19 @@ def _grouped() -> list[EmulatedCase]:
         decode(f"{draft} q4_1k_page64_tree", (2, 2), PagedCase(4, 320, tree=True)),
         decode(f"{minimax} q4_8k_page64_fp8", (6, 1), PagedCase(4, 320, fp8=True)),
         replace(in_fp8, tolerance=FP8_ROWS, compare=dequantised_error),
+        *_grouped_shares(),
     ]
+
+
+def _grouped_shares() -> list[EmulatedCase]:
+    """Heads of two devices that share a key-value head, bfloat16 and float8."""
+    decode = partial(_decode, GroupedAttention, gqa_share.make_case)
+    real = "gqa_share minimax.attention@tp16"
+    cases = [
+        decode(f"{real} q4_4.25k_page64", (3, 1), PagedCase(4, 320)),
+        decode(f"{real} q4_4.25k_page64_fp8", (3, 1), PagedCase(4, 320, fp8=True)),
+    ]
+    return [replace(case, compare=share_error) for case in cases]
 
 
 def _prefill() -> list[EmulatedCase]:

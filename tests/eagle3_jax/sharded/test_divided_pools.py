@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import pytest
-from wide_pair import DRAFTS, wide_minimax, wide_target
+from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_minimax, wide_target
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled import shapes_of
@@ -16,10 +16,12 @@ from eagle3_jax.speculative.state import DecodeState
 TOKENS, PAGE_TOKENS = 192, 16
 
 
-def state_of(target: Target, draft: str, parts: int, **changes: Any) -> DecodeState:
-    """On 8 devices, with room for as many tokens whatever the parts."""
+def state_of(
+    target: Target, draft: str, parts: int, *, devices: int = 8, **changes: Any
+) -> DecodeState:
+    """With room for as many tokens whatever the parts."""
     other = DRAFTS[draft](target)
-    mesh = make_mesh(8)
+    mesh = make_mesh(devices)
     shard(target, mesh)
     shard(other, mesh)
     config = EngineConfig(
@@ -38,7 +40,8 @@ def state_of(target: Target, draft: str, parts: int, **changes: Any) -> DecodeSt
 def bytes_on_each_device(pools: object) -> int:
     """Of the arrays of at least two dimensions: factors of float8 are no rows."""
     arrays = [array for array in jax.tree.leaves(pools) if array.ndim > 1]
-    held = {sum(array.addressable_shards[d].data.nbytes for array in arrays) for d in range(8)}
+    each = zip(*(array.addressable_shards for array in arrays), strict=True)
+    held = {sum(shard.data.nbytes for shard in shards) for shards in each}
     assert len(held) == 1, "devices hold different amounts"
     return held.pop()
 
@@ -60,6 +63,34 @@ def test_a_device_keeps_one_part_of_latents_and_its_heads_of_the_rest(
 def test_kv_heads_that_devices_split_are_not_divided_again() -> None:
     whole, divided = (state_of(wide_minimax(), "grouped", parts) for parts in (1, 4))
     assert bytes_on_each_device(divided.target_pools) == bytes_on_each_device(whole.target_pools)
+
+
+@pytest.mark.parametrize(("devices", "parts"), [(4, 1), (4, 2), (8, 1), (8, 2), (8, 4)])
+def test_devices_that_share_a_kv_head_keep_a_part_of_its_context(devices: int, parts: int) -> None:
+    """1 / (2 heads x parts) of what one device keeps."""
+    one, several = (
+        state_of(minimax_of_two_kv_heads(), "of two KV heads", number, devices=size)
+        for number, size in ((1, 1), (parts, devices))
+    )
+    for whole, divided in (
+        (one.target_pools, several.target_pools),
+        (one.draft_pools, several.draft_pools),
+    ):
+        assert bytes_on_each_device(divided) * 2 * parts == bytes_on_each_device(whole) > 0
+
+
+def test_a_draft_divides_a_page_among_as_many_as_share_it() -> None:
+    """Latents among 8 devices, each of two KV heads among the 4 that have it."""
+    one, several = (
+        state_of(wide_target(), "of two KV heads", parts, devices=parts) for parts in (1, 8)
+    )
+    assert bytes_on_each_device(several.target_pools) * 8 == bytes_on_each_device(one.target_pools)
+    assert bytes_on_each_device(several.draft_pools) * 8 == bytes_on_each_device(one.draft_pools)
+
+
+def test_parts_that_do_not_divide_the_devices_of_a_kv_head_are_refused() -> None:
+    with pytest.raises(ValueError, match="share a KV head, 4: 2 heads on 8 devices; got 8"):
+        state_of(minimax_of_two_kv_heads(), "of two KV heads", 8)
 
 
 @pytest.mark.parametrize("devices", [None, 8])

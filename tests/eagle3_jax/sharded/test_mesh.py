@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from wide_pair import DRAFTS, FORMATS, wide_target
+from wide_pair import DRAFTS, FORMATS, minimax_of_two_kv_heads, wide_target
 
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.layers.quantized import QuantizedKernel
@@ -35,6 +35,26 @@ def test_a_pair_on_a_mesh_computes_what_it_does_on_one_device(
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.parametrize(("devices", "by_expert"), [(4, False), (8, True)])
+def test_devices_that_share_a_kv_head_compute_what_one_device_does(
+    devices: int, by_expert: bool
+) -> None:
+    target = minimax_of_two_kv_heads()
+    draft, mesh = (
+        DRAFTS["of two KV heads"](target),
+        make_mesh(devices, enable_expert_parallel=by_expert),
+    )
+    alone = forward(target, IDS)
+    drafted = draft_forward(draft, IDS, alone.aux_hidden)
+    shard(target, mesh)
+    shard(draft, mesh)
+    attention: Any = target.layers[0].self_attn
+    assert attention.k_proj.split == (None, None)
+    np.testing.assert_allclose(forward(target, IDS).logits, alone.logits, atol=2e-5)
+    for ours, theirs in zip(draft_forward(draft, IDS, alone.aux_hidden), drafted, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
 def test_each_device_holds_its_part_alone() -> None:
     target, mesh = wide_target(), make_mesh(8)
     shard(target, mesh)
@@ -57,7 +77,11 @@ def test_each_device_holds_its_part_alone() -> None:
 def test_a_mesh_that_does_not_divide_is_refused_by_what_it_would_cut() -> None:
     with pytest.raises(ValueError, match=r"12 attention heads .* 8 devices; 20 experts"):
         check_units({"heads": 12, "expert": 20}, make_mesh(8, enable_expert_parallel=True))
-    check_units({"heads": 16, "expert": 20}, make_mesh(8))
+    check_units({"heads": 16, "expert": 20, "kv_heads": 2}, make_mesh(8))
+    with pytest.raises(
+        ValueError, match=r"2 KV heads cannot be split .* over 3 devices, nor shared"
+    ):
+        check_units({"heads": 24, "kv_heads": 2}, make_mesh(3))
     with pytest.raises(ValueError, match=r"layers.0.mlp.down_proj.kernel.scale: 8 of its .* 3 dev"):
         shard(wide_target("mxfp4"), make_mesh(3))
 

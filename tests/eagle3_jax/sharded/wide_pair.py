@@ -1,4 +1,5 @@
-"""Random pairs whose every count divides by 8: heads, KV heads, experts, columns, vocabulary."""
+"""Random pairs whose every count divides by 8: heads, KV heads, experts, columns, vocabulary; and
+of two KV heads."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -33,6 +34,10 @@ WIDE_MINIMAX = replace(
 WIDE_DRAFT = replace(
     DRAFT, num_attention_heads=16, num_key_value_heads=8, head_dim=4, intermediate_size=32
 )
+TWO_KV_HEADS_MINIMAX = replace(WIDE_MINIMAX, num_key_value_heads=2)
+TWO_KV_HEADS_DRAFT = replace(
+    WIDE_DRAFT, num_attention_heads=8, num_key_value_heads=2, head_dim=HIDDEN // 2
+)
 _LATENT = asdict(LATENT_DRAFT.latent) if LATENT_DRAFT.latent else {}
 WIDE_LATENT_DRAFT = replace(
     LATENT_DRAFT,
@@ -43,6 +48,7 @@ WIDE_LATENT_DRAFT = replace(
 DRAFTS: dict[str, Callable[[Target], Eagle3Draft]] = {
     "grouped": lambda target: tiny_draft(target, config=WIDE_DRAFT),
     "latent": lambda target: latent_draft(target, config=WIDE_LATENT_DRAFT),
+    "of two KV heads": lambda target: tiny_draft(target, config=TWO_KV_HEADS_DRAFT),
 }
 FORMATS: dict[str, QuantFormat | None] = {
     "float32": None,
@@ -73,6 +79,11 @@ def wide_target(format: str = "float32") -> Target:
 def wide_minimax() -> Target:
     """The second target with as many of everything."""
     return tiny_target(config=WIDE_MINIMAX)
+
+
+def minimax_of_two_kv_heads() -> Target:
+    """The same with KV heads that 4 or 8 devices share."""
+    return tiny_target(config=TWO_KV_HEADS_MINIMAX)
 
 
 def _drawn(kernel: Any) -> QuantizedKernel:

@@ -200,11 +200,32 @@ def test_devices_that_divide_nothing_are_refused_with_those_that_would_do() -> N
         check_divides(Parallelism(6), *pair)
     with pytest.raises(ValueError, match=r"5 does not divide .* 384 experts"):
         check_divides(Parallelism(5, 1, True), *pair)
-    few = published("kimi-k2.5-eagle3", "config") | {"num_key_value_heads": 4}
+    few = published("kimi-k2.5-eagle3", "config")
+    few |= {"num_attention_heads": 48, "num_key_value_heads": 6}
     grouped = draft_from_config(few, jnp.bfloat16, num_target_layers=61)
-    with pytest.raises(ValueError, match="8 does not divide 4 KV heads of the draft; 1, 2, 4 w"):
+    with pytest.raises(ValueError, match="8 does not divide 6 KV heads of the draft; 1, 2 would"):
         check_divides(Parallelism(8, 8), pair[0], grouped)
     check_divides(Parallelism(8, 1), pair[0], grouped)
+
+
+@pytest.mark.parametrize("devices", [8, 16])
+def test_a_device_keeps_one_kv_head_at_least_and_what_makes_all_of_them(devices: int) -> None:
+    """MiniMax-M2.5 has 8: on 16 devices each is kept twice, as on a mesh."""
+    config = published(MINIMAX, "config") | {"num_hidden_layers": 2}
+    model, parallel = target_from_config(config, jnp.bfloat16), Parallelism(devices, 1, True)
+    check_divides(parallel, model, None)
+    memory = plan_memory(model, None, MI355X, parallel, CONFIG, 0.9)
+    assert memory.token_bytes("bfloat16") == 2 * 2 * 128 * 2
+    with_all = model_bytes(model, target_parts(parallel)).device_nbytes
+    mesh: Any = AbstractMesh((1, devices), DEVICES)
+    shard(model, mesh)
+    values = [variable.get_value() for variable in named_variables(model).values()]
+    parts = [value.sharding.shard_shape(value.shape) for value in values]
+    found = zip(parts, values, strict=True)
+    assert sum(math.prod(part) * v.dtype.itemsize for part, v in found) == with_all
+    attention: Any = model.layers[0].self_attn
+    kernel = attention.k_proj.kernel.values.get_value()
+    assert kernel.sharding.shard_shape(kernel.shape)[0] == (128 if devices == 8 else 1024)
 
 
 def test_values_that_share_a_scale_are_not_parted() -> None:
