@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.sequence import Sequence, Status
@@ -26,10 +27,10 @@ class ChunkPlan:
 class Scheduler:
     """First come, first served, over a fixed number of slots and pages."""
 
-    def __init__(self, config: EngineConfig):
+    def __init__(self, config: EngineConfig, kv_events: KVEventLog | None = None):
         self.config = config
-        self.pages = PagePool(config.pool_pages)
-        self.prefixes = PrefixCache(self.pages, config)
+        self.pages = PagePool(config.pool_pages, kv_events)
+        self.prefixes = PrefixCache(self.pages, config, kv_events)
         self.waiting: deque[Sequence] = deque()
         self.admitted: list[Sequence] = []  # oldest first: the last is the first to be preempted
         self.num_preemptions = 0

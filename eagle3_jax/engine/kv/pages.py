@@ -6,6 +6,7 @@ Host bookkeeping; page 0 is the device's scratch page.
 from collections.abc import Sequence
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine.kv.events import AllCleared, KVEventLog, PagesRemoved
 
 
 class PagePool:
@@ -17,8 +18,10 @@ class PagePool:
     they were dispatched, so the new owner's writes come after any the old owner still makes.
     """
 
-    def __init__(self, num_pages: int):
+    def __init__(self, num_pages: int, events: KVEventLog | None = None):
+        """events: gets what can't be found any more; who publishes says what can be."""
         self.total = num_pages - 1
+        self._events = events
         self._empty = [page for page in range(num_pages) if page != SCRATCH_PAGE][::-1]
         self._idle: dict[int, None] = {}  # free pages with a key, in the order they came back
         self._holders = [0] * num_pages
@@ -52,11 +55,14 @@ class PagePool:
             else:
                 self._empty.append(page)
 
-    def publish(self, page: int, key: bytes) -> None:
-        """Names the final contents of a held page; a key that is taken keeps its page."""
+    def publish(self, page: int, key: bytes) -> bool:
+        """Names the final contents of a held page. False, and nothing happens, where the key is
+        taken: it keeps its page."""
         assert self._holders[page] > 0, "only a page that somebody holds has known contents"
-        if key not in self._page_of:
-            self._page_of[key], self._key_of[page] = page, key
+        if key in self._page_of:
+            return False
+        self._page_of[key], self._key_of[page] = page, key
+        return True
 
     def forget(self, pages: Sequence[int]) -> None:
         """Nobody shall find what these held pages contain."""
@@ -64,6 +70,7 @@ class PagePool:
             key = self._key_of.pop(page, None)
             if key is not None:
                 del self._page_of[key]
+                self._note_removed(key)
 
     def forget_all(self) -> None:
         """Nobody shall find what any page contains."""
@@ -71,6 +78,8 @@ class PagePool:
         self._idle.clear()
         self._key_of.clear()
         self._page_of.clear()
+        if self._events is not None:
+            self._events.add(AllCleared())
 
     def count_known(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, from the first on, have a page."""
@@ -87,5 +96,11 @@ class PagePool:
 
     def _evict(self) -> int:
         page = next(iter(self._idle))
-        del self._idle[page], self._page_of[self._key_of.pop(page)]
+        key = self._key_of.pop(page)
+        del self._idle[page], self._page_of[key]
+        self._note_removed(key)
         return page
+
+    def _note_removed(self, key: bytes) -> None:
+        if self._events is not None:
+            self._events.add(PagesRemoved((key,), "GPU"))

@@ -10,8 +10,10 @@ so that nobody learns by the time of an answer what others with another salt hav
 import math
 from array import array
 from hashlib import blake2b
+from itertools import groupby
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog, PagesStored
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.sequence import Sequence
 
@@ -28,10 +30,12 @@ class PrefixCache:
     num_queries, num_hits: tokens of the sequences admitted so far, and those of them found.
     """
 
-    def __init__(self, pages: PagePool, config: EngineConfig):
+    def __init__(self, pages: PagePool, config: EngineConfig, events: KVEventLog | None = None):
+        """events: the log that `pages` writes to."""
         self.num_queries = 0
         self.num_hits = 0
         self._pages = pages
+        self._events = events
         self._enabled = config.enable_prefix_caching
         self._exact = config.exact
         self._page_tokens = config.page_tokens
@@ -68,9 +72,34 @@ class PrefixCache:
         count, first = self._whole(num_final // self._page_tokens), sequence.num_published
         if count > first:
             keys = self._keys(sequence, count)
-            for page, key in zip(sequence.pages[first:count], keys[first:], strict=True):
-                self._pages.publish(page, key)
+            pages = zip(sequence.pages[first:count], keys[first:], strict=True)
+            named = [self._pages.publish(page, key) for page, key in pages]
             sequence.num_published = count
+            if self._events is not None:
+                self._note_stored(self._events, sequence, first, named)
+
+    def _note_stored(
+        self, events: KVEventLog, sequence: Sequence, first: int, named: list[bool]
+    ) -> None:
+        """An event for each run of the pages from the first on that got their keys: those between
+        are there already, of another sequence."""
+        size = self._page_tokens
+        for is_named, run in groupby(range(len(named)), named.__getitem__):
+            if not is_named:
+                continue
+            pages = [first + index for index in run]
+            start, end = pages[0], pages[-1] + 1
+            tokens = sequence.tokens_between(start * size, end * size + 1)
+            event = PagesStored(
+                keys=tuple(sequence.page_keys[start:end]),
+                parent_key=sequence.page_keys[start - 1] if start else None,
+                token_ids=tuple(tokens[:-1]),
+                lookahead_token_ids=tuple(tokens[size::size]),
+                page_tokens=size,
+                salt=sequence.request.cache_salt,
+                medium="GPU",
+            )
+            events.add(event)
 
     def _whole(self, count: int) -> int:
         return count - count % self._unit
