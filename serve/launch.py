@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import os
-import random
-import secrets
 import socket
 import ssl
 import sys
@@ -13,11 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine import Engine
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.programs.call import Peers
 from serve.app import create_app
 from serve.asgi.listening.accepting import raise_limit, room_for_connections
@@ -30,6 +30,8 @@ from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.hosts import Leader, facts, follow, lead, leave
 from serve.hosts.meet import Facts
+from serve.kv_events.start import publishing
+from serve.openai.seeds import seed_source
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
 from serve.options.foreign.flags import say_without_effect
@@ -46,18 +48,19 @@ from serve.pair.loading import (
 )
 from serve.pair.notices import Say
 from serve.pair.program_cache import keep_compiled_programs
-from serve.startup import LoggedStartup, StartupReport
+from serve.startup import LoggedStartup, StartupReport, describe_engine
 from serve.telemetry.logs import configure_logging, log_requests
 from serve.telemetry.metrics import Metrics
 from serve.telemetry.record import RecordHandler
 from serve.telemetry.tracing import trace_to
 
+if TYPE_CHECKING:
+    from serve.kv_events.publisher import KVEventPublisher
+
 Report = StartupReport | LoggedStartup
 DEMO_NAME = "eagle3-demo"
 SEND_S = 2.0
 """For a collector to take the last spans."""
-SEED_BITS = 53
-"""Seeds that the server draws stay exact in clients that read every number as a double."""
 
 
 def run(options: ServeOptions, without_effect: list[str]) -> int:
@@ -85,7 +88,8 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             found = find_pair(options, console)
             leader = hosts and lead(hosts, *_alike(options, found), report.say)
             tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
-            service = _prepare(options, found, report, leader)
+            events = stack.enter_context(publishing(options.operations.kv_events, report.say))
+            service = _prepare(options, found, report, leader, events)
             observers, send_spans = _observers(options.operations, service)
             max_connections = room_for_connections()
         except (OSError, ValueError) as error:
@@ -131,10 +135,14 @@ def _alike(options: ServeOptions, found: PairDirectories) -> tuple[Facts, int]:
 
 
 def _prepare(
-    options: ServeOptions, found: PairDirectories, report: Report, leader: Leader | None
+    options: ServeOptions,
+    found: PairDirectories,
+    report: Report,
+    leader: Leader | None,
+    events: "KVEventPublisher | None",
 ) -> Service:
     choose = choose_defaults(options.generation_config, options.generation_overrides)
-    engine, pair = _build(options, found, report.say, leader)
+    engine, pair = _build(options, found, report.say, leader, events.log if events else None)
     names = options.served_model_name or (options.model or DEMO_NAME,)
     metrics = Metrics(names[0])
     thread = EngineThread(
@@ -143,11 +151,14 @@ def _prepare(
         max_queued=options.operations.max_queued,
         progress=report.on_compiled,
         explain=leader.explain if leader else None,
+        between_steps=events.publish if events else None,
     )
     metrics.watch(lambda: thread.stats)
+    if events:
+        metrics.watch_kv_events(events)
     metrics.describe_cache(engine.config)
     model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
-    report.say(_describe(engine.config))
+    report.say(describe_engine(engine.config))
     if engine.config.kv_cache_scale == float(UNMEASURED):
         report.say(
             "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
@@ -161,7 +172,7 @@ def _prepare(
         thread,
         metrics,
         {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},
-        _seed_source(options.seed),
+        seed_source(options.seed),
         options.spec_metrics,
         grammars=_grammars(engine, options.chat),
         reading=read_answers(options.chat, pair.tokenizer),
@@ -188,23 +199,12 @@ def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
     return GrammarPool(engine.grammars)
 
 
-def _describe(config: EngineConfig) -> str:
-    tokens = (config.pool_pages - 1) * config.page_tokens
-    counts = config.draft_counts
-    k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
-    method = config.rejection_sample_method
-    how = "" if method == "coupled" else f" ({method})"
-    if tree := config.method.tree:
-        how = f" levels of a tree (topk {tree.topk}, {tree.num_draft_tokens} nodes verified)"
-    return (
-        f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
-        f"k = {k}{how}, KV cache size: {tokens} tokens"
-        + ("" if config.kv_cache_dtype == "auto" else f" in {config.kv_cache_dtype}")
-    )
-
-
 def _build(
-    options: ServeOptions, found: PairDirectories, say: Say, peers: Peers | None = None
+    options: ServeOptions,
+    found: PairDirectories,
+    say: Say,
+    peers: Peers | None = None,
+    kv_events: KVEventLog | None = None,
 ) -> tuple[Engine, LoadedPair]:
     """Loads the pair and makes its engine, as every process of it does."""
     say(f"loading {options.model or DEMO_NAME}")
@@ -219,7 +219,8 @@ def _build(
         say=say,
         adapt_tokenizer=partial(set_up_chat, options.chat),
     )
-    return build_engine(pair, pair.config, clock=time.monotonic, peers=peers), pair
+    clock = time.monotonic
+    return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair
 
 
 def _observers(
@@ -235,13 +236,6 @@ def _observers(
         observer, send = trace_to(operations.otlp_endpoint, service.model.names[0])
         observers.append(observer)
     return observers, send
-
-
-def _seed_source(seed: int | None) -> Callable[[], int]:
-    if seed is None:
-        return lambda: secrets.randbits(SEED_BITS)
-    source = random.Random(seed)
-    return lambda: source.getrandbits(SEED_BITS)
 
 
 async def _serve(

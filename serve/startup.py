@@ -5,6 +5,8 @@ import logging
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from eagle3_jax.engine import EngineConfig
+
 logger = logging.getLogger(__name__)
 
 
@@ -59,3 +61,19 @@ class LoggedStartup:
         """`program` is next, `done` of `total` are compiled; may come from any thread."""
         fields = {"program": program, "done": done, "total": total}
         logger.info("compiled", extra={"fields": fields})
+
+
+def describe_engine(config: EngineConfig) -> str:
+    """What an engine can take, in a line."""
+    tokens = (config.pool_pages - 1) * config.page_tokens
+    counts = config.draft_counts
+    k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
+    method = config.rejection_sample_method
+    how = "" if method == "coupled" else f" ({method})"
+    if tree := config.method.tree:
+        how = f" levels of a tree (topk {tree.topk}, {tree.num_draft_tokens} nodes verified)"
+    return (
+        f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
+        f"k = {k}{how}, KV cache size: {tokens} tokens"
+        + ("" if config.kv_cache_dtype == "auto" else f" in {config.kv_cache_dtype}")
+    )

@@ -23,18 +23,21 @@ OPTIONAL = {
     "torch": "transformers",
     "safetensors": "transformers",
     "tinygrad": "machine-code",
+    "zmq": "kv-events",
+    "msgspec": "kv-events",
 }
 """What a command imports only when it is asked for, and the extra that brings it."""
 DISTRIBUTIONS = {
     "orbax": {"orbax-checkpoint"},
     "yaml": {"pyyaml"},
+    "zmq": {"pyzmq"},
     "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
 }
 """Those that are not named as what they are imported by."""
 PLUGINS = {"rocm", "cuda"}
 """Extras that JAX finds by itself."""
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
-TOOLS |= {"pytest-timeout", "schemathesis", "playwright"}
+TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router"}
 TOOLS |= {"jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc"}
 """Of the extras for a checkout: run as commands, or imported by name where they are there."""
 

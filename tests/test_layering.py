@@ -35,7 +35,8 @@ ROOMS: dict[str, set[str]] = {
     "demo": {"options"},
     "engine": {"pair", "options"},
     "pair": {"options"},
-    "options": set(),
+    "options": {"kv_events"},
+    "kv_events": set(),
     "page": set(),
 }
 """The rooms of serve/, and which others each may import: only those that stand further down."""

@@ -9,7 +9,7 @@ from convert.command_line.config_file import flags_in_file
 
 T = TypeVar("T")
 
-DOTTED = ("--speculative-config",)
+DOTTED = ("--speculative-config", "--kv-events-config")
 
 
 def read_command(

@@ -17,6 +17,7 @@ from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
 from eagle3_jax.engine.in_flight import InFlight
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.kv.tiers.host_tier import host_tier
 from eagle3_jax.engine.programs.call import Peers
@@ -53,9 +54,11 @@ class Engine:
         eos_token_ids: Collection[int] | None = None,
         clock: Clock | None = None,
         peers: Peers | None = None,
+        kv_events: KVEventLog | None = None,
     ):
         """clock: seconds that only rise, which an adaptive engine measures its rounds with.
-        peers: get every program call where other processes hold parts of the pair."""
+        peers: get every program call where other processes hold parts of the pair.
+        kv_events: gets every change of the prefix index, for whoever takes them between steps."""
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
@@ -71,7 +74,8 @@ class Engine:
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
-        self._scheduler = Scheduler(config, host_tier(self._runner, config.kv_offloading_bytes))
+        tier = host_tier(self._runner, config, kv_events)
+        self._scheduler = Scheduler(config, tier, kv_events)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []

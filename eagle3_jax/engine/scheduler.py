@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, Tier
@@ -28,12 +29,15 @@ class ChunkPlan:
 class Scheduler:
     """First come, first served, over a fixed number of slots and pages."""
 
-    def __init__(self, config: EngineConfig, tier: Tier | None = None):
-        """tier: keeps pages that the cache has no room for."""
+    def __init__(
+        self, config: EngineConfig, tier: Tier | None = None, kv_events: KVEventLog | None = None
+    ):
+        """tier: keeps pages that the cache has no room for. kv_events: gets what changes of the
+        prefix index."""
         self.config = config
         self.tier = tier
-        self.pages = PagePool(config.pool_pages, has_tier=tier is not None)
-        self.prefixes = PrefixCache(self.pages, config, tier)
+        self.pages = PagePool(config.pool_pages, kv_events, has_tier=tier is not None)
+        self.prefixes = PrefixCache(self.pages, config, tier, kv_events)
         self.waiting: deque[Sequence] = deque()
         self.admitted: list[Sequence] = []  # oldest first: the last is the first to be preempted
         self.num_preemptions = 0
@@ -160,7 +164,7 @@ class Scheduler:
             self.pages.expect(page, key)
         known |= {key: page for key, page in below}
         sequence.pages = array("i", [*(known[key] for key in keys), *fresh])
-        self.prefixes.reused(sequence, len(keys))
+        self.prefixes.reused(sequence, keys, {page.key for page in below})
         if self.tier is not None and below:
             self.tier.load(below)
             sequence.loaded_tokens = len(below) * self.config.page_tokens

@@ -51,13 +51,14 @@ class EngineThread:
         max_queued: int = 4096,
         progress: Progress | None = None,
         explain: Callable[[Exception], Exception] | None = None,
+        between_steps: Callable[[], object] | None = None,
     ) -> None:
         """max_queued: sequences that may run and wait at a time. explain: what is behind an error
-        of the engine; called on the thread, may wait."""
+        of the engine; called on the thread, may wait. between_steps: called there too, must not."""
         self.state: Literal["starting", "ready", "draining", "ending", "dead"] = "starting"
         self.ready = asyncio.Event()
         self.dead = asyncio.Event()
-        self._worker = EngineWorker(engine, progress, explain)
+        self._worker = EngineWorker(engine, progress, explain, between_steps)
         self._max_queued = max_queued
         self._observer = observer
         self._streams: dict[str, OutputStream] = {}

@@ -35,6 +35,7 @@ class EngineWorker:
     """Steps an engine while it has work, until it is stopped or the engine raises.
 
     explain: what is behind an error of the engine; called on the thread, may wait.
+    between_steps: called on the thread after each step and each call; must not wait.
     inbox: what the thread is to call between two steps; None ends it.
     """
 
@@ -43,12 +44,14 @@ class EngineWorker:
         engine: EngineLike,
         progress: Progress | None,
         explain: Callable[[Exception], Exception] | None,
+        between_steps: Callable[[], object] | None,
     ) -> None:
         self.inbox: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.stats = engine.stats()
         self._engine = engine
         self._progress = progress
         self._explain = explain
+        self._between_steps = between_steps
         self._step_began: float | None = None
         # A daemon: a compile that is under way can't be interrupted, and must not hold an exit up.
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -86,7 +89,7 @@ class EngineWorker:
         self._step_began = began = time.monotonic()
         outputs = self._engine.step()
         self._step_began = None
-        self.stats = self._engine.stats()
+        self._note()
         self._post(self._reports.on_step, self._engine.started, began, outputs, time.monotonic())
 
     def _do_calls(self) -> bool:
@@ -99,7 +102,12 @@ class EngineWorker:
             if call is None:
                 return False
             call()
-            self.stats = self._engine.stats()
+            self._note()
+
+    def _note(self) -> None:
+        self.stats = self._engine.stats()
+        if self._between_steps:
+            self._between_steps()
 
     def add(self, requests: Sequence[Request], accepted: asyncio.Future[None]) -> None:
         """Adds all of the requests or none; on the thread, as what follows."""

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
+from serve.kv_events.config import FLAG, KVEventsConfig, read_kv_events_config
+
 MIB = 2**20
 KEY_VARIABLE = "VLLM_API_KEY"
 LogFormat = Literal["text", "json"]
@@ -27,6 +29,7 @@ class Operations:
     log_prompts: bool = False
     otlp_endpoint: str | None = None
     profile_dir: Path | None = None
+    kv_events: KVEventsConfig | None = None
 
 
 def add_operation_flags(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +77,11 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where traces go that clients start with /start_profile; without it there are none",
     )
+    add(
+        FLAG,
+        metavar="JSON",
+        help="tell routers what the prefix cache holds (vLLM's KV events, extra kv-events)",
+    )
 
 
 def _add_log_flags(group: argparse._ArgumentGroup) -> None:
@@ -111,7 +119,15 @@ def read_operation_options(flags: argparse.Namespace) -> Operations:
         log_prompts=flags.enable_log_requests,
         otlp_endpoint=flags.otlp_traces_endpoint,
         profile_dir=flags.profile_dir,
+        kv_events=_read_kv_events(flags),
     )
+
+
+def _read_kv_events(flags: argparse.Namespace) -> KVEventsConfig | None:
+    config = read_kv_events_config(flags.kv_events_config, os.environ)
+    if config and not flags.enable_prefix_caching:
+        raise ValueError(f"{FLAG}: nothing is stored for others with --no-enable-prefix-caching")
+    return config
 
 
 def _otel_is_installed() -> bool:

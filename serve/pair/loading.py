@@ -17,6 +17,7 @@ from convert.load import outline_draft, outline_target
 from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.mesh import make_mesh, mesh_of
@@ -174,11 +175,13 @@ def build_engine(
     *,
     clock: Callable[[], float] | None = None,
     peers: Peers | None = None,
+    kv_events: KVEventLog | None = None,
     **fields: Any,
 ) -> Engine:
     """An engine over the pair: of a configuration, or of the fields of one as `fit_length` makes
     it. clock: what an adaptive one measures its rounds with, in seconds. peers: the other processes
-    that hold parts of the pair. ValueError for sizes that can't work."""
+    that hold parts of the pair. kv_events: gets the changes of the prefix index. ValueError for
+    sizes that can't work."""
     if config is None:
         length = fields.pop("max_model_len", None)
         config = fit_length(EngineConfig(**fields), length, pair.target.config)
@@ -190,6 +193,7 @@ def build_engine(
         eos_token_ids=pair.eos_token_ids,
         clock=clock,
         peers=peers,
+        kv_events=kv_events,
     )
 
 

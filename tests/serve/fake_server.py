@@ -26,6 +26,7 @@ from serve.engine.grammar_pool import GrammarPool
 from serve.engine.messages import EngineLike
 from serve.engine.thread import EngineThread
 from serve.hosts import leave
+from serve.kv_events.publisher import KVEventPublisher
 from serve.openai.service import ModelInfo, Service, TokenizerLike
 from serve.options.http import HttpOptions
 from serve.options.operations import Operations
@@ -51,11 +52,15 @@ def build_service(
     spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
     max_queued: int = Operations.max_queued,
+    kv_events: KVEventPublisher | None = None,
 ) -> Service:
     """A service over the engine; its drawn seeds are 1000, 1001, ..."""
     metrics = Metrics("fake")
-    thread = EngineThread(engine, metrics, max_queued=max_queued)
+    publish = kv_events.publish if kv_events else None
+    thread = EngineThread(engine, metrics, max_queued=max_queued, between_steps=publish)
     metrics.watch(lambda: thread.stats)
+    if kv_events:
+        metrics.watch_kv_events(kv_events)
     metrics.describe_cache(EngineConfig())
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
@@ -85,12 +90,15 @@ def served_by(
     max_connections: int = 1000,
     observers: Sequence[RecordHandler] = (),
     web: HttpOptions | None = None,
+    kv_events: KVEventPublisher | None = None,
     **fields: Any,
 ) -> Iterator[Served]:
     """Runs a server in a thread for the time of the block; send_buffer: bytes the kernel keeps;
-    fields: of the service that are other than usual."""
+    kv_events: publishes what its log gets of the engine; fields: of the service that are other
+    than usual."""
     operations = operations or Operations()
-    service = build_service(engine, tokenizer, spec_metrics, grammars, operations.max_queued)
+    most = operations.max_queued
+    service = build_service(engine, tokenizer, spec_metrics, grammars, most, kv_events)
     service = replace(service, **fields)
     app = create_app(service, operations, observers, web)
     tls = tls_context(**asdict(web.tls)) if web and web.tls else None
@@ -132,9 +140,9 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
         yield replace(server, engine=engine)
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Returns once the condition holds; fails after 5 seconds."""
-    deadline = time.monotonic() + 5
+def wait_for(condition: Callable[[], object], most_s: float = 5.0) -> None:
+    """Returns once the condition holds; fails after so many seconds."""
+    deadline = time.monotonic() + most_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine.kv.events import AllCleared, KVEventLog, PagesRemoved
 
 
 class PagePool:
@@ -18,11 +19,13 @@ class PagePool:
     they were dispatched, so the new owner's writes come after any the old owner still makes.
     """
 
-    def __init__(self, num_pages: int, *, has_tier: bool = False):
-        """has_tier: free pages with a key are kept unsaved until `mark_saved`."""
+    def __init__(self, num_pages: int, events: KVEventLog | None = None, *, has_tier: bool = False):
+        """events: gets what can't be found any more; who publishes says what can be. has_tier: free
+        pages with a key are kept unsaved until `mark_saved`."""
         self.total = num_pages - 1
         self.num_lost = 0
         """Pages whose contents went while there was a tier that had not saved them."""
+        self._events = events
         self._has_tier = has_tier
         self._empty = [page for page in range(num_pages) if page != SCRATCH_PAGE][::-1]
         self._idle: dict[int, None] = {}  # free pages with a key, in the order they came back
@@ -67,11 +70,14 @@ class PagePool:
             else:
                 self._idle[page] = None
 
-    def publish(self, page: int, key: bytes) -> None:
-        """Names the final contents of a held page; a key that is taken keeps its page."""
+    def publish(self, page: int, key: bytes) -> bool:
+        """Names the final contents of a held page. False, and nothing happens, where the key is
+        taken: it keeps its page."""
         assert self._holders[page] > 0, "only a page that somebody holds has known contents"
-        if key not in self._page_of:
-            self._page_of[key], self._key_of[page] = page, key
+        if key in self._page_of:
+            return False
+        self._page_of[key], self._key_of[page] = page, key
+        return True
 
     def forget(self, pages: Sequence[int]) -> None:
         """Nobody shall find what these held pages contain."""
@@ -84,6 +90,8 @@ class PagePool:
         self._empty += [*self._idle, *self._unsaved]
         for kept in (self._idle, self._unsaved, self._key_of, self._page_of, self._saved):
             kept.clear()
+        if self._events is not None:
+            self._events.add(AllCleared())
 
     def keys_of(self, pages: Sequence[int]) -> list[bytes]:
         """The keys of those of these pages that have one."""
@@ -149,5 +157,8 @@ class PagePool:
         return page
 
     def _forget(self, page: int) -> None:
-        del self._page_of[self._key_of.pop(page)]
+        key = self._key_of.pop(page)
+        del self._page_of[key]
         self._saved.discard(page)
+        if self._events is not None:
+            self._events.add(PagesRemoved((key,), "GPU"))

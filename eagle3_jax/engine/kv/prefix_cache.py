@@ -9,9 +9,12 @@ so that nobody learns by the time of an answer what others with another salt hav
 
 import math
 from array import array
+from collections.abc import Collection
 from hashlib import blake2b
+from itertools import groupby
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog, PagesStored
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.tiers.tier import Tier
 from eagle3_jax.engine.sequence import Sequence
@@ -30,13 +33,21 @@ class PrefixCache:
     and those of these in the tier.
     """
 
-    def __init__(self, pages: PagePool, config: EngineConfig, tier: Tier | None = None):
+    def __init__(
+        self,
+        pages: PagePool,
+        config: EngineConfig,
+        tier: Tier | None = None,
+        events: KVEventLog | None = None,
+    ):
+        """events: the log that `pages` writes to."""
         self._tier = tier
         self._least_loaded = config.kv_offloading_least_tokens
         self.num_queries = 0
         self.num_hits = 0
         self.num_loaded = 0
         self._pages = pages
+        self._events = events
         self._enabled = config.enable_prefix_caching
         self._exact = config.exact
         self._page_tokens = config.page_tokens
@@ -62,10 +73,12 @@ class PrefixCache:
         enough = below * self._page_tokens >= self._least_loaded
         return found if enough else keys[: self._whole(here)]
 
-    def reused(self, sequence: Sequence, count: int) -> None:
-        """A sequence has its first `count` pages and skips their rows."""
-        sequence.num_published = count
-        sequence.num_prefilled = count * self._page_tokens
+    def reused(self, sequence: Sequence, keys: list[bytes], below: Collection[bytes] = ()) -> None:
+        """A sequence has the pages of these keys, some of them from below, and skips their rows."""
+        sequence.num_published = len(keys)
+        sequence.num_prefilled = len(keys) * self._page_tokens
+        if self._events is not None and below:
+            self._note_stored(self._events, sequence, 0, [key in below for key in keys])
 
     def count(self, sequence: Sequence) -> None:
         """Notes what an admitted sequence found; only its first admission counts."""
@@ -88,9 +101,34 @@ class PrefixCache:
         count, first = self._whole(num_final // self._page_tokens), sequence.num_published
         if count > first:
             keys = self._keys(sequence, count)
-            for page, key in zip(sequence.pages[first:count], keys[first:], strict=True):
-                self._pages.publish(page, key)
+            pages = zip(sequence.pages[first:count], keys[first:], strict=True)
+            named = [self._pages.publish(page, key) for page, key in pages]
             sequence.num_published = count
+            if self._events is not None:
+                self._note_stored(self._events, sequence, first, named)
+
+    def _note_stored(
+        self, events: KVEventLog, sequence: Sequence, first: int, named: list[bool]
+    ) -> None:
+        """An event for each run of the pages from the first on that got their keys: those between
+        are there already, of another sequence."""
+        size = self._page_tokens
+        for is_named, run in groupby(range(len(named)), named.__getitem__):
+            if not is_named:
+                continue
+            pages = [first + index for index in run]
+            start, end = pages[0], pages[-1] + 1
+            tokens = sequence.tokens_between(start * size, end * size + 1)
+            event = PagesStored(
+                keys=tuple(sequence.page_keys[start:end]),
+                parent_key=sequence.page_keys[start - 1] if start else None,
+                token_ids=tuple(tokens[:-1]),
+                lookahead_token_ids=tuple(tokens[size::size]),
+                page_tokens=size,
+                salt=sequence.request.cache_salt,
+                medium="GPU",
+            )
+            events.add(event)
 
     def _whole(self, count: int) -> int:
         return count - count % self._unit

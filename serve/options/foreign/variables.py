@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from serve.kv_events.config import HASHES_VARIABLE
 from serve.options.operations import KEY_VARIABLE
 
 MEANINGS = {
@@ -17,7 +18,7 @@ MEANINGS = {
 
 def say_not_read(environment: Mapping[str, str]) -> Iterator[str]:
     """A line for each kind of variable that is set."""
-    left = {name for name in environment if name != KEY_VARIABLE}
+    left = environment.keys() - {KEY_VARIABLE, HASHES_VARIABLE}
     for meaning, beginnings in MEANINGS.items():
         found = sorted(name for name in left if name.startswith(beginnings))
         left -= {*found}

@@ -147,7 +147,7 @@ def test_only_requests_of_one_salt_share_pages() -> None:
         sequence = Sequence.of(request, (), config.max_model_len, None)
         keys = cache.find(sequence)
         sequence.pages.extend(pages.share(keys))
-        cache.reused(sequence, len(keys))
+        cache.reused(sequence, keys)
         found = sequence.num_prefilled
         sequence.pages.extend(pages.take(4 - len(sequence.pages)) or [])
         cache.publish(sequence, len(STEM) - 1)

@@ -4,22 +4,26 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog, PagesRemoved, PagesStored
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies
 
 MOST_SAVES, MOST_LOADS = 2, 2
 """Programs' worth of pages on their way at a time, each with a copy on the devices."""
 
 
-def host_tier(copies: PageCopies, room: int) -> "HostTier | None":
-    """Of `room` bytes over all devices, None for 0. Raises ValueError where no page fits."""
-    if not room:
+def host_tier(
+    copies: PageCopies, config: EngineConfig, events: KVEventLog | None = None
+) -> "HostTier | None":
+    """Of kv_offloading_bytes, None for 0. Raises ValueError where no page fits."""
+    if not (room := config.kv_offloading_bytes):
         return None
     if not (slots := room // copies.page_bytes):
         raise ValueError(
             f"kv_offloading_bytes must be at least {copies.page_bytes}, a page on all devices; "
             f"got {room}"
         )
-    return HostTier(copies, slots)
+    return HostTier(copies, slots, config.page_tokens, events)
 
 
 class Load(NamedTuple):
@@ -32,11 +36,14 @@ class Load(NamedTuple):
 class HostTier:
     """A `Tier` of so many slots; those found or saved last stay longest.
 
-    A slot under a load that has begun is not given to another page.
+    A slot under a load that has begun is not given to another page. events: gets what can be found
+    here, and what no more.
     """
 
-    def __init__(self, copies: PageCopies, slots: int):
-        self._copies = copies
+    def __init__(
+        self, copies: PageCopies, slots: int, page_tokens: int, events: KVEventLog | None = None
+    ):
+        self._copies, self._page_tokens, self._events = copies, page_tokens, events
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._key_of: dict[int, bytes] = {}
         self._free = list(range(slots))[::-1]
@@ -118,6 +125,8 @@ class HostTier:
             if slot is not None:
                 del self._key_of[slot]
                 self._free_unless_held(slot)
+                if self._events is not None:
+                    self._events.add(PagesRemoved((key,), "CPU"))
 
     def _place(self, key: bytes) -> int | None:
         """A slot for the key, the longest unused one where none is free; None where loads hold
@@ -129,6 +138,8 @@ class HostTier:
             self.forget([victim])
         slot = self._free.pop()
         self._slot_of[key], self._key_of[slot] = slot, key
+        if self._events is not None:
+            self._events.add(PagesStored((key,), None, (), (), self._page_tokens, "", "CPU"))
         return slot
 
     def _begin_load(self) -> bool:

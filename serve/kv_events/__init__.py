@@ -1,0 +1,1 @@
+"""Changes of the prefix index, told to routers as vLLM tells them."""

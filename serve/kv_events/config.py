@@ -1,0 +1,104 @@
+"""Where KV events go: --kv-events-config, in vLLM's fields."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+FLAG = "--kv-events-config"
+HASHES_VARIABLE = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
+SCHEMES = ("tcp://", "ipc://", "inproc://")
+LISTENING = ("*", "0.0.0.0", "127.0.0.1", "localhost")
+"""Hosts of an endpoint that are this machine."""
+
+
+@dataclass(frozen=True)
+class KVEventsConfig:
+    """Events are published at `endpoint` under `topic`, and the last `buffer_steps` batches are
+    told again to who asks at `replay_endpoint`.
+
+    hwm: batches that wait for one subscriber before it misses some. max_queue_size: batches that
+    wait for the publisher's thread. lookahead_token_ids: whether events have them, which readers
+    made for vLLM before 0.33 may refuse; a field of ours. int_hashes: keys as 64-bit numbers, else
+    as their bytes.
+    """
+
+    endpoint: str = "tcp://127.0.0.1:5557"
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    topic: str = ""
+    lookahead_token_ids: bool = True
+    int_hashes: bool = True
+
+    @property
+    def listens(self) -> bool:
+        """Whether subscribers connect to the endpoint; else it is theirs, and this end connects.
+
+        As vLLM's publisher does, which connects to loopback addresses too.
+        """
+        host = self.endpoint.removeprefix("tcp://").rpartition(":")[0]
+        return not self.endpoint.startswith("tcp://") or host in LISTENING or "::" in host
+
+
+def read_kv_events_config(
+    text: str | None, environment: Mapping[str, str]
+) -> KVEventsConfig | None:
+    """None where nothing is to be published. Raises ValueError, naming flag and field."""
+    if text is None:
+        return None
+    fields = _read_json(text)
+    enabled = fields.pop("enable_kv_cache_events", False)
+    publisher = fields.pop("publisher", "zmq")
+    if publisher not in ("zmq", "null"):
+        raise ValueError(f"{FLAG} publisher must be 'zmq' or 'null'; got {publisher!r}")
+    for name in ("endpoint", "replay_endpoint"):
+        if not str(fields.get(name, SCHEMES[0])).startswith(SCHEMES):
+            kinds = ", ".join(SCHEMES)
+            raise ValueError(f"{FLAG} {name} must begin with {kinds}; got {fields[name]!r}")
+    if not enabled or publisher == "null":
+        return None
+    if not _packages_are_installed():
+        raise ValueError(f"{FLAG} needs the extra kv-events: pip install 'eagle3-jax[kv-events]'")
+    return KVEventsConfig(**fields, int_hashes=environment.get(HASHES_VARIABLE, "1") != "0")
+
+
+def _read_json(text: str) -> dict[str, Any]:
+    """The fields that are given, each of the right kind."""
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{FLAG} is not valid JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{FLAG} must be a JSON object; got {text}")
+    if unknown := sorted(fields.keys() - FIELDS.keys()):
+        raise ValueError(f"{FLAG}: unknown fields {unknown}; there are {', '.join(FIELDS)}")
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name, value in given.items():
+        kind, expected = FIELDS[name]
+        if type(value) is not kind or (kind is int and value < 1):
+            raise ValueError(f"{FLAG} {name} must be {expected}; got {value!r}")
+    return given
+
+
+def _packages_are_installed() -> bool:
+    with suppress(ModuleNotFoundError):
+        return find_spec("zmq") is not None and find_spec("msgspec") is not None
+    return False
+
+
+FIELDS: Mapping[str, tuple[type, str]] = {
+    "enable_kv_cache_events": (bool, "true or false"),
+    "publisher": (str, "'zmq' or 'null'"),
+    "endpoint": (str, "an address of ZeroMQ"),
+    "replay_endpoint": (str, "an address of ZeroMQ"),
+    "buffer_steps": (int, "an integer above 0"),
+    "hwm": (int, "an integer above 0"),
+    "max_queue_size": (int, "an integer above 0"),
+    "topic": (str, "a text"),
+    "lookahead_token_ids": (bool, "true or false"),
+}
+"""Of the flag, with what their values must be; all but the last are vLLM's."""

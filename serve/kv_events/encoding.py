@@ -1,0 +1,109 @@
+"""Events in the bytes that vLLM 0.33 sends: msgpack, a batch as an array, an event as a tagged map.
+
+Fields and their order are those of vllm.distributed.kv_events, to the byte. Fields of type None are
+of what is not here: adapters, several kinds of attention, stores of others, sessions. They are null
+where vLLM sends null, and left out where it leaves them out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored
+
+DATA_PARALLEL_RANK = 0
+"""A replica is a server of its own here."""
+GROUP = 0
+"""Target and draft share pages: there is one group of layers."""
+INT_BYTES = 8
+Hash = int | bytes
+
+
+class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
+    """extra_keys: for each block what its hash covers besides tokens, here a cache_salt."""
+
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None
+    token_ids: tuple[int, ...]
+    block_size: int
+    lora_id: None
+    medium: str
+    lora_name: None
+    extra_keys: list[tuple[str] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: None = None
+    kv_cache_spec_sliding_window: None = None
+    locality: None = None
+    ownership: None = None
+    session_id: None = None
+    lookahead_token_ids: list[tuple[int]] | None = None
+
+
+class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
+    """Hashes that are gone from a medium."""
+
+    block_hashes: list[Hash]
+    medium: str
+    group_idx: int | None = None
+    locality: None = None
+    ownership: None = None
+
+
+class AllBlocksCleared(msgspec.Struct, tag=True):
+    """Everything is gone."""
+
+
+class EventBatch(msgspec.Struct, array_like=True):
+    """What one engine step changed; ts in seconds since 1970."""
+
+    ts: float
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    data_parallel_rank: int
+
+
+class EventEncoder:
+    """Encodes batches; int_hashes: keys as the numbers of their last 8 bytes, else whole.
+    lookahead: with the tokens after each page; some readers take no event that has them."""
+
+    def __init__(self, *, int_hashes: bool = True, lookahead: bool = True) -> None:
+        self._int_hashes = int_hashes
+        self._lookahead = lookahead
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def encode(self, seconds: float, events: Sequence[KVEvent]) -> bytes:
+        """One batch, written at `seconds` since 1970."""
+        wired = [self._wired(event) for event in events]
+        return self._encoder.encode(EventBatch(seconds, wired, DATA_PARALLEL_RANK))
+
+    def _wired(self, event: KVEvent) -> Any:
+        match event:
+            case PagesStored():
+                return self._stored(event)
+            case PagesRemoved(keys, medium):
+                return BlockRemoved([self._hash(key) for key in keys], medium, GROUP)
+            case AllCleared():
+                return AllBlocksCleared()
+
+    def _stored(self, event: PagesStored) -> BlockStored:
+        extra: list[tuple[str] | None] = [None] * len(event.keys)
+        if event.salt and event.parent_key is None:
+            # A lone surrogate has no bytes in UTF-8; JSON can hold one all the same.
+            extra[0] = (event.salt.encode("utf-8", "backslashreplace").decode("utf-8"),)
+        parent = event.parent_key
+        lookahead = [(token,) for token in event.lookahead_token_ids] if self._lookahead else None
+        return BlockStored(
+            block_hashes=[self._hash(key) for key in event.keys],
+            parent_block_hash=None if parent is None else self._hash(parent),
+            token_ids=event.token_ids,
+            block_size=event.page_tokens,
+            lora_id=None,
+            medium=event.medium,
+            lora_name=None,
+            extra_keys=extra,
+            group_idx=GROUP,
+            lookahead_token_ids=lookahead or None,
+        )
+
+    def _hash(self, key: bytes) -> Hash:
+        return int.from_bytes(key[-INT_BYTES:], "big") if self._int_hashes else key

@@ -1,0 +1,140 @@
+"""Sends an engine's KV events to subscribers over ZeroMQ, from a thread of its own.
+
+A message has three frames: topic, sequence number (8 bytes, big-endian, from 0) and a batch. A
+request for a replay is the first number wanted; its answers have the same frames, and the last one
+the number -1 and no batch. Both as vLLM 0.33 has them.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from typing import NamedTuple, Self
+
+import zmq
+
+from eagle3_jax.engine.kv.events import KVEvent, KVEventLog
+from serve.kv_events.config import FLAG, KVEventsConfig
+from serve.kv_events.encoding import EventEncoder
+
+LOOK_S = 0.05
+"""How often the thread looks for requests of a replay when nothing is published."""
+CLOSE_S = 2.0
+LINGER_MS = 200
+NUMBER_BYTES = 8
+END = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
+
+
+class _Batch(NamedTuple):
+    """What one step changed, and when."""
+
+    number: int
+    seconds: float
+    events: list[KVEvent]
+
+
+class KVEventPublisher:
+    """Takes what is written to `log` between two steps of an engine, and publishes it.
+
+    A context, which ends the thread. No call waits for the thread or for a subscriber: batches that
+    find the queue full are dropped, and their numbers are missing. published: events sent so far;
+    dropped: batches that were not.
+    """
+
+    def __init__(self, config: KVEventsConfig) -> None:
+        """Raises ValueError for endpoints that can't be used."""
+        self.log = KVEventLog()
+        self.published = self.dropped = 0
+        self._next_number = 0
+        self._queue: queue.Queue[_Batch] = queue.Queue(config.max_queue_size)
+        self._sent: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
+        self._topic = config.topic.encode()
+        self._encoder = EventEncoder(
+            int_hashes=config.int_hashes, lookahead=config.lookahead_token_ids
+        )
+        self._closing = threading.Event()
+        self._context = zmq.Context()
+        try:
+            self._open(config)
+        except ValueError:
+            self._context.destroy(linger=0)
+            raise
+        self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
+        self._thread.start()
+
+    def _open(self, config: KVEventsConfig) -> None:
+        self._publish = self._context.socket(zmq.PUB)
+        self._publish.set_hwm(config.hwm)
+        self.endpoint = _attach(self._publish, config.endpoint, "endpoint", listen=config.listens)
+        self.replay_endpoint, self._replay = None, None
+        if config.replay_endpoint is not None:
+            self._replay = self._context.socket(zmq.ROUTER)
+            # Twice what a whole replay has: ZeroMQ learns late what a reader has taken.
+            self._replay.setsockopt(zmq.SNDHWM, 2 * (config.buffer_steps + 1))
+            where = config.replay_endpoint
+            self.replay_endpoint = _attach(self._replay, where, "replay_endpoint", listen=True)
+
+    def __str__(self) -> str:
+        """Where it publishes."""
+        replay = self.replay_endpoint
+        return f"KV events: {self.endpoint}" + (f", replay {replay}" if replay else "")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Sends what waits, and closes the sockets."""
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._context.destroy(linger=LINGER_MS)
+
+    def publish(self) -> None:
+        """Publishes what the log holds; for the engine's thread, between two steps."""
+        events = self.log.take()
+        if not events:
+            return
+        batch = _Batch(self._next_number, time.time(), events)
+        self._next_number += 1
+        try:
+            self._queue.put_nowait(batch)
+        except queue.Full:
+            self.dropped += 1
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._send(self._queue.get(timeout=LOOK_S))
+            except queue.Empty:
+                if self._closing.is_set():
+                    return
+            self._answer_replay()
+
+    def _send(self, batch: _Batch) -> None:
+        number = batch.number.to_bytes(NUMBER_BYTES, "big")
+        payload = self._encoder.encode(batch.seconds, batch.events)
+        self._publish.send_multipart((self._topic, number, payload))
+        self._sent.append((number, payload))
+        self.published += len(batch.events)
+
+    def _answer_replay(self) -> None:
+        """Sends who asks all that is kept from a number on; what is no such request is dropped."""
+        if self._replay is None or not self._replay.poll(0):
+            return
+        frames = self._replay.recv_multipart()
+        if len(frames) == 3 and len(frames[-1]) == NUMBER_BYTES:
+            asker, _, first = frames
+            for number, payload in self._sent:
+                if number >= first:
+                    self._replay.send_multipart((asker, b"", self._topic, number, payload))
+            self._replay.send_multipart((asker, b"", b"", END, b""))
+
+
+def _attach(socket: zmq.Socket[bytes], endpoint: str, name: str, *, listen: bool) -> str:
+    """The endpoint, with the port that it got."""
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+    try:
+        socket.bind(endpoint) if listen else socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        raise ValueError(f"{FLAG} {name}: {endpoint}: {error}") from error
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -1,0 +1,81 @@
+"""--kv-events-config: vLLM's fields, one line for each mistake."""
+
+import json
+
+import pytest
+
+from serve.kv_events.config import HASHES_VARIABLE, KVEventsConfig
+from serve.options.foreign.variables import say_not_read
+from serve.options.serve_flags import parse_serve_flags
+
+ON = {"enable_kv_cache_events": True}
+
+
+def parse(*argv: str, **fields: object) -> KVEventsConfig | None:
+    given = ["--kv-events-config", json.dumps(fields)] if fields else []
+    return parse_serve_flags(["--demo", *argv, *given])[0].operations.kv_events
+
+
+def test_events_are_published_only_where_that_is_asked_for() -> None:
+    assert parse() is None
+    assert parse(publisher="zmq") is None
+    assert parse(**ON, publisher="null") is None
+    assert parse(**ON) == parse(**ON, publisher="zmq") == KVEventsConfig()
+    assert KVEventsConfig().endpoint == "tcp://127.0.0.1:5557"
+
+
+def test_every_field_counts() -> None:
+    fields = {
+        "endpoint": "tcp://*:7000",
+        "replay_endpoint": "tcp://*:7001",
+        "buffer_steps": 3,
+        "hwm": 4,
+        "max_queue_size": 5,
+        "topic": "kv@pod@model",
+        "lookahead_token_ids": False,
+    }
+    assert parse(**ON, **fields) == KVEventsConfig(**fields)
+    dotted = [f"--kv-events-config.{name}={json.dumps(value)}" for name, value in fields.items()]
+    assert parse(*dotted, "--kv-events-config.enable_kv_cache_events=true") == parse(**ON, **fields)
+    assert parse(**ON, replay_endpoint=None) == KVEventsConfig()
+
+
+def test_vllms_variable_asks_for_whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HASHES_VARIABLE, "0")
+    assert parse(**ON) == KVEventsConfig(int_hashes=False)
+    assert not [*say_not_read({HASHES_VARIABLE: "0"})]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"port": 5557, "host": "a"}', "unknown fields ['host', 'port']"),
+        ('{"enable_kv_cache_events": "yes"}', "enable_kv_cache_events must be true or false"),
+        ('{"publisher": "nats"}', "publisher must be 'zmq' or 'null'; got 'nats'"),
+        ('{"endpoint": "localhost:5557"}', "endpoint must begin with tcp://"),
+        ('{"replay_endpoint": 5558}', "replay_endpoint must be an address of ZeroMQ; got 5558"),
+        ('{"buffer_steps": 0}', "buffer_steps must be an integer above 0; got 0"),
+        ('{"hwm": true}', "hwm must be an integer above 0; got True"),
+    ],
+)
+def test_a_wrong_config_is_one_line(
+    text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_serve_flags(["--demo", "--kv-events-config", text])
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_could_publish_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without shared prefixes, and without the packages."""
+    with pytest.raises(SystemExit, match="2"):
+        parse("--no-enable-prefix-caching", **ON)
+    assert "--no-enable-prefix-caching" in capsys.readouterr().err.splitlines()[-1]
+    monkeypatch.setattr("serve.kv_events.config._packages_are_installed", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        parse(**ON)
+    assert "eagle3-jax[kv-events]" in capsys.readouterr().err.splitlines()[-1]

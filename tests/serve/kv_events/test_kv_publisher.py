@@ -1,0 +1,167 @@
+"""What subscribers get: everything in order, again from any number, and never at others' cost."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fake_server import wait_for
+from kv_index import IndexCopy
+from vllm_wire import Subscriber, apply
+
+from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored
+from serve.kv_events.config import KVEventsConfig
+from serve.kv_events.publisher import KVEventPublisher
+
+HERE = Path(__file__).parent
+ANY = "tcp://127.0.0.1:0"
+
+
+def page(number: int) -> PagesStored:
+    """A page that stands alone."""
+    return PagesStored((number.to_bytes(32, "big"),), None, (number, 1), (2,), 2, "", "GPU")
+
+
+def traffic(steps: int) -> list[list[KVEvent]]:
+    """The events of each step: a page comes, most go again, once all do."""
+    batches: list[list[KVEvent]] = [[page(step)] for step in range(steps)]
+    for step in range(3, steps, 3):
+        batches[step].append(PagesRemoved(page(step - 1).keys, "GPU"))
+    batches[steps // 2][:0] = [AllCleared(), page(1000)]
+    return batches
+
+
+def publish(publisher: KVEventPublisher, batches: list[list[KVEvent]]) -> None:
+    for events in batches:
+        for event in events:
+            publisher.log.add(event)
+        publisher.publish()
+
+
+@contextmanager
+def hearing(
+    publisher: KVEventPublisher, *, topic: str = "", most: int = 1000
+) -> Iterator[Subscriber]:
+    """A subscriber that gets all from now on. A publisher learns of one late: it is called until
+    it answers."""
+    with Subscriber(publisher.endpoint, topic=topic, most=most) as subscriber:
+        while not subscriber.live.poll(50):
+            publish(publisher, [[AllCleared()]])
+        while subscriber.next()[0] < publisher._next_number - 1:
+            pass
+        yield subscriber
+
+
+def follower(publisher: KVEventPublisher, last: int) -> subprocess.Popen[str]:
+    """A process that keeps an index of its own, up to batch `last`."""
+    where = (publisher.endpoint, f"{publisher.replay_endpoint}", f"{last}")
+    command = [sys.executable, str(HERE / "vllm_wire.py"), *where]
+    path = {"PYTHONPATH": os.pathsep.join([*map(str, HERE.parents[1:3]), *sys.path])}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=path)
+
+
+def test_two_processes_agree_with_the_events_whenever_they_come() -> None:
+    """From replays, one of them while more is published; a third subscriber hears it live."""
+    batches, expected = traffic(40), IndexCopy()
+    for events in batches:
+        expected.replay(events)
+    numbers = sorted(int.from_bytes(bytes(key)) for key in expected.keys if isinstance(key, bytes))
+    with KVEventPublisher(KVEventsConfig(ANY, ANY)) as publisher, hearing(publisher) as live:
+        last = publisher._next_number + len(batches) - 1
+        publish(publisher, batches[:20])
+        processes = [follower(publisher, last)]
+        publish(publisher, batches[20:])
+        processes.append(follower(publisher, last))
+        copy, number = IndexCopy(), -1
+        while number < last:
+            number, batch = live.next()
+            apply(copy, batch)
+        answers = [process.communicate(timeout=60)[0] for process in processes]
+    assert answers == [f"{numbers}\n"] * 2 and sorted(copy.keys) == numbers
+
+
+def test_a_replay_begins_at_the_number_asked_for_and_has_only_what_is_kept() -> None:
+    config = KVEventsConfig(ANY, ANY, buffer_steps=4)
+    with KVEventPublisher(config) as publisher:
+        publish(publisher, traffic(10))
+        wait_for(lambda: publisher.published >= 10)
+        with Subscriber(publisher.endpoint, publisher.replay_endpoint) as subscriber:
+            assert [number for number, _ in subscriber.replay(8)] == [8, 9]
+            assert [number for number, _ in subscriber.replay(0)] == [6, 7, 8, 9]
+            assert [number for number, _ in subscriber.replay(10)] == []
+            subscriber.replays.send_multipart((b"", b"8"))
+            subscriber.replays.send(b"8")
+            assert [number for number, _ in subscriber.replay(9)] == [9], (
+                "it goes on after nonsense"
+            )
+
+
+def test_a_subscriber_that_never_reads_holds_nobody_up() -> None:
+    """It misses what its queue has no room for; another gets everything."""
+    count, tokens = 500, tuple(range(1000, 11_000))
+    large = PagesStored((bytes(32),), None, tokens, (1,), len(tokens), "", "GPU")
+    with KVEventPublisher(KVEventsConfig(ANY, ANY, hwm=8)) as publisher:
+        with hearing(publisher, most=1) as idle:
+            first = publisher._next_number
+            publish(publisher, [[large]] * count)
+            wait_for(lambda: publisher.published >= first + count)
+            with Subscriber(publisher.endpoint, publisher.replay_endpoint) as other:
+                assert [number for number, _ in other.replay(first)] == [
+                    *range(first, first + count)
+                ]
+            heard = 0
+            while idle.live.poll(300):
+                idle.next()
+                heard += 1
+            assert 0 < heard < count
+    assert publisher.dropped == 0
+
+
+def test_the_engine_goes_on_when_the_publisher_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that the queue has no room for are counted, and seen by the gap in the numbers."""
+    go = threading.Event()
+    with KVEventPublisher(KVEventsConfig(ANY, ANY, max_queue_size=2)) as publisher:
+        send = publisher._send
+        monkeypatch.setattr(publisher, "_send", lambda batch: (go.wait(), send(batch)))
+        publish(publisher, [[page(0)]])
+        wait_for(lambda: publisher._queue.empty())
+        publish(publisher, [[page(step)] for step in range(1, 6)])
+        assert publisher.dropped == 3
+        go.set()
+        wait_for(lambda: publisher.published == 3)
+        publish(publisher, [[page(6)]])
+        wait_for(lambda: publisher.published == 4)
+        with Subscriber(publisher.endpoint, publisher.replay_endpoint) as subscriber:
+            assert [number for number, _ in subscriber.replay(0)] == [0, 1, 2, 6]
+
+
+def test_subscribers_get_the_topic_they_ask_for() -> None:
+    with KVEventPublisher(KVEventsConfig(ANY, topic="kv@a@m")) as publisher:
+        with hearing(publisher, topic="kv@") as mine, hearing(publisher, topic="") as all_of_them:
+            publish(publisher, [[page(1)]])
+            for subscriber in (mine, all_of_them):
+                topic, *_ = subscriber.live.recv_multipart()
+                assert topic == b"kv@a@m"
+
+
+def test_endpoints_of_others_are_connected_to(tmp_path: Path) -> None:
+    """As llm-d's central subscriber wants it, which is the one that listens."""
+    config = KVEventsConfig("tcp://router.example:5557")
+    assert not config.listens and KVEventsConfig("tcp://*:5557").listens
+    assert KVEventsConfig("tcp://[::1]:5557").listens and KVEventsConfig("ipc:///run/a").listens
+    with KVEventPublisher(KVEventsConfig(f"ipc://{tmp_path}/events")) as publisher:
+        with hearing(publisher) as subscriber:
+            publish(publisher, [[page(1)]])
+            assert subscriber.next()[1].events
+
+
+def test_an_address_that_is_taken_is_one_line() -> None:
+    with KVEventPublisher(KVEventsConfig(ANY)) as publisher:
+        with pytest.raises(ValueError, match=r"--kv-events-config endpoint: .*in use"):
+            KVEventPublisher(KVEventsConfig(publisher.endpoint))
+        with pytest.raises(ValueError, match=r"--kv-events-config replay_endpoint: .*in use"):
+            KVEventPublisher(KVEventsConfig(ANY, publisher.endpoint))
