@@ -111,8 +111,8 @@ def filled(events: KVEventLog, salt: str = "") -> tuple[PagePool, PrefixCache, S
     config, pages = EngineConfig(page_size=4, max_model_len=16), PagePool(4, events)
     request = Request("a", list(range(13)), SamplingParams(), salt)
     sequence = Sequence.of(request, (), 16, None)
-    sequence.pages = pages.take(3) or []
-    return pages, PrefixCache(pages, config, events), sequence
+    sequence.pages.extend(pages.take(3) or [])
+    return pages, PrefixCache(pages, config, events=events), sequence
 
 
 def test_pages_are_described_by_their_tokens_and_the_one_after_them() -> None:

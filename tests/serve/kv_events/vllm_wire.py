@@ -65,7 +65,7 @@ def apply(copy: IndexCopy, batch: KVEventBatch) -> None:
         match event:
             case BlockStored():
                 keys = event.extra_keys
-                salt = keys[0][0] if keys and keys[0] else ""
+                salt = str(keys[0][0]) if keys and keys[0] else ""
                 ahead = [token for (token,) in event.lookahead_token_ids or ()]
                 hashes, tokens = event.block_hashes, event.token_ids
                 copy.store(hashes, event.parent_block_hash, tokens, ahead, salt)
