@@ -37,8 +37,9 @@ EIGHT_DEVICES = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
 }
-A_SMALL_CACHE = ("--num-gpu-blocks-override", "2048")
-"""These devices tell no memory, of which the cache would be a share."""
+SHORT = ("--max-model-len", "1024")
+"""CPU devices tell no memory of which the cache would be a share, so that it holds as many requests
+of this length as may run."""
 each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
 
 
@@ -150,7 +151,7 @@ def test_a_server_starts_on_as_many_devices_and_answers(
         monkeypatch.setenv(name, value)
     log = tmp_path / "log"
     try:
-        with serving([*command.arguments, *A_SMALL_CACHE], log) as (_, url):
+        with serving([*command.arguments, *SHORT], log) as (_, url):
             body = {"prompt": "Hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
             answer = httpx.post(f"{url}/v1/completions", json=body, timeout=300)
             assert answer.status_code == 200, answer.text
