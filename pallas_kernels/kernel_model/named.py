@@ -1,7 +1,8 @@
 """The cases that are recorded: what rounds of the published pairs launch.
 
 16 and 64 sequences, three drafts: 64 and 256 rows are verified, and drafted from at first; the
-draft's other passes have 16 and 64 rows. Attention has 8,704 slots a sequence.
+draft's other passes have 16 and 64 rows. Attention has 8,704 slots a sequence; where the devices
+share contexts each has its part of that, or of 102,400.
 """
 
 import re
@@ -26,6 +27,9 @@ _NAMED = (
     f"logits_argmax minimax.lm_head@tp[48] bf16 rows{_VERIFY}",
     "logits_argmax minimax_draft.lm_head@tp[48] bf16 rows(16|64)",
     f"mla_decode kimi.attention@tp[48] ({_LONG}|q4_8k_page64)_values",
+    "attend_share kimi.attention@tp4 q[14]_(2.125|25)k_page64(_b64)?",
+    "attend_share kimi.attention@tp8 q[14]_(1.0625|12.5)k_page64(_b64)?",
+    f"share_values kimi.attention@tp[48] rows{_ALL}",
     f"gqa_decode draft_mha.attention@tp[48] ({_LONG}|q4_1k_page64)",
     "gqa_decode minimax.attention@tp[48] (q4_8.5k_page64(_b64)?|q4_8k_page64)",
     "grouped_mlp kimi.experts@tp[48] "

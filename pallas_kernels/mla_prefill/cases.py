@@ -24,8 +24,7 @@ CHUNKS = [
 def cases() -> list[Case]:
     """A prompt's middle and, eight times as far, a long one's end; and a part of its context."""
     whole = [make_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
-    parts = [*CHUNKS[:2], replace(CHUNKS[0], fp8=True)]
-    return whole + [part_case(LATENT_ATTENTION[-1], paged) for paged in parts]
+    return whole + [part_case(LATENT_ATTENTION[-1], paged) for paged in CHUNKS[:2]]
 
 
 def part_case(shape: LatentAttention, paged: PagedCase) -> Case:

@@ -72,7 +72,8 @@ def share_case(
         bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
         + paged.batch * rows * (width + shape.kv_lora + MASS) * 2,
         flops=2 * rows * slots * (width + shape.kv_lora),
-        decode=paged.context < LONG,
+        # A kernel and a format each, of many that differ in their batch.
+        decode=groups == 8 and paged.context < LONG and (paged.q_len == 1) == paged.fp8,
     )
 
 
@@ -107,7 +108,7 @@ def values_case(shape: LatentAttention, rows: int, groups: int | None = None) ->
         matrix=dict.fromkeys(ARCHS, "bf16"),
         bytes_moved=2 * (shares + matrices + rows * shape.heads * VALUE),
         flops=2 * rows * matrices,
-        decode=rows <= 64,
+        decode=groups == 8 and rows == 64,
     )
 
 

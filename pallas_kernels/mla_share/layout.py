@@ -48,6 +48,7 @@ def pack(
 def unpack(
     shares: Float[Array, "*rows share"], kv_lora: int
 ) -> tuple[Float[Array, "*rows kv_lora"], Float[Array, "*rows"]]:
-    """Means in the shares' dtype, and the float32 logarithms of their masses to the base 2."""
-    found = [shares[..., kv_lora + term] for term in range(terms_of(shares.dtype))]
+    """Means in the shares' dtype, and the float32 logarithms of their masses to the base 2; of
+    bfloat16 rows that were widened too."""
+    found = [shares[..., kv_lora + term] for term in range(terms_of(jnp.bfloat16))]
     return shares[..., :kv_lora], reduce(add, (term.astype(jnp.float32) for term in found))

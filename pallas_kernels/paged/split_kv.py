@@ -169,6 +169,6 @@ def joined(parts: Any, log_mass: Any) -> tuple[Array, Array]:
     weights = jnp.where(exists, jnp.exp2(logs - peak), 0.0)
     values = rows_at(parts, split, column, exists, column < dim)
     total = jnp.sum(weights)
+    weighed = jnp.sum(values * weights[:, None], axis=0)
     some = jnp.where(total == 0, 1.0, total)
-    mean = jnp.sum(values * weights[:, None], axis=0) / some
-    return mean, jnp.where(total == 0, LOWEST, peak + jnp.log2(some))
+    return weighed / some, jnp.where(total == 0, LOWEST, peak + jnp.log2(some))

@@ -20,6 +20,9 @@ from pallas_kernels.joint_matmul.cases import make_case as joint_matmul
 from pallas_kernels.logits_argmax.cases import make_case as logits_argmax
 from pallas_kernels.mla_decode.cases import make_case as mla_decode
 from pallas_kernels.mla_prefill.cases import make_case as mla_prefill
+from pallas_kernels.mla_prefill.cases import part_case as mla_prefill_part
+from pallas_kernels.mla_share.cases import share_case as attend_share
+from pallas_kernels.mla_share.cases import values_case as share_values
 from pallas_kernels.paged.case import PagedCase
 from pallas_kernels.route.cases import make_case as route
 from pallas_kernels.router_logits.cases import make_case as router_logits
@@ -27,8 +30,9 @@ from pallas_kernels.shapes import ExpertStack, GroupedAttention, Head, LatentAtt
 
 SIZE = "small"
 """In the place of a model's shape in their names."""
-ROWS, PAGES = 2, 4
+ROWS, PAGES, GROUPS = 2, 4, 2
 CONTEXT = PagedCase(2, 128, page_size=16, batch=2)
+CHUNK = replace(CONTEXT, q_len=32, batch=1)
 LATENT = LatentAttention("kimi.attention", 4, 128, 32)
 GROUPED = GroupedAttention("minimax.attention", 4, 2, 64)
 EXPERTS = ExpertStack("minimax.experts", 8, 2, 256, 128)
@@ -46,7 +50,10 @@ def _cases() -> Iterator[Case]:
     yield fp8_matmul(MATRIX, PTPC, ROWS)
     yield logits_argmax(Head("kimi.lm_head", 256, 1024), None, ROWS, False)
     yield gqa_decode(GROUPED, replace(CONTEXT, fp8=True))
-    yield mla_prefill(LATENT, replace(CONTEXT, q_len=32, batch=1))
+    yield mla_prefill(LATENT, CHUNK)
+    yield mla_prefill_part(LATENT, CHUNK)
+    yield attend_share(LATENT, CONTEXT, GROUPS)
+    yield share_values(LATENT, ROWS, GROUPS)
     yield cache_heads(GROUPED, ROWS, True, PAGES)
     yield cache_latents(ROWS, False, None, PAGES)
     yield absorb_query(LATENT, ROWS)

@@ -54,17 +54,17 @@ def _latent() -> list[EmulatedCase]:
 
 
 def _shares() -> list[EmulatedCase]:
-    """Heads of three devices: a context cut again, not cut, and in float8; and eight shares of two
-    heads joined, for a tile of rows and some."""
+    """Heads of three devices: a context cut again, not cut with two tiles of rows, and in float8;
+    and eight shares of two heads joined, for a tile of rows and some."""
     cases = []
-    for like, q_len, fp8 in (
-        ("q4_1.0625k_page64", 4, False),
-        ("q4_1.0625k_page64_b64", 4, False),
-        ("q1_1.0625k_page64_fp8", 1, True),
+    for like, heads, paged in (
+        ("q4_1.0625k_page64", 2, PagedCase(4, 320)),
+        ("q4_1.0625k_page64_b64", 6, PagedCase(4, 320)),
+        ("q1_1.0625k_page64_fp8", 2, PagedCase(1, 320, fp8=True)),
     ):
         real = f"attend_share {SHARED} {like}"
         make = partial(mla_share.share_case, groups=3, kernels=named(real).kernels)
-        case = _decode(LatentAttention, make, real, (5,), PagedCase(q_len, 320, fp8=fp8))
+        case = _decode(LatentAttention, make, real, (heads,), paged)
         cases.append(replace(case, compare=share_error))
     values = mla_share.values_case(LatentAttention("small", 2), 19, 8)
     return [*cases, EmulatedCase.small(values, named(f"share_values {SHARED} rows64"), BF16)]
@@ -103,15 +103,14 @@ def _grouped_shares() -> list[EmulatedCase]:
 
 
 def _prefill() -> list[EmulatedCase]:
-    """Chunks of three and of five tiles of rows, the last not full, behind a prefix; and at parts
-    of their contexts, of which the first rows see nothing."""
+    """Chunks of three and of five tiles of rows, the last not full, behind a prefix; and at a
+    part of their context, of which the first rows see nothing."""
     chunk, whole, part = PagedCase(300, 320, batch=1), mla_prefill.make_case, mla_prefill.part_case
     cases = []
     for like, heads, paged, make, before, compare in (
         ("q512_1k_page64_b1", 2, chunk, whole, PREFIX, largest_error),
         ("q1024_8k_page64_b1_fp8", 1, LONG_CHUNK, whole, PREFIX, largest_error),
         ("q512_1k_page64_b1", 1, chunk, part, -140, part_error),
-        ("q512_1k_page64_b1_fp8", 1, replace(chunk, fp8=True), part, -140, part_error),
     ):
         case = make(LatentAttention("small", heads), paged)
         vary = partial(_with_contexts, (before + paged.q_len,))
