@@ -33,9 +33,9 @@ class EngineConfig:
     kernels: the implementation that operations run as, None for the device's own (see
     pallas_kernels.dispatch). xla_kernels: operations whose kernel is switched off; XLA compiles
     their contract.
-    decode_context_parallel_size: D neighbouring devices divide the slots of a page of latents, so
-    that it has page_size * D tokens (see eagle3_jax.layers.split_context); it divides the devices
-    of the mesh.
+    decode_context_parallel_size: D neighbouring devices divide the slots of a page of latents, or
+    of keys and values that they share a head of, so that it has page_size * D tokens (see
+    eagle3_jax.layers.split_context); it divides the devices that need a page.
     kv_offloading_bytes: host memory for pages that the cache has no room for, over all devices (see
     eagle3_jax.engine.kv.tiers); 0 for none. kv_offloading_least_tokens: fewer than these are
     prefilled again rather than loaded.

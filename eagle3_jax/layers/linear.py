@@ -37,7 +37,8 @@ class Linear(nnx.Module):
         kv_heads: int | None = None,
     ):
         kernel = normal_param(shape, axes, rngs, dtype)
-        kernel.set_metadata(kv_heads=kv_heads)
+        if kv_heads is not None:
+            kernel.set_metadata(kv_heads=kv_heads)
         self.kernel: nnx.Param | QuantizedKernel = kernel
 
     @property

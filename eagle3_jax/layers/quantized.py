@@ -49,13 +49,13 @@ class QuantizedKernel(nnx.Module):
             jax.ShapeDtypeStruct(values, VALUE_DTYPES[format.weights]),
             axes=swapped,
             groups=(*[1] * len(stack), *format.groups),
-            kv_heads=kv_heads,
         )
         self.scale = Frozen(
             jax.ShapeDtypeStruct(scale, SCALE_DTYPES.get(format.weights, jnp.float32)),
             axes=swapped[: len(scale)],
-            kv_heads=kv_heads,
         )
+        for part in () if kv_heads is None else (self.values, self.scale):
+            part.set_metadata(kv_heads=kv_heads)
         self.format = format
 
     @property

@@ -57,7 +57,8 @@ def add_parallel_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="of these, neighbours that divide a context of latents: N times as many tokens fit",
+        help="of these, neighbours that divide a context which all of them need (of latents, or of "
+        "a KV head that they share): N times as many tokens fit",
     )
     for name, aliases in ONE_OF_EACH.items():
         parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)

@@ -23,11 +23,11 @@ def say_divided(
 
 
 def _how(model: Target | Eagle3Draft, size: int) -> str:
-    context, mesh = model.contexts[0], mesh_of(model)
-    if mesh is None:
+    context, mesh, heads = model.contexts[0], mesh_of(model), model.pool_splits[0][0]
+    if mesh is None or context is heads is None:
         return "whole on every device"
     if context is None:
-        devices = parts(mesh, model.pool_splits[0][0] or ())
+        devices = parts(mesh, heads or ())
         return f"divided by KV heads over {devices} devices, which leaves no context to divide"
     devices = parts(mesh, context.axes)
     divided = math.gcd(size, devices // context.heads)

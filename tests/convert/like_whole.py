@@ -1,5 +1,6 @@
 """A model loaded onto a mesh beside one that was loaded whole and then split."""
 
+import re
 from typing import Any
 
 import jax
@@ -11,8 +12,14 @@ from eagle3_jax.mesh import shard
 
 
 def structure(model: nnx.Module) -> list[str]:
-    """Modules, formats, axes and splits, without a mark of how a variable was made."""
-    return str(nnx.graphdef(model)).replace("'eager_sharding': True,", "").split()
+    """Modules, formats, axes and splits, without a mark of how a variable was made; what it says of
+    itself in the order of the names."""
+    text = str(nnx.graphdef(model)).replace("'eager_sharding': True,", "")
+    return re.sub(r"PrettyMapping\(\{(.*?)\}\)", _in_order, text, flags=re.DOTALL).split()
+
+
+def _in_order(mapping: re.Match[str]) -> str:
+    return " ".join(sorted(line.strip(" ,") for line in mapping[1].splitlines()))
 
 
 def assert_like_whole(ours: nnx.Module, whole: nnx.Module, mesh: jax.sharding.Mesh) -> None:

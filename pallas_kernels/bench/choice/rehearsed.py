@@ -14,6 +14,7 @@ from pallas_kernels.case import Case
 from pallas_kernels.fp8_matmul.cases import PTPC
 from pallas_kernels.fp8_matmul.cases import make_case as fp8_matmul
 from pallas_kernels.gqa_decode.cases import make_case as gqa_decode
+from pallas_kernels.gqa_share.cases import make_case as gqa_share
 from pallas_kernels.grouped_matmul.cases import make_case as grouped_mlp
 from pallas_kernels.head_squares.cases import make_case as head_squares
 from pallas_kernels.joint_matmul.cases import make_case as joint_matmul
@@ -50,6 +51,7 @@ def _cases() -> Iterator[Case]:
     yield fp8_matmul(MATRIX, PTPC, ROWS)
     yield logits_argmax(Head("kimi.lm_head", 256, 1024), None, ROWS, False)
     yield gqa_decode(GROUPED, replace(CONTEXT, fp8=True))
+    yield gqa_share(GROUPED, CONTEXT, GROUPS)
     yield mla_prefill(LATENT, CHUNK)
     yield mla_prefill_part(LATENT, CHUNK)
     yield attend_share(LATENT, CONTEXT, GROUPS)

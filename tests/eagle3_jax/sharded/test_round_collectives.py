@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import pytest
 from driving import sizes
 from tiny import latent_draft, tiny_draft, tiny_target
-from wide_pair import WIDE_DRAFT, WIDE_LATENT_DRAFT, WIDE_TARGET
+from wide_pair import (
+    DRAFTS,
+    TWO_KV_HEADS_DRAFT,
+    TWO_KV_HEADS_MINIMAX,
+    WIDE_DRAFT,
+    WIDE_LATENT_DRAFT,
+    WIDE_TARGET,
+    minimax_of_two_kv_heads,
+)
 
 from eagle3_jax.engine.programs.compiled import (
     PairStructure,
@@ -20,6 +28,8 @@ from eagle3_jax.engine.programs.compiled import (
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import make_mesh, shard
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.mla_share.layout import MASS
 
@@ -30,16 +40,23 @@ ROWS = BATCH * (K + 1)
 def of_a_round(
     layers: int, by_expert: bool, *, latent: bool = False, parts: int = 1
 ) -> list[Collective]:
-    """Of the lean round of a pair whose target has so many layers, on 8 devices.
+    """Of the lean round of a pair whose target has so many layers.
 
     latent: of the draft's attention. parts: devices that divide a context.
     """
-    mesh = make_mesh(8, enable_expert_parallel=by_expert)
     target = tiny_target(config=replace(WIDE_TARGET, num_hidden_layers=layers))
     if latent:
         draft = latent_draft(target, config=WIDE_LATENT_DRAFT)
     else:
         draft = tiny_draft(target, config=WIDE_DRAFT)
+    return of_the_round(target, draft, by_expert, parts)
+
+
+def of_the_round(
+    target: Target, draft: Eagle3Draft, by_expert: bool, parts: int
+) -> list[Collective]:
+    """Of this pair, on 8 devices."""
+    mesh = make_mesh(8, enable_expert_parallel=by_expert)
     shard(target, mesh)
     shard(draft, mesh)
     aux, config = draft.config.aux_layer_ids, sizes(K, decode_context_parallel_size=parts)
@@ -90,3 +107,21 @@ def test_divided_contexts_add_queries_and_shares_and_nothing_as_large_as_a_conte
     added = Counter(c.nbytes for c in divided) - Counter(c.nbytes for c in whole)
     assert moved <= set(added)
     assert max(added) == max(moved)
+
+
+def test_devices_of_a_kv_head_gather_its_queries_and_exchange_its_shares() -> None:
+    """Each pass gathers once and exchanges once, of the heads of four devices; nothing is larger
+    than what the sums of hidden states are."""
+    target, parts = minimax_of_two_kv_heads(), 4
+    found = of_the_round(target, DRAFTS["of two KV heads"](target), False, parts)
+    layers = TWO_KV_HEADS_MINIMAX.num_hidden_layers
+    exchanged = [c for c in found if c.kind == "all-to-all"]
+    # On CPUs an array for each device.
+    assert len(exchanged) == parts * (layers + K)
+    gathered = Counter(c.nbytes for c in found if c.kind == "all-gather")
+    shares = Counter(c.nbytes for c in exchanged)
+    for attention, passes in ((TWO_KV_HEADS_MINIMAX, layers), (TWO_KV_HEADS_DRAFT, 1)):
+        heads, dim = attention.num_attention_heads // 8, attention.head_dim
+        assert gathered[4 * ROWS * heads * dim * parts] >= passes
+        assert shares[4 * ROWS * heads * (dim + MASS)] >= parts * passes
+    assert max(c.nbytes for c in found) <= ROWS * 8 * 15 * 4

@@ -1,0 +1,39 @@
+"""What loading says of where caches lie, for each kind of attention."""
+
+from typing import Any
+
+import pytest
+from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_minimax, wide_target
+
+from eagle3_jax.engine import EngineConfig
+from eagle3_jax.mesh import make_mesh, shard
+from serve.pair.divided_contexts import say_divided
+
+HEADS = "divided by KV heads over 4 devices, which leaves no context to divide"
+BOTH = "divided by 2 KV heads, and neighbours divide each context, 2 at a time"
+
+
+@pytest.mark.parametrize(
+    ("make", "drafted", "size", "split", "target", "draft"),
+    [
+        (wide_target, "grouped", 4, True, "neighbours divide each context, 4 at a time", HEADS),
+        (wide_target, "of two KV heads", 4, True, "neighbours divide each context, 4 at a", BOTH),
+        (minimax_of_two_kv_heads, "grouped", 2, False, BOTH, "whole on every device"),
+        (wide_minimax, "of two KV heads", 2, True, HEADS, BOTH),
+    ],
+)
+def test_each_cache_is_said_to_lie_where_it_does(
+    make: Any, drafted: str, size: int, split: bool, target: str, draft: str
+) -> None:
+    pair, said, mesh = (model := make(), DRAFTS[drafted](model)), [], make_mesh(4)
+    for part in pair if split else pair[:1]:
+        shard(part, mesh)
+    config = EngineConfig(page_size=8, decode_context_parallel_size=size)
+    say_divided(*pair, config, said.append)
+    found = iter(said)
+    for name, how in (("target", target), ("draft", draft)):
+        line = next(found)
+        assert line.startswith(f"KV cache of the {name}: {how}")
+        assert line.endswith(f"a page is {8 * size} tokens")
+    say_divided(*pair, EngineConfig(), said.append)
+    assert len(said) == 2
