@@ -6,7 +6,7 @@ Host bookkeeping; page 0 is the device's scratch page.
 from collections.abc import Sequence
 
 from eagle3_jax.cache import SCRATCH_PAGE
-from eagle3_jax.engine.kv.events import AllCleared, KVEventLog, PagesRemoved
+from eagle3_jax.engine.kv.events import KVEventLog
 
 
 class PagePool:
@@ -79,7 +79,7 @@ class PagePool:
         self._key_of.clear()
         self._page_of.clear()
         if self._events is not None:
-            self._events.add(AllCleared())
+            self._events.cleared()
 
     def count_known(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, from the first on, have a page."""
@@ -103,4 +103,4 @@ class PagePool:
 
     def _note_removed(self, key: bytes) -> None:
         if self._events is not None:
-            self._events.add(PagesRemoved((key,), "GPU"))
+            self._events.removed(key, "GPU")
