@@ -1,15 +1,20 @@
 """Clients that install in seconds complete all their requests; `make clients` has the others."""
 
+import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from clients import anthropic_client, lm_eval_client, locust_client, openai_client
 from clients.client import Client, Counts, Server
 from clients.runs import demo_server, run_client
+from kv_index import IndexCopy
+from vllm_wire import Subscriber, apply
 
 PROMPTS = 4
 LM_EVAL = replace(
@@ -25,9 +30,18 @@ LIGHT = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where the server publishes KV events, and tells them again."""
+    directory = tmp_path_factory.mktemp("events")
+    return {name: f"ipc://{directory}/{name}" for name in ("endpoint", "replay_endpoint")}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, events: dict[str, str]) -> Iterator[Server]:
     """One request at a time: fewer programs to compile."""
-    with demo_server(tmp_path_factory.mktemp("server"), "--max-num-seqs", "1") as running:
+    config = json.dumps({"enable_kv_cache_events": True, **events})
+    flags = ("--max-num-seqs", "1", "--kv-events-config", config)
+    with demo_server(tmp_path_factory.mktemp("server"), *flags) as running:
         yield running
 
 
@@ -41,3 +55,20 @@ def test_every_request_of_the_client_completes(
     if client is LM_EVAL:
         assert run.counts == Counts(3 * PROMPTS, 0)
         assert lm_eval_client.accuracy(results) >= 0.5
+
+
+def test_a_copy_of_the_prefix_index_adds_up_whenever_it_begins(
+    server: Server, events: dict[str, str]
+) -> None:
+    """All that the other clients left there; every event applies to what those before it say."""
+    body = {"model": "eagle3-demo", "prompt": "What is a page? " * 9, "max_tokens": 1}
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        assert http.post("/v1/completions", json=body).status_code == 200
+        found = re.search(r"kv_events_published_total{.*} (\d+)", http.get("/metrics").text)
+    copy, count = IndexCopy(), 0
+    with Subscriber(events["endpoint"], events["replay_endpoint"]) as subscriber:
+        for number, (told, batch) in enumerate(subscriber.replay(0)):
+            assert told == number
+            apply(copy, batch)
+            count += len(batch.events)
+    assert copy.keys and found and count >= int(found[1]) > 0

@@ -4,7 +4,8 @@ Replayed from the start, the events name exactly the pages that a prompt can be 
 writes them only where it was given a log.
 """
 
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass
 from typing import Literal
 
 Medium = Literal["GPU", "CPU", "STORAGE"]
@@ -17,9 +18,8 @@ class PagesStored:
 
     keys: one a page. parent_key: that of the page in front of the first; None at a prompt's
     beginning. token_ids: page_tokens a page. lookahead_token_ids: of each page the token after it,
-    which its key covers too. Neither is there where pages came from another medium, under the keys
-    they had. salt: of the request, "" for none; only a prompt's first key covers it, and by that
-    the others.
+    which its key covers too. salt: of the request, "" for none; a prompt's first key covers it, and
+    by that the others.
     """
 
     keys: tuple[bytes, ...]
@@ -48,14 +48,66 @@ KVEvent = PagesStored | PagesRemoved | AllCleared
 
 
 @dataclass
+class _Page:
+    """What a key stands for, and which media have it: 4 bytes a token."""
+
+    parent_key: bytes | None
+    tokens: "array[int]"
+    lookahead: int
+    salt: str
+    media: set[Medium]
+
+
 class KVEventLog:
-    """Events since they were last taken; of the engine's thread."""
+    """Events since they were last taken; of the engine's thread.
 
-    _events: list[KVEvent] = field(default_factory=list)
+    It knows what each key stands for as long as some medium has its page, so that whoever moves
+    pages need only name their keys.
+    """
 
-    def add(self, event: KVEvent) -> None:
-        """Notes a change that has just been made."""
+    def __init__(self) -> None:
+        self._events: list[KVEvent] = []
+        self._pages: dict[bytes, _Page] = {}
+
+    def stored(self, event: PagesStored) -> None:
+        """Pages have been written."""
         self._events.append(event)
+        size, parent = event.page_tokens, event.parent_key
+        for index, key in enumerate(event.keys):
+            tokens = array("i", event.token_ids[index * size : (index + 1) * size])
+            lookahead = event.lookahead_token_ids[index]
+            page = _Page(parent, tokens, lookahead, event.salt, {event.medium})
+            known = self._pages.setdefault(key, page)
+            known.media.add(event.medium)
+            parent = key
+
+    def copied(self, key: bytes, medium: Medium) -> None:
+        """A page that another medium has is in this one too; one that was there before the log
+        began is told without its tokens."""
+        page = self._pages.get(key)
+        if page is None:
+            self._events.append(PagesStored((key,), None, (), (), 0, "", medium))
+            return
+        page.media.add(medium)
+        tokens, size = tuple(page.tokens), len(page.tokens)
+        event = PagesStored(
+            (key,), page.parent_key, tokens, (page.lookahead,), size, page.salt, medium
+        )
+        self._events.append(event)
+
+    def removed(self, key: bytes, medium: Medium) -> None:
+        """A medium has a page no more."""
+        self._events.append(PagesRemoved((key,), medium))
+        page = self._pages.get(key)
+        if page is not None:
+            page.media.discard(medium)
+            if not page.media:
+                del self._pages[key]
+
+    def cleared(self) -> None:
+        """No medium has any page."""
+        self._events.append(AllCleared())
+        self._pages.clear()
 
     def take(self) -> list[KVEvent]:
         """Hands the events over, oldest first, and starts anew."""

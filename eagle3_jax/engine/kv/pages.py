@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from eagle3_jax.cache import SCRATCH_PAGE
-from eagle3_jax.engine.kv.events import AllCleared, KVEventLog, PagesRemoved
+from eagle3_jax.engine.kv.events import KVEventLog
 
 
 class PagePool:
@@ -91,7 +91,7 @@ class PagePool:
         for kept in (self._idle, self._unsaved, self._key_of, self._page_of, self._saved):
             kept.clear()
         if self._events is not None:
-            self._events.add(AllCleared())
+            self._events.cleared()
 
     def keys_of(self, pages: Sequence[int]) -> list[bytes]:
         """The keys of those of these pages that have one."""
@@ -161,4 +161,4 @@ class PagePool:
         del self._page_of[key]
         self._saved.discard(page)
         if self._events is not None:
-            self._events.add(PagesRemoved((key,), "GPU"))
+            self._events.removed(key, "GPU")

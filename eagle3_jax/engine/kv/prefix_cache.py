@@ -128,7 +128,7 @@ class PrefixCache:
                 salt=sequence.request.cache_salt,
                 medium="GPU",
             )
-            events.add(event)
+            events.stored(event)
 
     def _whole(self, count: int) -> int:
         return count - count % self._unit

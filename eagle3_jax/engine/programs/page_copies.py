@@ -80,15 +80,18 @@ def compile_copies(state: DecodeState) -> CopyPrograms:
 
 
 def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:
-    """Who holds the same rows, by how the pool lies on the mesh."""
+    """Who holds the same rows, by how the pool lies on the mesh. Of keys and values that devices
+    share a head of each carries all it has."""
     stored, _ = rows_and_scale(pool)
     if mesh is None:
         return Replicas(1, 1)
-    if isinstance(pool, SplitPool):
-        return Replicas(mesh.size // pool.parts, pool.parts)
     lies: Any = stored.sharding
-    is_split = any(axes is not None for axes in lies.spec)
-    return Replicas(1, 1) if is_split else Replicas(mesh.size, 1)
+    if all(axes is None for axes in lies.spec):
+        return Replicas(mesh.size, 1)
+    latent = stored.ndim == len(("page", "position", "latent"))
+    if isinstance(pool, SplitPool) and latent:
+        return Replicas(mesh.size // pool.parts, pool.parts)
+    return Replicas(1, 1)
 
 
 def _page_bytes(pool: KVPool) -> int:

@@ -9,7 +9,13 @@ from kv_index import IndexCopy
 from simulated_device import VOCAB, simulated_pair
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.kv.events import AllCleared, KVEventLog, PagesRemoved, PagesStored
+from eagle3_jax.engine.kv.events import (
+    AllCleared,
+    KVEventLog,
+    Medium,
+    PagesRemoved,
+    PagesStored,
+)
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.sequence import Sequence
@@ -155,3 +161,28 @@ def test_evictions_forgetting_and_resets_are_told_in_their_order() -> None:
         AllCleared(),
     ]
     assert pages.count_known([middle]) == 0
+
+
+def test_pages_that_move_are_described_by_their_keys_as_long_as_some_medium_has_them() -> None:
+    log = KVEventLog()
+    pages, cache, sequence = filled(log, "mine")
+    cache.publish(sequence, 12)
+    first, middle, last = sequence.page_keys
+    for key in (first, middle):
+        log.copied(key, "CPU")
+    pages.give_back(sequence.pages)
+    pages.take(3)
+    log.take()
+    log.copied(middle, "GPU")
+    log.copied(first, "STORAGE")
+    log.copied(last, "STORAGE")
+    assert log.take() == [
+        PagesStored((middle,), first, (4, 5, 6, 7), (8,), 4, "mine", "GPU"),
+        PagesStored((first,), None, (0, 1, 2, 3), (4,), 4, "mine", "STORAGE"),
+        PagesStored((last,), None, (), (), 0, "", "STORAGE"),
+    ]
+    gone: list[tuple[bytes, Medium]] = [(first, "CPU"), (first, "STORAGE"), (middle, "CPU")]
+    for key, medium in [*gone, (middle, "GPU")]:
+        log.removed(key, medium)
+    assert log.take()[-1] == PagesRemoved((middle,), "GPU")
+    assert not log._pages

@@ -17,7 +17,7 @@ from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, Pages
 from serve.kv_events.config import KVEventsConfig
 from serve.kv_events.publisher import KVEventPublisher
 
-HERE = Path(__file__).parent
+SERVE = Path(__file__).parents[1]
 ANY = "tcp://127.0.0.1:0"
 
 
@@ -38,7 +38,13 @@ def traffic(steps: int) -> list[list[KVEvent]]:
 def publish(publisher: KVEventPublisher, batches: list[list[KVEvent]]) -> None:
     for events in batches:
         for event in events:
-            publisher.log.add(event)
+            match event:
+                case PagesStored():
+                    publisher.log.stored(event)
+                case PagesRemoved(keys, medium):
+                    publisher.log.removed(keys[0], medium)
+                case AllCleared():
+                    publisher.log.cleared()
         publisher.publish()
 
 
@@ -59,8 +65,8 @@ def hearing(
 def follower(publisher: KVEventPublisher, last: int) -> subprocess.Popen[str]:
     """A process that keeps an index of its own, up to batch `last`."""
     where = (publisher.endpoint, f"{publisher.replay_endpoint}", f"{last}")
-    command = [sys.executable, str(HERE / "vllm_wire.py"), *where]
-    path = {"PYTHONPATH": os.pathsep.join([*map(str, HERE.parents[1:3]), *sys.path])}
+    command = [sys.executable, str(SERVE / "vllm_wire.py"), *where]
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=path)
 
 

@@ -65,3 +65,12 @@ def test_the_lookahead_is_left_out_for_readers_that_do_not_know_it() -> None:
     payload = EventEncoder(lookahead=False).encode(0.0, [stored(None)])
     assert b"lookahead_token_ids" not in payload
     assert b"lookahead_token_ids" in EventEncoder().encode(0.0, [stored(None)])
+
+
+def test_a_page_whose_tokens_nobody_knows_is_told_by_its_hash() -> None:
+    """As vLLM's tiers do: no tokens, a block of none."""
+    payload = EventEncoder().encode(0.0, [PagesStored((FIRST,), None, (), (), 0, "", "STORAGE")])
+    (event,) = decoder.decode(payload).events
+    assert isinstance(event, BlockStored) and event.medium == "STORAGE"
+    assert (event.block_hashes, event.token_ids, event.block_size) == ([NUMBER], [], 0)
+    assert event.lookahead_token_ids is None
