@@ -108,8 +108,8 @@ def divides(axis: str, units: int, devices: int) -> bool:
 
 
 def sharers(kv_heads: int, devices: int) -> int:
-    """How many neighbours attend with the same KV head: 1 where devices do not have fewer heads
-    than there are devices, or not equally many devices for each."""
+    """How many neighbours attend with the same KV head: 1 unless the devices are a multiple of the
+    heads."""
     return 1 if devices % kv_heads else devices // kv_heads
 
 

@@ -1,8 +1,8 @@
 """Grouped-query attention with rotary positions: the attention of Llama-style drafts.
 
 On a mesh each device has some of the query heads and their KV heads. Where there are more devices
-than KV heads, neighbours share one: each has what makes all keys and values (`k_proj`, `v_proj` and
-the norm of keys), makes those of that head alone, and keeps its context, or a part of it.
+than KV heads, neighbours share one: each has all of `k_proj`, `v_proj` and the norm of keys, takes
+the columns of that head from what they make, and caches its context, or a part of it.
 """
 
 from functools import partial
