@@ -48,15 +48,24 @@ class PlainOnCpu:
 
 @dataclass(frozen=True)
 class Round:
-    """The job that drafts and verifies on `size` devices, in float32 as the CPU does."""
+    """The job that drafts and verifies on `size` devices, in float32 as the CPU does.
+
+    context_parts: of them that divide a context.
+    """
 
     size: int
     xla_kernels: tuple[str, ...] = ()
+    context_parts: int = 1
 
     def __call__(self) -> Tokens:
         kernels = "pallas" if jax.default_backend() == "cpu" else None
         with jax.default_matmul_precision("highest"):
-            config = replace(CONFIG, kernels=kernels, xla_kernels=self.xla_kernels)
+            config = replace(
+                CONFIG,
+                kernels=kernels,
+                xla_kernels=self.xla_kernels,
+                decode_context_parallel_size=self.context_parts,
+            )
             return _answer(config, self.size)
 
 
@@ -75,26 +84,36 @@ class Explain:
 
 
 def check_rounds(
-    devices: int, xla_kernels: tuple[str, ...], limit_s: float, work: Work
+    devices: int,
+    xla_kernels: tuple[str, ...],
+    limit_s: float,
+    work: Work,
+    context_parts: int = 1,
 ) -> Iterator[Finding]:
-    """At every size of tensor parallelism that the devices allow."""
+    """At every size of tensor parallelism that the devices allow, and again with contexts divided
+    where context_parts are above 1 and divide it."""
     (expected,) = each([PlainOnCpu()], limit_s=limit_s, work=work)
     if isinstance(expected, Failure):
         yield Finding("FAILED", "round", "of the CPU", expected.reason, "nothing to compare with")
         return
     sizes = [size for size in SIZES if size <= devices]
     jobs = [Round(size, xla_kernels) for size in sizes]
+    divided = [size for size in sizes if context_parts > 1 and size % context_parts == 0]
+    jobs += [Round(size, xla_kernels, context_parts) for size in divided]
     results = each(jobs, limit_s=limit_s, processes=PROCESSES, work=work)
-    for size, got in zip(sizes, results, strict=True):
-        yield _finding(size, expected, got, limit_s, work)
+    for job, got in zip(jobs, results, strict=True):
+        yield _finding(job, expected, got, limit_s, work)
 
 
 def _finding(
-    size: int, expected: Tokens, got: Tokens | Failure, limit_s: float, work: Work
+    job: Round, expected: Tokens, got: Tokens | Failure, limit_s: float, work: Work
 ) -> Finding:
-    times = heads_repeated(size)
+    times, parts = heads_repeated(job.size), job.context_parts
     subject = (
-        "of the embedded pair" + f", its heads {times} times," * (times > 1) + f" at TP {size}"
+        "of the embedded pair"
+        + f", its heads {times} times," * (times > 1)
+        + f" at TP {job.size}"
+        + f", contexts in {parts} parts" * (parts > 1)
     )
     if isinstance(got, Failure):
         seen = " ".join([got.reason, *got.said.splitlines()[-1:]])

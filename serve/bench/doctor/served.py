@@ -45,21 +45,24 @@ class Served:
 
     target, draft: config.json files or directories that have one; without a target Kimi-K2.5 and
     its draft at their published widths, in every published format. tensor_parallel_size: None
-    takes the largest that fits.
+    takes the largest that fits. context_parts: devices that divide a context.
     """
 
     target: Path | None
     draft: Path | None
     tensor_parallel_size: int | None
+    context_parts: int = 1
 
     def __call__(self) -> tuple[int, list[Call]]:
         """Tensor parallelism, and what a device of it calls. Raises ValueError and OSError for
         files of no use and for devices that do not divide the pair."""
         mesh, pairs = self._laid_out()
         with assumed_gpu():
-            calls = [call for pair in pairs for call in _calls(pair, mesh, CONFIG)]
-            usual = {call.operation for call in calls}
-            calls += [call for call in _calls(pairs[0], mesh, WIDE) if call.operation not in usual]
+            divided = {"decode_context_parallel_size": self.context_parts}
+            usual, wide = (replace(config, **divided) for config in (CONFIG, WIDE))
+            calls = [call for pair in pairs for call in _calls(pair, mesh, usual)]
+            known = {call.operation for call in calls}
+            calls += [call for call in _calls(pairs[0], mesh, wide) if call.operation not in known]
         return mesh.size, list({repr(call): call for call in calls}.values())
 
     def _laid_out(self) -> tuple[Mesh, list[Models]]:

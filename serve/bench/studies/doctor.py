@@ -41,6 +41,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="whose shapes kernels have; default: the largest that devices and model allow",
     )
+    parser.add_argument(
+        *("--decode-context-parallel-size", "-dcp"),
+        type=int,
+        default=1,
+        metavar="N",
+        help="devices that divide a context, in kernels' shapes and rounds; default: 1",
+    )
     add_xla_kernels_flag(parser)
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each look"
@@ -56,6 +63,12 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.tensor_parallel_size is not None and flags.tensor_parallel_size < 1:
         raise ValueError(
             f"--tensor-parallel-size must be at least 1; got {flags.tensor_parallel_size}"
+        )
+    if (parts := flags.decode_context_parallel_size) < 1 or (
+        flags.tensor_parallel_size and flags.tensor_parallel_size % parts
+    ):
+        raise ValueError(
+            f"--decode-context-parallel-size must divide --tensor-parallel-size; got {parts}"
         )
     if not flags.limit > 0:
         raise ValueError(f"--limit must be above 0; got {flags.limit}")
@@ -79,7 +92,7 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
     else:
         model = model and find_config(source_of(flags, model, flags.revision))
         draft = draft and find_config(source_of(flags, draft, flags.draft_revision))
-    served = Served(model, draft, flags.tensor_parallel_size)
+    served = Served(model, draft, flags.tensor_parallel_size, flags.decode_context_parallel_size)
     examined = Examined()
     examination = Examination(served, flags.xla_kernels, flags.limit, work)
     try:
