@@ -10,8 +10,8 @@ from typing import Any
 FLAG = "--kv-events-config"
 HASHES_VARIABLE = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
 SCHEMES = ("tcp://", "ipc://", "inproc://")
-LISTENING = ("*", "0.0.0.0", "127.0.0.1", "localhost")
-"""Hosts of an endpoint that are this machine."""
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+EVERYWHERE = ("*", "0.0.0.0")
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,20 @@ class KVEventsConfig:
 
         As vLLM's publisher does, which connects to loopback addresses too.
         """
-        host = self.endpoint.removeprefix("tcp://").rpartition(":")[0]
-        return not self.endpoint.startswith("tcp://") or host in LISTENING or "::" in host
+        host = _host(self.endpoint)
+        return host in (*LOOPBACK, *EVERYWHERE) or "::" in host
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines can connect, and read what is published."""
+        listening = [self.replay_endpoint or "", self.endpoint if self.listens else ""]
+        return any(_host(endpoint) not in LOOPBACK for endpoint in filter(None, listening))
+
+
+def _host(endpoint: str) -> str:
+    """Of endpoints within the machine, one on it."""
+    tcp = endpoint.startswith("tcp://")
+    return endpoint.removeprefix("tcp://").rpartition(":")[0] if tcp else LOOPBACK[0]
 
 
 def read_kv_events_config(

@@ -9,6 +9,8 @@ from serve.kv_events.config import KVEventsConfig
 if TYPE_CHECKING:
     from serve.kv_events.publisher import KVEventPublisher
 
+EXPOSED = "; whoever can connect reads prompts there"
+
 
 @contextmanager
 def publishing(
@@ -22,5 +24,5 @@ def publishing(
     from serve.kv_events.publisher import KVEventPublisher  # Needs the extra kv-events.
 
     with KVEventPublisher(config) as publisher:
-        say(f"{publisher}")
+        say(f"{publisher}" + (EXPOSED if config.exposed else ""))
         yield publisher

@@ -40,6 +40,21 @@ def test_every_field_counts() -> None:
     assert parse(**ON, replay_endpoint=None) == KVEventsConfig()
 
 
+@pytest.mark.parametrize(
+    "fields, exposed",
+    [
+        ({}, False),
+        ({"endpoint": "ipc:///run/kv", "replay_endpoint": "tcp://[::1]:7001"}, False),
+        ({"endpoint": "tcp://router.example:7000"}, False),
+        ({"endpoint": "tcp://*:7000"}, True),
+        ({"endpoint": "tcp://[::]:7000"}, True),
+        ({"replay_endpoint": "tcp://10.0.0.7:7001"}, True),
+    ],
+)
+def test_a_start_says_whether_others_can_read_prompts(fields: dict, exposed: bool) -> None:
+    assert KVEventsConfig(**fields).exposed == exposed
+
+
 def test_vllms_variable_asks_for_whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HASHES_VARIABLE, "0")
     assert parse(**ON) == KVEventsConfig(int_hashes=False)
