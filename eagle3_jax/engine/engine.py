@@ -131,9 +131,9 @@ class Engine:
         happens, while there are requests."""
         if self._sequences:
             return False
-        self._scheduler.pages.forget_all()
         if self._scheduler.tier is not None:
             self._scheduler.tier.forget(None)
+        self._scheduler.pages.forget_all()
         return True
 
     @property

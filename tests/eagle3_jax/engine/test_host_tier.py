@@ -13,11 +13,13 @@ from driving import drive, sizes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from setups import Setup, pair_on_devices
-from simulated_device import SimulatedRunner, plain_answer, simulated_engine
+from simulated_device import SimulatedRunner, plain_answer, simulated_engine, simulated_pair
 from test_shared_prefixes import prefilled, traffic
 from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.kv.events import KVEventLog, PagesRemoved, PagesStored
+from eagle3_jax.engine.kv.tiers.host_tier import HostTier
 from eagle3_jax.sampling.params import SamplingParams
 
 ROOM = 10_000_000
@@ -34,18 +36,37 @@ def test_a_tier_changes_no_answer_and_every_load_ends(
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(SimulatedRunner, "copy_steps", copy_steps)
         monkeypatch.setattr("eagle3_jax.engine.engine.BETWEEN_LOOKS_S", 0)
-        engine = simulated_engine(monkeypatch, config, with_draft=case["with_draft"])
+        target, draft = simulated_pair(monkeypatch)
+        log = KVEventLog()
+        engine = Engine(target, draft if case["with_draft"] else None, config, kv_events=log)
         answers = drive(
             engine, case["requests"], arrival_gap=case["arrival_gap"], cancel_at=case["cancel_at"]
         )
-    stats = engine.stats()
+    stats, tier = engine.stats(), engine._scheduler.tier
     assert stats.free_pages == stats.total_pages
     assert not engine._scheduler.has_copies
+    assert isinstance(tier, HostTier)
+    assert media_of(log) == {"GPU": {*engine._scheduler.pages._page_of}, "CPU": {*tier._slot_of}}
     for request in case["requests"]:
         answer = answers[request.request_id]
         tokens, *_ = plain_answer(request, config)
         assert answer.token_ids == tokens[: len(answer.token_ids)]
         assert answer.finish[0] == "abort" or answer.token_ids == tokens
+
+
+def media_of(log: KVEventLog) -> dict[str, set[bytes]]:
+    """The keys that each medium has, by the events alone; no page is where it was before."""
+    found: dict[str, set[bytes]] = {"GPU": set(), "CPU": set()}
+    for event in log.take():
+        assert isinstance(event, PagesStored | PagesRemoved)
+        keys, medium = {*event.keys}, found[event.medium]
+        if isinstance(event, PagesStored):
+            assert not keys & medium
+            medium |= keys
+        else:
+            assert keys <= medium
+            medium -= keys
+    return found
 
 
 def turn(number: int) -> list[Request]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv.events import KVEventLog, PagesRemoved, PagesStored
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies
 
 MOST_SAVES, MOST_LOADS = 2, 2
@@ -23,7 +23,7 @@ def host_tier(
             f"kv_offloading_bytes must be at least {copies.page_bytes}, a page on all devices; "
             f"got {room}"
         )
-    return HostTier(copies, slots, config.page_tokens, events)
+    return HostTier(copies, slots, events)
 
 
 class Load(NamedTuple):
@@ -40,10 +40,8 @@ class HostTier:
     here, and what no more.
     """
 
-    def __init__(
-        self, copies: PageCopies, slots: int, page_tokens: int, events: KVEventLog | None = None
-    ):
-        self._copies, self._page_tokens, self._events = copies, page_tokens, events
+    def __init__(self, copies: PageCopies, slots: int, events: KVEventLog | None = None):
+        self._copies, self._events = copies, events
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._key_of: dict[int, bytes] = {}
         self._free = list(range(slots))[::-1]
@@ -126,7 +124,7 @@ class HostTier:
                 del self._key_of[slot]
                 self._free_unless_held(slot)
                 if self._events is not None:
-                    self._events.add(PagesRemoved((key,), "CPU"))
+                    self._events.removed(key, "CPU")
 
     def _place(self, key: bytes) -> int | None:
         """A slot for the key, the longest unused one where none is free; None where loads hold
@@ -139,7 +137,7 @@ class HostTier:
         slot = self._free.pop()
         self._slot_of[key], self._key_of[slot] = slot, key
         if self._events is not None:
-            self._events.add(PagesStored((key,), None, (), (), self._page_tokens, "", "CPU"))
+            self._events.copied(key, "CPU")
         return slot
 
     def _begin_load(self) -> bool:
