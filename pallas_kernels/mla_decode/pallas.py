@@ -46,9 +46,9 @@ def choose_tiles(
     with 32 keys they spill. NVIDIA GPUs have room for 32 keys of one page, but not for 64 rows
     where keys are widened in registers or a tree's mask is loaded. On AMD GPUs
     there are registers left for the tiles that come next: two. On gfx950 Triton overlaps two that
-    are taken together, which have room in its local memory; on gfx942 they stay in registers, from
-    32 rows on two together, else each by itself (`docs/kernels.md`). Up to 16 rows on gfx950 share
-    a compute unit with another program instead.
+    are taken together, which have room in its local memory; on gfx942 they stay in registers, two
+    together, or each by itself up to 16 rows and beyond 256, where two spill (`docs/kernels.md`).
+    Up to 16 rows on gfx950 share a compute unit with another program instead.
     """
     amd, twice = gpu.current().is_amd, gpu.current().arch == "gfx950"
     crowded = paged.pools[0].dtype.itemsize == 1 or paged.ancestors is not None
@@ -56,7 +56,7 @@ def choose_tiles(
     if dtype == jnp.float32:
         heuristic = AttentionTiles(16, 16, num_stages=2)
     elif amd and not twice and not crowded and paged.page_size % 16 == 0:
-        group, ahead = (1, 2) if tile == 16 else (2, 1)
+        group, ahead = (2, 1) if 16 < rows <= 256 else (1, 2)
         heuristic = AttentionTiles(tile, 16, group=group, ahead=ahead)
     elif amd:
         together = twice and tile > 16 and not crowded and paged.page_size % 16 == 0
