@@ -1,0 +1,51 @@
+"""The published tensors of Kimi-K2.5's vision tower and projector as a table."""
+
+from dataclasses import asdict
+from typing import Any
+
+from convert.models.rules import Rule, Transposed
+from eagle3_jax.config.vision import PUBLISHED_AS, VISION_KINDS, VisionConfig
+
+PARTS = ("vision_tower", "mm_projector")
+"""First parts of the names, of tensors and of parameters alike."""
+_FLOATS_FOR_ALL = Transposed("dequantize")
+_BLOCK = "vision_tower.encoder.blocks.{layer}."
+_NORMS = (
+    *(_BLOCK + "norm0", _BLOCK + "norm1"),
+    *("vision_tower.encoder.final_layernorm", "mm_projector.pre_norm"),
+)
+_LINEARS = (
+    *(_BLOCK + name for name in ("wqkv", "wo", "mlp.fc0", "mlp.fc1")),
+    "mm_projector.proj.{step}",
+)
+_EMBEDDING = "vision_tower.patch_embed."
+
+
+def vision_rules() -> list[Rule]:
+    """The table; what eagle3-quantize --vision made is turned back into floats."""
+    names = [_EMBEDDING + name for name in ("proj.weight", "proj.bias", "pos_emb.weight")]
+    names += [f"{name}.{part}" for name in _NORMS for part in ("weight", "bias")]
+    names += [f"{name}.bias" for name in _LINEARS]
+    kernels = [Rule(f"{n}.weight", (f"{n}.kernel",), _FLOATS_FOR_ALL) for n in _LINEARS]
+    return [*(Rule(name, (name,)) for name in names), *kernels]
+
+
+def vision_to_hf(config: VisionConfig) -> dict[str, Any]:
+    """What config.json says of it, under the released names."""
+    names = {**PUBLISHED_AS, **{name: name for name in ("patch_size", "text_hidden_size")}}
+    return {
+        "media_placeholder_token_id": config.media_placeholder_token_id,
+        "vision_config": {
+            **{published: getattr(config, name) for name, published in names.items()},
+            "merge_kernel_size": [config.merge_size] * 2,
+            "mm_hidden_size": config.hidden_size,
+            "projector_ln_eps": config.projector_ln_eps,
+            **{name: values[0] for name, values in VISION_KINDS.items()},
+        },
+    }
+
+
+def preprocessor_to_hf(config: VisionConfig) -> dict[str, Any]:
+    """preprocessor_config.json."""
+    sizes = {"patch_size": config.patch_size, "merge_kernel_size": config.merge_size}
+    return {"media_proc_cfg": {**asdict(config.pixels), **sizes, "fixed_output_tokens": None}}

@@ -1,0 +1,64 @@
+"""Load the vision tower and projector of a checkpoint."""
+
+from pathlib import Path
+
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.source import Source
+from convert.load import run_dtype
+from convert.models.vision import PARTS
+from convert.outline import Outline, outline
+from convert.published.directory import Published, open_published
+from convert.published.vision import abstract_vision, has_vision, plan_vision, vision_config_of
+from convert.store.reader import is_store
+from convert.stored import Stored, open_stored
+from eagle3_jax.models.vision import VisionModel
+
+
+def load_vision(
+    path: str | Path | Source,
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+) -> VisionModel:
+    """Loads MoonViT and projector of a Kimi-K2.5 checkpoint, published or converted.
+
+    path, dtype: as those of `load_target`, which reads the text model of the same checkpoint; of a
+    hub id all weights are downloaded. On a mesh every device holds all of it. `config` of what is
+    returned is also what `read_image` takes.
+    Raises as `load_target` does, and ValueError for a checkpoint without vision.
+    """
+    return outline_vision(path, dtype=dtype, mesh=mesh).fill()
+
+
+def outline_vision(
+    path: str | Path | Source,
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+) -> Outline[VisionModel]:
+    """What `load_vision` fills: no weight is read, and whatever does not fit is found."""
+    source = _open(path)
+    model = abstract_vision(vision_config_of(source), run_dtype(dtype))
+    if not isinstance(source, Stored):
+        return outline(model, plan_vision(source, model), True, mesh)
+    if not holds_vision(path):
+        raise ValueError(f"{source.directory} was converted without vision: convert it again")
+    text = {stored.split(".")[0] for stored in source.store.parameters}.difference(PARTS)
+    return outline(model, source, True, mesh, text)
+
+
+def holds_vision(path: str | Path | Source) -> bool:
+    """Whether a checkpoint describes vision and has its tensors; raises as `load_target`."""
+    source = _open(path)
+    if isinstance(source, Stored):
+        return any(stored.startswith(PARTS) for stored in source.store.parameters)
+    return has_vision(source)
+
+
+def _open(path: str | Path | Source) -> Published | Stored:
+    """Either form of a checkpoint. What is assumed of its quantised weights is of no matter."""
+    directory = find_checkpoint(path)
+    return open_stored(directory) if is_store(directory) else open_published(directory)

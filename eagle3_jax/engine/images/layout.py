@@ -1,0 +1,101 @@
+"""How images lie in the arrays that devices encode, and their features in rows that are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.mesh import mesh_of
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.vision.item import ImageItem
+from eagle3_jax.vision.keep import ImageBatch
+from eagle3_jax.vision.packing import SMALLEST, STEP, bucket_of, pack_images
+
+NewImages = Sequence["NewImage"]
+
+
+class NewImage(NamedTuple):
+    """An image to encode, and the rows of its features."""
+
+    item: ImageItem
+    rows: Int[np.ndarray, " tokens"]
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """Of an engine's images: capacity tokens' features are kept, the row behind them is scratch.
+
+    devices: over which the images of a call are divided; each has the features of all.
+    """
+
+    vision: VisionConfig
+    capacity: int
+    devices: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        vision: VisionModel,
+        target: Target,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+    ) -> "ImageLayout":
+        """As the engine's configuration has it; ValueError for models that do not fit together."""
+        mesh, sizes = mesh_of(target), vision.config
+        ours = sizes.text_hidden_size, sizes.media_placeholder_token_id
+        wanted = target.config.hidden_size, target.config.media_placeholder_token_id
+        if ours != wanted:
+            raise ValueError(
+                "the vision model is another target's: its features' width and its placeholder "
+                f"are {ours}, the target's {wanted}"
+            )
+        seeing = draft if config.mm_draft_embedding == "target" else None
+        if seeing and seeing.config.hidden_size != target.config.hidden_size:
+            raise ValueError(
+                "mm_draft_embedding target needs a draft as wide as the target, "
+                f"{target.config.hidden_size}; got {seeing.config.hidden_size}: leave it at pad"
+            )
+        # One chunk may touch its own tokens, and of two images the rest.
+        reach = config.prefill_chunk + 2 * sizes.most_image_tokens
+        capacity = config.mm_encoder_cache_tokens or reach
+        return cls(sizes, capacity, 1 if mesh is None else mesh.size)
+
+    @property
+    def rows(self) -> int:
+        """Rows of features, scratch included."""
+        return self.capacity + 1
+
+    @property
+    def most_patches(self) -> int:
+        """Of the largest image that is taken: a device encodes no more of a call."""
+        tokens = min(self.capacity, self.vision.most_image_tokens)
+        return bucket_of(tokens * self.vision.token_patches)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Patches of the arrays that images are packed into, ascending."""
+        small = [SMALLEST << i for i in range((STEP // SMALLEST).bit_length())]
+        large = range(2 * STEP, self.most_patches + 1, STEP)
+        return tuple(size for size in (*small, *large) if size <= self.most_patches)
+
+    def pack(self, parts: Sequence[NewImages], size: int) -> ImageBatch:
+        """Each device's images in arrays of `size` patches; devices without a part get none."""
+        given = [*parts, *[()] * (self.devices - len(parts))]
+        packed = [pack_images([new.item for new in part], size, self.vision) for part in given]
+        rows = np.full((self.devices, size // self.vision.token_patches), self.capacity, np.int32)
+        for own, part in zip(rows, given, strict=True):
+            used = np.concatenate([np.zeros(0, np.int32), *(new.rows for new in part)])
+            own[: len(used)] = used
+        columns = zip(*(one.places for one in packed), strict=True)
+        # NumPy stands in for device arrays until they are sent.
+        patches: Any = np.stack([one.patches for one in packed])
+        places: list[Any] = list(map(np.stack, columns))
+        sent: Any = rows
+        return ImageBatch(patches, Places(*places), sent)

@@ -1,0 +1,204 @@
+"""MoonViT and the projector of Kimi-K2.5: patches to rows in place of token embeddings."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, UInt8
+
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.layers.affine import BiasedLinear, LayerNorm
+from eagle3_jax.layers.linear import normal_param
+from eagle3_jax.layers.patch_positions import (
+    Places,
+    learned_positions,
+    rotate_pairs,
+    rotation_angles,
+    time_positions,
+)
+from pallas_kernels import item_attention
+
+TOWER_EPS = 1e-5
+
+
+class PatchProjection(nnx.Module):
+    """A convolution whose stride is its size, as one product; the weight is [hidden, 3, p, p]."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        shape = (config.hidden_size, 3, config.patch_size, config.patch_size)
+        self.weight = normal_param(shape, (None,) * 4, rngs, dtype)
+        self.bias = nnx.Param(jnp.zeros(shape[:1], dtype), axes=(None,))
+
+    def __call__(self, pixels: Float[Array, "n colours p p"]) -> Float[Array, "n hidden"]:
+        weight, bias = self.weight.get_value(), self.bias.get_value()
+        return pixels.reshape(len(pixels), -1) @ weight.reshape(len(weight), -1).T + bias
+
+
+class PositionTable(nnx.Module):
+    """The learned table: [height, width, hidden]."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        shape = (config.pos_emb_height, config.pos_emb_width, config.hidden_size)
+        self.weight = normal_param(shape, (None,) * 3, rngs, dtype)
+
+
+class PatchEmbedding(nnx.Module):
+    """Pixels and positions to the tower's first states."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        self.proj = PatchProjection(config, rngs=rngs, dtype=dtype)
+        self.pos_emb = PositionTable(config, rngs=rngs, dtype=dtype)
+        self.pixels = config.pixels
+
+    def __call__(
+        self, patches: UInt8[Array, "n colours p p"], places: Places
+    ) -> Float[Array, "n hidden"]:
+        dtype = self.proj.weight.get_value().dtype
+        mean, std = (
+            jnp.array(c, jnp.float32)[:, None, None]
+            for c in (self.pixels.image_mean, self.pixels.image_std)
+        )
+        pixels = (patches.astype(jnp.float32) / 255 - mean) * (1 / std)
+        x = self.proj(pixels.astype(dtype))
+        positions = learned_positions(self.pos_emb.weight.get_value(), places)
+        positions += time_positions(places, x.shape[-1])
+        return (x.astype(jnp.float32) + positions).astype(dtype)
+
+
+class VisionMLP(nnx.Module):
+    """fc1(gelu(fc0(x))), gelu by tanh."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        hidden, wide = config.hidden_size, config.intermediate_size
+        self.fc0 = BiasedLinear(hidden, wide, rngs=rngs, dtype=dtype)
+        self.fc1 = BiasedLinear(wide, hidden, rngs=rngs, dtype=dtype)
+
+    def __call__(self, x: Float[Array, "n hidden"]) -> Float[Array, "n hidden"]:
+        return self.fc1(jax.nn.gelu(self.fc0(x), approximate=True))
+
+
+class VisionBlock(nnx.Module):
+    """x += attention(norm0(x)); x += mlp(norm1(x))."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        hidden = config.hidden_size
+        self.norm0 = LayerNorm(hidden, TOWER_EPS, dtype=dtype)
+        self.wqkv = BiasedLinear(hidden, 3 * hidden, rngs=rngs, dtype=dtype)
+        self.wo = BiasedLinear(hidden, hidden, rngs=rngs, dtype=dtype)
+        self.norm1 = LayerNorm(hidden, TOWER_EPS, dtype=dtype)
+        self.mlp = VisionMLP(config, rngs=rngs, dtype=dtype)
+        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
+
+    def __call__(
+        self, x: Float[Array, "n hidden"], angles: Float[Array, "n half"], items: Int[Array, " n"]
+    ) -> Float[Array, "n hidden"]:
+        qkv = self.wqkv(self.norm0(x)).reshape(len(x), 3, self.heads, self.head_dim)
+        q, k = (rotate_pairs(qkv[:, i], angles) for i in (0, 1))
+        attended = item_attention(q, k, qkv[:, 2], items, self.head_dim**-0.5)
+        x = x + self.wo(attended.reshape(x.shape))
+        return x + self.mlp(self.norm1(x))
+
+
+class VisionEncoder(nnx.Module):
+    """All blocks and the last norm."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        blocks = range(config.num_hidden_layers)
+        self.blocks = nnx.List([VisionBlock(config, rngs=rngs, dtype=dtype) for _ in blocks])
+        self.final_layernorm = LayerNorm(config.hidden_size, TOWER_EPS, dtype=dtype)
+
+    def __call__(
+        self, x: Float[Array, "n hidden"], angles: Float[Array, "n half"], items: Int[Array, " n"]
+    ) -> Float[Array, "n hidden"]:
+        # All blocks are traced and compiled once.
+        run = jax.jit(
+            lambda graph, state, *inputs: nnx.merge(graph, state)(*inputs), static_argnums=0
+        )
+        for block in self.blocks:
+            x = run(*nnx.split(block), x, angles, items)
+        return self.final_layernorm(x)
+
+
+class VisionTower(nnx.Module):
+    """Patches to states, in the patches' order."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        self.patch_embed = PatchEmbedding(config, rngs=rngs, dtype=dtype)
+        self.encoder = VisionEncoder(config, rngs=rngs, dtype=dtype)
+        self.head_dim = config.head_dim
+
+    def __call__(
+        self, patches: UInt8[Array, "n colours p p"], places: Places
+    ) -> Float[Array, "n hidden"]:
+        x = self.patch_embed(patches, places)
+        return self.encoder(x, rotation_angles(places, self.head_dim), places.item)
+
+
+class ExactGelu(nnx.Module):
+    """gelu by the error function."""
+
+    def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        return jax.nn.gelu(x, approximate=False)
+
+
+class Projector(nnx.Module):
+    """A token's patches, each normed, to one row of the text model."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        wide = config.token_patches * config.hidden_size
+        self.pre_norm = LayerNorm(config.hidden_size, config.projector_ln_eps, dtype=dtype)
+        self.proj = nnx.List(
+            [
+                BiasedLinear(wide, wide, rngs=rngs, dtype=dtype),
+                ExactGelu(),
+                BiasedLinear(wide, config.text_hidden_size, rngs=rngs, dtype=dtype),
+            ]
+        )
+
+    def __call__(self, x: Float[Array, "tokens patches hidden"]) -> Float[Array, "tokens text"]:
+        x = self.pre_norm(x).reshape(len(x), -1)
+        for step in self.proj:
+            x = step(x)
+        return x
+
+
+class VisionModel(nnx.Module):
+    """Tower and projector, under the released names; every device holds all of them."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
+        self.config = config
+        self.vision_tower = VisionTower(config, rngs=rngs, dtype=dtype)
+        self.mm_projector = Projector(config, rngs=rngs, dtype=dtype)
+
+    @property
+    def units(self) -> dict[str, int]:
+        """Nothing of it is divided over devices."""
+        return {}
+
+    def __call__(
+        self,
+        patches: UInt8[Array, "n colours p p"],
+        places: Places,
+        frame_rows: Int[Array, "tokens frames"] | None = None,
+    ) -> Float[Array, "rows text"]:
+        """float32 features of every token.
+
+        patches: those of a token in a frame lie together, row by row. frame_rows: for each token
+        its place in every frame, counted in groups of such patches, -1 where its item has fewer
+        frames; None where all items are images.
+        """
+        states = self.vision_tower(patches, places)
+        groups = states.reshape(-1, self.config.token_patches, states.shape[-1])
+        if frame_rows is not None:
+            groups = _mean_over_frames(groups, frame_rows)
+        return self.mm_projector(groups).astype(jnp.float32)
+
+
+def _mean_over_frames(
+    groups: Float[Array, "groups patches hidden"], frame_rows: Int[Array, "tokens frames"]
+) -> Float[Array, "tokens patches hidden"]:
+    there = frame_rows >= 0
+    total = jnp.zeros((len(frame_rows), *groups.shape[1:]), jnp.float32)
+    for frame in range(frame_rows.shape[1]):
+        total += jnp.where(there[:, frame, None, None], groups[frame_rows[:, frame]], 0)
+    return (total / jnp.maximum(there.sum(1), 1)[:, None, None]).astype(groups.dtype)

@@ -1,0 +1,1 @@
+"""Images to features: items, packing, MoonViT's programs."""

@@ -1,0 +1,33 @@
+"""Features at the positions that they belong to."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+
+def aligned(
+    token_ids: Int[np.ndarray, "batch seq"],
+    features: Sequence[Float[Array | np.ndarray, "_ hidden"]],
+    placeholder: int | None,
+    hidden: int,
+) -> Float[Array, "batch seq hidden"]:
+    """Features in the rows [batch, seq, hidden] whose positions hold the placeholder, zeros in the
+    others.
+
+    Raises ValueError where their numbers differ, or the model has no placeholder.
+    """
+    if placeholder is None:
+        raise ValueError(
+            "this target has no media_placeholder_token_id: it takes no image_features"
+        )
+    where = token_ids == placeholder
+    rows = sum(len(rows) for rows in features)
+    if rows != where.sum():
+        raise ValueError(
+            f"{int(where.sum())} positions hold the placeholder {placeholder}, and the images have "
+            f"{rows} features; each image needs num_tokens placeholders"
+        )
+    empty = jnp.zeros((*token_ids.shape, hidden), jnp.float32)
+    return empty.at[where].set(jnp.concatenate(features)) if rows else empty

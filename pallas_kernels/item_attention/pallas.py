@@ -1,0 +1,158 @@
+"""Attention within items on a GPU: a tile of a head's queries meets the tiles of its items' keys.
+
+Which keys a row sees is two numbers, since an item's rows lie together. Heads are laid out one
+after the other and filled up to whole products, so that no load of the loop has a mask.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import gpu
+from pallas_kernels.triton import dot, launch, load, store, whole
+from pallas_kernels.tuning import tuned
+
+LOWEST = -1e30
+"""Score of what is not seen: finite, since -inf - -inf is NaN."""
+PIECE = 16
+"""Columns that the smallest product has."""
+
+
+@dataclass(frozen=True)
+class ItemTiles:
+    """rows x keys: scores that a program of one head has at a time."""
+
+    rows: int = 128
+    keys: int = 32
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+def choose_tiles(dim: int, dtype: DTypeLike) -> ItemTiles:
+    """64 keys take half of CDNA's waves away; NVIDIA GPUs have room for them with 8 warps."""
+    if dtype == jnp.float32:
+        heuristic = ItemTiles(rows=64)
+    else:
+        heuristic = ItemTiles() if gpu.current().is_amd else ItemTiles(keys=64, num_warps=8)
+    return tuned("item_attention", f"dim {dim} {jnp.dtype(dtype)}", heuristic)
+
+
+def item_attention(
+    q: Float[Array, "n heads dim"],
+    k: Float[Array, "n heads dim"],
+    v: Float[Array, "n heads dim"],
+    items: Int[Array, " n"],
+    scale: float,
+) -> Float[Array, "n heads dim"]:
+    """See `pallas_kernels.item_attention.api.item_attention`."""
+    n, heads, dim = q.shape
+    tiles = choose_tiles(dim, q.dtype)
+    more = -n % math.lcm(tiles.rows, tiles.keys)
+    arrays = [_by_heads(x, more) for x in (q, k, v)]
+    spans = _spans(jnp.pad(items, (0, more), constant_values=jnp.iinfo(items.dtype).max))
+    out = jax.ShapeDtypeStruct(q.shape, q.dtype)
+    return launch(
+        partial(_attend, tiles=tiles, scale=scale * math.log2(math.e)),
+        name="item_attention",
+        grid=((n + more) // tiles.rows, heads),
+        in_specs=(*map(_of_head, arrays), *map(whole, spans)),
+        out_specs=pl.BlockSpec((n, None, dim), lambda t, h: (0, h, 0)),
+        out_shape=out,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )(*arrays, *spans)
+
+
+def _by_heads(x: Float[Array, "n heads dim"], more: int) -> Float[Array, "heads rows columns"]:
+    """With so many rows more, and columns up to whole pieces; zeros."""
+    filled = jnp.pad(x, ((0, more), (0, 0), (0, -x.shape[2] % PIECE)))
+    return jnp.swapaxes(filled, 0, 1)
+
+
+def _spans(items: Int[Array, " rows"]) -> tuple[Int[Array, " rows"], Int[Array, " rows"]]:
+    """Of each row the first row of its item, and the one behind its last."""
+    # Unrolled: a loop would be a launch for each of its steps.
+    place = partial(jnp.searchsorted, items, items, method="scan_unrolled")
+    return place(side="left").astype(jnp.int32), place(side="right").astype(jnp.int32)
+
+
+def _of_head(array: Array) -> pl.BlockSpec:
+    return pl.BlockSpec((None, *array.shape[1:]), lambda t, h: (h, 0, 0))
+
+
+class _Softmax(NamedTuple):
+    """A running softmax to the base 2: highest score and mass [rows], and of each piece of columns
+    the weighted sum [rows, columns]."""
+
+    peak: Array
+    mass: Array
+    totals: tuple[Array, ...]
+
+
+def _attend(
+    q: Any, k: Any, v: Any, first: Any, end: Any, out: Any, *, tiles: ItemTiles, scale: float
+) -> None:
+    """A tile of one head's queries, attended to the items that are in it.
+
+    Grid: tiles of queries x heads. Blocks: q, k and v [rows, columns] of the head whole, the spans
+    whole; [rows, keys] scores at a time. Limit: matrix units, 4 * columns products for each score.
+    Units: scores to the base 2, float32.
+    """
+    (n, dim), row = out.shape, pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
+    columns = _pieces(q.shape[1])
+    own_first, own_end = load(first.at[row]), load(end.at[row])
+    queries = [_at(q, row, piece) for piece in columns]
+
+    def add_tile(index: Array, state: _Softmax) -> _Softmax:
+        key = index * tiles.keys + jnp.arange(tiles.keys)
+        products = [
+            dot(query, _at(k, key, piece), trans_b=True)
+            for query, piece in zip(queries, columns, strict=True)
+        ]
+        seen = (own_first[:, None] <= key[None, :]) & (key[None, :] < own_end[:, None])
+        scores = jnp.where(seen, sum(products) * scale, LOWEST)
+        return _add(state, scores, [_at(v, key, piece) for piece in columns])
+
+    zeros = jnp.zeros((tiles.rows,), jnp.float32)
+    totals = tuple(jnp.zeros((tiles.rows, piece.size), jnp.float32) for piece in columns)
+    begin, stop = lax.div(jnp.min(own_first), tiles.keys), pl.cdiv(jnp.max(own_end), tiles.keys)
+    state = lax.fori_loop(begin, stop, add_tile, _Softmax(zeros + LOWEST, zeros, totals))
+    for piece, total in zip(columns, state.totals, strict=True):
+        mean = (total / state.mass[:, None]).astype(out.dtype)
+        mask = (row < n)[:, None] & (piece < dim)[None, :]
+        store(out.at[row[:, None], piece[None, :]], mean, mask=mask)
+
+
+def _add(state: _Softmax, scores: Array, values: Sequence[Array]) -> _Softmax:
+    """With a tile of keys too. What a row has of tiles before its own item weighs nothing as soon
+    as it sees a key."""
+    peak = jnp.maximum(state.peak, jnp.max(scores, axis=1))
+    weights, kept = jnp.exp2(scores - peak[:, None]), jnp.exp2(state.peak - peak)
+    totals = tuple(
+        total * kept[:, None] + dot(weights.astype(block.dtype), block)
+        for total, block in zip(state.totals, values, strict=True)
+    )
+    return _Softmax(peak, state.mass * kept + jnp.sum(weights, axis=1), totals)
+
+
+def _pieces(width: int) -> list[Array]:
+    """Columns in pieces of powers of two, the larger ones first: 80 are 64 and 16."""
+    found, start = [], 0
+    for power in reversed(range(width.bit_length())):
+        if width & (size := 1 << power):
+            found.append(start + jnp.arange(size))
+            start += size
+    return found
+
+
+def _at(ref: Any, row: Array, column: Array) -> Array:
+    return load(ref.at[row[:, None], column[None, :]])

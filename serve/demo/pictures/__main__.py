@@ -1,0 +1,21 @@
+"""Draws pictures with questions about them, none of which the pair that sees was trained on."""
+
+import argparse
+from pathlib import Path
+
+from serve.demo.pictures.files import FILE, write_questions
+
+
+def main() -> None:
+    """Writes a directory as `eagle3-bench accept --data` reads it."""
+    parser = argparse.ArgumentParser(prog="python -m serve.demo.pictures", description=__doc__)
+    parser.add_argument("directory", type=Path, help="where images and questions are to be")
+    parser.add_argument("--count", type=int, default=20, help="of pictures (default 20)")
+    parser.add_argument("--seed", type=int, default=0, help="other pictures")
+    options = parser.parse_args()
+    write_questions(options.directory, options.count, options.seed)
+    print(f"{options.count} pictures and questions: {options.directory / FILE}")
+
+
+if __name__ == "__main__":
+    main()

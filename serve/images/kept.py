@@ -1,0 +1,53 @@
+"""Preprocessed images: those that requests hold, and those that are kept for requests to come."""
+
+import threading
+from collections import OrderedDict
+from weakref import WeakValueDictionary
+
+from eagle3_jax.vision.item import ImageItem
+from serve.images.errors import ImagesBusy
+
+MOST_HELD = 4 * 2**30
+"""Bytes of patches that requests under way may hold, beside those that are kept."""
+
+
+class KeptImages:
+    """By the digest of their files and their processing; the one used longest ago goes first.
+
+    An image that a request holds is found here too, kept or not, so that it is in memory once.
+    """
+
+    def __init__(self, most_kept: int, most_held: int = MOST_HELD) -> None:
+        self._most_kept, self._most_held = most_kept, most_held
+        self._kept: OrderedDict[bytes, ImageItem] = OrderedDict()
+        self._held: WeakValueDictionary[bytes, ImageItem] = WeakValueDictionary()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, digest: bytes) -> ImageItem | None:
+        """The image, if it is in memory."""
+        with self._lock:
+            item = self._held.get(digest)
+            if item is not None:
+                self._keep(item)
+            return item
+
+    def put(self, item: ImageItem) -> None:
+        """Takes an image that was not in memory; ImagesBusy where there is no room for one more."""
+        with self._lock:
+            held = sum(one.patches.nbytes for one in self._held.values())
+            if held + item.patches.nbytes > self._most_kept + self._most_held:
+                raise ImagesBusy(
+                    f"requests under way hold {held} bytes of images; send this one again later"
+                )
+            self._held[item.digest] = item
+            self._keep(item)
+
+    def _keep(self, item: ImageItem) -> None:
+        if item.digest not in self._kept:
+            self._kept[item.digest] = item
+            self._kept_bytes += item.patches.nbytes
+        self._kept.move_to_end(item.digest)
+        while self._kept_bytes > self._most_kept:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.patches.nbytes

@@ -1,0 +1,140 @@
+"""What images a server takes, read from its flags."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.images.decode import WHITE, Colour
+
+MIB, GIB = 2**20, 2**30
+ANY_HOST = "*"
+LIMIT, IO = "--limit-mm-per-prompt", "--media-io-kwargs"
+IMAGES = ("image", "vision_chunk")
+"""vLLM's name of images, and that of Kimi-K2.5's processor."""
+OTHERS = ("video", "audio")
+"""What is never taken, so that every limit of them holds."""
+SIZES = {"count", "width", "height"}
+"""Keys of vLLM's longer form; sizes are hints for its profiling, which there is none of here."""
+DECODING = ("vllm", "moonshot")
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """What images a server takes.
+
+    language_model_only: none, and no vision is loaded. most: images of one prompt. max_bytes,
+    max_pixels: of one image, before it is decoded. exif, background: see `read_image`. domains:
+    hosts of URLs that are fetched. local_path: a directory whose files clients may name.
+    cache_bytes: of preprocessed images that are kept for requests to come.
+    """
+
+    language_model_only: bool = False
+    most: int = 128
+    max_bytes: int = 20 * MIB
+    max_pixels: int = 2**26
+    exif: bool = True
+    background: Colour | None = WHITE
+    domains: tuple[str, ...] = ()
+    local_path: Path | None = None
+    cache_bytes: int = GIB
+
+    @property
+    def loads_vision(self) -> bool:
+        """Whether a checkpoint's vision is of use."""
+        return not self.language_model_only and self.most > 0
+
+
+def read_image_options(flags: argparse.Namespace) -> ImageOptions:
+    """Raises ValueError, naming the flag, for what can't be."""
+    for name in ("max_image_size", "max_image_pixels"):
+        if not getattr(flags, name) > 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be above 0")
+    if not flags.mm_processor_cache_gb >= 0:
+        raise ValueError("--mm-processor-cache-gb must be 0 or more")
+    return ImageOptions(
+        language_model_only=flags.language_model_only,
+        most=_read_limit(flags.limit_mm_per_prompt),
+        max_bytes=int(flags.max_image_size * MIB),
+        max_pixels=flags.max_image_pixels,
+        exif=flags.image_decoding == "vllm",
+        background=_read_background(flags.media_io_kwargs, flags.image_decoding),
+        domains=_read_domains(flags.allowed_media_domains),
+        local_path=_read_directory(flags.allowed_local_media_path),
+        cache_bytes=int(flags.mm_processor_cache_gb * GIB),
+    )
+
+
+def _read_limit(text: str | None) -> int:
+    """The images that one prompt may have."""
+    if text is None:
+        return ImageOptions.most
+    counts = {kind: _count(kind, given) for kind, given in _object(LIMIT, text).items()}
+    return min((counts[kind] for kind in IMAGES if kind in counts), default=ImageOptions.most)
+
+
+def _count(kind: str, given: Any) -> int:
+    if kind not in (*IMAGES, *OTHERS):
+        raise ValueError(f"{LIMIT} has {kind!r}; there are {', '.join((*IMAGES, *OTHERS))}")
+    if isinstance(given, Mapping):
+        if kind in IMAGES and (unknown := sorted(given.keys() - SIZES)):
+            raise ValueError(f"{LIMIT} {kind} has {unknown[0]!r}; there are {sorted(SIZES)}")
+        given = given.get("count", ImageOptions.most)
+    if type(given) is not int or given < 0:
+        raise ValueError(f"{LIMIT} {kind} must be a number from 0 on; got {given!r:.100}")
+    return given
+
+
+def _read_background(text: str | None, decoding: str) -> Colour | None:
+    """Behind transparent images; None where transparency is dropped."""
+    given = _object(IO, text) if text is not None else {}
+    if unknown := sorted(given.keys() - {"image"}):
+        raise ValueError(f"{IO} has {unknown[0]!r}; there is image, the only medium that is taken")
+    options = given.get("image", {})
+    known = {"image_mode": "RGB", "rgba_background_color": None}
+    if not isinstance(options, Mapping) or options.keys() - known.keys():
+        raise ValueError(f"{IO} image must be an object with {' or '.join(known)}")
+    if options.get("image_mode", "RGB") != "RGB":
+        raise ValueError(f"{IO} image_mode must be RGB, which the model takes")
+    colour = options.get("rgba_background_color")
+    if decoding == "moonshot":
+        if colour is not None:
+            raise ValueError(f"{IO} has a colour behind images; --image-decoding moonshot has none")
+        return None
+    return WHITE if colour is None else _colour(colour)
+
+
+def _colour(given: Any) -> Colour:
+    parts = given if isinstance(given, list) else []
+    if len(parts) != 3 or not all(type(part) is int and 0 <= part <= 255 for part in parts):
+        raise ValueError(f"{IO} rgba_background_color must be three of 0..255; got {given!r:.100}")
+    red, green, blue = parts
+    return red, green, blue
+
+
+def _read_domains(given: list[str]) -> tuple[str, ...]:
+    for host in given:
+        if not host.isascii() or not host or set(host) & set("/:@? "):
+            raise ValueError(f"--allowed-media-domains: {host!r} is no name of a host")
+    return tuple(host.lower() for host in given)
+
+
+def _read_directory(given: Path | None) -> Path | None:
+    if given is not None and not given.is_dir():
+        raise ValueError(f"--allowed-local-media-path {given} is no directory")
+    return given and given.resolve()
+
+
+def _object(flag: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        # vLLM's older form of limits.
+        pairs = [pair.partition("=") for pair in text.split(",")]
+        value = {key: int(n) for key, _, n in pairs if n.isdecimal()}
+        value = value if flag == LIMIT and len(value) == len(pairs) else None
+    if not isinstance(value, dict):
+        raise ValueError(f"{flag} must be a JSON object; got {text[:100]}")
+    return value

@@ -1,0 +1,111 @@
+"""Images of a request as the engine takes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from convert.images.decode import header_of
+from convert.images.read import digest_of, read_image
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.vision.item import ImageItem
+from serve.images.errors import BadImage, NoneTaken
+from serve.images.kept import KeptImages
+from serve.images.options import ImageOptions
+from serve.images.remote import Fetcher, Run
+from serve.images.sources import Detail, ImageSource, Loader, data_url
+
+NO_VISION = "this model takes no images: its checkpoint has no vision"
+Items = Mapping[ImageSource, ImageItem]
+LOW_SIDE = 512
+"""Pixels: `detail` low shrinks to as many patches as a square of them has, as OpenAI's does."""
+DECODED = 8
+"""Times the pixels of one image: what may be decoded for one request."""
+
+
+class NoImages:
+    """Stands where images are not taken. why: what a client is told."""
+
+    takes = False
+    placeholder = -1
+
+    def __init__(self, why: str = NO_VISION) -> None:
+        self._why = why
+
+    async def read(self, sources: Sequence[ImageSource]) -> Items:
+        """Nothing; raises NoneTaken for any."""
+        if sources:
+            raise NoneTaken(self._why)
+        return {}
+
+
+class ImageReader:
+    """Reads images for a vision model. run: does blocking work in threads, few at a time."""
+
+    takes = True
+
+    def __init__(
+        self,
+        config: VisionConfig,
+        options: ImageOptions,
+        run: Run,
+        fetcher: Fetcher,
+    ) -> None:
+        self.placeholder = config.media_placeholder_token_id
+        self._config, self._options, self._run = config, options, run
+        self._low = _of_low_detail(config)
+        self._loader = Loader(options, run, fetcher)
+        self._kept = KeptImages(options.cache_bytes)
+
+    async def read(self, sources: Sequence[ImageSource]) -> Items:
+        """The images of one prompt, each that is named several times once.
+
+        Raises BadImage, which says which one it is about, and ImagesBusy.
+        """
+        self.check_number(len(sources))
+        found: dict[ImageSource, ImageItem] = {}
+        left = DECODED * self._options.max_pixels
+        for number, source in enumerate(sources, 1):
+            if source in found:
+                continue
+            try:
+                found[source], decoded = await self._read(source)
+            except ValueError as error:
+                raise BadImage(f"image {number}: {error}") from error
+            if (left := left - decoded) < 0:
+                most = DECODED * self._options.max_pixels
+                raise BadImage(f"the images of a prompt may have {most} pixels together")
+        return found
+
+    def check_number(self, count: int) -> None:
+        """Raises BadImage for more images than a prompt may have."""
+        if count > (most := self._options.most):
+            limit = f"a prompt may have {most} images (--limit-mm-per-prompt)"
+            raise BadImage(f"{limit}; got {count}")
+
+    async def as_data(self, source: ImageSource) -> str:
+        """A URL that has the image in it; raises BadImage."""
+        if source.is_data:
+            return source.url
+        data = await self._loader.load(source)
+        return await self._run(partial(data_url, data))
+
+    async def _read(self, source: ImageSource) -> tuple[ImageItem, int]:
+        data = await self._loader.load(source)
+        return await self._run(partial(self._preprocess, data, source.detail))
+
+    def _preprocess(self, data: bytes, detail: Detail) -> tuple[ImageItem, int]:
+        """The image, and the pixels that were decoded for it: none where it is in memory."""
+        config = self._low if detail == "low" else self._config
+        exif, background = self._options.exif, self._options.background
+        digest = digest_of([data], config, exif=exif, background=background)
+        if (item := self._kept.get(digest)) is not None:
+            return item, 0
+        most = self._options.max_pixels
+        item = read_image(data, config, exif=exif, background=background, max_pixels=most)
+        self._kept.put(item)
+        return item, header_of(data).pixels
+
+
+def _of_low_detail(config: VisionConfig) -> VisionConfig:
+    limit = min(config.pixels.in_patch_limit, (LOW_SIDE // config.patch_size) ** 2)
+    return replace(config, pixels=replace(config.pixels, in_patch_limit=limit))

@@ -1,0 +1,123 @@
+"""Fetches images over HTTP for clients, from named hosts at public addresses alone.
+
+The names of a host are looked up here and its addresses checked; the connection then goes to the
+address that was checked, so that no second answer of a name server can lead it elsewhere.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property, partial
+from typing import Any, cast
+from urllib.parse import SplitResult, urlsplit
+
+import httpcore2 as http
+
+from serve.images.addresses import is_public
+from serve.images.errors import BadImage
+from serve.images.options import ANY_HOST
+
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does blocking work in a thread."""
+FETCH_S = 5.0
+"""For all of a fetch, as vLLM has it."""
+FETCHES = 8
+"""At a time, for all requests."""
+NO_URL = "its URL must be http(s)://HOST/PATH, without a user's name"
+PORTS = {"http": 80, "https": 443}
+HEADERS = [(b"Accept", b"image/*"), (b"Accept-Encoding", b"identity"), (b"User-Agent", b"eagle3")]
+
+
+class Fetcher:
+    """Fetches from the hosts of `domains`. allowed: which addresses may be connected to."""
+
+    def __init__(
+        self,
+        domains: tuple[str, ...],
+        max_bytes: int,
+        run: Run,
+        allowed: Callable[[str], bool] = is_public,
+        seconds: float = FETCH_S,
+    ) -> None:
+        self._domains, self._max_bytes, self._seconds = domains, max_bytes, seconds
+        self._network = _CheckedAddresses(run, allowed)
+        self._turns = asyncio.Semaphore(FETCHES)
+
+    async def fetch(self, url: str) -> bytes:
+        """What is at an http(s) URL; BadImage for what may not be, or can't be fetched."""
+        parts = _split(url)
+        if ANY_HOST not in self._domains and parts.hostname not in self._domains:
+            raise BadImage(
+                "its host is none that images are fetched from (--allowed-media-domains): send it "
+                "as a data URI"
+            )
+        try:
+            async with self._turns, asyncio.timeout(self._seconds):
+                return await self._get(parts)
+        except (TimeoutError, http.TimeoutException) as error:
+            raise BadImage(f"its URL did not answer within {self._seconds:g} seconds") from error
+        except (http.NetworkError, http.ProtocolError, OSError, ValueError) as error:
+            if isinstance(error, BadImage):
+                raise
+            raise BadImage("its URL can't be fetched: the host does not answer as HTTP") from error
+
+    async def _get(self, parts: SplitResult) -> bytes:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        port = parts.port or PORTS[parts.scheme]
+        url = http.URL(scheme=parts.scheme, host=f"{parts.hostname}", port=port, target=target)
+        headers = [(b"Host", parts.netloc.encode()), *HEADERS]
+        async with (
+            http.AsyncConnectionPool(self._tls, network_backend=self._network) as pool,
+            pool.stream("GET", url, headers=headers) as response,
+        ):
+            if 300 <= response.status < 400:
+                raise BadImage("its URL redirects, which is not followed: give the last one")
+            if response.status != 200:
+                raise BadImage(f"its URL answered with status {response.status}")
+            return await self._within_limit(response.aiter_stream())
+
+    async def _within_limit(self, pieces: AsyncIterator[bytes]) -> bytes:
+        found = bytearray()
+        async for piece in pieces:
+            found += piece
+            if len(found) > self._max_bytes:
+                raise BadImage(f"its file is larger than {self._max_bytes} bytes")
+        return bytes(found)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return http.default_ssl_context()
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL; what parsers could read in several ways is refused."""
+    if not (url.isascii() and url.isprintable()) or set(url) & set(' \\"<>^`{|}'):
+        raise BadImage("its URL has characters that must be escaped")
+    try:
+        parts = urlsplit(url)
+        port = 1 if parts.port is None else parts.port
+    except ValueError as error:
+        raise BadImage(NO_URL) from error
+    if not parts.hostname or not port or "@" in parts.netloc:
+        raise BadImage(NO_URL)
+    return parts
+
+
+class _CheckedAddresses(http.AsyncNetworkBackend):
+    """Connects to addresses that are allowed, all that a name has."""
+
+    def __init__(self, run: Run, allowed: Callable[[str], bool]) -> None:
+        self._run, self._allowed = run, allowed
+        self._tcp = cast(http.AsyncNetworkBackend, http.AnyIOBackend())
+
+    async def connect_tcp(self, host: str, port: int, *given: Any, **options: Any) -> Any:
+        """A connection to the first of the host's addresses; BadImage where one is not allowed."""
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        try:
+            found = [f"{entry[4][0]}" for entry in await self._run(look_up)]
+        except (OSError, UnicodeError) as error:
+            raise BadImage("the host of its URL is not known") from error
+        if not found or not all(map(self._allowed, found)):
+            raise BadImage("its URL leads to an address that is not public")
+        return await self._tcp.connect_tcp(found[0], port, *given, **options)

@@ -1,0 +1,101 @@
+"""The bytes of an image file, from where a request says it is."""
+
+import os
+import stat
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from convert.images.decode import header_of
+from serve.images.errors import BadImage
+from serve.images.options import ImageOptions
+from serve.images.remote import Fetcher, Run
+
+Detail = Literal["auto", "low", "high", "original"]
+DATA, FILE, REMOTE = "data:", "file:", ("http:", "https:")
+FORM = "its URL must be data:image/TYPE;base64,DATA"
+
+
+class ImageSource(NamedTuple):
+    """An image as a request names it. url: data, http(s) or file. detail: OpenAI's."""
+
+    url: str
+    detail: Detail = "auto"
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the request has the image itself."""
+        return self.url[: len(DATA)].lower() == DATA
+
+
+class Loader:
+    """Gets the bytes, in threads and within limits."""
+
+    def __init__(self, options: ImageOptions, run: Run, fetcher: Fetcher) -> None:
+        self._options, self._run, self._fetcher = options, run, fetcher
+
+    async def load(self, source: ImageSource) -> bytes:
+        """The file; BadImage for one that may not be had, is too large or is none."""
+        if source.is_data:
+            return await self._run(partial(_decoded, source.url, self._options.max_bytes))
+        scheme = source.url[: len("https:")].lower()
+        if scheme.startswith(REMOTE):
+            return await self._fetcher.fetch(source.url)
+        if scheme.startswith(FILE):
+            return await self._run(partial(_read_file, source.url, self._options))
+        raise BadImage(f"{FORM}, or begin with http(s): or file:")
+
+
+def data_url(data: bytes) -> str:
+    """The URL that an image file is; BadImage for what is no image."""
+    try:
+        media_type = header_of(data).media_type
+    except ValueError as error:
+        raise BadImage(f"{error}") from error
+    return f"data:{media_type};base64,{b64encode(data).decode()}"
+
+
+def _decoded(url: str, max_bytes: int) -> bytes:
+    """What a data URI holds."""
+    head, comma, body = url.partition(",")
+    kind, *parameters = head[len(DATA) :].lower().split(";")
+    if not comma or "base64" not in parameters:
+        raise BadImage(f"{FORM}; this one has no base64")
+    if kind and not kind.startswith("image/"):
+        raise BadImage(f"{FORM}; this one says it is {kind[:100]!r}")
+    if len(body) // 4 * 3 - 2 > max_bytes:
+        raise BadImage(f"its file is larger than {max_bytes} bytes (--max-image-size)")
+    try:
+        return b64decode(body, validate=True)
+    except (NotBase64, ValueError) as error:
+        raise BadImage(f"{FORM}; this one's base64 is damaged: {error}") from error
+
+
+def _read_file(url: str, options: ImageOptions) -> bytes:
+    """A file in the directory that is open to clients. Of one elsewhere nothing is told, not even
+    whether it is there."""
+    if options.local_path is None:
+        raise BadImage("files of the server are not read (--allowed-local-media-path)")
+    refused = BadImage("its file:// URL names no file that may be read")
+    parts = urlsplit(url)
+    try:
+        path = Path(unquote(parts.path)).resolve(strict=True)
+        if parts.netloc not in ("", "localhost") or not path.is_relative_to(options.local_path):
+            raise refused
+        return _bytes_of(path, options.max_bytes)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise (error if isinstance(error, BadImage) else refused) from error
+
+
+def _bytes_of(path: Path, max_bytes: int) -> bytes:
+    """Of a plain file: a pipe would be waited for."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise BadImage("its file:// URL names no file that may be read")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise BadImage(f"its file is larger than {max_bytes} bytes (--max-image-size)")
+    return data

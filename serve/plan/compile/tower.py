@@ -1,0 +1,188 @@
+"""python -m serve.plan.compile.tower CONFIG: the vision tower at full size through XLA's compilers.
+
+CONFIG is the config.json of a target that takes images. Needs the extra `rocm`, gcc and binutils,
+or `cuda-check`; no GPU. Exit status 1 where a program does not compile, or not as it must.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from rich.console import Console
+from rich.table import Table
+
+from convert.files.safetensors_files import read_json
+from convert.published.vision import abstract_vision
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.layers.patch_positions import Places
+from pallas_kernels.aot import Program, compile_program
+from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
+from pallas_kernels.aot.launches import count, launches
+from pallas_kernels.aot.targets import target_of
+from pallas_kernels.aot.workers import Failure, run_each
+from pallas_kernels.case import AMD, ARCHS
+from serve.plan.cli import FILE_WIDTH
+from serve.plan.compile.full_size import refusals
+from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN
+from serve.plan.model.memory import encoding_bytes, largest_bucket
+from serve.plan.model.weights import model_bytes
+
+MOST_LAUNCHES = 8
+"""Of a block on AMD GPUs: two norms, four products with their biases, q, k and v by heads, and
+attention. On NVIDIA's XLA chooses products, and what is fused with them, by measuring, which it
+cannot here."""
+BUCKET = 4096
+"""Patches of an image of 900 x 900 pixels, beside those of the largest."""
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """The tower of a config.json, for so many patches."""
+
+    config: Path
+    arch: str
+    patches: int
+
+
+@dataclass(frozen=True)
+class TowerReport:
+    """Bytes of one device. planned_bytes: temporaries by the plan. per_block: launches of a block;
+    program: of all."""
+
+    job: Job
+    weights: int
+    temporary_bytes: int
+    planned_bytes: int
+    per_block: float
+    program: int
+    failures: tuple[str, ...]
+    seconds: float
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m serve.plan.compile.tower", description=__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
+    flags = parser.parse_args(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    archs = [arch for arch in flags.arch or ARCHS if target_of(arch).is_installed()]
+    if not archs:
+        parser.error("neither of XLA's compilers for GPUs is installed")
+    largest = largest_bucket(VisionConfig.from_hf(read_json(flags.config)))
+    jobs = [Job(flags.config, arch, size) for arch in archs for size in (BUCKET, largest)]
+    results = list(run_each(report_tower, jobs, processes=os.cpu_count() or 1, limit_s=LIMIT_S))
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console.print(_table(jobs, results))
+    failures = list(_failures(jobs, results))
+    console.print("\n".join(failures), markup=False, highlight=False, soft_wrap=True)
+    return 1 if failures else 0
+
+
+def report_tower(job: Job) -> TowerReport:
+    """Compiles an image's encoding into rows that are kept, as an engine has it."""
+    begin = time.monotonic()
+    config = VisionConfig.from_hf(read_json(job.config))
+    model = abstract_vision(config, jnp.bfloat16)
+    graph, weights = nnx.split(model)
+    tokens = job.patches // config.token_patches
+    kept = jax.ShapeDtypeStruct((tokens + 1, config.text_hidden_size), jnp.bfloat16)
+    column: Any = jax.ShapeDtypeStruct((job.patches,), jnp.int32)
+    side = config.patch_size
+    patches = jax.ShapeDtypeStruct((job.patches, 3, side, side), jnp.uint8)
+
+    def encode(weights: nnx.State, kept: Array, patches: Array, places: Places) -> Array:
+        found = nnx.merge(graph, weights)(patches, places)
+        return kept.at[:tokens].set(found.astype(kept.dtype))
+
+    with refusals() as refused:
+        places = Places(*[column] * len(Places._fields))
+        program = compile_program(job.arch, encode, weights, kept, patches, places, donate=(1,))
+    planned, total = encoding_bytes(config, job.patches), count(launches(program.hlo))
+    per_block = _launches_per_block(program, config)
+    leaves = jax.tree.leaves(weights)
+    problems = [*refused, *tower_problems(job, program, leaves, planned, per_block)]
+    return TowerReport(
+        job,
+        model_bytes(model).device_nbytes,
+        program.temporary_bytes,
+        planned,
+        per_block,
+        total,
+        tuple(dict.fromkeys(problems)),
+        round(time.monotonic() - begin, 1),
+    )
+
+
+def _launches_per_block(program: Program, config: VisionConfig) -> float:
+    """From one block's attention to the next one's, the mean."""
+    names = [one.name for one in launches(program.hlo)]
+    places = [place for place, name in enumerate(names) if name.startswith("item_attention")]
+    if len(places) != config.num_hidden_layers:
+        return float("inf")
+    return (places[-1] - places[0]) / (len(places) - 1)
+
+
+def tower_problems(
+    job: Job,
+    program: Program,
+    weights: Sequence[jax.ShapeDtypeStruct],
+    planned: int,
+    per_block: float,
+) -> Iterator[str]:
+    """Everything that is not as it must be."""
+    for kernel in program.kernels:
+        yield from kernel_problems(kernel, job.arch)
+    yield from copy_problems(program, weights, {job.patches, job.patches // 4, 16})
+    if job.arch not in AMD:
+        return
+    if program.temporary_bytes > planned * (1 + MOST_BESIDE_PLAN):
+        yield f"{program.temporary_bytes:,} B of temporaries, {planned:,} were planned"
+    if per_block > MOST_LAUNCHES:
+        yield f"{per_block:g} launches a block, {MOST_LAUNCHES} would do"
+
+
+def _table(jobs: Sequence[Job], results: Sequence[TowerReport | Failure]) -> Table:
+    shown = Table(title="The vision tower at full size: what one device holds and launches")
+    for heading in ("GPU", "patches"):
+        shown.add_column(heading)
+    headings = "weights, B", "temporaries\nMiB", "of\nplan", "launches\na block", "in all", "s"
+    for heading in headings:
+        shown.add_column(heading, justify="right")
+    for job, result in zip(jobs, results, strict=True):
+        cells = ("FAILED",) if isinstance(result, Failure) else _cells(result)
+        shown.add_row(job.arch, f"{job.patches:,}", *cells)
+    return shown
+
+
+def _cells(report: TowerReport) -> tuple[str, ...]:
+    return (
+        f"{report.weights:,}",
+        f"{report.temporary_bytes / MIB:.0f}",
+        f"{report.temporary_bytes / report.planned_bytes:.0%}",
+        f"{report.per_block:g}",
+        f"{report.program}",
+        f"{report.seconds:.0f}",
+    )
+
+
+def _failures(jobs: Sequence[Job], results: Sequence[TowerReport | Failure]) -> Iterator[str]:
+    for job, result in zip(jobs, results, strict=True):
+        reasons = (
+            [f"{result.reason} {result.said}"] if isinstance(result, Failure) else result.failures
+        )
+        yield from (f"FAILED {job.arch}, {job.patches} patches: {reason}" for reason in reasons)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

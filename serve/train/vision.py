@@ -1,0 +1,134 @@
+"""`eagle3-train vision`: a small pair that sees, its draft included, on generated pictures."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from rich.console import Console
+
+from convert import Tokenizer, load_target, load_tokenizer, load_vision, save_hf
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.training.draft import (
+    DraftModels,
+    DraftRecipe,
+    draft_step,
+    draft_update,
+    split_draft,
+)
+from eagle3_jax.training.lesson import Teacher
+from eagle3_jax.training.loop import StepFunction, TrainState
+from eagle3_jax.training.optimizer import adamw
+from eagle3_jax.training.placement import Placement
+from eagle3_jax.training.vision import (
+    SightedModels,
+    picture_features,
+    scaled_to_inputs,
+    vision_step,
+    with_pictures,
+)
+from serve.demo.pictures import recipe
+from serve.demo.pictures.accuracy import held_out_accuracy
+from serve.demo.pictures.batches import PictureBatches, picture_places
+from serve.text_table import text_table
+from serve.train.draft_model import export_draft, with_whole_embedding
+from serve.train.run import refuse_another_run, run
+
+TARGET_DIR, DRAFT_DIR = "target", "draft"
+"""Folders of the output."""
+
+
+def train_vision(options: argparse.Namespace) -> bool:
+    """Trains target and vision, prints how many held-out questions they answer, then trains their
+    draft; False when interrupted."""
+    directory = options.output / TARGET_DIR
+    if not _train_target(_part(options, TARGET_DIR, options.steps)):
+        return False
+    target = load_target(directory, dtype=jnp.float32)
+    vision = load_vision(directory, dtype=jnp.float32)
+    tokenizer = load_tokenizer(directory)
+    right = held_out_accuracy(target, vision, tokenizer, options.eval_pictures)
+    table = text_table("Held-out questions", ["topic", "right"], left=("topic",))
+    for topic, share in right.items():
+        table.add_row(topic, f"{share:.1%}")
+    Console().print(table)
+    given = _part(options, DRAFT_DIR, options.draft_steps)
+    return _train_draft(given, target, vision, tokenizer)
+
+
+def _part(options: argparse.Namespace, name: str, steps: int) -> argparse.Namespace:
+    """The options of a run of its own, in its own folder."""
+    part = argparse.Namespace(**{**vars(options), "output": options.output / name, "steps": steps})
+    refuse_another_run(part)
+    part.output.mkdir(parents=True, exist_ok=True)
+    return part
+
+
+def _train_target(options: argparse.Namespace) -> bool:
+    if not (options.output / "tiktoken.model").exists():
+        recipe.make_tokenizer(options.output)
+    tokenizer = load_tokenizer(options.output)
+    rngs = nnx.Rngs(options.seed)
+    target, text = nnx.split(KimiTarget(recipe.TARGET, rngs=rngs, dtype=jnp.float32))
+    vision, seen = nnx.split(VisionModel(recipe.VISION, rngs=rngs, dtype=jnp.float32))
+    params = scaled_to_inputs((text, seen))
+    optimizer = adamw(options.learning_rate, options.steps)
+    state = TrainState(params, optimizer.init(params))
+    step = vision_step(optimizer, SightedModels(target, vision, picture_places()))
+    outcome, _ = run(options, state, step, PictureBatches(tokenizer, options.seed))
+    if outcome.step < options.steps:
+        return False
+    text, seen = outcome.state.params
+    save_hf(nnx.merge(target, text), options.output, vision=nnx.merge(vision, seen))
+    _write_limits(options.output)
+    return True
+
+
+def _train_draft(
+    options: argparse.Namespace, target: Target, vision: VisionModel, tokenizer: Tokenizer
+) -> bool:
+    draft = Eagle3Draft(
+        recipe.DRAFT, rngs=nnx.Rngs(options.seed + 1), embed_tokens=target.embed_tokens
+    )
+    shared = {"embed_tokens"}
+    graphdef, params, rest = split_draft(with_whole_embedding(draft, target), shared)
+    params = scaled_to_inputs(params)
+    optimizer = adamw(options.learning_rate, options.steps)
+    step = _draft_step(optimizer, graphdef, rest, target, vision)
+    state = TrainState(params, optimizer.init(params))
+    outcome, _ = run(options, state, step, PictureBatches(tokenizer, options.seed + 1))
+    if outcome.step < options.steps:
+        return False
+    trained = nnx.merge(graphdef, outcome.state.params, rest)
+    trained.embed_tokens = target.embed_tokens
+    export_draft(trained, target, shared, options.output)
+    return True
+
+
+def _draft_step(
+    optimizer: Any, graphdef: Any, rest: Any, target: Target, vision: VisionModel
+) -> StepFunction:
+    """On what the target says of conversations with their pictures in place."""
+    teacher, teacher_state = nnx.split(Teacher(target))
+    update = draft_update(optimizer, DraftModels(graphdef, teacher), DraftRecipe())
+    run_target = picture_features(target, recipe.DRAFT.aux_layer_ids)
+    step = draft_step(update, run_target, (rest, teacher_state), Placement(None))
+    places = picture_places()
+    show = jax.jit(lambda seen, batch: with_pictures(target, seen, places, batch))
+    return lambda state, batch: step(state, show(vision, batch))
+
+
+def _write_limits(directory: Path) -> None:
+    config = recipe.TARGET
+    sampling = {
+        "eos_token_id": list(config.eos_token_ids),
+        "max_length": config.max_position_embeddings,
+    }
+    path = directory / "generation_config.json"
+    path.write_text(f"{json.dumps(sampling, indent=2)}\n", encoding="utf-8")
