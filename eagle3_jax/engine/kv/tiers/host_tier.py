@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies, TierRoom
 
 MOST_SAVES, MOST_LOADS = 2, 2
 """Programs' worth of pages on their way at a time, each with a copy on the devices."""
@@ -42,6 +42,7 @@ class HostTier:
 
     def __init__(self, copies: PageCopies, slots: int, events: KVEventLog | None = None):
         self._copies, self._events = copies, events
+        self._arrived: dict[bytes, None] = {}
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._key_of: dict[int, bytes] = {}
         self._free = list(range(slots))[::-1]
@@ -52,14 +53,9 @@ class HostTier:
         self._total = slots
 
     @property
-    def num_pages(self) -> int:
-        """Pages it has."""
-        return len(self._slot_of)
-
-    @property
-    def total_pages(self) -> int:
-        """Pages it has room for."""
-        return self._total
+    def rooms(self) -> tuple[TierRoom, ...]:
+        """How full it is."""
+        return (TierRoom("host", len(self._slot_of), self._total),)
 
     @property
     def can_save(self) -> bool:
@@ -75,6 +71,10 @@ class HostTier:
         """How many of the keys, from the first on, it has."""
         unknown = (index for index, key in enumerate(keys) if key not in self._slot_of)
         return next(unknown, len(keys))
+
+    def knows(self, key: bytes) -> bool:
+        """Whether it has this key."""
+        return key in self._slot_of
 
     def save(self, pages: Sequence[KeyedPage]) -> list[int]:
         """Begins to keep these pages; those it has already only become the latest used. Those it
@@ -104,7 +104,9 @@ class HostTier:
     def done(self) -> list[int]:
         """Ends saves that have arrived and begins loads; the pages of programs that fill them."""
         while self._saves and self._copies.are_saved(self._saves[0]):
-            self._saves.popleft()
+            self._arrived |= dict.fromkeys(
+                self._key_of[slot] for slot in self._saves.popleft() if slot in self._key_of
+            )
         filled: list[int] = []
         while self._loads and self._copies.are_staged(self._loads[0].slots):
             load = self._loads.popleft()
@@ -116,29 +118,65 @@ class HostTier:
             pass
         return filled
 
+    def take_arrived(self) -> list[bytes]:
+        """Keys of pages that have come here since it was last asked, and still are, the oldest
+        first."""
+        arrived, self._arrived = list(self._arrived), {}
+        return arrived
+
     def forget(self, keys: Sequence[bytes] | None) -> None:
         """Nobody shall find these keys; loads under way still end."""
         for key in list(self._slot_of) if keys is None else keys:
             slot = self._slot_of.pop(key, None)
             if slot is not None:
+                self._arrived.pop(key, None)
                 del self._key_of[slot]
                 self._free_unless_held(slot)
                 if self._events is not None:
                     self._events.removed(key, "CPU")
 
+    def hold(self, keys: Sequence[bytes]) -> list[int]:
+        """The slots of these keys, up to the first that it has not, each held once more."""
+        slots = [self._slot_of[key] for key in keys[: self.match(keys)]]
+        self._holds.update(slots)
+        return slots
+
+    def let_go(self, slot: int) -> None:
+        """Ends one hold on a slot."""
+        self._let_go(slot)
+
+    def reserve(self) -> int | None:
+        """A held slot that something else is to fill; None where all are held."""
+        if (slot := self._empty_slot()) is not None:
+            self._holds[slot] += 1
+        return slot
+
+    def keep(self, key: bytes, slot: int, *, ok: bool) -> None:
+        """A reserved slot holds the page of this key now, or, if not ok, nothing."""
+        if ok and key not in self._slot_of:
+            self._name(slot, key)
+            self._arrived[key] = None
+        self._let_go(slot)
+
     def _place(self, key: bytes) -> int | None:
-        """A slot for the key, the longest unused one where none is free; None where loads hold
-        all."""
+        """A slot for the key; None where all are held."""
+        if (slot := self._empty_slot()) is not None:
+            self._name(slot, key)
+        return slot
+
+    def _empty_slot(self) -> int | None:
+        """One that is free, or the longest unused one; None where all are held."""
         if not self._free:
             oldest = (k for k, slot in self._slot_of.items() if not self._holds[slot])
             if (victim := next(oldest, None)) is None:
                 return None
             self.forget([victim])
-        slot = self._free.pop()
+        return self._free.pop()
+
+    def _name(self, slot: int, key: bytes) -> None:
         self._slot_of[key], self._key_of[slot] = slot, key
         if self._events is not None:
             self._events.copied(key, "CPU")
-        return slot
 
     def _begin_load(self) -> bool:
         """Stages the next slots; one that is on its way for another page waits for that."""

@@ -1,0 +1,65 @@
+"""A page of the cache as a file: a header that says what it is, then its bytes.
+
+    magic 8, fingerprint 32, key 32, number of bytes u64, CRC-32 u32 (little-endian), the page
+
+Written under another name and renamed, so that a process that is killed leaves no part of one under
+its own; the checksum finds what a machine that loses power leaves.
+"""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+MAGIC = b"E3KVPG\x00\x01"
+HEADER = struct.Struct("<8s32s32sQI")
+SUFFIX, UNFINISHED = ".page", ".unfinished"
+
+
+class DamagedPageError(Exception):
+    """A file isn't the page that its name says."""
+
+
+def write_page(path: Path, fingerprint: bytes, key: bytes, page: np.ndarray) -> int:
+    """Writes uint8[bytes]; the size of the file. OSError where the disk doesn't take it, and then
+    nothing is left."""
+    header = HEADER.pack(MAGIC, fingerprint, key, page.size, zlib.crc32(page.data))
+    unfinished = path.with_suffix(UNFINISHED)
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(header)
+            file.write(page.data)
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return HEADER.size + page.size
+
+
+def read_page(path: Path, fingerprint: bytes, key: bytes, size: int) -> np.ndarray:
+    """The page of `size` bytes, uint8[size]. DamagedPageError for anything but it, whole; OSError
+    where there is no reading it."""
+    page = np.empty(size, np.uint8)
+    with path.open("rb", buffering=0) as file:
+        header = file.read(HEADER.size)
+        number = _read_into(file.fileno(), page)
+        more = file.read(1)
+    if len(header) < HEADER.size or number < size or more:
+        raise DamagedPageError(f"{path}: its size isn't that of a page")
+    magic, *names, length, checksum = HEADER.unpack(header)
+    if (magic, *names, length) != (MAGIC, fingerprint, key, size):
+        raise DamagedPageError(f"{path}: its header is another page's")
+    if zlib.crc32(page.data) != checksum:
+        raise DamagedPageError(f"{path}: its checksum isn't that of its bytes")
+    return page
+
+
+def _read_into(descriptor: int, page: np.ndarray) -> int:
+    """Fills it as far as the file goes; how far."""
+    view, done = page.data, 0
+    while done < len(view) and (count := os.readv(descriptor, [view[done:]])):
+        done += count
+    return done

@@ -1,0 +1,39 @@
+"""Pages that have come into the host's memory go on to the tier below it, the oldest first."""
+
+from collections.abc import Sequence
+
+from eagle3_jax.engine.kv.tiers.host_tier import HostTier
+from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, LowerTier
+
+MOST_WAITING = 4096
+"""Keys that wait to be written; beyond, the oldest are given up."""
+
+
+class WriteThrough:
+    """Keeps slots while they are written, and nothing else: a page that leaves the host's memory
+    before its turn is not written."""
+
+    def __init__(self, tier: HostTier, below: LowerTier):
+        self._tier, self._below = tier, below
+        self._waiting: dict[bytes, None] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether pages wait or are being written."""
+        return bool(self._waiting) or self._below.is_busy
+
+    def go_on(self) -> None:
+        """Ends writes and begins others."""
+        for slot, _ in self._below.done():
+            self._tier.let_go(slot)
+        self._take(self._tier.take_arrived())
+        while self._waiting and self._below.can_save:
+            key = next(iter(self._waiting))
+            del self._waiting[key]
+            if self._below.match([key]) == 0:
+                self._below.save([KeyedSlot(key, slot) for slot in self._tier.hold([key])])
+
+    def _take(self, keys: Sequence[bytes]) -> None:
+        self._waiting |= dict.fromkeys(keys)
+        for key in list(self._waiting)[: max(0, len(self._waiting) - MOST_WAITING)]:
+            del self._waiting[key]

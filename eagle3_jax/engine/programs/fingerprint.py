@@ -1,0 +1,76 @@
+"""One name for everything that the numbers in a page of the KV cache depend on.
+
+Pages outlive an engine, on a disk, and leave it, for another server: they are found again only
+under the fingerprint they were written with.
+"""
+
+from functools import reduce
+from hashlib import blake2b
+from importlib.metadata import version
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import UInt32
+
+from eagle3_jax.config import DraftConfig, TargetConfig
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.engine.config import EngineConfig
+
+PAGE_LAYOUT = 1
+"""Of the rows within a page and of its bytes on the way (`page_copies.py`); a change raises it."""
+PACKAGES = "eagle3-jax", "jax", "jaxlib"
+ODD = 2_654_435_761
+"""A multiplier under which neighbouring numbers differ in all bits (Knuth)."""
+
+
+def page_fingerprint(
+    target: TargetConfig,
+    draft: DraftConfig | None,
+    weights: tuple[Array, ...],
+    config: EngineConfig,
+    page_bytes: int,
+    vision: VisionConfig | None = None,
+) -> bytes:
+    """32 bytes: of all weights' own bits, the configurations, how pages are laid out and computed,
+    the devices and the versions. Reads all weights once, those of vision too where there is some.
+    """
+    facts = {
+        "layout": PAGE_LAYOUT,
+        "versions": [version(package) for package in PACKAGES],
+        "devices": sorted(device.device_kind for device in weights[0].devices()),
+        "page": (page_bytes, config.page_size, config.decode_context_parallel_size),
+        "cache": (config.kv_cache_dtype, repr(config.kv_cache_scale)),
+        "kernels": (config.kernels, sorted(config.xla_kernels)),
+        "exact": (config.exact, config.prefill_chunk if config.exact else None),
+        "pair": (repr(target), repr(draft)),
+    }
+    if vision is not None:
+        facts["vision"] = (repr(vision), config.mm_draft_embedding)
+    sums = np.asarray(_sums(weights)).tobytes()
+    return blake2b(repr(facts).encode() + sums, digest_size=32).digest()
+
+
+@jax.jit
+def _sums(leaves: tuple[Array, ...]) -> UInt32[Array, " leaves"]:
+    """Of each array the sum of its numbers' bits, each times an odd number of its own place, modulo
+    2^32: the same however the array is cut among devices."""
+    return jnp.stack([_sum(leaf) for leaf in leaves])
+
+
+def _sum(leaf: Array) -> UInt32[Array, ""]:
+    bits = _bits(leaf)
+    places = (lax.broadcasted_iota(jnp.uint32, bits.shape, axis) for axis in range(bits.ndim))
+    place = reduce(lambda before, own: before * jnp.uint32(ODD) + own, places, jnp.uint32(1))
+    return jnp.sum(bits * (place * jnp.uint32(2) + jnp.uint32(1)), dtype=jnp.uint32)
+
+
+def _bits(leaf: Array) -> UInt32[Array, "*shape"]:
+    if leaf.dtype == jnp.bool_:
+        return leaf.astype(jnp.uint32)
+    width = leaf.dtype.itemsize * 8
+    if jnp.issubdtype(leaf.dtype, jnp.integer):
+        return leaf.astype(jnp.uint32)
+    unsigned = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width]
+    return lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)

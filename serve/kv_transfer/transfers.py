@@ -1,0 +1,88 @@
+"""A server's transfers: what requests get of them, and what their answers say."""
+
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.kv.prefix_cache import prompt_page_keys
+from serve.kv_transfer.config import KVTransferConfig
+from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
+from serve.kv_transfer.producer import PageServer
+
+RunSoon = Callable[[Callable[[], object]], object]
+"""Has the engine's thread call something between two steps; from any thread."""
+ID_BYTES = 16
+
+
+class Transfers:
+    """Both ends, as far as the role has them. run_soon: set before the first request."""
+
+    def __init__(self, engine: Engine, config: KVTransferConfig) -> None:
+        """Raises OSError for an address that can't be had."""
+        self.config, self._engine = config, engine
+        self.engine_id = config.engine_id or str(uuid.uuid4())
+        self.run_soon: RunSoon = lambda call: call()
+        assert engine.exports is not None, "roles have host memory"
+        self._exports = engine.exports
+        pages, fingerprint = engine.host_pages, engine.host_pages.fingerprint.hex()
+        self.puller = Puller(pages, fingerprint) if config.consumes else None
+        self.server: PageServer | None = None
+        if config.produces:
+            address = config.host, config.port
+            self.server = PageServer(
+                address, pages, fingerprint, config.expiry_s, self._release_soon
+            )
+
+    def between_steps(self) -> None:
+        """Hands out what the engine has made ready; for its thread."""
+        for export in self._exports.take_ready():
+            assert self.server is not None, "only producers export"
+            self.server.offer(export)
+
+    def exported(self, request: Request) -> Request:
+        """A request whose prompt's pages are kept for another server."""
+        assert self.server is not None, "only producers export"
+        name = secrets.token_hex(ID_BYTES)
+        self.server.announce(name)
+        return replace(request, export_as=name)
+
+    def fetched(self, request: Request, prompt: RemotePrompt) -> Request:
+        """A request whose prompt's pages another server keeps."""
+        assert self.puller is not None, "only consumers fetch"
+        return replace(request, source=self.puller.source(prompt))
+
+    def answered(self, request: Request) -> dict[str, Any] | None:
+        """What the answer says of the pages that are kept for another server, if any; their time
+        begins."""
+        if self.server is None or request.export_as is None:
+            return None
+        keys = prompt_page_keys(self._engine.config, request)
+        if not keys:
+            self.server.forget(request.export_as)
+            return None
+        self.server.start_clock(request.export_as)
+        host, port = self.server.address
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": request.export_as,
+            "remote_block_ids": list(range(len(keys))),
+            "remote_host": host,
+            "remote_port": port,
+            "remote_last_key": keys[-1].hex(),
+        }
+
+    def ended(self, request: Request) -> None:
+        """Nobody waits for the request any more: what it did not use is let go."""
+        if isinstance(request.source, RemotePages):
+            request.source.finish()
+        if request.export_as is not None and self.server is not None:
+            self.server.forget_unanswered(request.export_as)
+
+    def _release_soon(self, name: str) -> None:
+        self.run_soon(partial(self._exports.release, name))
