@@ -1,35 +1,96 @@
-"""Training state on disk: one npz file, replaced atomically."""
+"""Training runs on disk: Orbax checkpoints of the state and of the place in the data."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
-import numpy as np
-
-from eagle3_jax.replace_file import replaced
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
 
 State = TypeVar("State")
+METRIC, UNMEASURED = "accept_length", 0.0
 
 
-def save_state(path: Path, state: object, step: int) -> None:
-    """Writes the leaves of `state` and the step; a crash leaves the previous file whole."""
-    arrays: dict[str, Any] = {"step": np.int64(step)}
-    arrays |= {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as file:
-        np.savez(file, **arrays)
+class Restored(NamedTuple):
+    """A state, the place in the data from which the next step reads, and the steps done."""
+
+    state: Any
+    data: dict[str, Any]
+    step: int
 
 
-def restore_state(path: Path, like: State) -> tuple[State, int]:
-    """Reads a state of the structure and shapes of `like`, and its step.
+class Checkpoints:
+    """The newest two and the best one of a run. One is there whole or not at all.
 
-    Raises ValueError when the file holds another model's state.
+    They are written while training goes on; `finish` waits for the last one.
     """
-    expected, structure = jax.tree.flatten(like)
-    with np.load(path) as file:
-        leaves = [file[f"leaf_{i}"] for i in range(len(file.files) - 1)]
-        step = int(file["step"])
-    shapes, wanted = [x.shape for x in leaves], [np.shape(x) for x in expected]
-    if shapes != wanted:
-        raise ValueError(f"{path} holds another model's training state; use a new directory")
-    return jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in leaves]), step
+
+    def __init__(self, directory: Path) -> None:
+        policies = checkpoint_managers
+        best = policies.BestN(get_metric_fn=_metric, n=1)
+        options = ocp.CheckpointManagerOptions(
+            best_fn=_metric,
+            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(2), best]),
+        )
+        handlers = {"state": ocp.StandardCheckpointHandler(), "data": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(
+            directory.absolute(), item_handlers=handlers, options=options
+        )
+
+    def save(
+        self, step: int, state: object, data: dict[str, Any], metrics: dict[str, float] | None
+    ) -> None:
+        """metrics: what the steps are compared by, where it was measured."""
+        if step in self._manager.all_steps():
+            return
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(_named(state)), data=ocp.args.JsonSave(data)
+        )
+        self._manager.save(step, args=args, metrics=metrics or {METRIC: UNMEASURED})
+
+    def restore(self, like: Any, step: int | None = None) -> Restored | None:
+        """The newest, or that of a step, with the structure and places of `like`; None without any.
+
+        Raises ValueError when it holds another model's state.
+        """
+        step = self._manager.latest_step() if step is None else step
+        if step is None:
+            return None
+        wanted = _named(jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(wanted), data=ocp.args.JsonRestore()
+        )
+        found = self._manager.item_metadata(step)["state"]
+        if {name: tuple(leaf.shape) for name, leaf in found.items()} != {
+            name: leaf.shape for name, leaf in wanted.items()
+        }:
+            raise ValueError(
+                f"{self._manager.directory} holds another model's training state; use a new "
+                "directory"
+            )
+        read = self._manager.restore(step, args=args)
+        leaves = [read["state"][name] for name in wanted]
+        return Restored(jax.tree.unflatten(jax.tree.structure(like), leaves), read["data"], step)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step with the largest accept length, None where it was never measured."""
+        measured = {
+            step: metrics[METRIC]
+            for step in self._manager.all_steps()
+            if (metrics := self._manager.metrics(step)) and metrics[METRIC] != UNMEASURED
+        }
+        return max(measured, key=lambda step: (measured[step], step), default=None)
+
+    def finish(self) -> None:
+        self._manager.wait_until_finished()
+
+
+def _metric(metrics: dict[str, float]) -> float:
+    return metrics[METRIC]
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    """Leaves by their paths, in the tree's order."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -6,11 +6,9 @@ derivative (a scatter-add is slow on CPU). A choice beyond an expert's capacity 
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.layers.moe import Experts
-from pallas_kernels.quantized import QuantizedArray, dequantize
 
 CAPACITY = 1.5  # slots of an expert over its share of an even load
 
@@ -21,12 +19,9 @@ def routed_experts(
     expert_ids: Int[Array, "tokens chosen"],
     weights: Float[Array, "tokens chosen"],
 ) -> Float[Array, "tokens hidden"]:
-    """The weighted sum of each token's chosen experts, without the dropped ones. Quantised experts
-    count as the numbers they stand for: with them nothing is trained."""
-    gate, up, down = (
-        _plain(kernel.get_value(), x.dtype)
-        for kernel in (experts.gate_proj, experts.up_proj, experts.down_proj)
-    )
+    """The weighted sum of each token's chosen experts, without the dropped ones."""
+    kernels = (experts.gate_proj, experts.up_proj, experts.down_proj)
+    gate, up, down = (kernel.get_value() for kernel in kernels)
     tokens, chosen = expert_ids.shape
     num_experts = gate.shape[0]
     capacity = min(int(CAPACITY * tokens * chosen / num_experts) + 1, tokens)
@@ -37,12 +32,6 @@ def routed_experts(
     out = jnp.einsum("eci,eih->ech", inner, down).reshape(num_experts * capacity, -1)
     back = _move(out, slot, choice).reshape(tokens, chosen, -1)
     return jnp.einsum("tk,tkh->th", weights, back)
-
-
-def _plain(kernel: Array | QuantizedArray, dtype: DTypeLike) -> Array:
-    if not isinstance(kernel, QuantizedArray):
-        return kernel
-    return dequantize(kernel).astype(dtype).swapaxes(-1, -2)
 
 
 def _slots(

@@ -1,5 +1,7 @@
 """Trains an EAGLE-3 draft against a frozen target, on the states it will see at inference."""
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -7,16 +9,39 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
+from eagle3_jax.training.divergence import DIVERGENCES
+from eagle3_jax.training.features import Features
+from eagle3_jax.training.lesson import Teacher, compare
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import PackedBatch
-from eagle3_jax.training.target_pass import target_pass
+from eagle3_jax.training.placement import Placement
 from eagle3_jax.training.unroll import unroll
+from pallas_kernels.dispatch import prefer
 
-STEP_DECAY = 0.8  # later steps are reached less often
+
+@dataclass(frozen=True)
+class DraftRecipe:
+    """How a draft is trained.
+
+    num_steps: of the unrolled chain; step_decay: the weight of a step over that of the one before,
+    because later ones are reached less often. loss: a key of DIVERGENCES. dtype: in which the draft
+    computes; its parameters and the optimizer's are float32.
+    """
+
+    num_steps: int = 4
+    step_decay: float = 0.8
+    loss: str = "kl"
+    dtype: DTypeLike = jnp.float32
+
+    @property
+    def step_weights(self) -> list[float]:
+        """They add up to 1."""
+        weights = [self.step_decay**step for step in range(self.num_steps)]
+        return [weight / sum(weights) for weight in weights]
 
 
 class DraftMetrics(NamedTuple):
@@ -28,84 +53,109 @@ class DraftMetrics(NamedTuple):
     accept_length: Float[Array, ""]
 
 
-class Lesson(NamedTuple):
-    """What the frozen target says about a batch.
+class DraftModels(NamedTuple):
+    """Structures of what an update is given as arrays: the draft, and its target's end."""
 
-    probs is the target's distribution of the token two after each row, over the draft's vocabulary
-    (it sums to less than 1 where that lacks some of it); best is its most likely draft id, or -1
-    when that token has none; wanted marks the rows from which a chain may start or go on.
-    """
-
-    aux_hidden: Float[Array, "rows length aux"]
-    probs: Float[Array, "rows length draft_vocab"]
-    best: Array
-    wanted: Float[Array, "rows length"]
-
-
-def lesson(target: Target, draft: Eagle3Draft, batch: PackedBatch) -> Lesson:
-    """Runs the target over a batch and lines its predictions up with the draft's rows."""
-    out = target_pass(target, batch)
-    aux = jnp.concatenate([out.streams[i] for i in draft.config.aux_layer_ids], axis=-1)
-    full = jax.nn.softmax(_ahead(target.logits(out.hidden)), axis=-1)
-    ids = draft.target_ids
-    probs = full if ids is None else full[..., ids]
-    best = jnp.argmax(probs, axis=-1)
-    covered = jnp.max(probs, axis=-1) == jnp.max(full, axis=-1)
-    wanted = jnp.asarray(batch.wanted)
-    rows = _ahead(wanted) * _ahead(_ahead(wanted))
-    parts = Lesson(aux, probs, jnp.where(covered, best, -1), rows)
-    return jax.tree.map(jax.lax.stop_gradient, parts)
+    draft: nnx.GraphDef
+    teacher: nnx.GraphDef
 
 
 def draft_loss(
-    draft: Eagle3Draft, batch: PackedBatch, taught: Lesson, num_steps: int
+    draft: Eagle3Draft,
+    teacher: Teacher,
+    batch: PackedBatch,
+    features: Features,
+    recipe: DraftRecipe,
+    total: Float[Array, ""],
 ) -> tuple[Float[Array, ""], DraftMetrics]:
-    """Cross-entropy of every step against the target's distribution, later steps weighing less."""
-    tokens, segments = jnp.asarray(batch.token_ids), jnp.asarray(batch.segments)
-    positions = jnp.asarray(batch.positions)
-    states = unroll(draft, _ahead(tokens), taught.aux_hidden, positions, segments, num_steps)
-    total = jnp.maximum(jnp.sum(taught.wanted), 1.0)
-    loss, alive, accepted = jnp.float32(0), jnp.ones_like(taught.wanted), []
-    for step, state in enumerate(states):
-        logits = draft.logits(state)
-        losses = -jnp.sum(taught.probs * jax.nn.log_softmax(logits, axis=-1), axis=-1)
-        loss += STEP_DECAY**step * jnp.sum(losses * taught.wanted) / total
-        agrees = jnp.argmax(logits, axis=-1) == taught.best
-        alive = (jnp.roll(alive, 1, axis=1) if step else alive) * agrees
-        accepted.append(jnp.sum(alive * taught.wanted) / total)
-    loss /= sum(STEP_DECAY**step for step in range(num_steps))
+    """How far every step is from the target's distribution of the token two after each taught row;
+    later steps weigh less. total: what sums over rows are divided by."""
+    states = unroll(
+        draft,
+        ahead(batch.token_ids),
+        features.aux,
+        jnp.asarray(batch.positions),
+        jnp.asarray(batch.segments),
+        recipe.num_steps,
+    )
+    compared = compare(teacher, draft, states, ahead(features.hidden), DIVERGENCES[recipe.loss])
+    rows = taught_rows(batch.wanted)
+    loss, alive, accepted = jnp.float32(0), jnp.ones_like(rows), []
+    for step, (weight, found) in enumerate(zip(recipe.step_weights, compared, strict=True)):
+        loss += weight * jnp.sum(found.loss * rows) / total
+        alive = (jnp.roll(alive, 1, axis=1) if step else alive) * found.agrees
+        accepted.append(jnp.sum(alive * rows) / total)
     return loss, DraftMetrics(loss, accepted[0], 1 + sum(accepted, jnp.float32(0)))
 
 
-def draft_step(
-    optimizer: optax.GradientTransformation,
-    graphdef: nnx.GraphDef,
-    target_graphdef: nnx.GraphDef,
-    num_steps: int,
-) -> StepFunction:
-    """The update of the draft; `frozen` is (the draft's untrained state, the target's state)."""
+def taught_rows(wanted: Float[Array | np.ndarray, "rows length"]) -> Float[Array, "rows length"]:
+    """1 in rows whose draft, the token two after them, is wanted, as is the one before it: there a
+    chain may start or go on."""
+    return ahead(wanted) * ahead(ahead(wanted))
 
-    def step(state: TrainState, frozen: tuple[Any, Any], batch: PackedBatch):
-        draft_rest, target_state = frozen
-        target = nnx.merge(target_graphdef, target_state)
+
+def draft_update(
+    optimizer: optax.GradientTransformation, models: DraftModels, recipe: DraftRecipe
+) -> Callable[..., tuple[TrainState, DraftMetrics]]:
+    """One gradient, and the update that it, or it with others, makes: of the state, `frozen` (the
+    draft's untrained state and the teacher's), a batch, its features and `draft_loss`'s total."""
+
+    def update(
+        state: TrainState,
+        frozen: tuple[Any, Any],
+        batch: PackedBatch,
+        features: Features,
+        total: Float[Array, ""],
+    ) -> tuple[TrainState, DraftMetrics]:
+        rest, teacher_state = frozen
+        teacher = nnx.merge(models.teacher, teacher_state)
 
         def loss_of(params: Any):
-            draft = nnx.merge(graphdef, params, draft_rest)
-            return draft_loss(draft, batch, taught, num_steps)
+            computed = jax.tree.map(lambda x: x.astype(recipe.dtype), params)
+            draft = nnx.merge(models.draft, computed, rest)
+            return draft_loss(draft, teacher, batch, features, recipe, total)
 
-        taught = lesson(target, nnx.merge(graphdef, state.params, draft_rest), batch)
         (_, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         return TrainState(optax.apply_updates(state.params, updates), opt_state), metrics
 
+    return update
+
+
+def draft_step(
+    update: Callable[..., tuple[TrainState, DraftMetrics]],
+    features: Callable[[PackedBatch], Features],
+    frozen: tuple[Any, Any],
+    placement: Placement,
+    accumulate: int = 1,
+) -> StepFunction:
+    """A step of the loop: a batch in `accumulate` equal parts, of which each is run through the
+    target and makes a gradient. All parts count as in one batch."""
+    compiled = jax.jit(update, donate_argnums=0)
+
+    def step(state: TrainState, batch: PackedBatch) -> tuple[TrainState, DraftMetrics]:
+        asked = np.sum(taught_rows(batch.wanted))
+        total = placement.whole(np.float32(max(asked, 1.0) / accumulate))
+        size, found = len(batch.token_ids) // accumulate, []
+        for first in range(0, accumulate * size, size):
+            part = jax.tree.map(lambda rows, at=first: rows[at : at + size], batch)
+            placed = placement.batch(part)
+            shown = features(placed)
+            with prefer("reference"):  # kernels have no derivatives
+                state, metrics = compiled(state, frozen, placed, shown, total)
+            found.append(metrics)
+        return state, jax.tree.map(lambda *values: sum(values) / accumulate, *found)
+
     return step
 
 
-def split_draft(draft: Eagle3Draft) -> tuple[nnx.GraphDef, Any, Any]:
-    """Graph definition, trained parameters, and the rest: the shared embedding and the id map."""
+def split_draft(
+    draft: Eagle3Draft, frozen: Collection[str] = ("embed_tokens",)
+) -> tuple[nnx.GraphDef, Any, Any]:
+    """Graph definition, trained parameters, and the rest: the id map and the `frozen` modules."""
 
     def trained(path: tuple[Any, ...], value: Any) -> bool:
-        return isinstance(value, nnx.Param) and path[0] != "embed_tokens"
+        return isinstance(value, nnx.Param) and path[0] not in frozen
 
     graphdef, params, rest = nnx.split(draft, trained, ...)
     return graphdef, params, rest
@@ -119,6 +169,6 @@ def draft_vocabulary(counts: np.ndarray, size: int) -> np.ndarray:
     return (np.sort(frequent) - np.arange(size)).astype(np.int32)
 
 
-def _ahead(x: Array) -> Array:
+def ahead(x: Array | np.ndarray) -> Array:
     """Row i gets what row i + 1 holds; the last row wraps around and must be masked."""
     return jnp.roll(x, -1, axis=1)

@@ -1,15 +1,12 @@
-"""The training loop: deterministic batches by step number, checkpoints, a clean stop on Ctrl-C."""
+"""The training loop: batches in an order that can be resumed, checkpoints, a stop on Ctrl-C."""
 
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from eagle3_jax.training.checkpoint import restore_state, save_state
-from eagle3_jax.training.packing import PackedBatch
-from pallas_kernels.dispatch import prefer
+from eagle3_jax.training.checkpoint import Checkpoints
 
 
 class TrainState(NamedTuple):
@@ -19,51 +16,75 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
-StepFunction = Callable[[TrainState, Any, PackedBatch], tuple[TrainState, Any]]
+class Batches(Iterator[Any], Protocol):
+    """An iterator whose place can be kept as JSON, and gone back to. What it gives is what a step
+    takes: a PackedBatch, or a PictureBatch."""
+
+    def get_state(self) -> dict[str, Any]: ...
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+StepFunction = Callable[[TrainState, Any], tuple[TrainState, Any]]
 OnStep = Callable[[int, dict[str, float]], None]
 
 
-class Outcome(NamedTuple):
-    """Parameters after `step` steps; `step` is below the goal only when interrupted."""
+class Evaluation(NamedTuple):
+    """Measures parameters after every so many steps and behind the last one."""
 
-    params: Any
+    measure: Callable[[Any], Mapping[str, float]]
+    every: int
+
+
+class Outcome(NamedTuple):
+    """State after `step` steps; `step` is below the goal only when interrupted."""
+
+    state: TrainState
     step: int
 
 
 def train(
     state: TrainState,
     step_function: StepFunction,
-    batch_at: Callable[[int], PackedBatch],
+    batches: Batches,
+    checkpoints: Checkpoints,
     *,
-    frozen: Any = None,
     steps: int,
-    checkpoint: Path,
     save_every: int,
     report: OnStep,
     resume: bool,
+    evaluation: Evaluation | None = None,
 ) -> Outcome:
     """Runs `steps` steps, or what is left of them when `resume` finds a checkpoint.
 
-    `batch_at(step)` depends on the step alone, so a resumed run sees the data an uninterrupted one
-    would. `frozen` is passed to every step unchanged. Ctrl-C saves and returns.
+    A checkpoint holds the place in the data too, so that a resumed run sees what an uninterrupted
+    one would. Ctrl-C saves and returns.
     """
     step = 0
-    if resume and checkpoint.exists():
-        state, step = restore_state(checkpoint, state)
-    update = jax.jit(step_function, donate_argnums=0)
-    batch = batch_at(step)
+    if resume and (found := checkpoints.restore(state)) is not None:
+        state, step = found.state, found.step
+        batches.set_state(found.data)
+    place = batches.get_state()
+    batch = next(batches) if step < steps else None
+    measured: dict[str, float] | None = None
     try:
-        while step < steps:
-            began = time.monotonic()
-            with prefer("reference"):  # kernels have no derivatives
-                state, metrics = update(state, frozen, batch)
-            step += 1
-            batch = batch_at(step)  # while the device works
+        while batch is not None:
+            began, ahead = time.monotonic(), batches.get_state()
+            # Together, so that an interrupt finds a step done or not.
+            (state, metrics), step, place = step_function(state, batch), step + 1, ahead
+            batch = next(batches) if step < steps else None  # read while the device works
             numbers = {name: float(value) for name, value in metrics._asdict().items()}
-            report(step, {**numbers, "seconds": time.monotonic() - began})
-            if step % save_every == 0:
-                save_state(checkpoint, state, step)
+            seconds = time.monotonic() - began
+            measured = None
+            if evaluation is not None and (step % evaluation.every == 0 or step == steps):
+                measured = dict(evaluation.measure(state.params))
+            served = {f"served_{name}": value for name, value in (measured or {}).items()}
+            report(step, {**numbers, "seconds": seconds, **served})
+            if step % save_every == 0 or measured is not None:
+                checkpoints.save(step, state, place, measured)
     except KeyboardInterrupt:
-        jax.block_until_ready(state)
-    save_state(checkpoint, state, step)
-    return Outcome(state.params, step)
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+            return Outcome(state, step)  # within a step: the last checkpoint stands
+    if step:
+        checkpoints.save(step, state, place, measured)
+    checkpoints.finish()
+    return Outcome(state, step)

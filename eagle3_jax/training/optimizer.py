@@ -7,9 +7,9 @@ import optax
 
 
 def adamw(
-    peak: float, steps: int, *, warmup: int = 100, decay_share: float = 0.3
+    peak: float, steps: int, *, warmup: int = 100, decay_share: float = 0.3, accumulate: int = 1
 ) -> optax.GradientTransformation:
-    """Clipped AdamW; weight decay on matrices only.
+    """Clipped AdamW; weight decay on matrices only. accumulate: gradients that make one update.
 
     The plateau makes the past independent of `steps`: a run may be resumed with another length as
     long as its decay has not begun.
@@ -24,10 +24,13 @@ def adamw(
         ],
         [warmup, max(steps - decay, warmup)],
     )
-    return optax.chain(
+    update = optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.adamw(schedule, b1=0.9, b2=0.98, weight_decay=0.05, mask=_matrices),
     )
+    if accumulate == 1:
+        return update
+    return optax.MultiSteps(update, accumulate).gradient_transformation()
 
 
 def _matrices(params: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Packs tokenised conversations into rows of one fixed length."""
+"""Tokenised conversations, and rows of one fixed length that hold several of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,12 +17,17 @@ class Sample:
 
 
 class PackedBatch(NamedTuple):
-    """Packed rows [rows, length]; segment 0 is padding, a segment attends to itself only."""
+    """Packed rows [rows, length]; segment 0 is padding, a segment attends to itself only.
+
+    image_rows: float [rows, length, hidden] in place of embeddings where the id is the target's
+    placeholder of images.
+    """
 
     token_ids: np.ndarray | jax.Array
     segments: np.ndarray | jax.Array
     positions: np.ndarray | jax.Array
     wanted: np.ndarray | jax.Array
+    image_rows: jax.Array | None = None
 
 
 def pack(samples: Iterator[Sample], rows: int, length: int) -> PackedBatch:
@@ -44,26 +49,8 @@ def pack(samples: Iterator[Sample], rows: int, length: int) -> PackedBatch:
         filled[row].append(sample)
         room[row] -= size
     arrays = [_row(row, length) for row in filled]
-    return PackedBatch(*(np.stack(parts) for parts in zip(*arrays, strict=True)))
-
-
-def assistant_mask(
-    token_ids: Sequence[int], start: int, middle: int, end: int, skip: Sequence[int] = ()
-) -> list[bool]:
-    """Marks what the assistant says: after `start ... middle` up to and including `end`.
-
-    Ids in `skip` (the empty reasoning marks) are part of the prompt and stay unmarked.
-    """
-    mask, header, inside = [], False, False
-    for token in token_ids:
-        mask.append(inside and token not in skip)
-        if inside:
-            inside = token != end
-        elif token == start:
-            header = True
-        elif header and token == middle:
-            header, inside = False, True
-    return mask
+    tokens, segments, positions, wanted = map(np.stack, zip(*arrays, strict=True))
+    return PackedBatch(tokens, segments, positions, wanted)
 
 
 def _row(samples: list[Sample], length: int) -> tuple[np.ndarray, ...]:

@@ -30,7 +30,7 @@ def target_pass(target: Target, batch: PackedBatch) -> PassOutput:
     positions, segments = jnp.asarray(batch.positions), jnp.asarray(batch.segments)
     rope = target.rope(positions)
     visible = visibility(segments)
-    x = target.embed_tokens(jnp.asarray(batch.token_ids))
+    x = target.embed(jnp.asarray(batch.token_ids), batch.image_rows)
     streams, loads = [x], []
     for layer in target.layers:
         x = x + _attend(layer.self_attn, layer.input_layernorm(x), rope, visible)
@@ -57,7 +57,8 @@ def _attend(
     rope: RopeTables,
     visible: Bool[Array, "rows length length"],
 ) -> Float[Array, "rows length hidden"]:
-    q, keys, values = attention.project(x, rope)
+    q, *kv = attention.project(x, rope)
+    keys, values = (jnp.repeat(part, q.shape[2] // part.shape[2], axis=2) for part in kv)
     scores = jnp.einsum("bqhd,bshd->bhqs", q, keys) * attention.scale
     scores = jnp.where(visible[:, None], scores, -1e30)
     heads = jnp.einsum("bhqs,bshd->bqhd", jax.nn.softmax(scores, axis=-1), values)

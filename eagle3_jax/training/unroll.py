@@ -4,14 +4,31 @@ At inference a chain starts at some row r: its first output comes from true targ
 next rows take the draft's own output as their state. Here every row starts a chain at once. Step j
 of the chain that started at row i - j stands in row i; it reads the first step's keys up to row
 i - j and, after those, the keys of steps 1..j of its own chain.
+
+Backward runs each step again, and its attention block by block, so that what is kept are the steps'
+states, keys and values, and no array is as large as length x length.
 """
+
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle3_jax.layers.rope import rope_tables
+from eagle3_jax.layers.rope import RopeTables, rope_tables
 from eagle3_jax.models.eagle3 import Eagle3Draft
+
+QUERY_BLOCK = 128
+"""Rows whose scores are held together, over all keys of their row: 0.7 GB for 64 heads at 20K."""
+
+
+class Step(NamedTuple):
+    """What one step leaves: its recurrent state (before the final norm), keys and values."""
+
+    state: Float[Array, "rows length hidden"]
+    keys: Float[Array, "rows length kv_heads dim"]
+    values: Float[Array, "rows length kv_heads v_dim"]
 
 
 def unroll(
@@ -27,21 +44,32 @@ def unroll(
     Row i of step j has the token after position i and j steps of the draft's own state behind it;
     rows closer than j to the start of their segment mean nothing.
     """
-    layer, attention = draft.midlayer, draft.midlayer.self_attn
     rope = rope_tables(draft.config.rope, draft.config.rotary_dim, positions)
     embedded = draft.embed_tokens(next_ids)
     state = draft.fuse(aux_hidden)
-    states, keys, values = [], [], []
+    steps: list[Step] = []
     for _ in range(num_steps):
-        x, residual = layer.enter(embedded, state)
-        q, k, v = attention.project(x, rope)
-        keys.append(k)
-        values.append(v)
-        heads = _attend(q * attention.scale, keys, values, segments)
-        attended = attention.o_proj(heads.reshape(*state.shape[:2], -1))
-        states.append(draft.recurrent(layer.finish(residual + attended)))
-        state = jnp.roll(states[-1], 1, axis=1)
-    return states
+        advance = jax.checkpoint(partial(_step, draft, embedded, rope, segments))
+        steps.append(advance(state, steps))
+        state = jnp.roll(steps[-1].state, 1, axis=1)
+    return [step.state for step in steps]
+
+
+def _step(
+    draft: Eagle3Draft,
+    embedded: Float[Array, "rows length hidden"],
+    rope: RopeTables,
+    segments: Int[Array, "rows length"],
+    state: Float[Array, "rows length hidden"],
+    before: list[Step],
+) -> Step:
+    layer, attention = draft.midlayer, draft.midlayer.self_attn
+    x, residual = layer.enter(embedded, state.astype(embedded.dtype))
+    q, k, v = attention.project(x, rope)
+    keys, values = [*(s.keys for s in before), k], [*(s.values for s in before), v]
+    heads = _attend(q * attention.scale, keys, values, segments)
+    attended = attention.o_proj(heads.reshape(*state.shape[:2], -1).astype(x.dtype))
+    return Step(draft.recurrent(layer.finish(residual + attended)), k, v)
 
 
 def _attend(
@@ -51,20 +79,46 @@ def _attend(
     segments: Int[Array, "rows length"],
 ) -> Float[Array, "rows length heads v_dim"]:
     """Attention of the latest step over the first step's rows and its own chain's diagonal."""
-    step, groups = len(keys) - 1, q.shape[2] // keys[0].shape[2]
-    keys, values = ([jnp.repeat(x, groups, axis=2) for x in kv] for kv in (keys, values))
-    same = segments[:, :, None] == segments[:, None, :]
-    visible = same & jnp.tril(jnp.ones(same.shape[-2:], bool), -step)
-    first = jnp.einsum("bqhd,bshd->bhqs", q, keys[0])
-    scores = [jnp.where(visible[:, None], first, -1e30)]
-    chain_values = []
-    for j in range(1, step + 1):
-        k, v = (jnp.roll(x[j], step - j, axis=1) for x in (keys, values))
-        scores.append(jnp.einsum("bqhd,bqhd->bhq", q, k)[..., None])
-        chain_values.append(v)
-    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
-    length = q.shape[1]
-    out = jnp.einsum("bhqs,bshd->bqhd", weights[..., :length], values[0])
-    for j, v in enumerate(chain_values):
-        out += weights[..., length + j].swapaxes(1, 2)[..., None] * v
-    return out
+    step, length, kv_heads = len(keys) - 1, q.shape[1], keys[0].shape[2]
+    chain = [
+        jnp.stack([jnp.roll(x[j], step - j, axis=1) for j in range(1, step + 1)], axis=2)
+        if step
+        else jnp.zeros((*x[0].shape[:2], 0, *x[0].shape[2:]), x[0].dtype)
+        for x in (keys, values)
+    ]
+    grouped = q.reshape(*q.shape[:2], kv_heads, -1, q.shape[-1])
+    size = min(QUERY_BLOCK, length)
+    indices = jnp.arange(length)[None]
+    blocks = [_in_blocks(x, size) for x in (grouped, segments, indices, *chain)]
+    first = keys[0], values[0], segments
+    out = jax.lax.map(jax.checkpoint(partial(_attend_block, step, first)), tuple(blocks))
+    out = jnp.moveaxis(out, 0, 1).reshape(len(q), -1, q.shape[2], values[0].shape[-1])
+    return out[:, :length]
+
+
+def _in_blocks(x: Array, size: int) -> Float[Array, "blocks rows size *rest"]:
+    """Rows of so many positions, padded at their end."""
+    blocks = -(-x.shape[1] // size)
+    padded = jnp.pad(x, ((0, 0), (0, blocks * size - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
+    return jnp.moveaxis(padded.reshape(len(x), blocks, size, *x.shape[2:]), 1, 0)
+
+
+def _attend_block(
+    step: int,
+    first: tuple[Array, Array, Int[Array, "rows length"]],
+    block: tuple[Array, ...],
+) -> Float[Array, "rows size kv_heads groups v_dim"]:
+    """Queries of one block: over the first step's keys up to `step` rows back, and their chains."""
+    keys, values, segments = first
+    q, own_segments, indices, chain_keys, chain_values = block
+    same = own_segments[:, :, None] == segments[:, None, :]
+    visible = same & (jnp.arange(segments.shape[1]) <= indices[0][:, None] - step)
+    numbers = jnp.float32
+    scores = jnp.einsum("rqkgd,rskd->rkgqs", q, keys, preferred_element_type=numbers)
+    scores = jnp.where(visible[:, None, None], scores, -1e30)
+    own = jnp.einsum("rqkgd,rqjkd->rkgqj", q, chain_keys, preferred_element_type=numbers)
+    weights = jax.nn.softmax(jnp.concatenate([scores, own], axis=-1), axis=-1)
+    weights = weights.astype(values.dtype)
+    seen, chained = jnp.split(weights, [segments.shape[1]], axis=-1)
+    out = jnp.einsum("rkgqs,rskd->rqkgd", seen, values)
+    return out + jnp.einsum("rkgqj,rqjkd->rqkgd", chained, chain_values)

@@ -1,40 +1,38 @@
-"""The command eagle3-train: a small target, or an EAGLE-3 draft for a target that speaks as Kimi.
+"""The command eagle3-train: EAGLE-3 drafts, what they are trained on, and small targets."""
 
-In Kimi's chat tokens: by them it tells what the assistant says.
-"""
-
-import argparse
 import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
-from convert.hub.flags import add_hub_flags
+from serve.train.data_flags import add_regenerate_command
+from serve.train.flags import (
+    DRAFT_EXAMPLE,
+    add_draft_command,
+    add_target_command,
+    add_vision_command,
+)
 
 PROG = "eagle3-train"
-EXAMPLE = (
-    "eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
-    "--data conversations.jsonl"
-)
-TARGET_STEPS, DRAFT_STEPS = 4500, 460
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0; 2 for flags and files that can't be used; 130 or 143 when it was
     stopped."""
     options = _parser().parse_args(argv)
-    # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
-    with leaving(PROG):
-        from serve.train.training import train_draft, train_target
-    train = train_target if options.model == "target" else train_draft
     with raising() as came:
         try:
-            done = train(options)
+            if check := getattr(options, "check", None):
+                check(options)
+            # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+            with leaving(PROG):
+                command = _command(options.command)
+            done = command(options)
         except (ValueError, OSError) as error:
-            print(f"{PROG}: {error}", file=sys.stderr)
+            print(f"{PROG}: error: {error}", file=sys.stderr)
             return 2
         except Stopped as stopped:
             leave(PROG, status_of(stopped))
@@ -43,76 +41,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if done else 128 + (came or [signal.SIGINT])[0]
 
 
+def _command(name: str) -> Callable[[Any], bool]:
+    """What runs a command and says whether it finished; ValueError without the extra `train`."""
+    try:
+        if name == "target":
+            from serve.train.target import train_target
+
+            return train_target
+        if name == "regenerate":
+            from serve.train.regenerate.command import regenerate
+
+            return regenerate
+        if name == "vision":
+            from serve.train.vision import train_vision
+
+            return train_vision
+        from serve.train.draft import train_draft
+
+        return train_draft
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is missing: it comes with the extra `train`") from error
+
+
 def _parser() -> OneLineParser:
-    parser = OneLineParser(
-        prog=PROG,
-        description=__doc__,
-        example=EXAMPLE,
-    )
+    parser = OneLineParser(prog=PROG, description=__doc__, example=DRAFT_EXAMPLE)
     add_about_flags(parser)
-    models = parser.add_subparsers(dest="model", required=True)
-    target = models.add_parser(
-        "target",
-        help="train the demo target on the synthetic corpus",
-        example="eagle3-train target --output runs/target --steps 100",
-    )
-    _add_common(target, TARGET_STEPS, 2e-3)
-    draft = models.add_parser(
-        "draft",
-        help="train an EAGLE-3 draft by training-time test",
-        example=EXAMPLE,
-    )
-    _add_common(draft, DRAFT_STEPS, 2e-3)
-    draft.add_argument("--target", required=True, help="published target: directory, or hub id")
-    add_hub_flags(draft)
-    draft.add_argument(
-        "--data",
-        type=Path,
-        help='JSONL of {"messages": [...]} conversations (default: the synthetic corpus)',
-    )
-    draft.add_argument("--unroll", type=_positive, default=4, help="steps of the chain (default 4)")
-    draft.add_argument(
-        "--draft-vocab", type=_positive, help="most frequent answer tokens to keep; default: all"
-    )
-    draft.add_argument(
-        "--aux-layers",
-        type=_layers,
-        help="before which target layers: 1,3,5; default: an early, a middle and a late one",
-    )
-    draft.add_argument(
-        "--intermediate-size",
-        type=_positive,
-        help="of the block behind attention; default: 4 x hidden size",
-    )
-    draft.add_argument(
-        "--attention",
-        choices=("grouped", "latent"),
-        default="grouped",
-        help="grouped: Llama's; latent: Kimi's, of the target's widths",
-    )
-    draft.add_argument("--rows", type=_positive, default=12, help="packed rows a step")
-    draft.add_argument("--row-length", type=_positive, default=160, help="tokens of a packed row")
+    commands = parser.add_subparsers(dest="command", required=True)
+    add_target_command(commands)
+    add_vision_command(commands)
+    add_draft_command(commands)
+    add_regenerate_command(commands)
     return parser
-
-
-def _add_common(parser: argparse.ArgumentParser, steps: int, rate: float) -> None:
-    parser.add_argument("--output", type=Path, required=True, help="directory of the new model")
-    parser.add_argument("--steps", type=_positive, default=steps, help="of the optimiser")
-    parser.add_argument("--seed", type=int, default=0, help="of first weights and data")
-    parser.add_argument("--learning-rate", type=float, default=rate, help="at its highest")
-    parser.add_argument("--save-every", type=_positive, default=200, help="steps between saves")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

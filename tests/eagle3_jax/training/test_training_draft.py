@@ -7,14 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tiny_target
+from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tiny_target, training
 
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.draft import draft_step, draft_vocabulary, lesson, split_draft
-from eagle3_jax.training.loop import TrainState
-from eagle3_jax.training.optimizer import adamw
+from eagle3_jax.training.divergence import (
+    DIVERGENCES,
+    cross_entropy,
+    likelihood_of_acceptance,
+    total_variation,
+)
+from eagle3_jax.training.draft import (
+    DraftRecipe,
+    draft_loss,
+    draft_vocabulary,
+    split_draft,
+    taught_rows,
+)
+from eagle3_jax.training.features import feature_pass
+from eagle3_jax.training.lesson import Teacher, lesson
 from eagle3_jax.training.unroll import unroll
 
 STEPS = 4
@@ -72,22 +84,48 @@ def test_segments_do_not_see_each_other(draft: Eagle3Draft) -> None:
         np.testing.assert_allclose(packed[step][:, 8 + step :], alone[step][:, step:], atol=1e-5)
 
 
-def test_a_lesson_lines_the_target_up_with_the_drafts_rows(
+def test_what_is_compared_is_the_targets_distribution_two_tokens_on(
     target: Target, draft: Eagle3Draft
 ) -> None:
-    batch = random_batch(3)
-    taught = nnx.jit(lesson)(target, draft, batch)
-    tokens = jnp.asarray(batch.token_ids[:1, :8])
-    size = int((batch.segments[0] == 1).sum())
-    logits = forward(target, tokens).logits[0]
-    ids = np.asarray(draft.target_ids)
-    for row in range(min(size, 8) - 1):
-        expected = jax.nn.softmax(logits[row + 1])
-        np.testing.assert_allclose(taught.probs[0, row], expected[ids], atol=1e-4)
-        winner = int(jnp.argmax(expected))
-        assert int(taught.best[0, row]) == (ids.tolist().index(winner) if winner in ids else -1)
-    assert taught.wanted[0, : size - 2].tolist() == [float(i >= 2) for i in range(size - 2)]
-    assert not taught.wanted[0, size - 2 : size].any()
+    """The loss of one step, from logits of a pass without packing, chunks or blocks."""
+    batch = random_batch(3, rows=1)
+    features = feature_pass(target, draft.config.aux_layer_ids, 8)(batch)
+    batch_loss = nnx.jit(draft_loss, static_argnames="recipe")
+    recipe, total = DraftRecipe(num_steps=1), jnp.sum(taught_rows(batch.wanted))
+    found, _ = batch_loss(draft, Teacher(target), batch, features, recipe=recipe, total=total)
+    losses, ids = [], np.asarray(draft.target_ids)
+    for segment in range(1, batch.segments.max() + 1):
+        (mine,) = np.nonzero(batch.segments[0] == segment)
+        tokens = jnp.asarray(batch.token_ids[:1, mine])
+        out = forward(target, tokens, aux_layer_ids=draft.config.aux_layer_ids)
+        probs = jax.nn.softmax(out.logits[0], axis=-1)[:, ids]
+        logits, _ = draft_forward(draft, tokens[:, 1:], out.aux_hidden[:, :-1])
+        log_q = jax.nn.log_softmax(logits[0], axis=-1)
+        # The token at i + 2 is drafted in row i; the first three of a sample are not wanted.
+        rows = [i for i in range(len(mine) - 2) if i + 1 > 2]
+        losses += [-float(jnp.sum(probs[i + 1] * log_q[i])) for i in rows]
+    assert float(found) == pytest.approx(np.mean(losses), abs=1e-4)
+
+
+def test_only_the_targets_choices_among_the_drafts_ids_count_as_agreement(
+    target: Target, draft: Eagle3Draft
+) -> None:
+    hidden = jax.random.normal(jax.random.key(0), (1, 9, 32))
+    taught = lesson(Teacher(target), draft, hidden)
+    ids = np.asarray(draft.target_ids).tolist()
+    for best, logits in zip(taught.best[0], target.logits(hidden)[0], strict=True):
+        choice = int(jnp.argmax(logits))
+        assert int(best) == (ids.index(choice) if choice in ids else -1)
+
+
+def test_losses_agree_with_the_chance_of_a_common_choice() -> None:
+    probs = jnp.asarray([[0.5, 0.3, 0.1], [0.0, 0.6, 0.4]])  # a tenth lies outside the first
+    log_q = jnp.log(jnp.asarray([[0.2, 0.7, 0.1], [1e-9, 0.6, 0.4]]))
+    np.testing.assert_allclose(total_variation(probs, log_q), [1 - 0.6, 0.0], atol=1e-6)
+    entropy = cross_entropy(probs, log_q)
+    mixed = likelihood_of_acceptance(probs, log_q)
+    share = np.exp([-3 * 0.6, -3.0])
+    np.testing.assert_allclose(mixed, share * entropy + (1 - share) * [0.4, 0.0], atol=1e-5)
 
 
 def test_the_commonest_ids_make_the_draft_vocabulary() -> None:
@@ -96,14 +134,14 @@ def test_the_commonest_ids_make_the_draft_vocabulary() -> None:
     assert (np.arange(4) + d2t).tolist() == [0, 2, 4, 5]
 
 
-def test_loss_falls_and_shared_embedding_and_target_stay(target: Target) -> None:
-    graphdef, params, rest = split_draft(tiny_draft(target))
-    target_graphdef, target_state = nnx.split(target)
-    optimizer = adamw(1e-2, 30, warmup=5)
-    step = jax.jit(draft_step(optimizer, graphdef, target_graphdef, 3))
-    state, history = TrainState(params, optimizer.init(params)), []
+@pytest.mark.parametrize("loss", DIVERGENCES)
+def test_loss_falls_and_the_shared_embedding_stays(target: Target, loss: str) -> None:
+    draft = tiny_draft(target)
+    _, _, rest = split_draft(draft)
+    step, state = training(target, draft, DraftRecipe(num_steps=3, loss=loss))
+    history = []
     for _ in range(30):
-        state, metrics = step(state, (rest, target_state), random_batch(0))
+        state, metrics = step(state, random_batch(0))
         history.append(metrics)
     losses = [float(metrics.loss) for metrics in history]
     assert losses[-1] < 0.7 * losses[0]

@@ -1,33 +1,46 @@
 """A resumed run ends where an uninterrupted one ends; an interrupted one loses nothing."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_pair import random_batch, tiny_target
+from tiny_pair import VOCAB, tiny_target
 
-from eagle3_jax.training.checkpoint import restore_state, save_state
-from eagle3_jax.training.loop import Outcome, TrainState, train
+from eagle3_jax.training.batches import packed_batches
+from eagle3_jax.training.checkpoint import Checkpoints
+from eagle3_jax.training.loop import Batches, Evaluation, Outcome, TrainState, train
 from eagle3_jax.training.optimizer import adamw
+from eagle3_jax.training.packing import Sample
 from eagle3_jax.training.target import target_step
 
 GRAPHDEF, PARAMS = nnx.split(tiny_target())
 OPTIMIZER = adamw(1e-2, 8, warmup=2)
+STEP = target_step(OPTIMIZER, GRAPHDEF)
 
 
-def run(path: Path, steps: int, batch_at=random_batch, resume: bool = True) -> Outcome:
-    params = jax.tree.map(jax.numpy.array, PARAMS)  # the loop donates its state
+def batches() -> Batches:
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, VOCAB, size).tolist() for size in rng.integers(6, 12, 40)]
+    samples = [Sample(each, [i > 2 for i in range(len(each))]) for each in ids]
+    return packed_batches(samples, 2, 24, seed=3, epochs=4)
+
+
+def run(path: Path, steps: int, data: Batches | None = None, **options: Any) -> Outcome:
+    params = jax.tree.map(jax.numpy.array, PARAMS)  # a step donates its state
     return train(
         TrainState(params, OPTIMIZER.init(params)),
-        target_step(OPTIMIZER, GRAPHDEF),
-        batch_at,
+        STEP,
+        data or batches(),
+        Checkpoints(path),
         steps=steps,
-        checkpoint=path,
         save_every=3,
         report=lambda step, metrics: None,
-        resume=resume,
+        resume=True,
+        **options,
     )
 
 
@@ -36,43 +49,58 @@ def assert_same(a: object, b: object) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_resumed_run_gives_the_uninterrupted_parameters(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole.npz", 6)
-    run(tmp_path / "parts.npz", 4)
-    parts = run(tmp_path / "parts.npz", 6)
+def test_a_resumed_run_gives_the_uninterrupted_state(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 6)
+    run(tmp_path / "parts", 4)
+    parts = run(tmp_path / "parts", 6)
     assert parts.step == 6
-    assert_same(whole.params, parts.params)
+    assert_same(whole.state, parts.state)
+
+
+class Interrupted:
+    """Batches, and Ctrl-C in place of the fourth."""
+
+    def __init__(self) -> None:
+        self.inner, self.read = batches(), 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.read += 1
+        if self.read == 4:
+            raise KeyboardInterrupt
+        return next(self.inner)
+
+    def get_state(self) -> dict[str, Any]:
+        return self.inner.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.inner.set_state(state)
 
 
 def test_ctrl_c_saves_the_steps_done(tmp_path: Path) -> None:
-    def interrupted(step: int):
-        if step == 3:
-            raise KeyboardInterrupt
-        return random_batch(step)
-
-    stopped = run(tmp_path / "state.npz", 6, interrupted)
+    stopped = run(tmp_path / "run", 6, Interrupted())
     assert stopped.step == 3
-    assert_same(run(tmp_path / "state.npz", 6).params, run(tmp_path / "other.npz", 6).params)
+    resumed, whole = run(tmp_path / "run", 6), run(tmp_path / "other", 6)
+    assert_same(resumed.state, whole.state)
 
 
-def test_a_failed_save_keeps_the_previous_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "state.npz"
-    save_state(path, {"a": np.ones(3)}, 1)
-
-    def full_disk(file, **arrays):
-        file.write(b"half")
-        raise OSError("no space left")
-
-    monkeypatch.setattr(np, "savez", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        save_state(path, {"a": np.zeros(3)}, 2)
-    state, step = restore_state(path, {"a": np.zeros(3)})
-    assert step == 1 and state["a"].tolist() == [1, 1, 1]
+def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    lengths = iter([1.0, 3.0, 2.0, 2.0, 1.5, 1.5])
+    measured = Evaluation(lambda params: {"accept_length": next(lengths)}, 1)
+    run(tmp_path, 6, evaluation=measured)
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.best_step == 2
+    found = checkpoints.restore(run(tmp_path, 6).state, 2)
+    assert found is not None and found.step == 2
+    assert_same(found.state, run(tmp_path / "two", 2).state)
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
-    save_state(tmp_path / "state.npz", {"a": np.ones(3)}, 1)
-    with pytest.raises(ValueError, match="another model"):
-        restore_state(tmp_path / "state.npz", {"a": np.ones(4)})
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"a": np.ones(3)}, {}, None)
+    checkpoints.finish()
+    for other in ({"a": np.ones(4)}, {"b": np.ones(3)}):
+        with pytest.raises(ValueError, match="another model"):
+            checkpoints.restore(other)

@@ -11,7 +11,19 @@ from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
+from eagle3_jax.training.draft import (
+    DraftModels,
+    DraftRecipe,
+    draft_step,
+    draft_update,
+    split_draft,
+)
+from eagle3_jax.training.features import feature_pass
+from eagle3_jax.training.lesson import Teacher
+from eagle3_jax.training.loop import StepFunction, TrainState
+from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch, Sample, pack
+from eagle3_jax.training.placement import Placement
 
 VOCAB = 40
 TARGET = KimiConfig(
@@ -82,9 +94,30 @@ def random_batch(seed: int, rows: int = 2, length: int = 24) -> PackedBatch:
     rng = np.random.default_rng(seed)
 
     def samples():
-        while True:
+        for _ in range(rows * length // 6):
             size = int(rng.integers(6, 12))
             ids = rng.integers(0, VOCAB, size).tolist()
             yield Sample(ids, [i > 2 for i in range(size)])
 
     return pack(samples(), rows, length)
+
+
+def training(
+    target: Target,
+    draft: Eagle3Draft,
+    recipe: DraftRecipe,
+    *,
+    rate: float = 1e-2,
+    accumulate: int = 1,
+    placement: Placement | None = None,
+) -> tuple[StepFunction, TrainState]:
+    """A draft's step of the loop and first state; placement: None for one device."""
+    place = placement or Placement(None)
+    graphdef, params, rest = split_draft(draft)
+    teacher, teacher_state = nnx.split(Teacher(target))
+    optimizer = adamw(rate, 30, warmup=5, accumulate=accumulate)
+    update = draft_update(optimizer, DraftModels(graphdef, teacher), recipe)
+    features = feature_pass(target, draft.config.aux_layer_ids, 8)
+    frozen = place.whole(rest), place.whole(teacher_state)
+    step = draft_step(update, features, frozen, place, accumulate)
+    return step, place.initial(optimizer, place.params(params))

@@ -1,0 +1,1 @@
+"""`eagle3-plan train`: what training a draft beside its target needs, and how long it takes."""

@@ -1,0 +1,56 @@
+"""A plan of training as tables for a terminal."""
+
+from rich.console import Console
+from rich.table import Table
+
+from serve.plan.data.gpus import GIB, GPUS
+from serve.plan.model.kernels import BOUNDS
+from serve.plan.training.model import TORCHSPEC_HOURS, TrainingPlan
+from serve.plan.training.options import TOKENS
+
+
+def print_training(console: Console, plan: TrainingPlan) -> None:
+    """Memory of a device, and hours of the data."""
+    options, gpu = plan.options.pair, GPUS[plan.options.pair.gpu]
+    devices = options.parallel.devices
+    memory = _table(
+        f"Memory of each of {devices} {gpu.name}, {plan.options.rows} x {options.max_model_len:,} "
+        f"tokens, {plan.options.unroll} steps (model, not measured)",
+        "what",
+        "GiB",
+    )
+    for what, nbytes in plan.memory.items():
+        memory.add_row(what, f"{nbytes / GIB:.2f}")
+    verdict = "fits" if plan.fits() else "does not fit"
+    memory.add_row(
+        "in all", f"{sum(plan.memory.values()) / GIB:.1f} of {gpu.memory / GIB:.0f}: {verdict}"
+    )
+    console.print(memory)
+    hours = [f"hours on\n{count}" for count in plan.options.gpus]
+    times = _table(
+        f"{plan.options.tokens:.2g} tokens on {gpu.name} (roofline, not measured)",
+        *("limit", "target ms\na step", "draft ms\na step", "tokens/s of\na replica", *hours),
+    )
+    for bound in BOUNDS:
+        parts = plan.seconds(bound)
+        times.add_row(
+            bound,
+            *(f"{1e3 * parts[name]:,.0f}" for name in ("target", "draft")),
+            f"{plan.tokens_per_second(bound):,.0f}",
+            *(f"{plan.hours(count, bound):,.1f}" for count in plan.options.gpus),
+        )
+    console.print(times)
+    theirs = TORCHSPEC_HOURS * plan.options.tokens / TOKENS
+    ours = plan.hours(devices, "tuned") * devices
+    console.print(
+        f"GPU hours at the tuned limit: {ours:,.0f} of {gpu.name}; TorchSpec's reported rate makes "
+        f"{theirs:,.0f} of H200 for as many tokens.",
+        highlight=False,
+    )
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table

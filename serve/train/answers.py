@@ -1,0 +1,97 @@
+"""Conversations as samples: what the target reads when it is served, and what of it it says.
+
+An answer is what follows the prompt that the chat template makes of the messages before it, as far
+as an id that ends answers. Nothing is known of a model's marks but what template and tokenizer say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convert.text.tokenizer import Tokenizer
+from eagle3_jax.training.packing import Sample
+from serve.chat_format.format import choose_reading
+from serve.chat_format.reader import THINK
+from serve.chat_format.reasoning import id_of
+from serve.chat_format.thinking_switch import switch_of
+from serve.demo.corpus.conversation import Message
+from serve.openai.history import REASONING, template_message
+
+THINKING = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class SampleMaker:
+    """Makes samples of conversations.
+
+    end_ids: what ends an answer. thinking: `on` asks for it before every answer, `off` leaves
+    reasoning out of prompts and answers, `auto` asks where an answer has some.
+    """
+
+    tokenizer: Tokenizer
+    end_ids: tuple[int, ...]
+    thinking: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.template is None:
+            raise ValueError("the target has no chat template, so conversations are no prompts")
+        if self.thinking != "auto":
+            self._variables(self.thinking == "on")
+
+    def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
+        """One sample, or several where the template shows an answer otherwise once it is history;
+        ValueError for what is no conversation with an answer."""
+        reading = choose_reading(self.tokenizer).tools
+        as_objects = reading is None or reading.arguments_as_objects
+        read = [template_message(message, as_objects) for message in messages]
+        samples: list[Sample] = []
+        for index, message in enumerate(read):
+            if message["role"] == "assistant":
+                _extend(samples, self._answer(read[:index], message, list(tools) or None))
+        if not samples:
+            raise ValueError("no message is of the role assistant")
+        return samples
+
+    def _answer(self, history: list[Message], answer: Message, tools: Any) -> Sample:
+        """The chat up to an answer, of which only the answer is wanted."""
+        reasoning = next((answer[name] for name in REASONING if answer.get(name)), "")
+        bare = {name: part for name, part in answer.items() if name not in REASONING}
+        thinks = self.thinking == "on" or (self.thinking == "auto" and bool(reasoning))
+        options = {"tools": tools, **self._variables(thinks)}
+        prompt = self.tokenizer.encode_chat(history, **options)
+        closed = {**options, "add_generation_prompt": False}
+        without = whole = self.tokenizer.encode_chat([*history, bare], **closed)
+        if thinks and reasoning:
+            whole = self.tokenizer.encode_chat([*history, answer], **closed)
+        begin = _common(prompt, whole)
+        said = whole[begin:]
+        if thinks and reasoning and whole == without:  # the template takes it for history
+            said = [*self.tokenizer.encode(reasoning), *said]
+        size = next((i + 1 for i, token in enumerate(said) if token in self.end_ids), len(said))
+        wanted = [False] * begin + [True] * size + [False] * (len(said) - size)
+        return Sample([*whole[:begin], *said], wanted)
+
+    def _variables(self, thinks: bool) -> dict[str, Any]:
+        """What the template is told; ValueError where all answers are to be as it can't have it."""
+        switch = switch_of(self.tokenizer.template_text)
+        if switch.name is None and self.thinking == "auto":
+            return {}
+        can_think = id_of(THINK, self.tokenizer) is not None
+        return switch.variables(thinks, None, can_think=can_think)
+
+
+def _extend(samples: list[Sample], new: Sample) -> None:
+    """The new answer in the last sample, where that is how it begins."""
+    if samples:
+        last, size = samples[-1], len(samples[-1].token_ids)
+        if new.token_ids[:size] == last.token_ids:
+            new = Sample(new.token_ids, [*last.wanted, *new.wanted[size:]])
+            samples.pop()
+    samples.append(new)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )

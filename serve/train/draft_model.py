@@ -1,0 +1,175 @@
+"""The draft that is trained: its shape, its first weights, and the directory it ends in."""
+
+import argparse
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.experimental import multihost_utils
+
+from convert import save_hf
+from convert.files.json_object import parse_object
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.files import CONFIG, CONFIG_ALONE
+from convert.hub.flags import source_of
+from convert.hub.source import Source
+from convert.load import outline_draft
+from convert.models.config_json import draft_to_hf
+from convert.outline import Outline
+from convert.pairing import DraftForTarget
+from eagle3_jax.config import (
+    DraftConfig,
+    KimiConfig,
+    LatentShape,
+    RopeConfig,
+    TargetConfig,
+    default_aux_layer_ids,
+)
+from eagle3_jax.layers.embedding import Embedding
+from eagle3_jax.layers.quantized import QuantizedKernel
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.training.draft import draft_vocabulary
+from serve.demo import recipe
+from serve.train.data import ConversationSamples
+
+HEAD_DIM = 64
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """What is known of the draft before a weight is read. first: the draft whose weights it begins
+    with, None for random ones."""
+
+    config: DraftConfig
+    first: Outline[Eagle3Draft] | None = None
+
+    @property
+    def shared(self) -> set[str]:
+        """Modules that are the target's, and stay as they are."""
+        return {"embed_tokens"} if self.first is None else set(self.first.shared)
+
+
+def plan_draft(options: argparse.Namespace, target: Target) -> DraftPlan:
+    """The draft that the flags ask for, beside this target, which may be abstract; ValueError for
+    what doesn't fit or can't be published."""
+    config, first = target.config, None
+    if options.init_from:
+        published = source_of(options, options.init_from)
+        first = outline_draft(published, target, dtype=jnp.float32)
+        if any(isinstance(part, QuantizedKernel) for _, part in nnx.iter_graph(first.model)):
+            raise ValueError(f"--init-from {options.init_from}: quantised weights can't be trained")
+        chosen = first.model.config
+    elif options.draft_config:
+        chosen = _published_shape(source_of(options, options.draft_config), config)
+    else:
+        chosen = _usual_shape(options, config)
+    draft_to_hf(chosen, "bfloat16")
+    return DraftPlan(chosen, first)
+
+
+def make_draft(
+    plan: DraftPlan, target: Target, samples: ConversationSamples | recipe.DemoSamples, seed: int
+) -> Eagle3Draft:
+    """The draft in float32; of new ones the vocabulary is what answers use most."""
+    if plan.first is not None:
+        return plan.first.fill()
+    config = plan.config
+    draft = Eagle3Draft(config, rngs=nnx.Rngs(seed + 1), embed_tokens=target.embed_tokens)
+    if config.draft_vocab_size < config.vocab_size:
+        counts = samples.counts(config.vocab_size)
+        draft.d2t.set_value(jnp.asarray(draft_vocabulary(counts, config.draft_vocab_size)))
+    return draft
+
+
+def with_whole_embedding(draft: Eagle3Draft, target: Target) -> Eagle3Draft:
+    """The draft with an embedding that XLA splits: the target's own expects to run on each
+    device."""
+    if draft.embed_tokens is target.embed_tokens:
+        table = target.embed_tokens.embedding.get_value()
+        size, width = table.shape
+        own = nnx.eval_shape(lambda: Embedding(size, width, rngs=nnx.Rngs(0), dtype=table.dtype))
+        own.embedding.set_value(table)
+        draft.embed_tokens = own
+    return draft
+
+
+def export_draft(draft: Eagle3Draft, target: Target, shared: set[str], directory: Path) -> None:
+    """Writes the published directory; of several processes the first one does. Modules in `shared`
+    are the target's, and left out."""
+    own = nnx.state(draft)
+    for path, variable in nnx.to_flat_state(own):
+        if path[0] not in shared:
+            variable.set_value(_on_host(variable.get_value()))
+    nnx.update(draft, own)
+    if jax.process_index() == 0:
+        save_hf(draft, directory, shared_with=target)
+
+
+def _on_host(array: jax.Array) -> jax.Array:
+    if array.is_fully_addressable:
+        return array
+    return jnp.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def _published_shape(given: Source, target: TargetConfig) -> DraftConfig:
+    """That of a draft's config.json, or of its directory or hub id."""
+    path = Path(given.name)
+    if path.suffix != ".json":
+        path = find_checkpoint(given, CONFIG_ALONE) / CONFIG
+    try:
+        config = DraftConfig.from_hf(
+            parse_object(path.read_bytes()), num_target_layers=target.num_hidden_layers
+        )
+        DraftForTarget(path.parent, {}, config, target).check_dimensions()
+        if config.hidden_size != target.hidden_size:
+            raise ValueError(
+                f"its hidden size is {config.hidden_size}, the target's {target.hidden_size}, "
+                "whose embedding it would use; begin with such a draft's weights (--init-from)"
+            )
+    except ValueError as error:
+        raise ValueError(f"--draft-config {path}: {error}") from error
+    return config
+
+
+def _usual_shape(options: argparse.Namespace, config: TargetConfig) -> DraftConfig:
+    heads = max(config.hidden_size // HEAD_DIM, 1)
+    everything = recipe.DRAFT_VOCAB if options.data is None else config.vocab_size
+    return DraftConfig(
+        vocab_size=config.vocab_size,
+        draft_vocab_size=min(options.draft_vocab or everything, config.vocab_size),
+        hidden_size=config.hidden_size,
+        target_hidden_size=config.hidden_size,
+        intermediate_size=options.intermediate_size or 4 * config.hidden_size,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=config.max_position_embeddings,
+        aux_layer_ids=options.aux_layers or _aux_layers(config),
+        **_attention(options.attention or "grouped", config),
+    )
+
+
+def _attention(kind: str, target: TargetConfig) -> dict[str, Any]:
+    """Rotary positions and, for latent attention, the target's widths."""
+    if kind == "grouped":
+        return {"rope": RopeConfig(target.rope.theta)}
+    if not isinstance(target, KimiConfig):
+        raise ValueError(
+            "--attention latent takes its widths from Kimi's latent attention, which this target "
+            "has not: use --attention grouped"
+        )
+    widths = {field.name: getattr(target, field.name) for field in fields(LatentShape)}
+    return {"rope": target.rope, "latent": LatentShape(**widths)}
+
+
+def _aux_layers(config: TargetConfig) -> tuple[int, ...]:
+    """The usual triple, or an early, a middle and a late layer where a small model has it not."""
+    usual = default_aux_layer_ids(config.num_hidden_layers)
+    if usual[0] < usual[1] < usual[2]:
+        return usual
+    return (1, config.num_hidden_layers // 2, config.num_hidden_layers - 1)

@@ -1,0 +1,1 @@
+"""`eagle3-train regenerate`: conversations whose answers are the target's own."""

@@ -1,0 +1,96 @@
+"""A file of conversations that grows line by line, and goes on after a kill."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from serve.train.data import Records
+from serve.train.regenerate.asking import Answered, Unanswered
+
+LEFT_OUT = ".left_out.jsonl"
+
+
+class AnswersFile:
+    """`path`, JSONL that `eagle3-train draft --data` reads, and beside it one of what is left out.
+
+    done: which records are in either. A line is there whole or, after a kill, cut off as the last
+    one, which is taken away.
+    """
+
+    def __init__(self, path: Path, records: Records, *, resume: bool) -> None:
+        """Raises ValueError for a file that is not to be gone on with, or holds other records."""
+        self._left_out = path.with_name(path.name + LEFT_OUT)
+        if not resume and any(_size(file) for file in (path, self._left_out)):
+            raise ValueError(f"{path} is there; add --resume or name another --output")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.done, self.answers, self.tokens, self.reasons = set[int](), 0, 0, Counter[str]()
+        for line in _whole_lines(path):
+            self._check(path, line, records)
+            self._count(line["index"], Answered(line["messages"], line["tokens"]))
+        for line in _whole_lines(self._left_out):
+            self._count(line["index"], Unanswered(line["reason"]))
+        self._file, self._others = (
+            file.open("a", buffering=1, encoding="utf-8") for file in (path, self._left_out)
+        )
+
+    def __enter__(self) -> "AnswersFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        self._others.close()
+
+    def write(self, index: int, found: Answered | Unanswered, tools: Any) -> None:
+        """Adds what became of a record."""
+        self._count(index, found)
+        if isinstance(found, Unanswered):
+            self._others.write(f"{json.dumps({'index': index, 'reason': found.reason})}\n")
+            return
+        line = {"index": index, **found._asdict(), **({"tools": list(tools)} if tools else {})}
+        self._file.write(f"{json.dumps(line, ensure_ascii=False)}\n")
+
+    @property
+    def summary(self) -> str:
+        """In a line, with the reasons for what is left out."""
+        text = f"{self.answers} conversations, {self.tokens:,} tokens of answers"
+        reasons = (f"{count} left out: {reason}" for reason, count in self.reasons.most_common(3))
+        return "; ".join([text, *reasons])
+
+    def _count(self, index: int, found: Answered | Unanswered) -> None:
+        self.done.add(index)
+        if isinstance(found, Unanswered):
+            self.reasons[found.reason] += 1
+        else:
+            self.answers += 1
+            self.tokens += found.tokens
+
+    def _check(self, path: Path, line: Any, records: Records) -> None:
+        index = line["index"]
+        if index >= len(records) or line["messages"][0] != records[index]["messages"][0]:
+            raise ValueError(
+                f"{path}: record {index} begins otherwise than that of --data; name another "
+                "--output"
+            )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _whole_lines(path: Path) -> list[Any]:
+    """The lines of a file, which is cut behind the last one that has an end."""
+    if not path.exists():
+        return []
+    raw = path.read_bytes()
+    end = raw.rfind(b"\n") + 1
+    if end < len(raw):
+        with path.open("r+b") as file:
+            file.truncate(end)
+    return [json.loads(line) for line in raw[:end].splitlines()]

@@ -1,0 +1,127 @@
+"""A training run around the loop: its directory, its progress, its logs."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eagle3_jax.training.checkpoint import Checkpoints
+from eagle3_jax.training.loop import (
+    Batches,
+    Evaluation,
+    Outcome,
+    StepFunction,
+    TrainState,
+    train,
+)
+
+Log = Callable[[int, dict[str, float]], None]
+
+
+def refuse_another_run(options: argparse.Namespace) -> None:
+    """ValueError where the output directory has a run and this one isn't to go on with it."""
+    if _directory(options).exists() and not options.resume:
+        raise ValueError(
+            f"{options.output} holds a training run; add --resume or name another --output"
+        )
+
+
+def run(
+    options: argparse.Namespace,
+    state: TrainState,
+    step: StepFunction,
+    batches: Batches,
+    evaluation: Evaluation | None = None,
+) -> tuple[Outcome, Checkpoints]:
+    """Trains for options.steps, with what is printed and written meanwhile."""
+    directory = _directory(options)
+    checkpoints = Checkpoints(directory / "checkpoints")
+    with ExitStack() as stack:
+        logs = [stack.enter_context(log) for log in _logs(options, directory)]
+
+        def report(number: int, metrics: dict[str, float]) -> None:
+            for log in logs:
+                log(number, metrics)
+
+        outcome = train(
+            state,
+            step,
+            batches,
+            checkpoints,
+            steps=options.steps,
+            save_every=options.save_every,
+            report=report,
+            resume=options.resume,
+            evaluation=evaluation,
+        )
+    return outcome, checkpoints
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    return options.output / "training"
+
+
+def _logs(options: argparse.Namespace, directory: Path) -> list[Any]:
+    """Where metrics go; of several processes the first one writes them."""
+    if jax.process_index():
+        return []
+    directory.mkdir(parents=True, exist_ok=True)
+    logs = [_bar(options.steps), _lines(directory / "log.jsonl"), _tensorboard(directory)]
+    return [*logs, _wandb(options)] if options.wandb else logs
+
+
+@contextmanager
+def _bar(steps: int) -> Iterator[Log]:
+    """A bar with the latest metrics; still on no terminal."""
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, TextColumn("{task.description}")) as progress:
+        task = progress.add_task("", total=steps)
+
+        def show(number: int, metrics: dict[str, float]) -> None:
+            text = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+            progress.update(task, completed=number, description=text)
+
+        yield show
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[Log]:
+    """A line of JSON each step."""
+    with path.open("a", buffering=1, encoding="utf-8") as file:
+
+        def write(number: int, metrics: dict[str, float]) -> None:
+            entry = {"step": number, "time": time.strftime("%H:%M:%S"), **metrics}
+            file.write(f"{json.dumps(entry)}\n")
+
+        yield write
+
+
+@contextmanager
+def _tensorboard(directory: Path) -> Iterator[Log]:
+    """Event files beside the checkpoints."""
+    from tensorboardX import SummaryWriter
+
+    with SummaryWriter(str(directory / "tensorboard")) as writer:
+
+        def write(number: int, metrics: dict[str, float]) -> None:
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, number)
+
+        yield write
+
+
+@contextmanager
+def _wandb(options: argparse.Namespace) -> Iterator[Log]:
+    """A run of Weights & Biases."""
+    try:
+        import wandb  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError("--wandb needs the extra `wandb`") from error
+    with wandb.init(project=options.wandb, name=options.output.name) as started:
+        yield lambda number, metrics: started.log(metrics, step=number)

@@ -1,0 +1,93 @@
+"""What is trained on pictures is what answers about them: features, and where they stand."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from tiny_pair import TARGET
+
+from eagle3_jax import ImageItem, encode_images
+from eagle3_jax.config.vision import PixelConfig, VisionConfig
+from eagle3_jax.full_pass import forward
+from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.training import dispatch
+from eagle3_jax.training.loop import TrainState
+from eagle3_jax.training.optimizer import adamw
+from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.target_pass import target_pass
+from eagle3_jax.training.vision import PictureBatch, SightedModels, vision_step, with_pictures
+from eagle3_jax.vision.packing import pack
+
+IMAGE, GRID, TOKENS = 7, (1, 4, 6), 6
+VISION = VisionConfig(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    pos_emb_height=4,
+    pos_emb_width=4,
+    pos_emb_time=4,
+    patch_size=2,
+    text_hidden_size=TARGET.hidden_size,
+    merge_size=2,
+    projector_ln_eps=1e-5,
+    media_placeholder_token_id=IMAGE,
+    pixels=PixelConfig(),
+)
+
+
+def models() -> tuple[KimiTarget, VisionModel]:
+    target = KimiTarget(replace(TARGET, media_placeholder_token_id=IMAGE), rngs=nnx.Rngs(0))
+    return target, VisionModel(VISION, rngs=nnx.Rngs(1))
+
+
+def pictures() -> list[ImageItem]:
+    rng = np.random.default_rng(0)
+    patches = rng.integers(0, 256, (3, 24, 3, 2, 2), np.uint8)
+    return [ImageItem(own, GRID, TOKENS) for own in patches]
+
+
+def batch() -> tuple[PictureBatch, Places]:
+    """Rows in which a picture begins at different places."""
+    rng, length = np.random.default_rng(1), 14
+    ids = rng.integers(8, 40, (3, length)).astype(np.int32)
+    for row, start in enumerate((0, 3, 8)):
+        ids[row, start : start + TOKENS] = IMAGE
+    where = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
+    text = PackedBatch(ids, np.ones_like(ids), where, (ids != IMAGE).astype(np.float32))
+    packed = [pack([item], VISION) for item in pictures()]
+    places = Places(*(column[:24] for column in packed[0].places))
+    return PictureBatch(text, np.stack([each.patches[:24] for each in packed])), places
+
+
+def test_the_training_pass_is_the_pass_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "CAPACITY", 100.0)
+    target, vision = models()
+    shown, places = batch()
+    rows = with_pictures(target, vision, places, shown)
+    logits = target.logits(nnx.jit(target_pass)(target, rows).hidden)
+    features = encode_images(vision, pictures())
+    served = forward(target, shown.text.token_ids, image_features=features).logits
+    np.testing.assert_allclose(logits, served, atol=2e-4)
+    blind = forward(target, shown.text.token_ids).logits
+    assert np.abs(blind - served).max() > 0.01
+
+
+def test_a_step_moves_every_parameter_and_lowers_the_loss() -> None:
+    target, vision = models()
+    shown, places = batch()
+    (text_graph, text), (vision_graph, seen) = nnx.split(target), nnx.split(vision)
+    optimizer = adamw(3e-3, 30, warmup=1)
+    state = TrainState((text, seen), optimizer.init((text, seen)))
+    step = vision_step(optimizer, SightedModels(text_graph, vision_graph, places))
+    first, losses = jax.tree.map(np.asarray, seen), []
+    for _ in range(12):
+        state, metrics = step(state, shown)
+        losses.append(float(metrics.loss))
+    assert losses[-1] < 0.8 * losses[0]
+    for before, after in zip(jax.tree.leaves(first), jax.tree.leaves(state.params[1]), strict=True):
+        assert np.abs(np.asarray(before) - np.asarray(after)).max() > 0

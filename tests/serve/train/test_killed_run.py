@@ -1,0 +1,79 @@
+"""A run that is killed at any moment ends, resumed, in the same bits as one that is not."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracle_files import ORACLES
+from safetensors.numpy import load_file
+
+STEPS = 10
+TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Conversations of one word more each, so that samples are told apart by their length."""
+    path = tmp_path_factory.mktemp("data") / "conversations.jsonl"
+    rng = random.Random(0)
+    words = ("sort", "add", "list", "count", "name")
+    lines = []
+    for number in range(60):
+        said = " ".join(rng.choice(words) for _ in range(3 + number % 9))
+        messages = [{"role": "user", "content": f"{number}"}]
+        messages.append({"role": "assistant", "content": f"{number} {said}"})
+        lines.append(json.dumps({"messages": messages}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def start(data: Path, output: Path, *more: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "serve.train.cli", "draft", "--target", f"{TARGET}"]
+    command += ["--data", f"{data}", "--output", f"{output}", "--rows", "2", "--row-length", "48"]
+    command += ["--steps", f"{STEPS}", "--save-every", "2", "--unroll", "2"]
+    command += ["--intermediate-size", "64", *more]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def steps_logged(output: Path) -> int:
+    log = output / "training" / "log.jsonl"
+    return len(log.read_bytes().splitlines()) if log.exists() else 0
+
+
+def test_a_killed_run_resumed_ends_in_the_bits_of_an_uninterrupted_one(
+    data: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Killed once; with --long, six times."""
+    kills = 6 if request.config.getoption("long") else 1
+    assert start(data, tmp_path / "whole").wait(300) == 0
+    rng = random.Random(1)
+    output, more, killed, status = tmp_path / "killed", (), 0, None
+    for kill in range(kills + 1):
+        process = start(data, output, *more)
+        until = steps_logged(output) + (1 if kills > 1 else 5)
+        while kill < kills and process.poll() is None and steps_logged(output) < until:
+            time.sleep(rng.uniform(0.0, 0.01))
+        if kill < kills and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+        status, more = process.wait(300), ("--resume",)
+    assert status == 0 and killed == kills
+    whole, resumed = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")
+    )
+    assert whole.keys() == resumed.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(array.view(np.uint16), resumed[name].view(np.uint16), name)
+    losses = []
+    for name in ("whole", "killed"):
+        lines = (tmp_path / name / "training" / "log.jsonl").read_text().splitlines()
+        losses.append({line["step"]: line["loss"] for line in map(json.loads, lines)})
+    assert losses[0] == losses[1] and sorted(losses[0]) == list(range(1, STEPS + 1))

@@ -1,0 +1,40 @@
+"""Two processes learn what one does, and write the draft."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from oracle_files import ORACLES
+from safetensors.numpy import load_file
+
+TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
+
+
+def start(output: Path, *more: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "serve.train.cli", "draft", "--target", f"{TARGET}"]
+    command += ["--output", f"{output}", "--rows", "2", "--steps", "5", "--unroll", "2"]
+    command += ["--intermediate-size", "64", *more]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def losses(output: Path) -> list[float]:
+    lines = (output / "training" / "log.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    together = ["--data-parallel-size", "2", "--num-processes", "2"]
+    together += ["--coordinator-address", address, "--process-id"]
+    processes = [start(tmp_path / "two", *together, number) for number in "01"]
+    processes.append(start(tmp_path / "one"))
+    assert [process.wait(300) for process in processes] == [0, 0, 0]
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), atol=1e-5)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys() and len(losses(tmp_path / "two")) == 5
