@@ -1,95 +1,88 @@
-"""Replicas of eagle3-serve behind Ray Serve; extra `ray`.
+"""Replicas of the server behind Ray Serve; extra `ray`.
 
-    python docs/deploy/ray_serve.py --replicas 2 --gpus 8 -- MODEL --tensor-parallel-size 8
+    python docs/deploy/ray_serve.py --max-replicas 4 --gpus 8 -- MODEL --tensor-parallel-size 8
 
-Each replica is an eagle3-serve of its own on a free port, with the GPUs that Ray gives it; Ray
-chooses a replica for each request and passes on what it answers, streams too. A replica whose
-server has ended fails its health check, and Ray starts another.
+Each replica is an actor with an engine of its own, on the GPUs that Ray gives it, and the server's
+own application as its ingress: what is asked comes to it as it was sent, streams and clients that
+hang up too. Ray starts more replicas while each has more requests under way than it should have,
+and another one for one whose engine has died.
 """
 
 import argparse
-import asyncio
-import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
-import httpx
-from fastapi import FastAPI, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi import FastAPI
 from ray import serve
 
-SERVER = (sys.executable, "-c", "import sys; from serve.cli import main; sys.exit(main())")
-OWN_HEADERS = ("connection", "content-length", "host", "transfer-encoding")
-"""Of one connection, not of the request or its answer."""
-api = FastAPI()
+if TYPE_CHECKING:
+    from serve.openai.service import Service
+
+services: "list[Service]" = []
+"""Of the replica of this process."""
 
 
-@serve.deployment(max_ongoing_requests=256, health_check_period_s=5)
-@serve.ingress(api)
-class Replica:
-    """One eagle3-serve; ready when it is."""
+def build(flags: Sequence[str]) -> FastAPI:
+    """The application of these flags of eagle3-serve, which starts when its programs are compiled;
+    made in the replica, where JAX sees the GPUs that are its own."""
+    from serve.application import build_app
+    from serve.options.serve_flags import parse_serve_flags
 
-    async def __init__(self, flags: list[str]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self._server = subprocess.Popen([*SERVER, *flags, "--port", str(port)])
-        self._http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None)
-        while not await self._ready():
-            self.check_health()
-            await asyncio.sleep(0.5)
+    app, service = build_app(parse_serve_flags(flags)[0])
+    services.append(service)
+    begin = app.router.lifespan_context
 
-    def check_health(self) -> None:
-        """Ray calls it, and replaces the replica when it raises."""
-        if (status := self._server.poll()) is not None:
-            raise RuntimeError(f"eagle3-serve has ended with status {status}")
+    @asynccontextmanager
+    async def compiled(app: FastAPI) -> AsyncIterator[None]:
+        async with begin(app):
+            await service.engine.ready.wait()
+            yield
 
-    def __del__(self) -> None:
-        self._server.terminate()
-        self._server.wait(60)
+    app.router.lifespan_context = compiled
+    return app
 
-    @api.api_route("/{path:path}", methods=["GET", "POST"])
-    async def forward(self, request: Request, path: str) -> Response:
-        """Any request, to the replica's server; the answer as it comes."""
-        url = httpx.URL(path=f"/{path}", query=request.url.query.encode())
-        headers = [pair for pair in request.headers.items() if pair[0] not in OWN_HEADERS]
-        asked = self._http.build_request(
-            request.method, url, headers=headers, content=await request.body()
-        )
-        answer = await self._http.send(asked, stream=True)
-        kept = {name: v for name, v in answer.headers.items() if name not in OWN_HEADERS}
-        return StreamingResponse(self._body(answer), answer.status_code, kept)
 
-    @staticmethod
-    async def _body(answer: httpx.Response) -> AsyncIterator[bytes]:
-        """Closed when the client hangs up: the server then gives the request up."""
-        try:
-            async for part in answer.aiter_raw():
-                yield part
-        finally:
-            await answer.aclose()
+def deployment(flags: Sequence[str], **options: Any) -> serve.Application:
+    """Replicas of these flags. options: of Ray Serve's deployment."""
 
-    async def _ready(self) -> bool:
-        try:
-            return (await self._http.get("/health")).status_code == 200
-        except httpx.TransportError:
-            return False
+    def make() -> FastAPI:
+        return build(flags)
+
+    @serve.deployment(max_ongoing_requests=256, health_check_period_s=2)
+    @serve.ingress(make)
+    class Replica:
+        """One engine and its application."""
+
+        def check_health(self) -> None:
+            """Ray calls it, and replaces the replica when it raises."""
+            if services and services[0].engine.dead.is_set():
+                raise RuntimeError("the engine has died")
+
+    return Replica.options(**options).bind()
 
 
 def main() -> None:
     """Serves until Ctrl-C."""
     parser = argparse.ArgumentParser(description="Replicas of eagle3-serve behind Ray Serve.")
-    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--min-replicas", type=int, default=1)
+    parser.add_argument("--max-replicas", type=int, default=1)
+    parser.add_argument(
+        "--target-requests", type=int, default=64, help="under way in each, waiting ones included"
+    )
     parser.add_argument("--gpus", type=float, default=0, help="of each replica")
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("flags", nargs="*", help="of eagle3-serve, behind --")
     options = parser.parse_args()
-    serve.start(http_options={"port": options.port})
-    deployment = Replica.options(
-        num_replicas=options.replicas, ray_actor_options={"num_gpus": options.gpus}
+    scaling = {"min_replicas": options.min_replicas, "max_replicas": options.max_replicas}
+    serve.start(http_options={"host": options.host, "port": options.port})
+    replicas = deployment(
+        options.flags,
+        autoscaling_config={**scaling, "target_ongoing_requests": options.target_requests},
+        ray_actor_options={"num_gpus": options.gpus},
     )
-    serve.run(deployment.bind(options.flags), name="eagle3", blocking=True)
+    serve.run(replicas, name="eagle3", blocking=True)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
+import zmq
 
 from eagle3_jax.engine import Engine
-from serve.hosts.link import Kind, Link, PeerLost
-from serve.hosts.meet import Facts, join
+from serve.hosts.facts import Facts
+from serve.hosts.meet import join
+from serve.hosts.messages import LINGER_MS, Kind, PeerLost, connect, lost
 from serve.hosts.runtime import check_devices, leave, start_jax
 from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
+LOOK_MS = 50
+"""How often it looks for words of its own to send."""
 STOP_S = 10.0
 """For a stop that finds this process in the midst of something."""
 VERDICT_S = 5.0
@@ -34,8 +38,9 @@ def follow(
     process 0 stops, 1 when it is lost or either of them fails.
     """
     try:
-        follower = _Follower(join(hosts, facts), say)
-    except (PeerLost, ValueError) as error:
+        dealer = connect(hosts)
+        follower = Follower(dealer, join(dealer, hosts, facts), say)
+    except (PeerLost, ValueError, OSError) as error:
         say(f"error: {error}")
         return 2
     try:
@@ -44,10 +49,10 @@ def follow(
         engine = build()
         say(
             f"process {hosts.process_id} of {hosts.num_processes}, {jax.local_device_count()} "
-            f"devices: runs what {follower.link.name} sends; HTTP is there"
+            f"devices: runs what {follower.leader} sends; HTTP is there"
         )
         engine.warmup()
-        follower.link.send(Kind.COMPILED)
+        follower.tell(Kind.COMPILED)
         with follower.passing_on_signals():
             engine.follow(follower.calls())
     except Exception as error:
@@ -55,20 +60,31 @@ def follow(
     leave(0)
 
 
-class _Follower:
-    """What process 0 says, as it comes in."""
+class Follower:
+    """What process 0 says, as it comes in. leader: its name.
 
-    def __init__(self, link: Link, say: Say):
-        self.link = link
+    One thread has the socket; others leave their words with it.
+    """
+
+    def __init__(self, dealer: zmq.Socket[bytes], leader: str, say: Say):
+        self.leader = leader
+        self._dealer = dealer
         self._say = say
         self._calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._words: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         self._lost = threading.Event()
-        link.start(self._receive, self._on_lost)
+        self._let_go = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reads process 0", daemon=True)
+        self._thread.start()
 
     def calls(self) -> Iterator[bytes]:
         """Calls in their order until process 0 stops."""
         while (call := self._calls.get()) is not None:
             yield call
+
+    def tell(self, kind: Kind, payload: bytes = b"") -> None:
+        """Sends a message soon."""
+        self._words.put([bytes([kind]), payload])
 
     @contextmanager
     def passing_on_signals(self) -> Iterator[None]:
@@ -80,8 +96,8 @@ class _Follower:
             if asked:
                 leave(128 + number)
             asked = True
-            self._say(f"asked to stop: {self.link.name} finishes what is under way")
-            self.link.send(Kind.DRAIN)
+            self._say(f"asked to stop: {self.leader} finishes what is under way")
+            self.tell(Kind.DRAIN)
 
         before = {number: signal.signal(number, on_signal) for number in SIGNALS}
         try:
@@ -96,23 +112,43 @@ class _Follower:
             leave(1)
         reason = f"{type(error).__name__}: {error}"
         self._say(f"error: {reason}")
-        self.link.let_go()
-        try:
-            self.link.send(Kind.FAILED, reason.encode())
-        finally:
-            leave(1)
+        self._let_go.set()
+        self.tell(Kind.FAILED, reason.encode())
+        self._words.put(None)
+        self._thread.join(2 * LINGER_MS / 1000)
+        leave(1)
 
-    def _receive(self, kind: Kind, payload: bytes) -> None:
-        if kind is Kind.CALL:
-            self._calls.put(payload)
-        elif kind is Kind.STOP:
-            self.link.let_go()
-            self._calls.put(None)
-            deadline = threading.Timer(STOP_S, leave, (0,))
-            deadline.daemon = True
-            deadline.start()
-        elif kind is Kind.FAILED:
-            self._on_lost(f"{self.link.name} ends: {payload.decode()}")
+    def _run(self) -> None:
+        """Until the last word is sent, or nobody is there to hear it."""
+        poller = zmq.Poller()
+        monitor = self._dealer.get_monitor_socket()  # Made by `join`.
+        for socket in (self._dealer, monitor):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(LOOK_MS))
+            if self._dealer in ready:
+                self._receive(*self._dealer.recv_multipart())
+            elif monitor in ready:  # Behind what was said before.
+                if not self._let_go.is_set():
+                    self._on_lost(lost(self.leader))
+                return
+            while not self._words.empty():
+                if (word := self._words.get()) is None:
+                    return self._dealer.context.destroy(linger=LINGER_MS)
+                self._dealer.send_multipart(word)
+
+    def _receive(self, kind: bytes, payload: bytes) -> None:
+        match kind[0]:
+            case Kind.CALL:
+                self._calls.put(payload)
+            case Kind.STOP:
+                self._let_go.set()
+                self._calls.put(None)
+                deadline = threading.Timer(STOP_S, leave, (0,))
+                deadline.daemon = True
+                deadline.start()
+            case Kind.FAILED:
+                self._on_lost(f"{self.leader} ends: {payload.decode()}")
 
     def _on_lost(self, reason: str) -> None:
         self._lost.set()

@@ -4,13 +4,17 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from serve.hosts.link import Kind, Link, PeerLost
-from serve.hosts.meet import Facts, gather
+import zmq
+
+from serve.hosts.facts import Facts
+from serve.hosts.meet import Peer, gather
+from serve.hosts.messages import LINGER_MS, Kind, Listener, PeerLost, lost
 from serve.hosts.runtime import check_devices, leave, start_jax
 from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
-TELL_S = 1.0
+LOOK_S = 0.05
+"""How often it looks for words of the peers, and whether they are there."""
 VERDICT_S = 5.0
 """A device's error about a peer that was killed may come before the connection's."""
 
@@ -22,17 +26,20 @@ class Leader:
     somebody else takes it, it says so and ends the process. on_drain: when a peer is to stop.
     """
 
-    def __init__(self, links: Mapping[int, Link], say: Say):
+    def __init__(self, listener: Listener, peers: Mapping[int, Peer], say: Say):
         self.on_end: Callable[[str], None] = lambda _: leave(1)
         self.on_drain: Callable[[], None] = self.stop_now
-        self._links = links
+        self._listener = listener
+        self._using = threading.Lock()  # A socket is one thread's at a time.
+        self._peers = peers
+        self._processes = {route: process for process, (route, _) in peers.items()}
         self._say = say
-        self._compiled = {process: threading.Event() for process in links}
+        self._compiled = {process: threading.Event() for process in peers}
         self._ending = threading.Lock()
         self._reason: str | None = None
         self._ended = threading.Event()
-        for process, link in links.items():
-            link.start(self._receiver(process), self._end)
+        self._stopped = threading.Event()
+        threading.Thread(target=self._watch, name="watches peers", daemon=True).start()
 
     def await_compiled(self) -> None:
         """Waits for every peer; PeerLost when one can't go on."""
@@ -43,8 +50,7 @@ class Leader:
     def send(self, message: bytes) -> None:
         """Sends a call to all peers; PeerLost when one can't take it."""
         self._check()
-        for link in self._links.values():
-            link.send(Kind.CALL, message)
+        self._send(Kind.CALL, message)
 
     def explain(self, error: Exception) -> Exception:
         """What is behind an engine's error: a peer that is gone, if one is; may take seconds."""
@@ -53,11 +59,10 @@ class Leader:
     def stop(self, reason: str | None = None) -> None:
         """Tells the peers that this process ends, and why if it is no regular end; not for long,
         because one of them may take nothing any more."""
-        for link in self._links.values():
-            link.let_go()
+        self._stopped.set()
         telling = threading.Thread(target=self._tell, args=(reason,), daemon=True)
         telling.start()
-        telling.join(TELL_S)
+        telling.join(2 * LINGER_MS / 1000)
 
     def stop_now(self) -> None:
         """Ends this process and its peers where nothing is served yet."""
@@ -66,25 +71,57 @@ class Leader:
 
     def _tell(self, reason: str | None) -> None:
         kind = Kind.FAILED if reason else Kind.STOP
-        for link in self._links.values():
+        for process in self._peers:
             with suppress(PeerLost):
-                link.send(kind, (reason or "").encode())
+                self._send(kind, (reason or "").encode(), (process,))
+        with self._using:
+            self._listener.close()
+
+    def _send(self, kind: Kind, payload: bytes = b"", to: tuple[int, ...] | None = None) -> None:
+        for process in to or self._peers:
+            route, name = self._peers[process]
+            try:
+                with self._using:
+                    self._listener.socket.send_multipart([route, bytes([kind]), payload])
+            except zmq.ZMQError as error:
+                raise PeerLost(lost(name)) from error
 
     def _check(self) -> None:
         if self._ended.is_set():
             raise PeerLost(self._reason)
 
-    def _receiver(self, process: int) -> Callable[[Kind, bytes], None]:
-        def receive(kind: Kind, payload: bytes) -> None:
-            if kind is Kind.COMPILED:
-                self._compiled[process].set()
-            elif kind is Kind.DRAIN:
-                self._say(f"{self._links[process].name} was asked to stop; so do we")
-                self.on_drain()
-            elif kind is Kind.FAILED:
-                self._end(f"{self._links[process].name} failed: {payload.decode()}")
+    def _watch(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            try:
+                for route, kind, payload in self._waiting():
+                    self._take(route, kind, payload)
+                self._send(Kind.BEAT)
+            except PeerLost as error:
+                if not self._stopped.is_set():
+                    self._end(str(error))
 
-        return receive
+    def _waiting(self) -> list[tuple[bytes, int, bytes]]:
+        """What has come since; whatever is no message of a peer is left out."""
+        found: list[list[bytes]] = []
+        with self._using, suppress(zmq.ZMQError):
+            while not self._listener.socket.closed:
+                found.append(self._listener.socket.recv_multipart(zmq.NOBLOCK))
+        return [
+            (route, kind[0], payload)
+            for route, kind, payload in (frames for frames in found if len(frames) == 3)
+            if route in self._processes and len(kind) == 1
+        ]
+
+    def _take(self, route: bytes, kind: int, payload: bytes) -> None:
+        process = self._processes[route]
+        name = self._peers[process][1]
+        if kind == Kind.COMPILED:
+            self._compiled[process].set()
+        elif kind == Kind.DRAIN:
+            self._say(f"{name} was asked to stop; so do we")
+            self.on_drain()
+        elif kind == Kind.FAILED:
+            self._end(f"{name} failed: {payload.decode(errors='replace')}")
 
     def _end(self, reason: str) -> None:
         with self._ending:
@@ -102,7 +139,12 @@ class Leader:
 def lead(hosts: HostOptions, facts: Facts, tensor_parallel_size: int, say: Say) -> Leader:
     """Meets the others and starts JAX; ValueError or OSError, which is sent to them, where that
     can't be."""
-    leader = Leader(gather(hosts, facts, say), say)
+    listener = Listener(hosts)
+    try:
+        leader = Leader(listener, gather(listener.socket, hosts, facts, say), say)
+    except ValueError:
+        listener.close()
+        raise
     try:
         start_jax(hosts)
         check_devices(hosts, tensor_parallel_size)

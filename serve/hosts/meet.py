@@ -1,161 +1,126 @@
 """How processes find each other before anything is loaded, and make sure that they agree."""
 
-import hashlib
 import json
-import socket
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
-from serve.hosts.link import SILENCE_S, Kind, Link, PeerLost
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from serve.hosts.facts import Facts, difference
+from serve.hosts.messages import Kind, PeerLost
 from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 MEET_S = 300.0
 """All must have come by then; pods of a group may start minutes apart."""
-HELLO_S = 10.0
-PACKAGES = ("eagle3-jax", "jax", "jaxlib", "llguidance")
-WEIGHT_FILES = ("*.safetensors", "*.json")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-Facts = Mapping[str, str]
-"""What every process must have alike: what it is called -> its value."""
+Peer = tuple[bytes, str]
+"""A process as the ROUTER knows it, and its name to users."""
+HANDSHAKES = 3
+REFUSALS = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+"""Of a key; of most wrong ones it is only seen that they fail whenever they are tried."""
+EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+    | REFUSALS[0]
+    | REFUSALS[1]
+)
 
 
-def gather(hosts: HostOptions, facts: Facts, say: Say) -> dict[int, Link]:
+def gather(
+    router: zmq.Socket[bytes], hosts: HostOptions, facts: Facts, say: Say
+) -> dict[int, Peer]:
     """Waits, as process 0, for all others; ValueError, which is sent to them, where one differs or
-    stays away, OSError where the port can't be had."""
-    links: dict[int, Link] = {}
+    stays away."""
+    peers: dict[int, Peer] = {}
+    routes: list[bytes] = []
+    say(f"process 0 of {hosts.num_processes}: waiting for the others at {hosts.calls_at}")
     try:
-        with closing(_listen(hosts)) as listener:
-            say(f"process 0 of {hosts.num_processes}: waiting for the others at {hosts.calls_at}")
-            deadline = time.monotonic() + MEET_S
-            while len(links) < hosts.num_processes - 1:
-                _admit(listener, hosts, facts, links, deadline, say)
+        for route, address, hello in _hellos(router, hosts, peers, say):
+            routes.append(route)
+            process, name = hello["process"], f"process {hello['process']} ({address})"
+            if process in peers or not 0 < process < hosts.num_processes:
+                raise ValueError(f"{name}: ids must be 1..{hosts.num_processes - 1}, each once")
+            if problem := difference(name, facts, hello["facts"]):
+                raise ValueError(problem)
+            peers[process] = (route, name)
+            say(f"{name} is here")
+            if len(peers) == hosts.num_processes - 1:
+                break
     except ValueError as error:
-        for link in links.values():
-            with suppress(PeerLost):
-                link.send(Kind.REFUSED, str(error).encode())
-            link.close()
+        _tell(router, routes, Kind.REFUSED, str(error).encode())
         raise
-    for link in links.values():
-        link.send(Kind.WELCOME)
-    return links
+    _tell(router, routes, Kind.WELCOME)
+    return peers
 
 
-def join(hosts: HostOptions, facts: Facts) -> Link:
-    """Finds process 0; ValueError with its reason where it refuses, PeerLost where it is not."""
-    deadline, name = time.monotonic() + MEET_S, f"process 0 ({hosts.calls_at})"
-    while True:
-        try:
-            connection = socket.create_connection((hosts.coordinator[0], hosts.plan_port), HELLO_S)
-            break
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise PeerLost(f"{name} can't be reached in {MEET_S:g} s: {error}") from error
-            time.sleep(0.2)
-    link = Link(connection, name)
+def join(dealer: zmq.Socket[bytes], hosts: HostOptions, facts: Facts) -> str:
+    """Finds process 0, and returns its name; ValueError with its reason where it refuses, PeerLost
+    where it is not to be found."""
+    name = f"process 0 ({hosts.calls_at})"
+    monitor = dealer.get_monitor_socket(EVENTS)
+    dealer.connect(f"tcp://{hosts.calls_at}")
+    _await_handshake(monitor, name)
     hello = {"process": hosts.process_id, "facts": dict(facts)}
-    link.send(Kind.HELLO, json.dumps(hello).encode())
-    link.patience(MEET_S)
-    kind, text = link.receive()
-    if kind is Kind.REFUSED:
-        link.close()
+    dealer.send_multipart([bytes([Kind.HELLO]), json.dumps(hello).encode()])
+    poller = zmq.Poller()
+    poller.register(dealer, zmq.POLLIN)
+    poller.register(monitor, zmq.POLLIN)
+    ready = dict(poller.poll(_ms(MEET_S)))
+    if dealer not in ready:
+        raise PeerLost(f"{name} {'is gone' if ready else f'did not answer in {MEET_S:g} s'}")
+    kind, text = dealer.recv_multipart()
+    if kind[0] == Kind.REFUSED:
         raise ValueError(text.decode())
-    link.patience(SILENCE_S)
-    return link
+    return name
 
 
-def _listen(hosts: HostOptions) -> socket.socket:
-    """On the loopback where that is the coordinator, else everywhere: names of pods may not resolve
-    in the pod itself."""
-    host, port = hosts.coordinator[0], hosts.plan_port
-    try:
-        if host in LOOPBACK:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, port), family=family)
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
-    except OSError as error:
-        raise OSError(f"can't listen on {host}:{port} for calls: {error.strerror}") from error
+def _await_handshake(monitor: zmq.Socket[bytes], name: str) -> None:
+    """Returns when process 0 is there and has our key; ValueError or PeerLost where it has not or
+    is not."""
+    deadline, failures = time.monotonic() + MEET_S, 0
+    while monitor.poll(_ms(deadline - time.monotonic())):
+        event = recv_monitor_message(monitor)["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return
+        failures += event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        if event in REFUSALS or failures == HANDSHAKES:
+            raise ValueError(
+                f"{name} has another key: --hosts-key-file must be the same everywhere"
+            )
+    raise PeerLost(f"{name} can't be reached in {MEET_S:g} s")
 
 
-def _admit(
-    listener: socket.socket,
-    hosts: HostOptions,
-    facts: Facts,
-    links: dict[int, Link],
-    deadline: float,
-    say: Say,
+def _hellos(
+    router: zmq.Socket[bytes], hosts: HostOptions, peers: Mapping[int, Peer], say: Say
+) -> Iterator[tuple[bytes, str, dict[str, Any]]]:
+    """Route, address and words of each process that comes; what is none is passed over."""
+    deadline = time.monotonic() + MEET_S
+    while router.poll(_ms(deadline - time.monotonic())):
+        route, *frames = router.recv_multipart(copy=False)
+        address = str(route.get("Peer-Address")).removeprefix("::ffff:")
+        try:
+            kind, payload = (frame.bytes for frame in frames)
+            hello = json.loads(payload if kind == bytes([Kind.HELLO]) else b"")
+            hello = {"process": int(hello["process"]), "facts": dict(hello["facts"])}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            say(f"note: {address} sent something and is no process of ours")
+            continue
+        yield route.bytes, address, hello
+    missing = [f"process {i}" for i in range(1, hosts.num_processes) if i not in peers]
+    raise ValueError(f"{', '.join(missing)} did not come to {hosts.calls_at} in {MEET_S:g} s")
+
+
+def _tell(
+    router: zmq.Socket[bytes], routes: Iterable[bytes], kind: Kind, payload: bytes = b""
 ) -> None:
-    """Takes in one process more; what is none is sent away."""
-    listener.settimeout(max(0.01, deadline - time.monotonic()))
-    try:
-        connection, (host, port, *_) = listener.accept()
-    except TimeoutError as error:
-        missing = [i for i in range(1, hosts.num_processes) if i not in links]
-        listed = ", ".join(f"process {i}" for i in missing)
-        raise ValueError(f"{listed} did not come to {hosts.calls_at} in {MEET_S:g} s") from error
-    link = Link(connection, f"{host}:{port}")
-    link.patience(HELLO_S)
-    try:
-        kind, payload = link.receive()
-        hello = json.loads(payload if kind is Kind.HELLO else b"")
-        process, theirs = int(hello["process"]), dict(hello["facts"])
-    except (PeerLost, ValueError, TypeError, KeyError):
-        say(f"note: {link.name} connected and is no process of ours")
-        return connection.close()
-    link.patience(SILENCE_S)
-    link.name = f"process {process} ({host}:{port})"
-    if process in links or not 0 < process < hosts.num_processes:
-        problem = f"{link.name}: ids must be 1..{hosts.num_processes - 1}, each once"
-    else:
-        problem = _difference(link.name, facts, theirs)
-    if problem:
-        link.send(Kind.REFUSED, problem.encode())
-        link.close()
-        raise ValueError(problem)
-    links[process] = link
-    say(f"{link.name} is here")
+    for route in routes:
+        with suppress(zmq.ZMQError):  # It is gone.
+            router.send_multipart([route, bytes([kind]), payload])
 
 
-def _difference(name: str, ours: Facts, theirs: Facts) -> str | None:
-    differing = [
-        f"{fact} ({theirs.get(fact, 'none')} there, {ours.get(fact, 'none')} in process 0)"
-        for fact in sorted({*ours, *theirs})
-        if theirs.get(fact) != ours.get(fact)
-    ]
-    return f"{name} differs in {'; '.join(differing)}" if differing else None
-
-
-def facts(
-    hosts: HostOptions, model: Path, draft: Path | None, settings: Mapping[str, object]
-) -> Facts:
-    """Versions, checkpoints by what lies in their directories, and settings by their values; None
-    is left out. The directories' names may differ. Raises OSError for one that can't be read."""
-    files = {"model": model} | ({"draft": draft} if draft else {})
-    return {
-        **{package: _version(package) for package in PACKAGES},
-        "number of processes": str(hosts.num_processes),
-        **{f"files of the {name}": _digest(directory) for name, directory in files.items()},
-        **{name: str(value) for name, value in settings.items() if value is not None},
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _digest(directory: Path) -> str:
-    """Of names, sizes of weights and the small files' content: enough to tell checkpoints apart."""
-    found = hashlib.sha256()
-    for pattern in WEIGHT_FILES:
-        for path in sorted(directory.glob(pattern)):
-            content = path.read_bytes() if path.suffix == ".json" else b""
-            found.update(f"{path.name} {path.stat().st_size}\n".encode() + content)
-    return found.hexdigest()[:12]
+def _ms(seconds: float) -> int:
+    return max(0, round(1000 * seconds))

@@ -1,43 +1,22 @@
 """JAX over several processes: started, and looked over before anything is loaded."""
 
 import os
-import socket
 import sys
 from collections import Counter
 from typing import NoReturn
 
 import jax
 
-from serve.hosts.meet import LOOPBACK
-from serve.hosts.relay import relay
 from serve.options.hosts import HostOptions, joined
-
-START_S = 120
 
 
 def start_jax(hosts: HostOptions) -> None:
     """Makes the devices of all processes known to this one; OSError for a port that is taken."""
-    # It would take SIGTERM away from the server.
-    jax.config.update("jax_enable_preemption_service", False)
+    from eagle3_jax.coordination import join  # JAX's private side, for who needs it.
+
     host, port = hosts.coordinator
-    if hosts.leads:
-        address, bound = joined(host, port), joined(host if host in LOOPBACK else "::", port)
-        _check_free(host, port)
-    else:
-        # JAX aborts this process when process 0 is gone, before it could say so itself.
-        address, bound = relay(hosts.coordinator), None
-    try:
-        jax.distributed.initialize(
-            address,
-            hosts.num_processes,
-            hosts.process_id,
-            # Slurm's would give each process one GPU.
-            cluster_detection_method="deactivate",
-            initialization_timeout=START_S,
-            coordinator_bind_address=bound,
-        )
-    except RuntimeError as error:
-        raise OSError(f"JAX could not join {hosts.num_processes} processes: {error}") from error
+    bind = joined(host if hosts.is_local else "::", port) if hosts.leads else None
+    join(joined(host, port), bind, hosts.num_processes, hosts.process_id)
 
 
 def check_devices(hosts: HostOptions, tensor_parallel_size: int) -> None:
@@ -62,11 +41,3 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _check_free(host: str, port: int) -> None:
-    """JAX's own report of a port that is taken is an abort."""
-    try:
-        socket.create_server((host if host in LOOPBACK else "", port)).close()
-    except OSError as error:
-        raise OSError(f"can't listen on {host}:{port} for JAX: {error.strerror}") from error

@@ -2,11 +2,18 @@
 
 import argparse
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 DEFAULT_PORT = 8476
+KEY_FLAG = "--hosts-key-file"
+KEY_BYTES = 32
+MAKE_KEY = "(umask 077; openssl rand -hex 32 > FILE)"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FLAGS = {
     "coordinator_address": "--coordinator-address",
     "num_processes": "--num-processes",
@@ -17,12 +24,19 @@ FLAGS = {
 @dataclass(frozen=True)
 class HostOptions:
     """One process of several. coordinator: host and port of JAX's coordinator, which process 0 is;
-    plan_port: where it hands out calls of programs, on the same host."""
+    plan_port: where it hands out calls of programs, on the same host. key_file: of the key that
+    who connects there must have; None lets in anybody on this machine."""
 
     coordinator: tuple[str, int]
     plan_port: int
     num_processes: int
     process_id: int
+    key_file: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all processes are of one machine."""
+        return self.coordinator[0] in LOOPBACK
 
     @property
     def leads(self) -> bool:
@@ -55,6 +69,12 @@ def add_host_flags(parser: argparse.ArgumentParser) -> None:
         "--plan-port", type=int, metavar="PORT", help="of process 0; default: the coordinator's + 1"
     )
     group.add_argument(
+        KEY_FLAG,
+        type=Path,
+        metavar="FILE",
+        help=f"the key that all share, of mode 0600; make one: {MAKE_KEY}",
+    )
+    group.add_argument(
         "--distributed",
         action="store_true",
         help="what is not given comes from LeaderWorkerSet's or Slurm's environment",
@@ -85,7 +105,47 @@ def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
         raise ValueError(
             f"--plan-port must be a port other than the coordinator's; got {plan_port}"
         )
-    return HostOptions((host, port), plan_port, count, process) if count > 1 else None
+    if count == 1:
+        return None
+    found = HostOptions((host, port), plan_port, count, process, flags.hosts_key_file)
+    _check(found)
+    return found
+
+
+def _check(hosts: HostOptions) -> None:
+    """Raises ValueError for processes that may not or can't talk to each other."""
+    if find_spec("zmq") is None:
+        raise ValueError("several hosts need the extra hosts: pip install 'eagle3-jax[hosts]'")
+    if hosts.key_file is not None:
+        try:
+            read_key(hosts.key_file)
+        except OSError as error:
+            raise ValueError(
+                f"{KEY_FLAG}: can't read {hosts.key_file}: {error.strerror}"
+            ) from error
+    elif not hosts.is_local:
+        raise ValueError(
+            f"several hosts need {KEY_FLAG} FILE, the same key on each: without one anybody "
+            f"who reaches {hosts.calls_at} could send calls; make one: {MAKE_KEY}"
+        )
+
+
+def read_key(path: Path) -> bytes:
+    """A Curve25519 secret key of 32 bytes; ValueError for a file that others may read, or that is
+    no key, OSError for one that can't be read."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(f"{KEY_FLAG}: others can read {path} (mode {mode:04o}); chmod 600 {path}")
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(
+            f"{KEY_FLAG}: {path} must hold {KEY_BYTES} bytes as hexadecimal digits; make one: "
+            f"{MAKE_KEY}, and copy it to each host"
+        )
+    return key
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -101,13 +161,9 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             "process_id": int(environment["LWS_WORKER_INDEX"]),
         }
     if "SLURM_PROCID" in environment:
-        from jax._src.clusters import SlurmCluster
+        from eagle3_jax.coordination import slurm_step
 
-        return {
-            "coordinator_address": SlurmCluster.get_coordinator_address(None, None),
-            "num_processes": SlurmCluster.get_process_count(),
-            "process_id": SlurmCluster.get_process_id(),
-        }
+        return dict(zip(FLAGS, slurm_step(), strict=True))
     raise ValueError(
         "--distributed finds neither LWS_LEADER_ADDRESS (LeaderWorkerSet) nor SLURM_PROCID (srun) "
         f"in the environment; give {', '.join(FLAGS.values())}"

@@ -17,23 +17,37 @@ GROUP, SERVICE = yaml.safe_load_all((DEPLOY / "leader_worker_set.yaml").read_tex
 TEMPLATE: dict[str, Any] = GROUP["spec"]["leaderWorkerTemplate"]
 
 
-def options_of(pod: dict[str, Any]) -> ServeOptions:
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    path = tmp_path / "key"
+    path.touch(0o600)
+    path.write_text("07" * 32)
+    return str(path)
+
+
+def options_of(pod: dict[str, Any], key: str) -> ServeOptions:
     (container,) = pod["containers"]
     command, *model = container["command"]
     assert command == "eagle3-serve"
-    return parse_serve_flags([*model, *container["args"]])[0]
+    (mount,) = (m["mountPath"] for m in container["volumeMounts"] if m["name"] == "key")
+    (secret,) = (v["secret"] for v in pod["volumes"] if v["name"] == "key")
+    assert secret["defaultMode"] & 0o077 == 0
+    flags = [flag.replace(f"={mount}/key", f"={key}") for flag in container["args"]]
+    return parse_serve_flags([*model, *flags])[0]
 
 
 def test_pods_of_a_group_are_one_engine_over_all_their_gpus(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("LWS_LEADER_ADDRESS", "kimi-0.kimi.default")
     monkeypatch.setenv("LWS_GROUP_SIZE", str(TEMPLATE["size"]))
     for worker, role in enumerate(("leader", "worker")):
         monkeypatch.setenv("LWS_WORKER_INDEX", str(worker))
         pod = TEMPLATE[f"{role}Template"]["spec"]
-        options, (container,) = options_of(pod), pod["containers"]
-        assert options.hosts == HostOptions(("kimi-0.kimi.default", 8476), 8477, 2, worker)
+        options, (container,) = options_of(pod, key), pod["containers"]
+        assert options.hosts == HostOptions(
+            ("kimi-0.kimi.default", 8476), 8477, 2, worker, Path(key)
+        )
         gpus = container["resources"]["limits"]["amd.com/gpu"]
         assert options.parallel.tensor_parallel_size == gpus * TEMPLATE["size"]
         assert options.drain_timeout_s + CONNECTION_TIMEOUT_S < pod["terminationGracePeriodSeconds"]
@@ -51,7 +65,7 @@ def test_the_service_and_the_probe_reach_the_leader_alone() -> None:
 
 
 def test_a_job_starts_one_process_a_node_over_all_its_gpus(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     text = (DEPLOY / "slurm.sbatch").read_text()
     assert "--nodes=2" in text and "--ntasks-per-node=1" in text and "--gpus-per-node=8" in text
@@ -60,6 +74,7 @@ def test_a_job_starts_one_process_a_node_over_all_its_gpus(
     step = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
     for name, value in (step | {"SLURM_PROCID": "1"}).items():
         monkeypatch.setenv(name, value)
+    flags[flags.index("$HOME/eagle3-hosts-key")] = key
     options, _ = parse_serve_flags(flags)
-    assert options.hosts == HostOptions(("n1", 61440), 61441, 2, 1)
+    assert options.hosts == HostOptions(("n1", 61440), 61441, 2, 1, Path(key))
     assert options.parallel.tensor_parallel_size == 16

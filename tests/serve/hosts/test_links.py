@@ -1,32 +1,41 @@
-"""Processes that meet, beat, and miss each other; threads stand in for processes."""
+"""Processes that meet, talk, and miss each other; threads stand in for processes."""
 
+import os
+import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from test_two_processes import free_ports
 
+from serve.hosts.facts import Facts
+from serve.hosts.follow import Follower
 from serve.hosts.lead import Leader
-from serve.hosts.link import Kind, Link, PeerLost
 from serve.hosts.meet import gather, join
-from serve.hosts.relay import relay
-from serve.options.hosts import HostOptions
+from serve.hosts.messages import Kind, Listener, PeerLost, connect
+from serve.options.hosts import HostOptions, read_key
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
-SILENCE_S = 0.4
+Of = Callable[[int], HostOptions]
+
+
+class Left(BaseException):
+    """What stands for a process's end."""
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.hosts.link.BEAT_S", 0.05)
-    for module in ("link", "meet"):
-        monkeypatch.setattr(f"serve.hosts.{module}.SILENCE_S", SILENCE_S)
-    monkeypatch.setattr("serve.hosts.meet.MEET_S", 3.0)
-    monkeypatch.setattr("serve.hosts.meet.HELLO_S", 0.5)
+    monkeypatch.setattr("serve.hosts.messages.BEAT_MS", 100)
+    monkeypatch.setattr("serve.hosts.messages.SILENCE_MS", 1000)
+    monkeypatch.setattr("serve.hosts.meet.MEET_S", 5.0)
 
 
 @pytest.fixture
@@ -34,11 +43,18 @@ def said() -> list[str]:
     return []
 
 
-@pytest.fixture
-def of() -> Callable[[int], HostOptions]:
+@pytest.fixture(params=[False, True], ids=["no key", "key"])
+def of(request: pytest.FixtureRequest, tmp_path: Path) -> Of:
     """Options of one of three processes."""
     _, coordinator, calls = free_ports()
-    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process)
+    key = written_key(tmp_path / "key") if request.param else None
+    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process, key)
+
+
+def written_key(path: Path) -> Path:
+    path.touch(0o600)
+    path.write_text(random.randbytes(32).hex())
+    return path
 
 
 @pytest.fixture
@@ -47,28 +63,54 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@contextmanager
+def stranger_at(hosts: HostOptions) -> Iterator[zmq.Socket[bytes]]:
+    """Speaks ZeroMQ and is no process of ours."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(f"tcp://{hosts.calls_at}")
+        yield dealer
+
+
+def gathered(hosts: HostOptions, said: list[str]) -> list[int]:
+    with closing(Listener(hosts)) as listener:
+        return sorted(gather(listener.socket, hosts, FACTS, said.append))
+
+
+def joined(hosts: HostOptions, facts: Facts = FACTS) -> str:
+    dealer = connect(hosts)
+    try:
+        return join(dealer, hosts, facts)
+    finally:
+        dealer.context.destroy(linger=0)
+
+
 def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
 
 
-def test_processes_meet_in_any_order_and_strangers_are_sent_away(
-    of: Callable[[int], HostOptions], threads: ThreadPoolExecutor, said: list[str]
+def test_processes_meet_in_any_order_and_strangers_are_passed_over(
+    of: Of, threads: ThreadPoolExecutor, said: list[str]
 ) -> None:
-    gathering = threads.submit(gather, of(0), FACTS, said.append)
+    late = threads.submit(joined, of(2))
+    gathering = threads.submit(gathered, of(0), said)
     wait_for(lambda: said)
-    with socket.create_connection(("127.0.0.1", of(0).plan_port)) as stranger:
+    with (
+        socket.create_connection(("127.0.0.1", of(0).plan_port)) as stranger,
+        stranger_at(of(0)) as dealer,
+    ):
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        joining = [threads.submit(join, of(process), FACTS) for process in (2, 1)]
-        links = gathering.result(5)
-    assert sorted(links) == [1, 2]
-    for link in (*links.values(), *(follower.result(5) for follower in joining)):
-        link.close()
-    assert any("is no process of ours" in line for line in said)
+        for words in ([b""], [b"\x01", b"[1"], [b"\x01", b'{"process": 1}'], [b"\x01"] * 3):
+            dealer.send_multipart(words)
+        assert late.done() is False
+        assert threads.submit(joined, of(1)).result(10) == late.result(10)
+    assert gathering.result(10) == [1, 2]
 
 
+@pytest.mark.parametrize("of", [False], indirect=True)
 @pytest.mark.parametrize(
     ("process", "facts", "reason"),
     [
@@ -78,108 +120,149 @@ def test_processes_meet_in_any_order_and_strangers_are_sent_away(
     ],
 )
 def test_who_differs_or_comes_twice_is_refused_and_all_are_told_why(
-    of: Callable[[int], HostOptions],
+    of: Of,
     threads: ThreadPoolExecutor,
     said: list[str],
     process: int,
     facts: dict[str, str],
     reason: str,
 ) -> None:
-    gathering = threads.submit(gather, of(0), FACTS, said.append)
-    first = threads.submit(join, of(2), FACTS)
+    gathering = threads.submit(gathered, of(0), said)
+    first = threads.submit(joined, of(2))
     wait_for(lambda: any("is here" in line for line in said))
-    second = threads.submit(join, of(process), facts)
-    for waiting in (gathering, first, second):
+    second = threads.submit(joined, of(process), facts)
+    # The socket is closed with last words on their way.
+    for waiting in (first, second, gathering):
         with pytest.raises(ValueError, match=reason):
-            waiting.result(5)
+            waiting.result(10)
 
 
-def test_who_stays_away_is_named(
-    of: Callable[[int], HostOptions], said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_stays_away_is_named(of: Of, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.hosts.meet.MEET_S", 0.1)
     with pytest.raises(ValueError, match=r"process 1, process 2 did not come to 127.0.0.1:"):
-        gather(of(0), FACTS, said.append)
+        gathered(of(0), said)
+    with pytest.raises(PeerLost, match=r"process 0 .* can't be reached in 0.1 s"):
+        joined(of(1))
+
+
+@pytest.mark.parametrize("of", [True], indirect=True)
+def test_who_has_another_key_or_none_is_refused_and_changes_nothing(
+    of: Of, threads: ThreadPoolExecutor, said: list[str], tmp_path: Path
+) -> None:
+    gathering = threads.submit(gathered, of(0), said)
+    for key in (written_key(tmp_path / "other"), None):
+        with pytest.raises(ValueError, match="has another key"):
+            joined(replace(of(1), key_file=key))
+    assert said == [f"process 0 of 3: waiting for the others at {of(0).calls_at}"]
+    joining = [threads.submit(joined, of(process)) for process in (1, 2)]
+    assert gathering.result(10) == [1, 2]
+    assert [follower.result(10) for follower in joining]
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
-    theirs.connect(ours.getsockname())
-    accepted, _ = ours.accept()
-    ours.close()
-    with accepted, theirs:
-        yield accepted, theirs
+def pair(
+    of: Of, threads: ThreadPoolExecutor, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Leader, Follower]]:
+    """A process that leads another."""
+    ended: list[int] = []
+    for module in ("lead", "follow"):
+        monkeypatch.setattr(f"serve.hosts.{module}.leave", ended.append)
+    options = [replace(of(process), num_processes=2) for process in range(2)]
+    listener, dealer = Listener(options[0]), connect(options[1])
+    gathering = threads.submit(gather, listener.socket, options[0], FACTS, said.append)
+    name = join(dealer, options[1], FACTS)
+    leader = Leader(listener, gathering.result(10), said.append)
+    said.clear()
+    follower = Follower(dealer, name, said.append)
+    yield leader, follower
+    leader.stop()
+    follower._words.put(None)  # pyright: ignore[reportPrivateUsage]
+    follower._thread.join(5)  # pyright: ignore[reportPrivateUsage]
+    dealer.context.destroy(linger=0)
 
 
-def test_beats_keep_idle_peers_and_plans_come_in_order(
-    pair: tuple[socket.socket, socket.socket],
+def test_calls_come_in_order_whatever_strangers_send(pair: tuple[Leader, Follower], of: Of) -> None:
+    leader, follower = pair
+    follower.tell(Kind.COMPILED)
+    leader.await_compiled()
+    rng = random.Random(0)
+    with stranger_at(of(0)) as stranger:
+        for number in range(1000):
+            frames = [rng.randbytes(rng.randrange(9)) for _ in range(rng.randrange(1, 5))]
+            with suppress(zmq.Again):  # Without a key it is sent away.
+                stranger.send_multipart(frames, zmq.NOBLOCK)
+            if number % 10 == 0:
+                with socket.create_connection(("127.0.0.1", of(0).plan_port)) as raw:
+                    raw.sendall(rng.randbytes(100))
+        sent = [b"a", b"", bytes(3_000_000), *(b"%d" % i for i in range(100))]
+        for call in sent:
+            leader.send(call)
+        calls = follower.calls()
+        assert [next(calls) for _ in sent] == sent
+
+
+@pytest.mark.parametrize("of", [False], indirect=True)
+def test_a_peer_that_is_gone_ends_the_group_once_and_is_named(
+    pair: tuple[Leader, Follower], said: list[str]
 ) -> None:
-    lost: list[str] = []
-    frames: list[tuple[Kind, bytes]] = []
-    ours, theirs = Link(pair[0], "process 1"), Link(pair[1], "process 0")
-    ours.start(lambda *frame: None, lost.append)
-    theirs.start(lambda *frame: frames.append(frame), lost.append)
-    time.sleep(3 * SILENCE_S)
-    for call in (b"a", b"", bytes(3_000_000)):
-        ours.send(Kind.CALL, call)
-    wait_for(lambda: len(frames) == 3)
-    assert [payload for _, payload in frames] == [b"a", b"", bytes(3_000_000)] and not lost
-
-
-@pytest.mark.parametrize(
-    ("silent", "reason"), [(True, "silent for 0.4 s"), (False, "it closed the connection")]
-)
-def test_a_peer_that_is_silent_or_gone_ends_the_group_once_and_is_named(
-    pair: tuple[socket.socket, socket.socket], said: list[str], silent: bool, reason: str
-) -> None:
-    leader = Leader({1: Link(pair[0], "process 1 (far:9)")}, said.append)
+    leader, follower = pair
     ended: list[str] = []
     leader.on_end = ended.append
     compiling = threading.Thread(target=pytest.raises, args=(PeerLost, leader.await_compiled))
     compiling.start()
-    if not silent:
-        pair[1].close()
+    follower._words.put(None)  # pyright: ignore[reportPrivateUsage]
     wait_for(lambda: ended)
     compiling.join(2)
     assert not compiling.is_alive(), "nobody waits for a peer that is gone"
-    assert len(ended) == 1 and ended[0].startswith(f"lost process 1 (far:9): {reason}")
+    assert len(ended) == 1 and ended[0].startswith("lost process 1 (127.0.0.1): its connection")
     assert said == [f"error: {ended[0]}"]
     assert str(leader.explain(RuntimeError("a collective failed"))) == ended[0]
     with pytest.raises(PeerLost, match="lost process 1"):
         leader.send(b"plan")
 
 
+@pytest.mark.parametrize("of", [False], indirect=True)
 def test_a_peer_is_let_go_when_the_leader_stops_and_may_ask_it_to(
-    pair: tuple[socket.socket, socket.socket], said: list[str]
+    pair: tuple[Leader, Follower], said: list[str]
 ) -> None:
-    leader = Leader({1: Link(pair[0], "process 1")}, said.append)
-    asked, follower = threading.Event(), Link(pair[1], "process 0")
-    leader.on_drain = asked.set
-    leader.on_end = said.append
-    follower.send(Kind.COMPILED)
-    follower.send(Kind.DRAIN)
+    leader, follower = pair
+    asked = threading.Event()
+    leader.on_drain, leader.on_end = asked.set, said.append
+    follower.tell(Kind.COMPILED)
+    follower.tell(Kind.DRAIN)
     leader.await_compiled()
     assert asked.wait(5)
     leader.send(b"plan")
     leader.stop()
-    frames = [follower.receive() for _ in range(2)]
-    assert [frame for frame in frames if frame[0] is not Kind.BEAT][-1] == (Kind.STOP, b"")
-    pair[1].close()
-    time.sleep(2 * SILENCE_S)
-    assert said == ["process 1 was asked to stop; so do we"]
+    assert list(follower.calls()) == [b"plan"]
+    time.sleep(0.3)
+    assert said == ["process 1 (127.0.0.1) was asked to stop; so do we"]
 
 
-def test_a_relay_passes_bytes_on_and_stays_connected_when_its_target_is_gone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as target:
-        host, _, port = relay(target.getsockname()).partition(":")
-        with socket.create_connection((host, int(port))) as near:
-            far, _ = target.accept()
-            near.sendall(b"there")
-            assert far.recv(9) == b"there"
-            far.sendall(b"and back")
-            assert near.recv(9) == b"and back"
-            far.close()
-            near.settimeout(0.3)
-            with pytest.raises(TimeoutError):
-                near.recv(1)
+@pytest.mark.parametrize("of", [False], indirect=True)
+def test_why_a_process_failed_is_told(pair: tuple[Leader, Follower], said: list[str]) -> None:
+    leader, follower = pair
+    ended: list[str] = []
+    leader.on_end = ended.append
+    leader.stop("no memory")
+    wait_for(lambda: said)
+    assert said[0].startswith("error: process 0 (127.0.0.1:") and "ends: no memory" in said[0]
+    assert not ended and follower.leader in said[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "reason"),
+    [
+        (0o644, "00" * 32, "others can read"),
+        (0o600, "00" * 31, "must hold 32 bytes"),
+        (0o600, "no key", "must hold 32 bytes"),
+    ],
+)
+def test_a_key_that_others_can_read_or_that_is_none_is_refused(
+    tmp_path: Path, mode: int, text: str, reason: str
+) -> None:
+    path = tmp_path / "key"
+    path.write_text(text)
+    os.chmod(path, mode)
+    with pytest.raises(ValueError, match=reason):
+        read_key(path)

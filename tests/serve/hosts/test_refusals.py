@@ -9,7 +9,7 @@ from flax import nnx
 
 from convert.saved_tensors import host_reader
 from eagle3_jax.engine.programs.executor import Executor
-from serve.hosts.meet import facts
+from serve.hosts.facts import facts
 from serve.hosts.runtime import check_devices
 from serve.options.hosts import HostOptions
 
@@ -59,7 +59,7 @@ def test_saving_and_measuring_need_all_of_a_model(
     variables = {"x": SimpleNamespace(get_value=Elsewhere)}
     monkeypatch.setattr("convert.saved_tensors.named_variables", lambda model: variables)
     with pytest.raises(ValueError, match="on several processes can't be saved: load it in one"):
-        host_reader(nnx.Module())
+        host_reader(nnx.Module())("x")
     executor = Executor.__new__(Executor)
     executor.state = SimpleNamespace(target_pools=(), draft_pools=())  # type: ignore[assignment]
     executor._everywhere = Elsewhere()  # type: ignore[assignment]

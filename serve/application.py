@@ -1,0 +1,30 @@
+"""The server without a process of its own: an application for others to serve."""
+
+from fastapi import FastAPI
+from rich.console import Console
+
+from serve.app import create_app
+from serve.demo import find_pair
+from serve.launch import prepare
+from serve.openai.service import Service
+from serve.options.serve_options import ServeOptions
+from serve.pair.program_cache import keep_compiled_programs
+from serve.startup import LoggedStartup
+from serve.telemetry.observers import observers_of
+
+
+def build_app(options: ServeOptions) -> tuple[FastAPI, Service]:
+    """The server as an application for whatever serves such (Ray Serve), and what is behind it.
+
+    Loads the model; the application's lifespan compiles. Raises ValueError for options of a process
+    that owns its address or its peers, ValueError and OSError as starting does.
+    """
+    if options.hosts or options.operations.kv_events or options.http.tls:
+        raise ValueError("several hosts, --kv-events-config and HTTPS are eagle3-serve's alone")
+    report = LoggedStartup()
+    keep_compiled_programs(report.say)
+    found = find_pair(options, Console(stderr=True, quiet=True))
+    service = prepare(options, found, report, None, None)
+    named, spell = service.model.names[0], service.tokenizer.token_bytes
+    observers, _ = observers_of(options.operations, named, spell)
+    return create_app(service, options.operations, observers, options.http), service

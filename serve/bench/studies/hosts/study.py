@@ -1,0 +1,140 @@
+"""What a call costs between processes: from process 0's send until the other's thread has it.
+
+Process 0 and one follower on this machine, encrypted, as eagle3-serve talks. Calls of the size of a
+round's come every few milliseconds, as rounds do; each carries the time at which it was sent, which
+both processes read from one clock.
+"""
+
+import argparse
+import multiprocessing
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from serve.bench.common.command import finish
+from serve.bench.common.conditions import conditions
+from serve.bench.common.flags import add_shared, check_flags, use_embedded_pair
+from serve.options.hosts import HostOptions
+
+MOST_US = 200.0
+"""What the median may be."""
+CALL_BYTES = 4096
+EVERY_S = 0.003
+_SENT = struct.Struct("<q")
+
+
+@dataclass(frozen=True)
+class HostsRecord:
+    """Microseconds: median and spread of calls to arrive, and of the send alone."""
+
+    calls: int
+    bytes: int
+    median_us: float
+    p5_us: float
+    p95_us: float
+    send_us: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the median is as low as it must be."""
+        return self.median_us <= MOST_US
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """How many calls."""
+    use_embedded_pair(parser)
+    parser.set_defaults(check=check_flags)
+    parser.add_argument("--calls", type=int, default=2000, help="how many are sent")
+    add_shared(parser, "--json")
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Sends them and prints what they took."""
+    found = conditions()
+    result = measure_calls(flags.calls)
+    print_result(console, result)
+    return finish(flags, "hosts", found, result)
+
+
+def print_result(console: Console, result: HostsRecord) -> None:
+    """In one line."""
+    console.print(
+        f"a call of {result.bytes} bytes arrives after {result.median_us:.0f} us (5% to 95%: "
+        f"{result.p5_us:.0f} to {result.p95_us:.0f}); sending takes {result.send_us:.0f} us; "
+        f"{result.calls} calls, at most {MOST_US:.0f} us allowed"
+    )
+
+
+def measure_calls(calls: int) -> HostsRecord:
+    """Starts a follower in a process of its own and sends it so many calls."""
+    from serve.hosts.lead import Leader  # Needs the extra hosts.
+    from serve.hosts.meet import gather
+    from serve.hosts.messages import Listener
+
+    with TemporaryDirectory() as folder:
+        hosts = _local_hosts(Path(folder) / "key")
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        spawn = multiprocessing.get_context("spawn")
+        other = spawn.Process(target=_follow, args=(hosts, theirs, calls), daemon=True)
+        other.start()
+        listener = Listener(hosts)
+        leader = Leader(listener, gather(listener.socket, hosts, {}, _nothing), _nothing)
+        sends = [_send(leader.send) for _ in range(calls)]
+        arrivals: list[int] = ours.recv()
+        leader.stop()
+        other.join()
+    return HostsRecord(calls, CALL_BYTES, *_percentiles(arrivals), _percentiles(sends)[0])
+
+
+def _send(send: Callable[[bytes], None]) -> int:
+    """Nanoseconds that a send took."""
+    began = time.monotonic_ns()
+    send(_SENT.pack(began) + bytes(CALL_BYTES - _SENT.size))
+    took = time.monotonic_ns() - began
+    time.sleep(EVERY_S)
+    return took
+
+
+def _follow(hosts: HostOptions, answer: Connection, calls: int) -> None:
+    from serve.hosts.follow import Follower
+    from serve.hosts.meet import join
+    from serve.hosts.messages import connect
+
+    own = replace(hosts, process_id=1)
+    dealer = connect(own)
+    follower = Follower(dealer, join(dealer, own, {}), _nothing)
+    arrivals = []
+    for call in follower.calls():
+        now = time.monotonic_ns()
+        arrivals.append(now - _SENT.unpack_from(call)[0])
+        if len(arrivals) == calls:
+            answer.send(arrivals)
+
+
+def _local_hosts(key: Path) -> HostOptions:
+    """Process 0 of two, on a free port."""
+    key.touch(0o600)
+    key.write_text(os.urandom(32).hex())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return HostOptions(("127.0.0.1", port), port, 2, 0, key)
+
+
+def _percentiles(nanoseconds: Sequence[int]) -> tuple[float, float, float]:
+    """Median, 5% and 95%, in microseconds."""
+    cuts = quantiles((n / 1000 for n in nanoseconds), n=20)
+    return round(cuts[9], 1), round(cuts[0], 1), round(cuts[18], 1)
+
+
+def _nothing(_: str) -> None:
+    """Says nothing."""

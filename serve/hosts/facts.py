@@ -1,0 +1,54 @@
+"""What every process of an engine must have alike."""
+
+import hashlib
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from serve.options.hosts import HostOptions
+
+PACKAGES = ("eagle3-jax", "jax", "jaxlib", "llguidance")
+WEIGHT_FILES = ("*.safetensors", "*.json")
+Facts = Mapping[str, str]
+"""What it is called -> its value."""
+
+
+def facts(
+    hosts: HostOptions, model: Path, draft: Path | None, settings: Mapping[str, object]
+) -> Facts:
+    """Versions, checkpoints by what lies in their directories, and settings by their values; None
+    is left out. The directories' names may differ. Raises OSError for one that can't be read."""
+    files = {"model": model} | ({"draft": draft} if draft else {})
+    return {
+        **{package: _version(package) for package in PACKAGES},
+        "number of processes": str(hosts.num_processes),
+        **{f"files of the {name}": _digest(directory) for name, directory in files.items()},
+        **{name: str(value) for name, value in settings.items() if value is not None},
+    }
+
+
+def difference(name: str, ours: Facts, theirs: Facts) -> str | None:
+    """In what another process, so named, differs; None where it does not."""
+    differing = [
+        f"{fact} ({theirs.get(fact, 'none')} there, {ours.get(fact, 'none')} in process 0)"
+        for fact in sorted({*ours, *theirs})
+        if theirs.get(fact) != ours.get(fact)
+    ]
+    return f"{name} differs in {'; '.join(differing)}" if differing else None
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _digest(directory: Path) -> str:
+    """Of names, sizes of weights and the small files' content: enough to tell checkpoints apart."""
+    found = hashlib.sha256()
+    for pattern in WEIGHT_FILES:
+        for path in sorted(directory.glob(pattern)):
+            content = path.read_bytes() if path.suffix == ".json" else b""
+            found.update(f"{path.name} {path.stat().st_size}\n".encode() + content)
+    return found.hexdigest()[:12]

@@ -1,0 +1,170 @@
+"""One command for several hosts: Ray places a process on each, says which one died, and starts all
+of them again. What the processes tell each other goes over ZeroMQ as without Ray."""
+
+import os
+import secrets
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import ray  # pyright: ignore[reportMissingImports]
+from ray.exceptions import GetTimeoutError, RayActorError  # pyright: ignore[reportMissingImports]
+from ray.util import get_node_ip_address  # pyright: ignore[reportMissingImports]
+from ray.util.placement_group import PlacementGroup, placement_group  # pyright: ignore[reportMissingImports]
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
+
+from serve.options.executor.ray import RayOptions
+from serve.pair.notices import Say
+
+LOOK_S = 0.25
+PLACE_S = 120.0
+"""For Ray to find room; a cluster that scales up may need more than is idle."""
+END_S = 30.0
+"""For process 0 to answer everybody, and for the others to end."""
+Main = Callable[[Sequence[str]], int]
+"""The command eagle3-serve."""
+PASSED_ON = ("JAX_", "XLA_", "HF_", "NCCL_", "RCCL_")
+"""Variables that mean the same on each host."""
+
+
+class Host:
+    """A process of the engine, as an actor on its host."""
+
+    def where(self) -> tuple[str, int]:
+        """The host's address, and the process there."""
+        return get_node_ip_address(), os.getpid()
+
+    def serve(self, main: Main, argv: list[str], key: str, directory: str) -> int:
+        """Runs eagle3-serve until the process ends, or returns its status where it can't start.
+
+        key: hexadecimal digits, as in a file of --hosts-key-file.
+        """
+        with suppress(OSError):  # It may be of the driver's host alone.
+            os.chdir(directory)
+        return main([*argv, "--hosts-key-file", _nameless_file(key)])
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An actor that serves. ended: what Ray makes of its end."""
+
+    name: str
+    pid: int
+    actor: Any
+    ended: ray.ObjectRef
+
+
+class Driver:
+    """Starts all processes, waits until one ends, and starts them again if it is to.
+
+    argv: eagle3-serve's, without what tells one process from another.
+    """
+
+    def __init__(self, main: Main, argv: Sequence[str], options: RayOptions, say: Say):
+        self._main = main
+        self._argv, self._options, self._say = argv, options, say
+        self._asked = 0
+        self._placed: list[Placed] = []
+        variables = {n: v for n, v in os.environ.items() if n.startswith(PASSED_ON)}
+        ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
+        self._address = get_node_ip_address()
+        self._group = self._find_room()
+
+    def run(self) -> int:
+        """The exit status: 0 when it was asked to stop, 1 for an engine that died, 2 for one that
+        could not start."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        while True:
+            was_ready = self._run_once()
+            if self._asked:
+                return 0
+            if not (was_ready and self._options.restart):
+                return 1 if was_ready else 2
+            self._say("starting all processes again")
+
+    def _find_room(self) -> PlacementGroup:
+        """A bundle a process, the first on this host; ValueError where Ray finds none."""
+        options, nodes = self._options, [n for n in ray.nodes() if n["Alive"]]
+        has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's and NVIDIA's.
+        each: dict[str, float] = {"CPU": 1.0}
+        if has_gpus:
+            each["GPU"] = options.devices_each
+        here = {f"node:{self._address}": 0.001}
+        bundles = [each | here, *[each] * (options.num_processes - 1)]
+        spread = "STRICT_SPREAD" if len(nodes) >= options.num_processes else "SPREAD"
+        group = placement_group(bundles, strategy=spread)
+        try:
+            ray.get(group.ready(), timeout=PLACE_S)
+        except GetTimeoutError:
+            raise ValueError(
+                f"Ray has no room for {options.num_processes} processes of {each} each after "
+                f"{PLACE_S:g} s, the first at {self._address}: it has {ray.cluster_resources()}"
+            ) from None
+        return group
+
+    def _run_once(self) -> bool:
+        """Until a process has ended, and all others with it; whether the engine was ready."""
+        self._placed = self._place()
+        was_ready = False
+        first: list[ray.ObjectRef] = []
+        while not first:
+            first, _ = ray.wait([p.ended for p in self._placed], timeout=LOOK_S)
+            was_ready = was_ready or self._options.is_ready()
+        if not self._asked:
+            for placed in self._placed:
+                if placed.ended in first:
+                    self._say(f"error: {_how_it_ended(placed)}")
+        ray.wait([p.ended for p in self._placed], num_returns=len(self._placed), timeout=END_S)
+        for placed in self._placed:
+            ray.kill(placed.actor)
+        return was_ready
+
+    def _place(self) -> list[Placed]:
+        key, placed = secrets.token_hex(32), []
+        for process in range(self._options.num_processes):
+            place = PlacementGroupSchedulingStrategy(self._group, process)
+            own = {"num_cpus": 1, "num_gpus": self._group.bundle_specs[process].get("GPU", 0)}
+            actor = ray.remote(Host).options(scheduling_strategy=place, **own).remote()
+            address, pid = ray.get(actor.where.remote())
+            argv = [*self._argv, *self._options.flags_of(process, self._address)]
+            ended = actor.serve.remote(self._main, argv, key, os.getcwd())
+            placed.append(Placed(f"process {process} ({address})", pid, actor, ended))
+            self._say(f"process {process} of {self._options.num_processes}: {address}, pid {pid}")
+        return placed
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        """The first drains process 0, which is on this host and ends the others; a second kills."""
+        self._asked += 1
+        if self._asked > 1 or not self._placed:
+            os._exit(128 + number)
+        with suppress(ProcessLookupError):
+            os.kill(self._placed[0].pid, signal.SIGTERM)
+
+
+def drive(main: Main, argv: Sequence[str], options: RayOptions, say: Say) -> int:
+    """Serves until a signal; the exit status, 2 where Ray or its room is missing."""
+    try:
+        driver = Driver(main, argv, options, say)
+    except (ValueError, ConnectionError) as error:
+        say(f"eagle3-serve: error: {error}")
+        return 2
+    return driver.run()
+
+
+def _how_it_ended(placed: Placed) -> str:
+    try:
+        return f"{placed.name} ended with status {ray.get(placed.ended)}"
+    except RayActorError:
+        return f"lost {placed.name}: Ray says that its pid {placed.pid} is dead"
+
+
+def _nameless_file(content: str) -> str:
+    """The path, in this process alone, of a file of mode 0600 that goes when it ends."""
+    file = os.memfd_create("key")
+    os.fchmod(file, 0o600)
+    os.write(file, content.encode())
+    return f"/proc/self/fd/{file}"

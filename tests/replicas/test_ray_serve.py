@@ -1,0 +1,98 @@
+"""docs/deploy/ray_serve.py on this machine: `make ray-test`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    find_spec("ray") is None, reason="Ray is not installed; see make ray-test"
+)
+EXAMPLE = Path(__file__).parents[2] / "docs/deploy/ray_serve.py"
+PORT = 18231
+URL = f"http://127.0.0.1:{PORT}"
+BODY = {
+    "model": "eagle3-demo",
+    "messages": [{"role": "user", "content": "What is 95 + 61?"}],
+    "temperature": 0,
+    "max_tokens": 24,
+}
+REPLICAS = 2
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """Two of the embedded pair, which serve."""
+    folder = tmp_path_factory.mktemp("ray")
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[2]), "JAX_PLATFORMS": "cpu"}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
+    scaling = ["--min-replicas", f"{REPLICAS}", "--max-replicas", f"{REPLICAS}"]
+    command = [sys.executable, str(EXAMPLE), "--port", f"{PORT}", *scaling, "--"]
+    command += ["--demo", "--max-num-seqs", "1"]
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            wait_until(lambda: asked("/health"), 500)
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def asked(path: str) -> bool:
+    try:
+        return httpx.get(f"{URL}{path}").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_until(condition: object, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.5)
+
+
+def answer(_: int = 0) -> str:
+    got = httpx.post(f"{URL}/v1/chat/completions", json=BODY, timeout=120)
+    assert got.status_code == 200, got.text
+    return got.json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.usefixtures("replicas")
+def test_both_replicas_give_one_answer_and_streams_come_as_they_are_made() -> None:
+    with ThreadPoolExecutor(4) as clients:
+        answers = set(clients.map(answer, range(8)))
+    assert len(answers) == 1
+    with httpx.stream("POST", f"{URL}/v1/chat/completions", json=BODY | {"stream": True}) as got:
+        lines = [line for line in got.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]" and len(lines) > 4
+    error = httpx.post(f"{URL}/v1/chat/completions", json=BODY | {"model": "other"})
+    assert error.status_code == 404 and "other" in error.json()["error"]["message"]
+    assert httpx.get(f"{URL}/nowhere").status_code == 404
+
+
+def test_a_replica_that_is_killed_is_replaced_and_requests_are_answered_meanwhile(
+    replicas: subprocess.Popen[bytes],
+) -> None:
+    before = answer()
+    victim = processes()[0]
+    victim.kill()
+    answers = {answer() for _ in range(4)}
+    assert answers == {before}
+    wait_until(lambda: len({p.pid for p in processes()} - {victim.pid}) == REPLICAS, 300)
+
+
+def processes() -> list[psutil.Process]:
+    """Of replicas, by the names that Ray gives them."""
+    named = "ray::ServeReplica:eagle3"
+    return [p for p in psutil.process_iter(["cmdline"]) if named in " ".join(p.cmdline())]
