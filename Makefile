@@ -13,9 +13,9 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
-	cuda-check cuda-check-short cuda-check-newest cuda-tests clients lint lock clean
+	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -29,7 +29,7 @@ test: .venv/installed-test
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check
-	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py
+	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
 
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
@@ -38,7 +38,18 @@ prove: .venv/installed-test
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
 # short ones.
 prove-long-contexts: .venv/installed-test
-	$(BIN)/python -m pytest tests/equivalence/test_long_context.py tests/eagle3_jax/test_large_pools.py --long
+	$(BIN)/python -m pytest tests/equivalence/test_long_context.py tests/eagle3_jax/test_large_pools.py \
+		tests/eagle3_jax/engine/test_long_contexts.py --long
+
+# Contexts that devices divide: 500 requests of each way they do, the collectives of their rounds, and
+# the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
+CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_round.py $(addprefix engine/,test_token_identity.py \
+	test_prefix_cache.py test_finish_rules.py test_exact_mode.py)) tests/proofs/test_exact_bits.py
+prove-contexts: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_divided_contexts.py \
+		tests/proofs/test_shared_kv_heads.py tests/eagle3_jax/sharded/test_round_collectives.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 2 $(CONTEXT_TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 4 $(CONTEXT_TESTS)
 
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them. And each
 # published command line: its server on as many devices.
@@ -59,13 +70,17 @@ prove-server: .venv/installed-fuzz
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
 
-# Every kernel and the whole round, at full size too, through XLA's ROCm compiler, for MI355X and
-# MI325X.
+# A target that takes images.
+SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
+
+# Every kernel, the whole round, at full size too, and the vision tower through XLA's ROCm compiler,
+# for MI355X and MI325X.
 rocm-check: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
 	$(ROCM)/python -m pallas_kernels.aot
 	$(ROCM)/python -m serve.plan --list
 	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
+	$(ROCM)/python -m serve.plan.compile.tower $(SEEING)
 
 # Decode steps of 4 and 8 devices with the fewest and most rows, and the round of Kimi-K2.5 MXFP4 on 4:
 # three parts for `make -j`.
@@ -89,10 +104,11 @@ rocm-rounds-short: .venv-rocm/installed
 	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
 		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
 
-# Every kernel through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
+# Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.
 cuda-check: cuda-tests
 	$(CUDA)/python -m pallas_kernels.aot
+	$(CUDA)/python -m serve.plan.compile.tower $(SEEING)
 	@if $(CUDA_PYTHON) --version > /dev/null 2>&1; then $(MAKE) cuda-check-newest; \
 		else echo "no $(CUDA_PYTHON): not checked on the newest JAX (CUDA_PYTHON=...)"; fi
 
@@ -110,6 +126,14 @@ cuda-tests: .venv-cuda/installed
 clients: .venv/installed-test
 	PYTHONPATH=tests:tests/serve $(BIN)/python -m clients $(CLIENTS)
 
+# Replicas behind Ray Serve, on this machine.
+ray-test: .venv-ray/installed
+	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest --timeout 900 tests/replicas
+
+# Loss and gradients of another trainer (speculators, PyTorch), which the tests hold ours to.
+peer-goldens: .venv-peer/installed
+	PYTHONPATH=tests .venv-peer/bin/python -m peers.training_goldens
+
 lint: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -121,7 +145,7 @@ lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed
 		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
-	rm -rf .venv .venv-rocm .venv-cuda .venv-cuda-newest .venv-clients
+	rm -rf .venv .venv-rocm .venv-cuda .venv-cuda-newest .venv-clients .venv-ray .venv-peer
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -153,6 +177,18 @@ clean:
 .venv-cuda/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-cuda
 	$(CUDA)/$(INSTALL) '.[cuda-check]'
+	touch $@
+
+.venv-ray/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/$(INSTALL) '.[ray-test]'
+	touch $@
+
+# Without its torchvision and torchaudio, which nothing here imports.
+.venv-peer/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-peer
+	.venv-peer/bin/$(INSTALL) '.[test]'
+	.venv-peer/bin/pip install --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0 loguru pydantic-settings python-dotenv
 	touch $@
 
 .venv-cuda-newest/installed: pyproject.toml

@@ -14,6 +14,7 @@ from convert.fill import ParameterSource
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.source import Source
 from convert.models.eagle3 import canonical_draft_name
+from convert.models.vision import PARTS as VISION_PARTS
 from convert.outline import Outline, outline
 from convert.pairing import DraftForTarget, HeadChoice, check_target_ids
 from convert.published.directory import Published, open_published
@@ -67,13 +68,14 @@ def outline_target(
 ) -> Outline[Target]:
     """What `load_target` fills: no weight is read, and whatever does not fit is found."""
     check_activations(quantize_activations)
-    model, source = open_target(path, _run_dtype(dtype))
-    return outline(model, source, quantize_activations, mesh)
+    model, source = open_target(path, run_dtype(dtype))
+    # Of a converted checkpoint the vision part is there too, and `load_vision`'s.
+    return outline(model, source, quantize_activations, mesh, VISION_PARTS)
 
 
 def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
     """The abstract model of a checkpoint directory, and what fills it; raises as `load_target`."""
-    source = _open(path)
+    source = open_source(path)
     model = abstract_target(target_config_of(source), dtype)
     return model, source if isinstance(source, Stored) else plan_target(source, model)
 
@@ -132,8 +134,8 @@ def outline_draft(
     if mesh is not None and mesh != (found := mesh_of(target)):
         raise ValueError(f"a draft lies on its target's mesh, {found}, or on none; got {mesh}")
     check_activations(quantize_activations)
-    run_dtype = _run_dtype(dtype)
-    source = _open(path, int4_order)
+    weights_dtype = run_dtype(dtype)
+    source = open_source(path, int4_order)
     layers = target.config.num_hidden_layers
     config = parse_config(
         source,
@@ -145,7 +147,7 @@ def outline_draft(
     pair = DraftForTarget(source.directory, shapes, config, target.config)
     pair.check_dimensions()
     shared = pair.shared_modules(lm_head)
-    draft = abstract_draft(config, run_dtype)
+    draft = abstract_draft(config, weights_dtype)
     parameters = source if isinstance(source, Stored) else plan_draft(source, draft, shared)
     if (offsets := parameters.read_target_offsets()) is not None:
         check_target_ids(source.directory, config, offsets)
@@ -155,7 +157,9 @@ def outline_draft(
     return found_draft
 
 
-def _open(path: str | Path | Source, int4_order: Int4OrderChoice = "auto") -> Published | Stored:
+def open_source(
+    path: str | Path | Source, int4_order: Int4OrderChoice = "auto"
+) -> Published | Stored:
     """Either form of a checkpoint; says which order of INT4 was assumed, as both would load."""
     directory = find_checkpoint(path)
     if is_store(directory):
@@ -168,7 +172,8 @@ def _open(path: str | Path | Source, int4_order: Int4OrderChoice = "auto") -> Pu
     return published
 
 
-def _run_dtype(dtype: DTypeLike | None) -> np.dtype:
+def run_dtype(dtype: DTypeLike | None) -> np.dtype:
+    """The dtype of float weights: float32 on CPU and bfloat16 elsewhere where none is asked for."""
     default = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     chosen = np.dtype(default if dtype is None else dtype)
     if not jnp.issubdtype(chosen, jnp.floating):

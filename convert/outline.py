@@ -14,8 +14,9 @@ from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.mesh import check_units, mesh_of, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 
-Model = TypeVar("Model", Target, Eagle3Draft)
+Model = TypeVar("Model", Target, Eagle3Draft, VisionModel)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def outline(
     activations: what quantised weights multiply with. Raises ValueError where the source or the
     mesh does not fit.
     """
-    quantize_structure(model, choose_activations(source.formats, activations))
+    own = {path: f for path, f in source.formats.items() if path.split(".")[0] not in shared}
+    quantize_structure(model, choose_activations(own, activations))
     if mesh is not None:
         check_units(model.units, mesh)
         shard(model, mesh)

@@ -14,14 +14,17 @@ from jax.typing import DTypeLike
 
 from convert.files.safetensors_files import DTYPES, SINGLE_FILE, encode_header
 from convert.fill import shapes_of
+from convert.hub.files import PREPROCESSOR
 from convert.models.config_json import draft_to_hf
 from convert.models.eagle3 import draft_rules
 from convert.models.targets import target_files
+from convert.models.vision import preprocessor_to_hf, vision_rules, vision_to_hf
 from convert.saved_tensors import ReadArray, host_reader, saved_tensors
 from convert.store.parameter import Parameter
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.replace_file import replaced
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -33,13 +36,14 @@ def save_hf(
     *,
     dtype: DTypeLike = jnp.bfloat16,
     shared_with: Target | None = None,
+    vision: VisionModel | None = None,
 ) -> None:
     """Writes a model as published checkpoints are laid out; what `load_*` reads back bit for bit.
 
     Weights are rounded to `dtype`, the router's correction bias stays float32. A draft's modules
-    that are those of `shared_with` are left out. Parameters are gathered from their devices one
-    after the other. Each file appears complete or not at all. Raises ValueError for a model with
-    quantised weights: `save_store` keeps those.
+    that are those of `shared_with` are left out. vision: of the same target, for `load_vision`.
+    Parameters are gathered from their devices one after the other. Each file appears complete or
+    not at all. Raises ValueError for a model with quantised weights: `save_store` keeps those.
     """
     directory, saved_dtype = Path(directory), np.dtype(dtype)
     if any(isinstance(part, QuantizedKernel) for _, part in nnx.iter_graph(model)):
@@ -49,10 +53,15 @@ def save_hf(
         )
     shapes = shapes_of(model, shared_modules(model, shared_with))
     tensors = model_tensors(model, shapes, saved_dtype)
-    directory.mkdir(parents=True, exist_ok=True)
-    write_tensors(directory / SINGLE_FILE, tensors)
     config = published_config(model, saved_dtype)
-    _replace(directory / "config.json", [json.dumps(config, indent=2).encode() + b"\n"])
+    directory.mkdir(parents=True, exist_ok=True)
+    if vision is not None:
+        read, shapes = host_reader(vision), shapes_of(vision)
+        tensors += saved_tensors(vision_rules(), shapes, read, saved_dtype)
+        config |= vision_to_hf(vision.config)
+        _write_json(directory / PREPROCESSOR, preprocessor_to_hf(vision.config))
+    write_tensors(directory / SINGLE_FILE, tensors)
+    _write_json(directory / "config.json", config)
 
 
 def published_config(model: Target | Eagle3Draft, dtype: np.dtype) -> dict[str, object]:
@@ -101,6 +110,10 @@ def _known_ids(read: ReadArray, vocab_size: int) -> np.ndarray:
     known = np.zeros(vocab_size, np.bool_)
     known[np.arange(offsets.size) + offsets] = True
     return known
+
+
+def _write_json(path: Path, content: object) -> None:
+    _replace(path, [json.dumps(content, indent=2).encode() + b"\n"])
 
 
 def _replace(path: Path, chunks: Iterable[bytes]) -> None:

@@ -42,13 +42,9 @@ def saved_tensors(
 
 def host_reader(model: nnx.Module) -> ReadArray:
     """Gives a model's parameters by path, of any devices of this process, as copies in host memory
-    of which it keeps the last few. Raises ValueError where other processes hold parts of it."""
+    of which it keeps the last few. Reading one that other processes hold parts of raises
+    ValueError."""
     variables = named_variables(model)
-    if not all(variable.get_value().is_fully_addressable for variable in variables.values()):
-        raise ValueError(
-            "a model that lies on several processes can't be saved: load it in one process, or "
-            "convert its checkpoint with eagle3-convert"
-        )
     return functools.lru_cache(KEPT)(lambda path: _to_host(variables[path].get_value()))
 
 
@@ -61,6 +57,11 @@ def _arranged(
 
 def _to_host(array: jax.Array) -> np.ndarray:
     """JAX keeps what was once fetched with the array it came from: copies are fetched, and go."""
+    if not array.is_fully_addressable:
+        raise ValueError(
+            "a model that lies on several processes can't be saved: load it in one process, or "
+            "convert its checkpoint with eagle3-convert"
+        )
     out = np.empty(array.shape, array.dtype)
     for part in array.addressable_shards:
         if part.replica_id == 0:

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from eagle3_jax.models.kimi import KimiTarget as KimiTarget
     from eagle3_jax.models.minimax import MiniMaxTarget as MiniMaxTarget
     from eagle3_jax.models.target import Target as Target
+    from eagle3_jax.models.vision import VisionModel as VisionModel
     from eagle3_jax.sampling.params import SamplingParams as SamplingParams
     from eagle3_jax.sampling.structured_outputs import StructuredOutputs as StructuredOutputs
+    from eagle3_jax.vision.encode import encode_images as encode_images
+    from eagle3_jax.vision.item import ImageItem as ImageItem
+    from eagle3_jax.vision.item import PlacedImage as PlacedImage
 
 __getattr__ = lazy_names(
     __name__,
@@ -31,7 +35,10 @@ __getattr__ = lazy_names(
         "eagle3_jax.models.kimi": ("KimiTarget",),
         "eagle3_jax.models.minimax": ("MiniMaxTarget",),
         "eagle3_jax.models.target": ("Target",),
+        "eagle3_jax.models.vision": ("VisionModel",),
         "eagle3_jax.sampling.params": ("SamplingParams",),
         "eagle3_jax.sampling.structured_outputs": ("StructuredOutputs",),
+        "eagle3_jax.vision.encode": ("encode_images",),
+        "eagle3_jax.vision.item": ("ImageItem", "PlacedImage"),
     },
 )

@@ -13,6 +13,7 @@ from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.mesh import mesh_of, on_every_device
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.vision.align import aligned
 
 
 class TargetOutput(NamedTuple):
@@ -27,14 +28,22 @@ def forward(
     token_ids: Int[Array | np.ndarray, "batch seq"],
     *,
     aux_layer_ids: Sequence[int] | None = None,
+    image_features: Sequence[Float[Array | np.ndarray, "_ hidden"]] | None = None,
 ) -> TargetOutput:
     """Logits of every position and the residual stream before each layer of `aux_layer_ids`.
 
     The default ids are the triple every engine assumes; for a pair pass
-    `draft.config.aux_layer_ids`.
+    `draft.config.aux_layer_ids`. image_features (`encode_images`) take the places of embeddings, in
+    order, where ids are the target's placeholder; ValueError where their numbers differ. Without
+    them a placeholder is a token like others.
     """
     ids = tuple(aux_layer_ids or default_aux_layer_ids(target.config.num_hidden_layers))
-    return _target_pass(target, jnp.asarray(token_ids), ids, mesh_of(target))
+    features = None
+    if image_features is not None:
+        config = target.config
+        placeholder, hidden = config.media_placeholder_token_id, config.hidden_size
+        features = aligned(np.asarray(token_ids), image_features, placeholder, hidden)
+    return _target_pass(target, jnp.asarray(token_ids), features, ids, mesh_of(target))
 
 
 def draft_forward(
@@ -59,15 +68,18 @@ def _positions(token_ids: Int[Array, "batch seq"]) -> Int[Array, "batch seq"]:
 def _target_pass(
     target: Target,
     token_ids: Int[Array, "batch seq"],
+    features: Float[Array, "batch seq hidden"] | None,
     aux_layer_ids: tuple[int, ...],
     mesh: Mesh | None,
 ) -> TargetOutput:
-    def run(target: Target, token_ids: Array) -> tuple[Array, Array]:
-        hidden, aux_hidden, _ = target(token_ids, _positions(token_ids), aux_layer_ids)
+    def run(target: Target, token_ids: Array, features: Array | None) -> tuple[Array, Array]:
+        hidden, aux_hidden, _ = target(
+            token_ids, _positions(token_ids), aux_layer_ids, features=features
+        )
         return target.logits(hidden), aux_hidden
 
     outputs = PartitionSpec(None, None, target.vocab_axis), PartitionSpec()
-    return TargetOutput(*on_every_device(run, mesh, target, outputs)(token_ids))
+    return TargetOutput(*on_every_device(run, mesh, target, outputs)(token_ids, features))
 
 
 @nnx.jit(static_argnames=("mesh",))

@@ -170,6 +170,11 @@ def split_of(parameter: nnx.Variable[Any]) -> tuple[MeshAxes | None, ...]:
     return tuple(names or None for names in split)
 
 
+def variables(model: nnx.Module) -> list[nnx.Variable[Any]]:
+    """A model's variables, in the order of its flattened arrays."""
+    return jax.tree.leaves(nnx.state(model), is_leaf=lambda node: isinstance(node, nnx.Variable))
+
+
 def spec_of(parameter: nnx.Variable[Any]) -> PartitionSpec:
     """How a parameter lies on its mesh."""
     return PartitionSpec(*split_of(parameter))

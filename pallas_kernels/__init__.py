@@ -12,6 +12,7 @@ from pallas_kernels.gqa_share import gqa_share as gqa_share
 from pallas_kernels.grouped_matmul import GatedKernels as GatedKernels
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
 from pallas_kernels.head_squares import head_squares as head_squares
+from pallas_kernels.item_attention import item_attention as item_attention
 from pallas_kernels.joint_matmul import gated_matmul as gated_matmul
 from pallas_kernels.joint_matmul import joint_matmul as joint_matmul
 from pallas_kernels.logits_argmax import logits_argmax as logits_argmax

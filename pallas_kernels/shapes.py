@@ -40,6 +40,15 @@ class GroupedAttention:
 
 
 @dataclass(frozen=True)
+class VisionAttention:
+    """heads: of one device; each row has a query, a key and a value for each."""
+
+    name: str
+    heads: int
+    head_dim: int = 72
+
+
+@dataclass(frozen=True)
 class ExpertStack:
     """The routed experts' matrices of one device: [experts, hidden, inter] twice and back."""
 
@@ -100,6 +109,8 @@ GROUPED_ATTENTION = [
         GroupedAttention(f"minimax.attention@tp{tp}", _split(48, tp), _split(8, tp)),
     )
 ]
+VISION_ATTENTION = [VisionAttention(f"kimi.vision@tp{tp}", 16 // tp) for tp in (1, 8)]
+"""Whole on every device, or split by heads."""
 EXPERTS = [
     stack
     for tp in TP

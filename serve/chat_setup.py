@@ -1,13 +1,21 @@
-"""Applies the chat flags to a checkpoint's tokenizer."""
+"""Applies the flags of chats and images to a checkpoint."""
 
 from dataclasses import replace
 
 from convert.text.chat_template import compile_template
 from convert.text.tokenizer import Tokenizer
+from eagle3_jax.models.vision import VisionModel
 from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.reader import END_OF_THINK
 from serve.chat_format.reasoning import id_of
+from serve.engine.threads import Threads
+from serve.images.options import LIMIT, ImageOptions
+from serve.images.reader import ImageReader, NoImages
+from serve.images.remote import FETCHES, Fetcher
 from serve.options.chat import ChatOptions
+
+READING = 2
+"""Images that are decoded at a time: one needs seven bytes a pixel while it is."""
 
 
 def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:
@@ -31,3 +39,14 @@ def set_up_chat(options: ChatOptions, tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     text, origin = options.template
     return replace(tokenizer, template=compile_template(text, origin), template_text=text)
+
+
+def set_up_images(options: ImageOptions, vision: VisionModel | None) -> ImageReader | NoImages:
+    """What reads the images of requests for a checkpoint's vision."""
+    if vision is not None:
+        fetcher = Fetcher(options.domains, options.max_bytes, Threads("names", FETCHES).run)
+        return ImageReader(vision.config, options, Threads("images", READING).run, fetcher)
+    if options.loads_vision:
+        return NoImages()
+    flag = "--language-model-only" if options.language_model_only else LIMIT
+    return NoImages(f"this server takes no images ({flag})")

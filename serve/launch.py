@@ -7,7 +7,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -24,21 +24,21 @@ from serve.asgi.listening.accepting import raise_limit, room_for_connections
 from serve.asgi.listening.graceful import GracefulServer, bind, do_within, exposure, run_to_end
 from serve.asgi.listening.tls import tls_context
 from serve.chat_format.limited_templates import limited
-from serve.chat_setup import read_answers, set_up_chat
+from serve.chat_setup import read_answers, set_up_chat, set_up_images
 from serve.demo import PairDirectories, find_pair
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
-from serve.hosts import Leader, facts, follow, lead, leave
-from serve.hosts.meet import Facts
+from serve.hosts.facts import Facts, facts
+from serve.hosts.runtime import leave
 from serve.kv_events.start import publishing
+from serve.kv_transfer.start import one_after_the_other, start_transfers
 from serve.openai.seeds import seed_source
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
 from serve.options.foreign.flags import say_without_effect
 from serve.options.foreign.variables import say_not_read
 from serve.options.hosts import HostOptions, joined
-from serve.options.operations import Operations
-from serve.options.serve_options import UNMEASURED, ServeOptions
+from serve.options.serve_options import ServeOptions
 from serve.pair.generation_config import choose_defaults
 from serve.pair.loading import (
     LoadedPair,
@@ -48,17 +48,17 @@ from serve.pair.loading import (
 )
 from serve.pair.notices import Say
 from serve.pair.program_cache import keep_compiled_programs
-from serve.startup import LoggedStartup, StartupReport, describe_engine
-from serve.telemetry.logs import configure_logging, log_requests
+from serve.startup import LoggedStartup, StartupReport, describe_engine, say_cautions
+from serve.telemetry.logs import configure_logging
 from serve.telemetry.metrics import Metrics
+from serve.telemetry.observers import observers_of
 from serve.telemetry.record import RecordHandler
-from serve.telemetry.tracing import trace_to
 
 if TYPE_CHECKING:
+    from serve.hosts.lead import Leader
     from serve.kv_events.publisher import KVEventPublisher
 
 Report = StartupReport | LoggedStartup
-DEMO_NAME = "eagle3-demo"
 SEND_S = 2.0
 """For a collector to take the last spans."""
 
@@ -86,11 +86,16 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
         try:
             address = stack.enter_context(bind(options.host, options.port))
             found = find_pair(options, console)
-            leader = hosts and lead(hosts, *_alike(options, found), report.say)
+            if hosts:
+                from serve.hosts.lead import lead  # Needs the extra hosts.
+
+                leader = lead(hosts, *_alike(options, found), report.say)
             tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
             events = stack.enter_context(publishing(options.operations.kv_events, report.say))
-            service = _prepare(options, found, report, leader, events)
-            observers, send_spans = _observers(options.operations, service)
+            service = prepare(options, found, report, leader, events)
+            observers, send_spans = observers_of(
+                options.operations, service.model.names[0], service.tokenizer.token_bytes
+            )
             max_connections = room_for_connections()
         except (OSError, ValueError) as error:
             report.say(f"eagle3-serve: error: {error}")
@@ -116,6 +121,8 @@ def _follow(options: ServeOptions, hosts: HostOptions, report: Report, console: 
     except (OSError, ValueError) as error:
         report.say(f"eagle3-serve: error: {error}")
         return 2
+    from serve.hosts.follow import follow  # Needs the extra hosts.
+
     # What process 0 says need not be said by all.
     return follow(
         hosts,
@@ -130,42 +137,44 @@ def _alike(options: ServeOptions, found: PairDirectories) -> tuple[Facts, int]:
     assert options.hosts, "only several processes are compared"
     parallel = options.parallel
     settings = {**asdict(options.engine), "devices": parallel, "loading": options.load}
+    settings["vision"] = options.images.loads_vision
     alike = facts(options.hosts, found.target, found.draft, settings)
     return alike, parallel.tensor_parallel_size
 
 
-def _prepare(
+def prepare(
     options: ServeOptions,
     found: PairDirectories,
     report: Report,
-    leader: Leader | None,
+    leader: "Leader | None",
     events: "KVEventPublisher | None",
 ) -> Service:
+    """Loads the pair and makes what answers requests; ValueError or OSError where it can't be."""
     choose = choose_defaults(options.generation_config, options.generation_overrides)
     engine, pair = _build(options, found, report.say, leader, events.log if events else None)
-    names = options.served_model_name or (options.model or DEMO_NAME,)
+    names = options.served_model_name or (options.model or options.demo,)
     metrics = Metrics(names[0])
+    transfers = start_transfers(engine, options.kv_transfer, report.say)
     thread = EngineThread(
         engine,
         metrics,
         max_queued=options.operations.max_queued,
         progress=report.on_compiled,
         explain=leader.explain if leader else None,
-        between_steps=events.publish if events else None,
+        between_steps=one_after_the_other(
+            events and events.publish, transfers and transfers.between_steps
+        ),
     )
+    if transfers:
+        transfers.run_soon = thread.run_soon
+        metrics.watch_kv_transfers(transfers)
     metrics.watch(lambda: thread.stats)
     if events:
         metrics.watch_kv_events(events)
     metrics.describe_cache(engine.config)
     model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
     report.say(describe_engine(engine.config))
-    if engine.config.kv_cache_scale == float(UNMEASURED):
-        report.say(
-            "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
-            "eagle3-bench kv-cache --measure finds better ones for --kv-cache-scale"
-        )
-    if (length := engine.config.method.synthetic_acceptance_length) is not None:
-        report.say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
+    say_cautions(engine.config, report.say)
     return Service(
         model,
         limited(pair.tokenizer),
@@ -179,6 +188,8 @@ def _prepare(
         template_kwargs=options.chat.template_kwargs,
         strict_tools=options.chat.strict_tools,
         thinking_token_budget=options.chat.thinking_token_budget,
+        transfers=transfers,
+        images=set_up_images(options.images, pair.vision),
     )
 
 
@@ -207,13 +218,14 @@ def _build(
     kv_events: KVEventLog | None = None,
 ) -> tuple[Engine, LoadedPair]:
     """Loads the pair and makes its engine, as every process of it does."""
-    say(f"loading {options.model or DEMO_NAME}")
+    say(f"loading {options.model or options.demo}")
     pair = load_pair(
         found.target,
         found.draft,
         options.load,
         options.parallel,
         tokenizer=found.tokenizer,
+        vision=options.images.loads_vision,
         configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
         memory=options.memory,
         say=say,
@@ -223,28 +235,13 @@ def _build(
     return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair
 
 
-def _observers(
-    operations: Operations, service: Service
-) -> tuple[list[RecordHandler], Callable[[], object]]:
-    """What is shown every request, and what sends off that of it which waits to be sent."""
-    observers: list[RecordHandler] = []
-    send: Callable[[], object] = list
-    if operations.log_each_request:
-        spell = service.tokenizer.token_bytes if operations.log_prompts else None
-        observers.append(log_requests(spell))
-    if operations.otlp_endpoint is not None:
-        observer, send = trace_to(operations.otlp_endpoint, service.model.names[0])
-        observers.append(observer)
-    return observers, send
-
-
 async def _serve(
     options: ServeOptions,
     service: Service,
     observers: Sequence[RecordHandler],
     address: socket.socket,
     report: Report,
-    leader: Leader | None,
+    leader: "Leader | None",
     max_connections: int,
     tls: ssl.SSLContext | None,
 ) -> int:
@@ -266,7 +263,7 @@ async def _serve(
     return server.exit_status
 
 
-async def _end_together(service: Service, server: GracefulServer, leader: Leader) -> None:
+async def _end_together(service: Service, server: GracefulServer, leader: "Leader") -> None:
     """Ends with a peer that is lost or has to stop, and the peers with an engine that has died."""
     loop = asyncio.get_running_loop()
 

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from eagle3_jax.engine import EngineConfig
+from serve.options.serve_options import UNMEASURED
+from serve.pair.notices import Say
 
 logger = logging.getLogger(__name__)
 
@@ -77,3 +79,14 @@ def describe_engine(config: EngineConfig) -> str:
         f"k = {k}{how}, KV cache size: {tokens} tokens"
         + ("" if config.kv_cache_dtype == "auto" else f" in {config.kv_cache_dtype}")
     )
+
+
+def say_cautions(config: EngineConfig, say: Say) -> None:
+    """What of the engine's options makes answers other than the model's."""
+    if config.kv_cache_scale == float(UNMEASURED):
+        say(
+            "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
+            "eagle3-bench kv-cache --measure finds better ones for --kv-cache-scale"
+        )
+    if (length := config.method.synthetic_acceptance_length) is not None:
+        say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +83,12 @@ def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(
         check_flags(COMMANDS[name], argv)
     error = capsys.readouterr().err
     assert error.endswith(f"did you mean {meant}?\n") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["serve.cli", "serve.generate.cli", "convert.conversion.cli"])
+def test_a_command_that_is_run_as_a_module_is_the_command(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--prot"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("eagle3-")
 
 
 def test_a_flag_that_resembles_none_is_refused_without_a_guess(

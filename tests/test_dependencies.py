@@ -17,6 +17,11 @@ EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 OPTIONAL = {
     "llguidance": "grammar",
     "optax": "train",
+    "grain": "train",
+    "tensorboardX": "train",
+    "openai": "train",
+    "datasets": "datasets",
+    "wandb": "wandb",
     "opentelemetry": "otel",
     "matplotlib": "plot",
     "transformers": "transformers",
@@ -25,12 +30,15 @@ OPTIONAL = {
     "tinygrad": "machine-code",
     "zmq": "kv-events",
     "msgspec": "kv-events",
+    "ray": "ray",
 }
 """What a command imports only when it is asked for, and the extra that brings it."""
 DISTRIBUTIONS = {
     "orbax": {"orbax-checkpoint"},
     "yaml": {"pyyaml"},
+    "PIL": {"pillow"},
     "zmq": {"pyzmq"},
+    "tensorboardX": {"tensorboardx"},
     "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
 }
 """Those that are not named as what they are imported by."""

@@ -24,27 +24,36 @@ EXEMPT = {
 COMMANDS = {"bench", "generate", "plan", "train"}
 """Rooms of commands and tools: they may import every other room, and none imports them."""
 ROOMS: dict[str, set[str]] = {
-    "responses": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
+    "responses": {
+        *("openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options", "images"),
+    },
     "anthropic": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
-    "sglang": {"openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options"},
-    "openai": {"telemetry", "chat_format", "asgi", "engine", "pair", "options"},
-    "telemetry": {"asgi", "engine", "options"},
+    "sglang": {
+        *("openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options", "images"),
+    },
+    "openai": {
+        *("telemetry", "chat_format", "asgi", "engine", "pair", "options", "kv_transfer", "images"),
+    },
+    "telemetry": {"asgi", "engine", "options", "kv_transfer"},
     "chat_format": {"engine"},
     "asgi": {"engine"},
     "hosts": {"pair", "options"},
     "demo": {"options"},
     "engine": {"pair", "options"},
     "pair": {"options"},
-    "options": {"kv_events"},
+    "options": {"kv_events", "kv_transfer", "images"},
+    "kv_transfer": set(),
     "kv_events": set(),
+    "images": set(),
     "page": set(),
 }
 """The rooms of serve/, and which others each may import: only those that stand further down."""
 NOT_IN_ROOM = {
     "engine": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
     "chat_format": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
+    "images": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
 }
-"""The engine's room knows no HTTP; chat formats know no bodies of requests or answers."""
+"""The engine's room knows no HTTP; chat formats and images no bodies of requests or answers."""
 
 
 def imported(path: Path) -> set[str]:

@@ -9,7 +9,10 @@ from convert.command_line.config_file import flags_in_file
 
 T = TypeVar("T")
 
-DOTTED = ("--speculative-config", "--kv-events-config")
+DOTTED = (
+    *("--speculative-config", "--kv-events-config"),
+    *("--limit-mm-per-prompt", "--media-io-kwargs"),
+)
 
 
 def read_command(

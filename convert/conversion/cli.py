@@ -154,3 +154,7 @@ def _progress(what: str, total: int, advice: str) -> Iterator[ByteProgress]:
 def _say(*lines: str) -> None:
     for line in lines:
         print(f"eagle3-convert: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,6 +24,7 @@ from convert.published.parameters import (
     target_config_of,
 )
 from convert.published.read_parameter import file_dtype
+from convert.published.vision import has_vision, with_vision
 from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.manifest import Origin
 from convert.store.parameter import Parameter
@@ -123,7 +124,10 @@ def _plan(published: Published) -> tuple[PublishedParameters, nnx.Module, Collec
     """LoadPlan, abstract model and shared submodules; its own dtype does not matter."""
     if not _is_draft(published):
         target = abstract_target(target_config_of(published), jnp.bfloat16)
-        return plan_target(published, target), target, ()
+        planned = plan_target(published, target)
+        if has_vision(published):
+            planned = with_vision(planned, target, jnp.bfloat16)
+        return planned, target, ()
     config = parse_config(
         published,
         lambda fields: DraftConfig.from_hf(fields, num_target_layers=ANY_TARGET_LAYERS),

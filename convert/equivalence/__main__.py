@@ -9,6 +9,7 @@ import numpy as np
 from convert.equivalence import __doc__ as description
 from convert.equivalence.compare import RELATIVE_RMS, compare_layers
 from convert.hub.checkpoint import find_checkpoint
+from convert.hub.flags import add_hub_flags, source_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,8 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         random = np.random.default_rng(flags.seed)
         ids = random.integers(0, flags.vocabulary, flags.tokens).tolist()
         failed = []
-        theirs = find_checkpoint(flags.published)
-        ours = find_checkpoint(flags.converted) if flags.converted else theirs
+        theirs = find_checkpoint(source_of(flags, flags.published, flags.revision))
+        ours = find_checkpoint(source_of(flags, flags.converted)) if flags.converted else theirs
         for found in compare_layers(theirs, ours, flags.layers, ids):
             verdict = "equal" if found.acceptable else "DIFFERENT"
             print(
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("published", help="directory or hub id that transformers' side reads")
     parser.add_argument("converted", nargs="?", help="our side (default: the same)")
+    add_hub_flags(parser)
     parser.add_argument("--layers", type=_layers, help="such as 0,1,30-32 (default: all)")
     parser.add_argument("--tokens", type=int, default=16, help="random tokens (default 16)")
     parser.add_argument("--vocabulary", type=int, default=256, help="ids are below this")

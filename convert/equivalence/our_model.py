@@ -12,6 +12,7 @@ from flax import nnx
 from convert.activations import choose_activations
 from convert.fill import named_variables, read_value
 from convert.load import open_target
+from convert.models.vision import PARTS as VISION_PARTS
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.layers.rope import RopeTables
 from eagle3_jax.models.target import DecoderLayer
@@ -25,7 +26,7 @@ class OurModel:
         quantize_structure(self._model, choose_activations(self._source.formats, False))
         self._variables = named_variables(self._model)
         self.config = self._model.config
-        self._source.check(self._variables, ())
+        self._source.check(self._variables, VISION_PARTS)
 
     def embed(self, token_ids: list[int]) -> np.ndarray:
         """[1, tokens, hidden]"""

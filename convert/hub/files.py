@@ -9,6 +9,7 @@ from convert.store.source import COPIED
 
 CONFIG = "config.json"
 SAMPLING = "generation_config.json"
+PREPROCESSOR = "preprocessor_config.json"
 TOKENIZER = (
     "tokenizer.json",
     "tiktoken.model",
@@ -31,7 +32,7 @@ class Wanted:
         return ["*/*", *(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)]
 
 
-CHECKPOINT = Wanted((CONFIG, SAMPLING, INDEX_FILE, *TOKENIZER), weights=True)
+CHECKPOINT = Wanted((CONFIG, SAMPLING, PREPROCESSOR, INDEX_FILE, *TOKENIZER), weights=True)
 CONFIG_ALONE = Wanted((CONFIG,))
 SAMPLING_ALONE = Wanted((SAMPLING,))
 TOKENIZER_ALONE = Wanted((CONFIG, SAMPLING, *TOKENIZER))

@@ -30,8 +30,14 @@ def kimi_rules(config: KimiConfig) -> list[Rule]:
         *(expert_rule(_EXPERTS + "{expert}." + name, _EXPERTS + name) for name in swiglu),
         Rule(_MLP + "gate.weight", (_MLP + "gate.kernel",), TRANSPOSED_FLOATS),
         Rule(bias, (bias,), saved="F32"),
-        Rule("vision_tower.{rest}", why="the vision tower is not part of the text model"),
-        Rule("mm_projector.{rest}", why="the vision projector is not part of the text model"),
+        Rule(
+            "vision_tower.{rest}",
+            why="the vision tower is no part of the text model; load_vision reads it",
+        ),
+        Rule(
+            "mm_projector.{rest}",
+            why="the projector is no part of the text model; load_vision reads it",
+        ),
     ]
 
 
@@ -54,10 +60,12 @@ def kimi_to_hf(config: KimiConfig, dtype: str) -> dict[str, Any]:
         "num_nextn_predict_layers": 0,
     }
     text = text_model_to_hf(config, "DeepseekV3ForCausalLM", "kimi_k2", dtype, **own)
+    placeholder = config.media_placeholder_token_id
     return {
         "architectures": ["KimiK25ForConditionalGeneration"],
         "model_type": "kimi_k25",
         **eos_to_hf(config),
+        **({} if placeholder is None else {"media_placeholder_token_id": placeholder}),
         "tie_word_embeddings": False,
         "torch_dtype": dtype,
         "text_config": text,

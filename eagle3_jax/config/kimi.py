@@ -41,6 +41,8 @@ class KimiConfig(TargetConfig):
         require_keys(text, [n for n in cls.__dataclass_fields__ if n not in _DERIVED])
         fields = read_shared_fields(config, _SIZES)
         fields |= read_sizes(text, _COUNTS, least=0)
+        if config.get(_PLACEHOLDER) is not None:
+            fields |= read_sizes(config, [_PLACEHOLDER], least=0)
         if fields["num_experts_per_tok"] > fields["n_routed_experts"]:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         return cls(
@@ -106,7 +108,8 @@ MOE_FIELDS = (
     *("hidden_size", "moe_intermediate_size", "n_routed_experts", "n_shared_experts"),
     *("num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor"),
 )
-_DERIVED = ("q_lora_rank", "rope", "eos_token_ids", "latent_norm_eps")
+_PLACEHOLDER = "media_placeholder_token_id"
+_DERIVED = ("q_lora_rank", "rope", "eos_token_ids", "latent_norm_eps", _PLACEHOLDER)
 _COUNTS = ("n_shared_experts", "first_k_dense_replace")
 _SIZES = (
     *("intermediate_size", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok"),

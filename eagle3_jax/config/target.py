@@ -21,6 +21,8 @@ class TargetConfig:
     max_position_embeddings: int
     rope: RopeConfig
     eos_token_ids: tuple[int, ...] = ()
+    media_placeholder_token_id: int | None = None
+    """Positions with this id take features of images."""
 
     @property
     def rope_dim(self) -> int:

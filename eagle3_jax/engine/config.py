@@ -13,6 +13,7 @@ from eagle3_jax.speculative.widths import Widths
 
 MAX_SPECULATIVE_TOKENS = 8
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8")
+MM_DRAFT_EMBEDDINGS = ("pad", "target")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,13 @@ class EngineConfig:
     eagle3_jax.layers.split_context); it divides the devices that need a page.
     kv_offloading_bytes: host memory for pages that the cache has no room for, over all devices (see
     eagle3_jax.engine.kv.tiers); 0 for none. kv_offloading_least_tokens: fewer than these are
-    prefilled again rather than loaded.
+    prefilled again rather than loaded. kv_offloading_dir, kv_offloading_dir_bytes: a directory that
+    keeps what comes to the host's memory, so that it outlives the engine, and how much of it.
+    mm_draft_embedding: what the draft embeds at positions of images: `pad`, the placeholder's id,
+    as vLLM does, or `target`, the row that the target has there, as SGLang does.
+    mm_encoder_cache_tokens: tokens of images whose features the devices keep, which is the most
+    that one image may have; 0 for as many as the model's largest has.
+    mm_encoder_tp_mode: `data`, images are divided over the devices.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -68,6 +75,11 @@ class EngineConfig:
     decode_context_parallel_size: int = 1
     kv_offloading_bytes: int = 0
     kv_offloading_least_tokens: int = 1
+    kv_offloading_dir: str | None = None
+    kv_offloading_dir_bytes: int = 0
+    mm_draft_embedding: str = "pad"
+    mm_encoder_cache_tokens: int = 0
+    mm_encoder_tp_mode: str = "data"
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -104,6 +116,7 @@ class EngineConfig:
                 f"xla_kernels must be among {', '.join(OPERATIONS)}; got {', '.join(unknown)}"
             )
         self._check_cache()
+        self._check_images()
         self._check_choice()
         if self.method.tree:
             self._check_tree()
@@ -115,6 +128,10 @@ class EngineConfig:
             raise ValueError("kv_offloading_bytes keeps pages of the prefix cache, which is off")
         if (least := self.kv_offloading_least_tokens) < 1:
             raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
+        if self.kv_offloading_dir and not self.kv_offloading_bytes:
+            raise ValueError("kv_offloading_dir needs host memory: give kv_offloading_bytes")
+        if bool(self.kv_offloading_dir) != (self.kv_offloading_dir_bytes > 0):
+            raise ValueError("kv_offloading_dir and kv_offloading_dir_bytes need each other")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             known = " or ".join(KV_CACHE_DTYPES)
             raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")
@@ -128,6 +145,19 @@ class EngineConfig:
             raise ValueError("kv_cache_scale is a factor of float8: kv_cache_dtype must be fp8")
         if isinstance(scale, int | float) and not 0 < scale < math.inf:
             raise ValueError(f"kv_cache_scale must be positive, got {scale}")
+
+    def _check_images(self) -> None:
+        if self.mm_draft_embedding not in MM_DRAFT_EMBEDDINGS:
+            known = " or ".join(MM_DRAFT_EMBEDDINGS)
+            raise ValueError(f"mm_draft_embedding must be {known}, got {self.mm_draft_embedding!r}")
+        if self.mm_encoder_cache_tokens < 0:
+            tokens = self.mm_encoder_cache_tokens
+            raise ValueError(f"mm_encoder_cache_tokens must be at least 0, got {tokens}")
+        if self.mm_encoder_tp_mode != "data":
+            mode = self.mm_encoder_tp_mode
+            raise ValueError(
+                f"mm_encoder_tp_mode must be data, got {mode!r}: the tower is whole on each device"
+            )
 
     def _check_tree(self) -> None:
         modes = {

@@ -8,18 +8,22 @@ nothing but a wasted row: finished rows are flagged on the device and compute on
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.adaptive.choose_k import FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.masking import Masking
+from eagle3_jax.engine.grammars.matchers import matcher_of
 from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
-from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.in_flight import InFlight
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
-from eagle3_jax.engine.kv.tiers.host_tier import host_tier
+from eagle3_jax.engine.kv.tiers.below import tiers_below
+from eagle3_jax.engine.kv.tiers.exports import Exports
+from eagle3_jax.engine.kv.tiers.tier import PageBytes
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.runner import RowReport, Runner
@@ -30,6 +34,7 @@ from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
@@ -55,10 +60,11 @@ class Engine:
         clock: Clock | None = None,
         peers: Peers | None = None,
         kv_events: KVEventLog | None = None,
+        vision: VisionModel | None = None,
     ):
         """clock: seconds that only rise, which an adaptive engine measures its rounds with.
         peers: get every program call where other processes hold parts of the pair.
-        kv_events: gets every change of the prefix index, for whoever takes them between steps."""
+        kv_events: gets every change of the prefix index. vision: the target's, for images."""
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
@@ -73,9 +79,11 @@ class Engine:
             self.grammars = grammars.load_grammars(tokenizer, self._vocab_size, self._eos)
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
-        self._runner = Runner(target, draft, config, has_grammars=has_grammars, peers=peers)
-        tier = host_tier(self._runner, config, kv_events)
-        self._scheduler = Scheduler(config, tier, kv_events)
+        images = vision and ImageLayout.of(vision, target, draft, config)
+        more: Any = {"peers": peers, "vision": vision, "images": images}
+        self._runner = Runner(target, draft, config, has_grammars=has_grammars, **more)
+        tiers = tiers_below(self._runner, config, kv_events, alone=peers is None)
+        self._scheduler = Scheduler(config, tiers, kv_events, images)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
@@ -100,24 +108,12 @@ class Engine:
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
         request.check_token_ids(self._vocab_size)
-        limit = self.config.max_model_len
-        matcher = self._matcher(request)
-        sequence = Sequence.of(request, self._eos, limit, self._tokenizer, matcher)
+        self._scheduler.check(request)
+        matcher, most = matcher_of(request, self.config, self.grammars), self.config.max_model_len
+        sequence = Sequence.of(request, self._eos, most, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
-
-    def _matcher(self, request: Request) -> grammars.Matcher | None:
-        constraint, budget = request.sampling.structured_outputs, request.sampling.thinking_budget
-        if constraint is None and budget is None:
-            return None
-        if self.config.method.tree:
-            topk, name = self.config.eagle_topk, "structured_outputs and thinking_budget"
-            raise ValueError(f"{name} need chains: eagle_topk must be 1; it is {topk}")
-        if self.grammars is None:
-            raise ValueError(grammars.NO_GRAMMARS)
-        form = constraint and (request.grammar or self.grammars.compile(constraint)).start()
-        return form if budget is None else ThinkingMatcher(budget, form)
 
     def cancel(self, request_id: str) -> None:
         """Ends a request now; its pages are free at once. Unknown ids are ignored."""
@@ -131,16 +127,14 @@ class Engine:
         happens, while there are requests."""
         if self._sequences:
             return False
-        if self._scheduler.tier is not None:
-            self._scheduler.tier.forget(None)
-        self._scheduler.pages.forget_all()
+        self._scheduler.forget_prefixes()
         return True
 
     @property
     def has_work(self) -> bool:
         """Whether step() has something to do."""
         own = self._sequences or self._in_flight or self._outputs
-        return bool(own or self._scheduler.has_copies)
+        return bool(own or self._scheduler.is_copying)
 
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
@@ -157,11 +151,26 @@ class Engine:
         while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):
             self._read_oldest()
         if not (dispatched or self._in_flight or self._outputs):
-            if self._scheduler.has_copies:
+            if self._scheduler.is_copying:
                 time.sleep(BETWEEN_LOOKS_S)
             self._masking.wait()
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def close(self) -> None:
+        """Leaves its directory of pages, if it has one, to another engine."""
+        if self._scheduler.disk is not None:
+            self._scheduler.disk.close()
+
+    @property
+    def host_pages(self) -> PageBytes:
+        """Pages in the host's memory."""
+        return self._runner
+
+    @property
+    def exports(self) -> Exports | None:
+        """Prompts' pages that are kept for other engines."""
+        return self._scheduler.exports
 
     def kv_peaks(self) -> KVPeaks:
         """The largest magnitudes in the KV pools; what was overwritten since is not there."""
@@ -169,8 +178,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot of load and counters."""
-        length = self.config.method.synthetic_acceptance_length
-        return EngineStats.of(self._scheduler, self._counters, self._num_drafts, length)
+        return EngineStats.of(self._scheduler, self._counters, self._num_drafts)
 
     def _dispatch_prefill(self) -> bool:
         chunk = self._scheduler.next_chunk()
@@ -184,11 +192,11 @@ class Engine:
         if not chunk.sequence.has_started:
             chunk.sequence.has_started = True
             self.started.append(chunk.sequence.request.request_id)
+        chunk = self._scheduler.bring_images(chunk)
         output = self._runner.prefill(chunk, mask)
         self._scheduler.chunk_dispatched(chunk)
-        has_news = chunk.last or chunk.sequence.scores_prompt
-        # One that has none is read only to know when the round behind it began.
-        if has_news or (self._clock and self._in_flight):
+        # One without news is read only to know when the round behind it began.
+        if chunk.last or chunk.sequence.scores_prompt or (self._clock and self._in_flight):
             self._in_flight.append(InFlight(output, [chunk.sequence], is_round=False))
         return True
 

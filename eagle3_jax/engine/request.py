@@ -5,8 +5,11 @@ from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import CompiledGrammar
+from eagle3_jax.engine.kv.tiers.tier import PageSource
+from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.vision.item import PlacedImage
 
 BARS_EVERY_TOKEN = "the request's options bar every token"
 GRAMMAR_FAILED = "structured_outputs are too complex to go on"
@@ -20,6 +23,9 @@ class Request:
 
     cache_salt: only requests of the same salt share pages of the prefix cache. grammar: the form of
     the answer, if it has one and was compiled beforehand, so that the engine need not.
+    source: where pages of the prompt may be had from. export_as: a name under which they are kept
+    for another engine. Both need an engine with host memory.
+    images: those of the prompt, in order; a placeholder outside of them is a token like others.
     """
 
     request_id: str
@@ -27,6 +33,9 @@ class Request:
     sampling: SamplingParams
     cache_salt: str = ""
     grammar: CompiledGrammar | None = field(default=None, compare=False)
+    source: PageSource | None = field(default=None, compare=False)
+    export_as: str | None = None
+    images: tuple[PlacedImage, ...] = ()
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Raises ValueError where prompt or options name an id that the vocabulary lacks."""
@@ -47,8 +56,8 @@ class RequestOutput:
     excludes what a stop string cuts. stop_reason is the stop id or string that ended it, None for
     EOS; after an error, what went wrong. rounds: those reported here; what they accepted is counted
     before trimming. origins: of each token of token_ids, 0 where the target chose it and i where it
-    was accepted as draft i of its round (in a tree: at level i). cached_tokens: prompt tokens whose
-    KV was found in the prefix cache. Where asked for, logprobs has one entry per token of
+    was accepted as draft i of its round (in a tree: at level i). cached: prompt tokens whose KV was
+    found in the prefix cache, by tier. Where asked for, logprobs has one entry per token of
     token_ids, and prompt_logprobs, the same in every output, one per token of the prompt.
     """
 
@@ -60,10 +69,15 @@ class RequestOutput:
     rounds: tuple[Round, ...]
     prompt_tokens: int
     seed: int
-    cached_tokens: int = 0
+    cached: TokensByTier = NO_TOKENS
     logprobs: tuple[LogprobsOfToken, ...] = ()
     prompt_logprobs: PromptLogprobs = ()
     origins: tuple[int, ...] = ()
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were not run again, wherever they were found."""
+        return self.cached.total
 
     @property
     def accepted(self) -> tuple[int, ...]:
@@ -81,7 +95,7 @@ class CollectedOutput:
     logprobs: list[LogprobsOfToken] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs = ()
     rounds: list[Round] = field(default_factory=list)
-    cached_tokens: int = 0
+    cached: TokensByTier = NO_TOKENS
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -98,5 +112,5 @@ class CollectedOutput:
         self.logprobs.extend(output.logprobs)
         self.prompt_logprobs = output.prompt_logprobs
         self.rounds.extend(output.rounds)
-        self.cached_tokens = output.cached_tokens
+        self.cached = output.cached
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason

@@ -2,23 +2,39 @@
 
 from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Int
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.encoder_cache import EncoderCache
+from eagle3_jax.engine.images.layout import ImageLayout, NewImage
+from eagle3_jax.engine.images.placement import check_images
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, Tier
+from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
+from eagle3_jax.engine.kv.tiers.exports import Exports
+from eagle3_jax.engine.kv.tiers.fetches import Fetches
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, TierRoom
+from eagle3_jax.engine.kv.tiers.write_through import WriteThrough
+from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence, Status
 
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """The next chunk of a sequence's prompt: [start, start + length)."""
+    """The next chunk of a sequence's prompt: [start, start + length). feature_rows: where features
+    of its images and the token after it are, None in an engine without vision. new_images: to be
+    encoded before it."""
 
     sequence: Sequence
     start: int
     length: int
+    feature_rows: Int[np.ndarray, " length_and_next"] | None = None
+    new_images: tuple[NewImage, ...] = ()
 
     @property
     def last(self) -> bool:
@@ -30,34 +46,66 @@ class Scheduler:
     """First come, first served, over a fixed number of slots and pages."""
 
     def __init__(
-        self, config: EngineConfig, tier: Tier | None = None, kv_events: KVEventLog | None = None
+        self,
+        config: EngineConfig,
+        tiers: TiersBelow = NO_TIERS,
+        kv_events: KVEventLog | None = None,
+        images: ImageLayout | None = None,
     ):
-        """tier: keeps pages that the cache has no room for. kv_events: gets what changes of the
-        prefix index."""
-        self.config = config
-        self.tier = tier
+        """kv_events: gets what changes of the prefix index. images: where their features lie."""
+        self.config, self.images = config, images and EncoderCache(images)
+        self.tier, self.disk = tier, disk = tiers
         self.pages = PagePool(config.pool_pages, kv_events, has_tier=tier is not None)
         self.prefixes = PrefixCache(self.pages, config, tier, kv_events)
+        self.fetches = None if tier is None else Fetches(tier)
+        self.exports = None if tier is None else Exports(tier, self.pages)
+        self._writes = WriteThrough(tier, disk) if tier and disk else None
         self.waiting: deque[Sequence] = deque()
         self.admitted: list[Sequence] = []  # oldest first: the last is the first to be preempted
         self.num_preemptions = 0
         self._free_slots = list(range(config.max_num_seqs))[::-1]
 
+    def check(self, request: Request) -> None:
+        """Raises ValueError for one that needs host memory where there is none, and for images that
+        can't be run."""
+        moves = request.source is not None or request.export_as is not None
+        if moves and self.tier is None:
+            raise ValueError("pages go from engine to engine through host memory: give some")
+        exact_chunk = self.config.prefill_chunk if self.config.exact else None
+        check_images(request, self.images, exact_chunk)
+
     def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence."""
+        """Queues a new sequence; what its source has of its prompt begins to come."""
         self.waiting.append(sequence)
+        self._begin_fetch(sequence)
+
+    def _begin_fetch(self, sequence: Sequence) -> None:
+        source = sequence.request.source or (self.disk and self.disk.source())
+        if source is not None and self.tier is not None and self.fetches is not None:
+            sequence.source = source
+            keys = self.prefixes.prompt_keys(sequence)
+            known = self.pages.knows, self.tier.knows
+            missing = {key for key in keys if not any(knows(key) for knows in known)}
+            sequence.fetched = self.fetches.begin(source, keys, missing)
 
     def remove(self, sequence: Sequence) -> None:
         """Forgets a finished sequence and takes back its slot and pages."""
         if sequence.spoiled:
             # Shared ones too: rows that are not finite would fail whoever finds them.
-            if self.tier is not None:
-                self.tier.forget(self.pages.keys_of(sequence.pages))
+            keys = self.pages.keys_of(sequence.pages)
+            for tier in filter(None, (self.tier, self.disk)):
+                tier.forget(keys)
             self.pages.forget(sequence.pages)
         if sequence in self.admitted:
             self._release(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+
+    def forget_prefixes(self) -> None:
+        """Forgets what pages contain, here and below."""
+        for tier in filter(None, (self.tier, self.disk)):
+            tier.forget(None)
+        self.pages.forget_all()
 
     def next_chunk(self) -> ChunkPlan | None:
         """Goes on with the prompt under way; when there is none, admits the next if it fits.
@@ -69,8 +117,20 @@ class Scheduler:
         if sequence is None:
             return None
         start = sequence.num_prefilled
-        length = min(len(sequence.prefill_ids) - start, self.config.prefill_chunk)
-        return ChunkPlan(sequence, start, length)
+        end = min(start + self.config.prefill_chunk, len(sequence.prefill_ids))
+        if self.images:
+            end = self.images.reach(sequence.request.images, start, end)
+        return ChunkPlan(sequence, start, end - start)
+
+    def bring_images(self, chunk: ChunkPlan) -> ChunkPlan:
+        """The chunk with the rows of its images' features, and the images to encode before it: it
+        must be dispatched now, because later ones find them there."""
+        if self.images is None:
+            return chunk
+        sequence, end = chunk.sequence, chunk.start + chunk.length
+        new = tuple(self.images.bring(sequence, chunk.start, end))
+        rows = self.images.rows(sequence.request.images, chunk.start, chunk.length + 1)
+        return replace(chunk, feature_rows=rows, new_images=new)
 
     @property
     def leaves_slots_idle(self) -> bool:
@@ -86,6 +146,10 @@ class Scheduler:
         if chunk.last:
             sequence.kv_len = sequence.num_prefilled
             sequence.status = Status.RUNNING
+            name = sequence.request.export_as
+            if name is not None and self.exports is not None:
+                keys = sequence.page_keys[: sequence.num_published]
+                self.exports.begin(name, keys[: self.pages.count_known(keys)])
 
     def round_members(self) -> list[Sequence]:
         """Sequences a round would advance."""
@@ -97,15 +161,32 @@ class Scheduler:
         """Whether pages are on their way to or from the tier, or could be."""
         return self.tier is not None and (self.tier.is_busy or self.pages.has_unsaved)
 
+    @property
+    def tier_rooms(self) -> tuple[TierRoom, ...]:
+        """How full the tiers below the devices are."""
+        disk = () if self.disk is None else (self.disk.room,)
+        return (*(self.tier.rooms if self.tier else ()), *disk)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether there is something for `go_on_with_copies`."""
+        beside = [part for part in (self.fetches, self.exports, self._writes) if part is not None]
+        return self.has_copies or any(part.is_busy for part in beside)
+
     def go_on_with_copies(self) -> None:
-        """Lets those whose pages have come begin, and saves pages nobody holds."""
-        if self.tier is None:
+        """Lets those whose pages have come begin, and saves pages that others wait for, then pages
+        nobody holds."""
+        if self.tier is None or self.fetches is None or self.exports is None:
             return
+        self.fetches.go_on()
         for page in self.tier.done():
             self.pages.arrived(page)
         for sequence in self.admitted:
             if sequence.status is Status.LOADING and not self.pages.awaits(sequence.pages):
                 sequence.status = Status.PREFILLING
+        self.exports.go_on()
+        if self._writes is not None:
+            self._writes.go_on()
         self._save_unsaved()
 
     def _save_unsaved(self) -> None:
@@ -127,18 +208,28 @@ class Scheduler:
         self._release(victim)
         victim.rewind(exact=self.config.exact)
         self.waiting.appendleft(victim)
+        self._begin_fetch(victim)
         self.num_preemptions += 1
         return victim
 
+    @property
+    def num_deferred(self) -> int:
+        """Sequences in the queue that are passed over: their pages are on their way."""
+        fetches = self.fetches
+        return sum(fetches.waits_for(s.source) for s in self.waiting) if fetches else 0
+
     def _admit(self) -> Sequence | None:
-        """Gives the next in the queue a slot and pages, if there are enough."""
-        if not (self.waiting and self._free_slots):
+        """Gives the next in the queue a slot and pages, if there are enough. Those whose pages are
+        on their way into the host's memory are passed over."""
+        fetches = self.fetches
+        ready = (s for s in self.waiting if not (fetches and fetches.waits_for(s.source)))
+        sequence = next(ready, None) if self._free_slots else None
+        if sequence is None:
             return None
-        sequence = self.waiting[0]
         if not self._give_first_pages(sequence):
             return None
         self.prefixes.count(sequence)
-        self.waiting.popleft()
+        self.waiting.remove(sequence)
         self.admitted.append(sequence)
         sequence.slot = self._free_slots.pop()
         loading = self.pages.awaits(sequence.pages)
@@ -167,8 +258,17 @@ class Scheduler:
         self.prefixes.reused(sequence, keys, {page.key for page in below})
         if self.tier is not None and below:
             self.tier.load(below)
-            sequence.loaded_tokens = len(below) * self.config.page_tokens
+        sequence.loaded = self._by_tier(sequence, {key for key, _ in below})
         return True
+
+    def _by_tier(self, sequence: Sequence, below: set[bytes]) -> TokensByTier:
+        """Tokens of the pages that a sequence loads, by where they were when it came."""
+        fetched, source = below & sequence.fetched, sequence.source
+        tokens = {"host": len(below) - len(fetched)}
+        if source is not None:
+            tokens[source.place] = len(fetched)
+        size = self.config.page_tokens
+        return TokensByTier(**{tier: count * size for tier, count in tokens.items()})
 
     def _pages_wanted(self, sequence: Sequence) -> int:
         """For the rows of its next two rounds (the dispatch depth)."""

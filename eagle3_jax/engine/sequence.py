@@ -10,6 +10,8 @@ from functools import cached_property
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.engine.kv.tiers.tier import PageSource
+from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
@@ -40,11 +42,12 @@ class Sequence:
 
     limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
     rounds_in_flight: dispatched rounds not read yet. last_drafts: k of the last one dispatched, 0
-    before the first. replay: tokens already delivered that an exact
-    re-run still has to reproduce. pages: of 32 bits, to be copied into page tables as they are.
-    page_keys: of its first pages, for the prefix cache, which knows num_published of them.
-    cached_tokens: prompt tokens found there at the first admission.
-    matcher: where the answer is in its grammar, if it has one.
+    before the first. replay: tokens already delivered that an exact re-run still has to reproduce.
+    pages: of 32 bits, to be copied into page tables as they are. page_keys: of its first pages, for
+    the prefix cache, which knows num_published of them. cached: prompt tokens found there at the
+    first admission, None before; loaded: those of the latest one that are brought to the devices.
+    source, fetched: where pages that it waits for are brought from, and their keys. images_until:
+    the end of the last image that the prefill came to. matcher: the answer's place in its grammar.
     origins, logprobs: one entry per token of output_ids, logprobs where asked for; num_put_out
     tokens were handed out. scored_prompt: prompt_logprobs, as far as they are known.
     """
@@ -62,9 +65,12 @@ class Sequence:
     prefill_ids: list[int] = field(default_factory=list)
     page_keys: list[bytes] = field(default_factory=list)
     num_published: int = 0
-    cached_tokens: int | None = None
-    loaded_tokens: int = 0
+    source: PageSource | None = None
+    fetched: set[bytes] = field(default_factory=set)
+    cached: TokensByTier | None = None
+    loaded: TokensByTier = NO_TOKENS
     num_prefilled: int = 0
+    images_until: int = 0
     kv_len: int = 0
     rounds_in_flight: int = 0
     last_drafts: int = 0
@@ -271,7 +277,7 @@ class Sequence:
             rounds,
             len(self.request.prompt_ids),
             self.seed,
-            self.cached_tokens or 0,
+            self.cached or NO_TOKENS,
             tuple(self.logprobs[first : self.num_put_out]),
             self.prompt_logprobs,
             tuple(self.origins[first : self.num_put_out]),
@@ -284,7 +290,7 @@ class Sequence:
         again: the same programs give the same bits, so the tokens already delivered are replayed.
         """
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
-        self.last_drafts = 0
+        self.last_drafts = self.images_until = 0
         if len(self.scored_prompt) < len(self.request.prompt_ids):
             del self.scored_prompt[1:]
         answer = [] if exact else self.output_ids

@@ -2,11 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eagle3_jax.engine.acceptance import Acceptance, Round
+from eagle3_jax.engine.kv.tiers.tier import TierRoom
+from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 
 if TYPE_CHECKING:
+    from eagle3_jax.engine.images.encoder_cache import EncoderCache
     from eagle3_jax.engine.scheduler import Scheduler
 
 
@@ -25,9 +28,15 @@ class EngineStats(Acceptance):
     """A snapshot: the rounds of all requests, and the load.
 
     skipped_finished: draft tokens of rounds that were dispatched before the host knew that their
-    request had ended. prefix_cache_queries, prefix_cache_hits, prefix_cache_loaded: prompt tokens
-    looked up, those found, and those of them that came from a tier below. free_pages includes pages
-    that are kept only for whoever comes with their contents.
+    request had ended. prefix_cache_queries, cached: prompt tokens looked up, and those found, by
+    tier. free_pages includes pages that are kept only for whoever comes with their contents. tiers:
+    how full those below the devices are. damaged_pages: files that were not the pages of their
+    names. failed_fetches: pages that a disk or another server had and could not be brought here.
+    foreign_files: those that were no pages in the directory at start.
+    encoder_cache_queries, encoder_cache_hits: images that prefills needed, and those whose features
+    were kept; encoder_cache_tokens of encoder_cache_capacity are. images_encoded: the others, some
+    of them again for a later chunk.
+    num_deferred: of the waiting, those whose pages are on their way from below the host's memory.
     synthetic_acceptance_length: None unless acceptance is synthetic, and answers not the model's.
     """
 
@@ -41,9 +50,38 @@ class EngineStats(Acceptance):
     total_pages: int
     skipped_finished: int = 0
     prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
-    prefix_cache_loaded: int = 0
+    cached: TokensByTier = NO_TOKENS
+    tiers: tuple[TierRoom, ...] = ()
+    damaged_pages: int = 0
+    failed_fetches: int = 0
+    foreign_files: int = 0
+    encoder_cache_queries: int = 0
+    encoder_cache_hits: int = 0
+    encoder_cache_tokens: int = 0
+    encoder_cache_capacity: int = 0
+    images_encoded: int = 0
+    num_deferred: int = 0
     synthetic_acceptance_length: float | None = None
+
+    @property
+    def prefix_cache_hits(self) -> int:
+        """Prompt tokens found, wherever."""
+        return self.cached.total
+
+    @property
+    def prefix_cache_loaded(self) -> int:
+        """Of these, brought to the devices from elsewhere."""
+        return self.cached.below
+
+    @property
+    def computed_prompt_tokens(self) -> int:
+        """Prompt tokens looked up and not found."""
+        return self.prefix_cache_queries - self.cached.total
+
+    @property
+    def prefix_cache_missed(self) -> int:
+        """Prompt tokens looked up that the devices did not have."""
+        return self.prefix_cache_queries - self.cached.device
 
     @classmethod
     def of(
@@ -51,21 +89,37 @@ class EngineStats(Acceptance):
         scheduler: "Scheduler",
         counters: Counters,
         num_speculative_tokens: int,
-        synthetic_acceptance_length: float | None,
     ) -> "EngineStats":
         """As they are now."""
-        pages, prefixes = scheduler.pages, scheduler.prefixes
+        pages, prefixes, disk = scheduler.pages, scheduler.prefixes, scheduler.disk
         return cls(
             **{**vars(counters), "rounds": dict(counters.rounds)},
             num_speculative_tokens=num_speculative_tokens,
             num_running=len(scheduler.admitted),
             num_waiting=len(scheduler.waiting),
+            num_deferred=scheduler.num_deferred,
             kv_cache_usage=1 - pages.free / pages.total,
             num_preemptions=scheduler.num_preemptions,
             free_pages=pages.free,
             total_pages=pages.total,
             prefix_cache_queries=prefixes.num_queries,
-            prefix_cache_hits=prefixes.num_hits,
-            prefix_cache_loaded=prefixes.num_loaded,
-            synthetic_acceptance_length=synthetic_acceptance_length,
+            cached=prefixes.hits,
+            tiers=scheduler.tier_rooms,
+            damaged_pages=disk.num_damaged if disk else 0,
+            failed_fetches=scheduler.fetches.failed if scheduler.fetches else 0,
+            foreign_files=disk.num_ignored if disk else 0,
+            **_of_images(scheduler.images),
+            synthetic_acceptance_length=scheduler.config.method.synthetic_acceptance_length,
         )
+
+
+def _of_images(cache: "EncoderCache | None") -> dict[str, Any]:
+    if cache is None:
+        return {}
+    return {
+        "encoder_cache_queries": cache.num_queries,
+        "encoder_cache_hits": cache.num_hits,
+        "encoder_cache_tokens": cache.num_tokens,
+        "encoder_cache_capacity": cache.layout.capacity,
+        "images_encoded": cache.num_encoded,
+    }

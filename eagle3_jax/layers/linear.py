@@ -15,10 +15,12 @@ from pallas_kernels import matmul
 from pallas_kernels.quantized import Rows
 
 Axes = tuple[str | None, ...]
+STD = 0.02
+"""Of first weights, where nothing else is said: for widths of thousands of columns."""
 
 
 def normal_param(
-    shape: tuple[int, ...], axes: Axes, rngs: nnx.Rngs, dtype: DTypeLike, std: float = 0.02
+    shape: tuple[int, ...], axes: Axes, rngs: nnx.Rngs, dtype: DTypeLike, std: float = STD
 ) -> nnx.Param:
     """A parameter drawn from N(0, std^2) that carries its logical axis names."""
     return nnx.Param(std * jax.random.normal(rngs.params(), shape, dtype), axes=axes)

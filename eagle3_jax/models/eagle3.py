@@ -9,7 +9,7 @@ import math
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPools, PageView
 from eagle3_jax.collectives import first_column
@@ -144,13 +144,19 @@ class Eagle3Draft(nnx.Module):
         positions: Int[Array, "batch q_len"],
         pools: KVPools = (),
         pages: PageView | None = None,
+        features: Float[Array, "batch q_len hidden"] | None = None,
+        is_image: Bool[Array, "batch q_len"] | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
         """One pass of the layer; row i pairs token i+1 with the state of position i.
 
-        Returns the new recurrent state and the pools.
+        Returns the new recurrent state and the pools. features: in place of the embeddings of
+        tokens that are an image's (is_image).
         """
         rope = rope_tables(self.config.rope, self.config.rotary_dim, positions)
-        out, pools = self.midlayer(self.embed_tokens(token_ids), state, rope, pools, pages)
+        embedded = self.embed_tokens(token_ids)
+        if features is not None and is_image is not None:
+            embedded = jnp.where(is_image[..., None], features.astype(embedded.dtype), embedded)
+        out, pools = self.midlayer(embedded, state, rope, pools, pages)
         return self.recurrent(out), pools
 
     def fuse(self, aux_hidden: Float[Array, "*rows aux"]) -> Float[Array, "*rows hidden"]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.cache import KVPools, PageView
 from eagle3_jax.config import TargetConfig
@@ -111,6 +111,23 @@ class Target(nnx.Module):
         """What all layers rotate with."""
         return rope_tables(self.config.rope, self.config.rope_dim, positions)
 
+    def embed(
+        self,
+        token_ids: Int[Array, "batch q_len"],
+        features: Float[Array, "batch q_len hidden"] | None = None,
+        is_image: Bool[Array, "batch q_len"] | None = None,
+    ) -> Float[Array, "batch q_len hidden"]:
+        """The states in front of the first layer: features at images, embeddings elsewhere.
+
+        is_image: where features stand; None for all positions of the placeholder.
+        """
+        rows = self.embed_tokens(token_ids)
+        if features is None:
+            return rows
+        if is_image is None:
+            is_image = token_ids == self.config.media_placeholder_token_id
+        return jnp.where(is_image[..., None], features.astype(rows.dtype), rows)
+
     def __call__(
         self,
         token_ids: Int[Array, "batch q_len"],
@@ -118,6 +135,8 @@ class Target(nnx.Module):
         aux_layer_ids: Sequence[int],
         pools: KVPools = (),
         pages: PageView | None = None,
+        features: Float[Array, "batch q_len hidden"] | None = None,
+        is_image: Bool[Array, "batch q_len"] | None = None,
     ) -> tuple[
         Float[Array, "batch q_len hidden"],
         Float[Array, "batch q_len aux"],
@@ -126,14 +145,14 @@ class Target(nnx.Module):
         """Runs the layers; returns hidden states (before the final norm), aux states and pools.
 
         aux is the residual stream before each layer of `aux_layer_ids`, concatenated in that order;
-        id num_hidden_layers is the output of the last layer.
+        id num_hidden_layers is the output of the last layer. features, is_image: see `embed`.
         """
         # Layers of one kind are traced once; a new function, because what is traced depends on more
         # than JAX's caches know (pallas_kernels.gpu).
         run = jax.jit(
             lambda graph, state, *inputs: nnx.merge(graph, state)(*inputs), static_argnums=0
         )
-        x = self.embed_tokens(token_ids)
+        x = self.embed(token_ids, features, is_image)
         rope = self.rope(positions)
         streams: list[Array] = [x]
         written: KVPools = ()

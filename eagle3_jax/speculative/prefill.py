@@ -16,10 +16,12 @@ from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_control_rows import open_controls
 from eagle3_jax.speculative.logit_controls import control_logits
-from eagle3_jax.speculative.state import DecodeState, PrefillChunk, SlotRows
+from eagle3_jax.speculative.state import NO_ROW, DecodeState, PrefillChunk, SlotRows
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import is_stop
 
+PARTS = slice(None, -1), slice(1, None)
+"""Of a chunk and the token after it: what the target runs, and what the draft pairs it with."""
 PROMPT_ROWS = 16
 """Rows of a prompt whose logits are held together: 10 MB at 163,840 ids."""
 
@@ -33,20 +35,24 @@ def prefill_chunk(
     *,
     variant: Variant = Variant.LEAN,
     score_prompt: bool = False,
+    draft_sees_images: bool = False,
 ) -> tuple[DecodeState, Int[Array, "1 report"], Logprobs | None]:
     """Writes the chunk's KV in both caches; after the last chunk samples and opens the slot.
 
     Returns the state, a report in a round's form: [1 token, number committed], and of a full
     prefill the token's logprobs; score_prompt: also those of the tokens after each row of the
     chunk. variant: as of a round; a full one takes a chunk with logit_controls.
+    draft_sees_images: the draft gets the target's rows of images, not the placeholder's embedding.
     """
     size = chunk.tokens.shape[0] - 1
     offsets = jnp.arange(size)[None]
     positions = chunk.start + jnp.minimum(offsets, chunk.length - 1)
     page_size = state.target_pools[0].shape[1]
     pages = view_pages(chunk.page_table, positions, offsets < chunk.length, page_size)
+    images = _image_rows(state, chunk)
+    own, following = ({name: rows[:, part] for name, rows in images.items()} for part in PARTS)
     hidden, aux_hidden, target_pools = target(
-        chunk.tokens[None, :-1], positions, aux_layer_ids, state.target_pools, pages
+        chunk.tokens[None, :-1], positions, aux_layer_ids, state.target_pools, pages, **own
     )
     draft_pools = state.draft_pools
     if draft is not None:
@@ -54,8 +60,9 @@ def prefill_chunk(
         known = offsets < chunk.length - chunk.last
         draft_pages = view_pages(chunk.page_table, positions, known, page_size)
         features = draft.fuse(aux_hidden)
+        seen = following if draft_sees_images else {}
         _, draft_pools = draft(
-            chunk.tokens[None, 1:], features, positions, draft_pools, draft_pages
+            chunk.tokens[None, 1:], features, positions, draft_pools, draft_pages, **seen
         )
     token, sampled = _first_token(target, hidden, chunk, variant)
     prompt = _prompt_logprobs(target, hidden, chunk.tokens[None, 1:]) if score_prompt else None
@@ -64,7 +71,19 @@ def prefill_chunk(
     slots = _open_slot(state.slots, chunk, token, feature)
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
     logit_controls = open_controls(state.logit_controls, chunk.logit_controls, chunk.slot, token)
-    return DecodeState(target_pools, draft_pools, slots, logit_controls), report, logprobs
+    written = DecodeState(target_pools, draft_pools, slots, logit_controls, state.image_features)
+    return written, report, logprobs
+
+
+def _image_rows(state: DecodeState, chunk: PrefillChunk) -> dict[str, Array]:
+    """Of the chunk's tokens and the one after it [1, chunk + 1, ...]: features of images, and which
+    are theirs; nothing without a vision model."""
+    if state.image_features is None or chunk.feature_rows is None:
+        return {}
+    is_image = chunk.feature_rows != NO_ROW
+    rows = jnp.where(is_image, chunk.feature_rows, 0)
+    features = state.image_features.at[rows].get(mode="promise_in_bounds")
+    return {"features": features[None], "is_image": is_image[None]}
 
 
 def _first_token(

@@ -109,4 +109,5 @@ def commit_batch(
         logit_controls = commit_tokens(logit_controls, batch.slot_ids, result.token_ids, committed)
     verified = jnp.where(batch.active, num_valid_drafts(batch.rows), 0)
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
-    return DecodeState(target_pools, state.draft_pools, slots, logit_controls), report
+    after = replace(state, target_pools=target_pools, slots=slots, logit_controls=logit_controls)
+    return after, report

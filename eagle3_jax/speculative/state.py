@@ -16,6 +16,8 @@ from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.widths import Widths
 
+NO_ROW = -1
+"""In place of a row of features: the token is no image's."""
 NO_PAUSE = -3
 """In place of a pause_id: neither a token nor what stands for one that could not be chosen."""
 
@@ -60,13 +62,15 @@ class DecodeState:
     """Everything alive between rounds: KV pools (one array per layer) and slot rows.
 
     draft_pools is empty without a draft, else its keys and values, or its latents. logit_controls:
-    rows of options that only the full programs read.
+    rows of options that only the full programs read. image_features: of images' tokens, in rows
+    that the host gives out, the last of them scratch; None without a vision model.
     """
 
     target_pools: tuple[KVPool, ...]
     draft_pools: tuple[KVPool, ...]
     slots: SlotRows
     logit_controls: LogitControls
+    image_features: Float[Array, "tokens hidden"] | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -81,6 +85,8 @@ class PrefillChunk:
     logit_controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
     mask: which tokens may be sampled, a bit each (sampling.token_mask), None in the lean program
     too.
+    feature_rows: int32 [chunk + 1], the row of DecodeState.image_features that stands for a token,
+    NO_ROW for text; None without a vision model.
     """
 
     tokens: Int[Array, " chunk_and_next"]
@@ -95,6 +101,7 @@ class PrefillChunk:
     options: SamplingRows
     logit_controls: LogitControls | None = None
     mask: UInt32[Array, "1 words"] | None = None
+    feature_rows: Int[Array, " chunk_and_next"] | None = None
 
 
 def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> SlotRows:

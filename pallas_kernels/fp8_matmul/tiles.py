@@ -74,7 +74,10 @@ def _split(x: Operand, w: Operand, outputs: int) -> ProductTiles:
 def _deep(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> ProductTiles:
     """Columns so few that every compute unit has a program, and steps so long that their loads are
     enough: a program's next step is all that it has under way (docs/kernels.md)."""
-    rows, columns = _rows_of_tile(x), max(least, _columns(x, outputs, weights))
+    rows = _rows_of_tile(x)
+    # What a head pays once a tile costs less than compute units without a program.
+    least = least if _programs(x, outputs, rows, least) >= COMPUTE_UNITS else 16
+    columns = max(least, _columns(x, outputs, weights))
     if rows > 64 and _programs(x, outputs, rows, columns) < COMPUTE_UNITS:
         rows, columns = rows // 2, columns // 2
 

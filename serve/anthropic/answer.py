@@ -66,7 +66,7 @@ class MessageAnswer:
         yield {"type": "message_stop"}
 
     def _message(
-        self, content: list[dict[str, Any]], stop: dict[str, Any], usage: dict[str, int]
+        self, content: list[dict[str, Any]], stop: dict[str, Any], usage: dict[str, Any]
     ) -> dict[str, Any]:
         run = self._state.request.request_id.rpartition("-")[0]
         said = {"id": f"msg_{run}", "type": "message", "role": "assistant", "model": self.model}
@@ -89,7 +89,7 @@ class MessageAnswer:
                 raise ShuttingDown
         return {"stop_reason": reason, "stop_sequence": matched}
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         """The tokens so far; those of the prompt are either cached or not."""
         counts = self.choices.counts
         return {
@@ -97,6 +97,7 @@ class MessageAnswer:
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": counts.cached,
             "output_tokens": counts.completion,
+            **counts.cached_details,
         }
 
     def _written(self, event: NamedEvent) -> bytes:

@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Field
 
 from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
 
-TEXT_ONLY = "this server takes text"
+TEXT_ONLY = "send text"
+NO_MORE = "send text and images"
 
 
 class TextBlock(KnownFields):
@@ -43,10 +44,54 @@ def _as_blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+class DataSource(KnownFields):
+    """An image in base64. What kind it is, its bytes say."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+    @property
+    def as_url(self) -> str:
+        """The image in a chat."""
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+class UrlSource(KnownFields):
+    """Where an image is."""
+
+    type: Literal["url"]
+    url: str
+
+    @property
+    def as_url(self) -> str:
+        """The image in a chat."""
+        return self.url
+
+
+class ImageBlock(KnownFields):
+    """An image."""
+
+    neutral: ClassVar[Neutral] = {"transformations": (None, {})}
+
+    type: Literal["image"]
+    source: Annotated[
+        DataSource | UrlSource,
+        Field(discriminator="type"),
+        only("source of an image", ("base64", "url"), "no files are kept here: send base64"),
+    ]
+    cache_control: CacheControl = None
+
+
 AsBlocks = BeforeValidator(_as_blocks, json_schema_input_type=str | list[dict[str, Any]])
 """A string is one block of text."""
 TextOnly = Annotated[TextBlock, only("content", ("text",), TEXT_ONLY)]
 Texts = Annotated[list[TextOnly], AsBlocks]
+Seen = Annotated[
+    TextBlock | ImageBlock,
+    Field(discriminator="type"),
+    only("content of a tool_result", ("text", "image"), NO_MORE),
+]
 
 
 class ToolResultBlock(KnownFields):
@@ -56,15 +101,15 @@ class ToolResultBlock(KnownFields):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Texts = Field(default_factory=list)
+    content: Annotated[list[Seen], AsBlocks] = Field(default_factory=list)
     is_error: bool | None = None
     cache_control: CacheControl = None
 
 
 UserBlock = Annotated[
-    TextBlock | ToolResultBlock,
+    TextBlock | ImageBlock | ToolResultBlock,
     Field(discriminator="type"),
-    only("content of a user", ("text", "tool_result"), TEXT_ONLY),
+    only("content of a user", ("text", "image", "tool_result"), NO_MORE),
 ]
 AssistantBlock = Annotated[
     TextBlock | ThinkingBlock | ToolUseBlock,

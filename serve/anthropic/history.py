@@ -7,6 +7,7 @@ from typing import Any
 
 from serve.anthropic.blocks import (
     AssistantTurn,
+    ImageBlock,
     SystemTurn,
     TextBlock,
     ThinkingBlock,
@@ -45,11 +46,12 @@ def _said(turn: UserTurn) -> Iterator[dict[str, Any]]:
     results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
     for result in results:
         # No template has a place for the flag.
-        content = ("Error: " if result.is_error else "") + _joined(result.content)
+        flag = [TextBlock(type="text", text="Error: ")] if result.is_error else []
+        content = _parts([*flag, *result.content])
         yield {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
-    texts = [block for block in turn.content if isinstance(block, TextBlock)]
-    if texts or not results:
-        yield {"role": "user", "content": _joined(texts)}
+    said = [block for block in turn.content if not isinstance(block, ToolResultBlock)]
+    if said or not results:
+        yield {"role": "user", "content": _parts(said)}
 
 
 def _answered(turn: AssistantTurn) -> dict[str, Any]:
@@ -70,6 +72,16 @@ def _call(block: ToolUseBlock) -> dict[str, Any]:
     arguments = json.dumps(block.input, ensure_ascii=False)
     function = {"name": block.name, "arguments": arguments}
     return {"id": block.id, "type": "function", "function": function}
+
+
+def _parts(blocks: Sequence[TextBlock | ImageBlock]) -> list[dict[str, Any]]:
+    """The content of a chat's message, whose texts are joined where there is nothing else."""
+    return [
+        {"type": "text", "text": block.text}
+        if isinstance(block, TextBlock)
+        else {"type": "image_url", "image_url": {"url": block.source.as_url}}
+        for block in blocks
+    ]
 
 
 def _joined(blocks: Sequence[TextBlock]) -> str:

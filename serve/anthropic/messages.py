@@ -15,7 +15,7 @@ from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
 from serve.asgi.synthetic_header import synthetic_field
 from serve.openai.answers.answer import respond
-from serve.openai.chat import answer_parser, plan_chat, prompt_ids
+from serve.openai.chat import answer_parser, chat_prompt, plan_chat, read_images
 from serve.openai.service import Service
 from serve.openai.tokenization import CONTEXTS
 
@@ -54,7 +54,8 @@ def messages_router(service: Service) -> APIRouter:
     async def count_tokens(body: Conversation, request: fastapi.Request) -> TokensCount:
         check_headers(request.headers)
         service.check_model(body.model)
-        prompt = await templating(partial(prompt_ids, service, body.chat, CONTEXTS))
-        return TokensCount(input_tokens=len(prompt))
+        images = await read_images(service, body.chat.messages)
+        work = partial(chat_prompt, service, body.chat, images, CONTEXTS)
+        return TokensCount(input_tokens=len((await templating(work)).ids))
 
     return router

@@ -24,6 +24,7 @@ EXAMPLES = {
     "drafts": "--json drafts.json",
     "kv-cache": "--demo --measure scales.json",
     "soak": "--seconds 600",
+    "agents": "--json agents.json",
     "choice": "--json choice.json",
     "grammar": "--demo --generations 100",
     "convert": "--json convert.json",
@@ -32,6 +33,8 @@ EXAMPLES = {
     "report": "sweep --output report",
     "http": "--json http.json",
     "gpu": "--json gpu.json",
+    "hosts": "--json hosts.json",
+    "load": "/models/Kimi-K2.5 --devices 8 --json load.json",
 }
 """Of each command: flags that work together."""
 STUDIES = {
@@ -42,6 +45,7 @@ STUDIES = {
     "drafts": "BF16, FP8, INT4 and MLA drafts side by side",
     "kv-cache": "accuracy and accept length with fp8 KV",
     "soak": "random traffic and cancels; status 1 on a leak",
+    "agents": "growing prompts: no tier, host memory, unlimited",
     "choice": "--adaptive beside k = 0 and a fixed k",
     "grammar": "answers and calls by schema; status 1 if wrong",
     "convert": "eagle3-convert: memory, speed, kill -9",
@@ -50,6 +54,8 @@ STUDIES = {
     "report": "sweeps as tables, figures and an HTML page",
     "http": "the server beside its engine offline",
     "gpu": "the embedded pair's round, loop and tokens on a GPU",
+    "hosts": "a call from process 0 to another; status 1 if slow",
+    "load": "files to devices beside a plain read; status 1 if slow",
 }
 """Command -> help. Its module has `add_flags(parser)` and `run(flags, console)`, which returns the
 exit status; it is imported for that command only, because most import JAX."""

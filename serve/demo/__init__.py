@@ -1,4 +1,4 @@
-"""The embedded pair of models, and what they were made with."""
+"""The embedded pairs of models, and what they were made with."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -8,7 +8,8 @@ from rich.console import Console
 
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import TOKENIZER_ALONE
-from serve.options.pair import PairOptions
+from convert.hub.roles import check_published_roles
+from serve.options.pair import DEMO_VISION, PairOptions
 
 
 def demo_target_dir() -> Path:
@@ -26,6 +27,16 @@ def demo_latent_draft_dir() -> Path:
     return _pair_member("draft_mla")
 
 
+def demo_vision_target_dir() -> Path:
+    """Directory of the embedded target that answers questions about pictures of shapes."""
+    return _pair_member("vision/target")
+
+
+def demo_vision_draft_dir() -> Path:
+    """Directory of its EAGLE-3 draft, in published form."""
+    return _pair_member("vision/draft")
+
+
 @dataclass(frozen=True)
 class PairDirectories:
     """Where the files of a pair lie. draft: None without drafts; tokenizer: the target's unless
@@ -38,19 +49,26 @@ class PairDirectories:
 
 def find_pair(options: PairOptions, console: Console | None = None) -> PairDirectories:
     """The directories of a pair; what is named by a hub id is downloaded, and the console shows how
-    far that is. Raises as `find_checkpoint`."""
-    sources = options.sources
+    far that is. Raises as `find_checkpoint` and `check_roles`."""
+    sources, drafts = options.sources, options.engine.num_speculative_tokens > 0
+    named = sources.draft if drafts else None
+    if sources.target is not None:
+        check_published_roles(sources.target, named, console)
     tokenizer = sources.tokenizer and find_checkpoint(sources.tokenizer, TOKENIZER_ALONE, console)
     if sources.target is None:
-        target, draft = demo_target_dir(), demo_draft_dir()
+        target, draft = demo_dirs(options.demo)
+        draft = draft if drafts else None
     else:
         target = find_checkpoint(sources.target, console=console)
-        draft = sources.draft
-    if not options.engine.num_speculative_tokens:
-        draft = None
-    return PairDirectories(
-        target, draft and find_checkpoint(draft, console=console), tokenizer or target
-    )
+        draft = named and find_checkpoint(named, console=console)
+    return PairDirectories(target, draft, tokenizer or target)
+
+
+def demo_dirs(demo: str) -> tuple[Path, Path]:
+    """Target and draft of `--demo-vision`; for anything else the pair of text."""
+    if demo == DEMO_VISION:
+        return demo_vision_target_dir(), demo_vision_draft_dir()
+    return demo_target_dir(), demo_draft_dir()
 
 
 def _pair_member(name: str) -> Path:

@@ -1,23 +1,26 @@
 """How the embedded pair is made: tokenizer, sizes, data by step number."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from convert import Tokenizer, write_tokenizer_json
+import numpy as np
+
+from convert import write_tokenizer_json
 from convert.text.tiktoken_file import NUM_RESERVED
-from eagle3_jax.config import KimiConfig, RopeConfig, YarnConfig
-from eagle3_jax.training.packing import PackedBatch, pack
+from eagle3_jax.config import KimiConfig, MiniMaxConfig, RopeConfig, YarnConfig
+from eagle3_jax.training.packing import Sample
 from serve.demo.corpus import SHARES, Conversation, mixture
+from serve.demo.corpus.conversation import Message
 from serve.demo.tokenizer import train_ranks, write_tokenizer
-from serve.demo.training_data import sample_maker
 
 BASE_TOKENS = 1280
 MAX_LENGTH = 1024
 ROWS, ROW_LENGTH = 12, 160  # one step's batch; no conversation of the corpus is longer than a row
-STEPS_PER_SEED = 10_000_000
-FINISH_FROM = 2900  # from this step on the target practises what it learns last
+CORPUS_SIZE = 100_000_000  # conversations of one seed
+COUNTED = 3000  # of them tell which ids answers use
+FINISH_FROM = 67_000  # from this one on the target practises what it learns last
 FINISH_SHARES = (4, 14, 1, 1, 1)
 
 # Kimi-K2.5's architecture with small numbers; eos: <|im_end|> first, then [EOS].
@@ -44,8 +47,29 @@ TARGET = KimiConfig(
     rope=RopeConfig(50000.0, YarnConfig(4.0, 256, mscale=1.0, mscale_all_dim=1.0)),
     eos_token_ids=(BASE_TOKENS + 2, BASE_TOKENS + 1),
 )
+MINIMAX = MiniMaxConfig(
+    vocab_size=TARGET.vocab_size,
+    hidden_size=128,
+    intermediate_size=128,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    rotary_dim=16,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=MAX_LENGTH,
+    rope=RopeConfig(50000.0),
+    eos_token_ids=TARGET.eos_token_ids,
+)
+"""MiniMax-M2.5's architecture, smaller still; its chats are Kimi's."""
+TARGETS = {"kimi": TARGET, "minimax": MINIMAX}
 DRAFT_VOCAB = 512  # more than the answers of the corpus use
 
+
+MakeSamples = Callable[[Sequence[Message], Sequence[Message]], list[Sample]]
+"""The samples of a conversation: of its messages and tools."""
 
 # Words of tool declarations that the corpus itself seldom or never has.
 SCHEMA_WORDS = ("additional", "boolean", "description", "enum", "format", "integer", "items")
@@ -59,16 +83,32 @@ def make_tokenizer(directory: Path) -> None:
     write_tokenizer_json(directory)
 
 
-def demo_batches(tokenizer: Tokenizer, seed: int) -> Callable[[int], PackedBatch]:
-    """The batch of each step: fresh conversations, a function of seed and step alone."""
-    sample = sample_maker(tokenizer)
+class DemoSamples:
+    """Samples of the corpus, without an end to speak of: each a function of seed and number."""
 
-    def batch_at(step: int) -> PackedBatch:
-        shares = FINISH_SHARES if step >= FINISH_FROM else SHARES
-        stream = mixture("train", seed * STEPS_PER_SEED + step, shares)
-        return pack((sample(c.messages, c.tools) for c in stream), ROWS, ROW_LENGTH)
+    def __init__(self, make: MakeSamples, seed: int, *, finish: bool = False) -> None:
+        """make: a conversation's sample, alone in a list. finish: late ones are what the target
+        practises last."""
+        self._make, self._first = make, seed * CORPUS_SIZE
+        self._finish_from = FINISH_FROM if finish else CORPUS_SIZE
 
-    return batch_at
+    def __len__(self) -> int:
+        return CORPUS_SIZE
+
+    def __getitem__(self, index: int) -> Sample:
+        shares = FINISH_SHARES if index >= self._finish_from else SHARES
+        conversation = next(mixture("train", self._first + index, shares))
+        (sample,) = self._make(conversation.messages, conversation.tools)
+        return sample
+
+    def counts(self, vocab_size: int) -> np.ndarray:
+        """How often each id occurs in the answers of the first samples."""
+        found = np.zeros(vocab_size, np.int64)
+        for index in range(COUNTED):
+            sample = self[index]
+            ids = np.asarray(sample.token_ids)[np.asarray(sample.wanted, bool)]
+            found += np.bincount(ids, minlength=vocab_size)
+        return found
 
 
 def _texts(conversation: Conversation) -> Iterator[str]:

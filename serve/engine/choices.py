@@ -4,8 +4,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from eagle3_jax.engine import Acceptance, CollectedOutput, Request, RequestOutput
+from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from serve.engine.stream import OutputStream
 
 
@@ -33,11 +35,21 @@ Part = ChoiceState | RequestOutput
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """A prompt counts once however many choices it has; cached tokens were not run again."""
+    """A prompt counts once however many choices it has; tokens found were not run again."""
 
     prompt: int
-    cached: int
+    found: TokensByTier
     completion: int
+
+    @property
+    def cached(self) -> int:
+        """Tokens found, wherever."""
+        return self.found.total
+
+    @property
+    def cached_details(self) -> dict[str, dict[str, int]]:
+        """A field that says where they were found; none where that was on the devices alone."""
+        return {"cached_tokens_details": self.found._asdict()} if self.found.below else {}
 
 
 class Choices:
@@ -65,7 +77,7 @@ class Choices:
         firsts = self.states[:: self._siblings]
         return TokenCounts(
             prompt=sum(len(state.request.prompt_ids) for state in firsts),
-            cached=sum(state.cached_tokens for state in firsts),
+            found=reduce(TokensByTier.plus, (state.cached for state in firsts)),
             completion=sum(len(state.token_ids) for state in self.states),
         )
 

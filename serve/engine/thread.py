@@ -92,6 +92,10 @@ class EngineThread:
             raise
         return stream
 
+    def run_soon(self, call: Callable[[], object]) -> None:
+        """Has the engine's thread call something between two steps; from any thread."""
+        self._worker.inbox.put(call)
+
     @property
     def stats(self) -> EngineStats:
         """The engine's statistics as of its latest step."""

@@ -22,3 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run(options)
         except Stopped as stopped:
             leave(PROG, status_of(stopped))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,8 +11,9 @@ from typing import Any
 from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.spellings import read_command
-from serve.options.pair import PairOptions, add_pair_flags, read_pair_options
+from serve.options.pair import PairOptions, add_demo_flags, add_pair_flags, read_pair_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
+from serve.options.sources import add_model_argument, model_of
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """Flags of the answer's form, with their names in StructuredOutputs."""
@@ -71,7 +72,7 @@ def _check(flags: argparse.Namespace) -> GenerateOptions:
     if not flags.json and (flags.logprobs is not None or flags.prompt_logprobs is not None):
         raise ValueError("--logprobs and --prompt-logprobs are printed with --json only")
     return GenerateOptions(
-        **read_pair_options(flags, flags.model),
+        **read_pair_options(flags, model_of(flags)),
         prompts=tuple(prompts),
         sampling=read_sampling_flags(flags),
         bad_words=tuple(flags.bad_words),
@@ -105,8 +106,8 @@ def _build_parser() -> OneLineParser:
     )
     add_about_flags(parser)
     add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
-    add("--demo", action="store_true", help="use the embedded pair")
+    add_model_argument(parser)
+    add_demo_flags(parser)
     add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
     add("--prompts-file", action="append", default=[], metavar="FILE", help="one a line, or JSONL")
     add("--json-schema", metavar="JSON", help="of the answer; @FILE reads a file, as below")

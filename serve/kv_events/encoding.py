@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored
+from eagle3_jax.engine.kv.events import AllCleared, ImageInPage, KVEvent, PagesRemoved, PagesStored
 
 DATA_PARALLEL_RANK = 0
 """A replica is a server of its own here."""
@@ -21,7 +21,8 @@ Hash = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
-    """extra_keys: for each block what its hash covers besides tokens, here a cache_salt."""
+    """extra_keys: for each block what its hash covers besides tokens, here images, as ("mm", the
+    digest in hex, where it begins), and a cache_salt."""
 
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
@@ -30,7 +31,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
     lora_id: None
     medium: str
     lora_name: None
-    extra_keys: list[tuple[str] | None] | None = None
+    extra_keys: list[tuple[Any, ...] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: None = None
     kv_cache_spec_sliding_window: None = None
@@ -86,10 +87,12 @@ class EventEncoder:
                 return AllBlocksCleared()
 
     def _stored(self, event: PagesStored) -> BlockStored:
-        extra: list[tuple[str] | None] = [None] * len(event.keys)
+        covered = [_images(page) for page in event.images] or [()] * len(event.keys)
         if event.salt and event.parent_key is None:
             # A lone surrogate has no bytes in UTF-8; JSON can hold one all the same.
-            extra[0] = (event.salt.encode("utf-8", "backslashreplace").decode("utf-8"),)
+            salt = event.salt.encode("utf-8", "backslashreplace").decode("utf-8")
+            covered[0] = (*covered[0], salt)
+        extra = [keys or None for keys in covered]
         parent = event.parent_key
         lookahead = [(token,) for token in event.lookahead_token_ids] if self._lookahead else None
         return BlockStored(
@@ -107,3 +110,7 @@ class EventEncoder:
 
     def _hash(self, key: bytes) -> Hash:
         return int.from_bytes(key[-INT_BYTES:], "big") if self._int_hashes else key
+
+
+def _images(page: Sequence[ImageInPage]) -> tuple[Any, ...]:
+    return tuple(("mm", image.digest.hex(), image.offset) for image in page)

@@ -1,6 +1,6 @@
 """HTTP endpoint for chat completions: POST /v1/chat/completions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,11 +15,15 @@ from serve.asgi.long_texts import templating
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part
+from serve.images.errors import BadImage, ImagesBusy
+from serve.images.placing import Prompt, place
+from serve.images.reader import Items
 from serve.openai.answer_form import answer_form
 from serve.openai.answers.answer import answer
 from serve.openai.answers.logprob_forms import ChatLogprobs, chat_logprobs
 from serve.openai.answers.responses import ChatChoice, ChatChunkChoice, delta, whole_message
 from serve.openai.completions import too_long
+from serve.openai.content import as_errors, sources_in
 from serve.openai.history import template_messages
 from serve.openai.protocol import ChatCompletionRequest, ChatMessage
 from serve.openai.service import Service
@@ -102,14 +106,25 @@ def chat_router(service: Service) -> APIRouter:
 
 
 async def plan_chat(
-    service: Service, body: ChatCompletionRequest
+    service: Service, body: ChatCompletionRequest, images: Items | None = None
 ) -> tuple[tuple[Request, ...], int | None]:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
-    does. Raises what a client is to be told."""
+    does. images: those of the messages, where they are read. Raises what a client is to be told."""
     service.check_model(body.model)
     service.engine.check_room(body.num_choices)
     _check_choice(service, body)
-    return await templating(partial(_plan, service, body))
+    if images is None:
+        images = await read_images(service, body.messages)
+    return await templating(partial(_plan, service, body, images))
+
+
+async def read_images(service: Service, messages: Iterable[ChatMessage]) -> Items:
+    """The images of these messages; raises 400 for one that is not taken, 429 where they are too
+    many at a time."""
+    try:
+        return await service.images.read(sources_in([message.content for message in messages]))
+    except (BadImage, ImagesBusy) as error:
+        raise as_errors(error) from error
 
 
 def answer_parser(
@@ -128,11 +143,13 @@ def answer_parser(
     )
 
 
-def _plan(service: Service, body: ChatCompletionRequest) -> tuple[tuple[Request, ...], int | None]:
-    prompt, reading = prompt_ids(service, body), service.reading
+def _plan(
+    service: Service, body: ChatCompletionRequest, images: Items
+) -> tuple[tuple[Request, ...], int | None]:
+    prompt, reading = chat_prompt(service, body, images), service.reading
     reasoning, tokenizer = reading.reasoning, service.tokenizer
     end_of_reasoning = end_of_open_reasoning(
-        prompt, tokenizer, always=reasoning is not None and reasoning.always_reasons
+        prompt.ids, tokenizer, always=reasoning is not None and reasoning.always_reasons
     )
     form = answer_form(body, reading, strict_tools=service.strict_tools)
     most = body.thinking_tokens
@@ -164,17 +181,22 @@ def _options(service: Service, body: TemplateInput) -> dict[str, Any]:
     return asked | options
 
 
-def prompt_ids(service: Service, body: TemplateInput, contexts: int = 1) -> list[int]:
+def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: int = 1) -> Prompt:
     """The prompt that the template makes of a body; raises 400 where it can't, and for a prompt
     that is above so many contexts."""
     tools = service.reading.tools
     as_objects = tools is None or tools.arguments_as_objects
+    messages = body.messages or ()
+    most = contexts * service.model.max_model_len
     try:
-        given = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
-        messages = template_messages(given, as_objects)
+        told = template_messages([message.for_template() for message in messages], as_objects)
         options = {**service.template_kwargs, **_options(service, body)}
-        most = contexts * service.model.max_model_len
-        return service.tokenizer.encode_chat(messages, most, **options)
+        ids = service.tokenizer.encode_chat(service.roles.told(told), most, **options)
+        seen = [images[source] for source in sources_in([m.content for m in messages])]
+        prompt = place(ids, seen, service.images.placeholder) if seen else Prompt(ids)
+        if len(prompt.ids) > most:
+            raise TooManyTokens(most)
+        return prompt
     except TooManyTokens as error:
         raise too_long(service, error) from error
     # A TypeError comes from template options that are no options, such as `messages`.

@@ -11,6 +11,7 @@ from serve.asgi.errors import ApiError, context_exceeded, invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
 from serve.engine.choices import ChoiceState, Part
+from serve.images.placing import Prompt
 from serve.openai.answers.answer import answer
 from serve.openai.answers.logprob_forms import TextOffsets, completion_logprobs
 from serve.openai.answers.responses import CompletionChoice
@@ -68,7 +69,7 @@ def completions_router(service: Service) -> APIRouter:
             raise invalid_request("there is no prompt", param="prompt")
 
         def plan() -> tuple[Request, ...]:
-            prompts = [prompt_ids(service, prompt) for prompt in given]
+            prompts = [Prompt(prompt_ids(service, prompt)) for prompt in given]
             return service.plan(body, prompts, DEFAULT_MAX_TOKENS, body.form)
 
         requests = await tokenising(request, plan)

@@ -12,7 +12,11 @@ def models_router(service: Service) -> APIRouter:
 
     def card(name: str) -> ModelCard:
         return ModelCard(
-            id=name, created=model.created, root=model.root, max_model_len=model.max_model_len
+            id=name,
+            created=model.created,
+            root=model.root,
+            max_model_len=model.max_model_len,
+            input_modalities=["text", "image"] if service.images.takes else ["text"],
         )
 
     @router.get("/v1/models")

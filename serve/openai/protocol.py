@@ -5,15 +5,25 @@ Every option may be null, which means the server's default. Unknown fields are i
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
 from eagle3_jax.sampling.params import REQUEST_OPTIONS
 from serve.asgi.errors import invalid_option
+from serve.openai.content import SEE, Content, read_content
+from serve.openai.kv_transfer import KVTransferParams
 from serve.openai.structured import StructuredFields
 from serve.openai.thinking import ThinkingFields
 from serve.openai.tools import ToolFields
-from serve.openai.unsupported import CHAT, COMPLETION, STREAM, RefusesUnsupported
+from serve.openai.unsupported import CHAT, COMPLETION, STREAM, RefusesUnsupported, not_here
 
 MAX_CHOICES = 128
 MAX_STOP_CHARS = 4096
@@ -67,6 +77,7 @@ class GenerationRequest(OptionFields):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     token_origins: bool | None = None
+    kv_transfer_params: KVTransferParams | None = None
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -179,14 +190,41 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: str
-    content: str | None = None
+    content: Content | None = None
+    audio: None = None
+    function_call: None = None
+    refusal: None = None
+
+    @field_validator("role", mode="after")
+    @classmethod
+    def _read_role(cls, role: str) -> str:
+        """A developer's message is the system's: templates know the older name."""
+        return "system" if role == "developer" else role
+
+    @field_validator("audio", "function_call", "refusal", mode="before")
+    @classmethod
+    def _refuse_other_answers(cls, given: Any, field: ValidationInfo) -> None:
+        if given is not None:
+            raise not_here(f"messages.{field.field_name}", "an answer is its content and calls")
 
     @field_validator("content", mode="before")
     @classmethod
-    def _join_text_parts(cls, content: Any) -> Any:
-        if not isinstance(content, list):
-            return content
-        return "".join(_part_text(part) for part in content)
+    def _read_content(cls, content: Any) -> Any:
+        return read_content(content)
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if isinstance(self.content, list) and self.role not in SEE:
+            message = f"messages of the roles {' and '.join(SEE)} may have images; one of the role "
+            raise invalid_option("messages", f"messages: {message}{self.role!r:.100} has some")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates read it, without what images are."""
+        if not isinstance(self.content, list):
+            return self.model_dump(exclude_unset=True)
+        parts = [part.for_template() for part in self.content]
+        return self.model_dump(exclude_unset=True, exclude={"content"}) | {"content": parts}
 
 
 class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
@@ -220,15 +258,3 @@ class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
         """What the chat template gets besides the messages."""
         options = dict(self.chat_template_kwargs or {})
         return options | {"tools": self.shown_tools} if self.shown_tools else options
-
-
-def _part_text(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict) or part.get("type") != "text":
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        message = f"this server is text only: content parts of type {kind!r}"
-        raise invalid_option("messages", message)
-    if not isinstance(part.get("text"), str):
-        raise invalid_option("messages", "a text part needs a string in its field `text`")
-    return part["text"]

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -16,8 +17,12 @@ from serve.asgi.arrivals import Arrivals
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
 from serve.chat_format.format import PLAIN, ChatReading
 from serve.chat_format.reasoning import SpecialTokens
+from serve.chat_format.shown_roles import ShownRoles
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
+from serve.images.placing import Prompt
+from serve.images.reader import ImageReader, NoImages
+from serve.kv_transfer.transfers import Transfers
 from serve.openai.protocol import GenerationRequest
 from serve.options.serve_options import SpecMetricsLevel
 from serve.pair.bad_words import spell_bad_words
@@ -57,7 +62,8 @@ class Service:
     much responses say about speculation; `grammars` compiles the engine's; `reading` is what is
     read from chat answers, `template_kwargs` the template's variables unless a request sets
     them; `strict_tools` makes every tool strict, `thinking_token_budget` is that of requests
-    which set none; `arrivals` are the requests under way."""
+    which set none; `arrivals` are the requests under way; `transfers` brings pages to and from
+    other servers; `images` reads those of requests."""
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -72,6 +78,13 @@ class Service:
     strict_tools: bool = False
     thinking_token_budget: int | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
+    transfers: Transfers | None = None
+    images: ImageReader | NoImages = field(default_factory=NoImages)
+
+    @cached_property
+    def roles(self) -> ShownRoles:
+        """The messages that the chat template shows."""
+        return ShownRoles(self.tokenizer)
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""
@@ -83,7 +96,7 @@ class Service:
     def plan(
         self,
         body: GenerationRequest,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[Prompt],
         default_max_tokens: int | None,
         outputs: StructuredOutputs | None = None,
         thinking: ThinkingBudget | None = None,
@@ -94,20 +107,29 @@ class Service:
         options = self._options(body, len(prompts))
         for prompt in prompts:
             asked = body.token_limit
-            room = self._check_prompt(prompt, None if body.ends_with_context else asked)
+            room = self._check_prompt(prompt.ids, None if body.ends_with_context else asked)
             # As asked, or what is the default here and fits.
             usual = options.get("max_tokens") or default_max_tokens or room
             limit = min(usual if asked is None else asked, room)
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
+                if body.kv_transfer_params and body.kv_transfer_params.do_remote_decode:
+                    # What follows the first token is the consumer's.
+                    limit, options = 1, options | {"min_tokens": 0}
                 params = _checked(
                     **options | {"max_tokens": limit, "seed": seed + sibling},
                     structured_outputs=outputs,
                     thinking_budget=thinking,
                 )
                 name, salt = f"{run}-{len(requests)}", body.cache_salt or ""
-                requests.append(Request(name, prompt, params, salt))
+                requests.append(Request(name, prompt.ids, params, salt, images=prompt.images))
         return tuple(requests)
+
+    def end_transfers(self, requests: Sequence[Request]) -> None:
+        """Lets go of what these requests, which have ended, did not use."""
+        if self.transfers is not None:
+            for request in requests:
+                self.transfers.ended(request)
 
     async def compile_grammars(self, requests: Sequence[Request]) -> tuple[Request, ...]:
         """The requests with the forms of their answers, compiled in threads; raises Refused for

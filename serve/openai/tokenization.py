@@ -16,8 +16,9 @@ from serve.asgi.errors import invalid_option, invalid_request
 from serve.asgi.first_error import FirstErrorOnly
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating, tokenising
+from serve.images.reader import Items
 from serve.openai.answers.logprob_forms import token_text
-from serve.openai.chat import prompt_ids as chat_prompt_ids
+from serve.openai.chat import chat_prompt, read_images
 from serve.openai.completions import prompt_ids
 from serve.openai.protocol import ChatMessage, TokenId
 from serve.openai.service import Service
@@ -80,8 +81,10 @@ def tokenization_router(service: Service) -> APIRouter:
     @router.post("/tokenize", response_model=TokenizeResponse)
     async def tokenize(body: TokenizeRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        work = partial(_tokenize, service, body)
-        return await (templating(work) if body.messages else tokenising(request, work))
+        if body.messages is None:
+            return await tokenising(request, partial(_tokenize, service, body))
+        images = await read_images(service, body.messages)
+        return await templating(partial(_tokenize, service, body, images))
 
     @router.post("/detokenize", response_model=DetokenizeResponse)
     async def detokenize(body: DetokenizeRequest, request: fastapi.Request) -> Response:
@@ -102,10 +105,10 @@ def tokenization_router(service: Service) -> APIRouter:
     return router
 
 
-def _tokenize(service: Service, body: TokenizeRequest) -> Response:
+def _tokenize(service: Service, body: TokenizeRequest, images: Items | None = None) -> Response:
     """The answer's bytes, made where its tokens are, which may be in a thread."""
     if body.prompt is None:
-        ids = chat_prompt_ids(service, body, CONTEXTS)
+        ids = chat_prompt(service, body, images or {}, CONTEXTS).ids
     else:
         ids = prompt_ids(service, body.prompt, CONTEXTS)
     texts = [token_text(service.tokenizer, i) for i in ids] if body.return_token_strs else None

@@ -35,6 +35,14 @@ class Tool(BaseModel):
     type: Literal["function"]
     function: Function
 
+    @field_validator("type", mode="before")
+    @classmethod
+    def _refuse_other_kinds(cls, kind: Any) -> Any:
+        if kind != "function":
+            message = f"tools of type {kind!r:.100} are not implemented; functions are"
+            raise invalid_option("tools", message)
+        return kind
+
 
 class FunctionName(BaseModel):
     """The function of a named choice."""

@@ -19,7 +19,6 @@ SHARED: dict[str, tuple[object, ...]] = {
     "logits_processors": (None, []),
     "return_tokens_as_token_ids": (None, False),
     "truncate_prompt_tokens": (None,),
-    "kv_transfer_params": (None,),
     "priority": (None, 0),
     "repetition_detection": (None,),
     "vllm_xargs": (None, {}),
@@ -42,10 +41,18 @@ CHAT = SHARED | {
     "add_generation_prompt": (None, True),
     "chat_template": (None,),
     "documents": (None, []),
+    "media_io_kwargs": (None, {}),
+    "mm_processor_kwargs": (None, {}),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
     "web_search_options": (None,),
+    "moderation": (None,),
+    "prompt_cache_options": (None, {}, {"mode": "implicit"}),
+    "prompt_cache_retention": (None, "in_memory"),
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
+    "verbosity": (None, "medium"),
 }
 STREAM = {"include_obfuscation": (None, False)}
 IN_CHAT = "/v1/chat/completions has it: a template says where reasoning begins"
@@ -64,9 +71,19 @@ INSTEAD = {
     "functions": "use tools",
     "function_call": "use tool_choice",
     "chat_template": "the server's own is its flag --chat-template",
+    "prompt_cache_options": "prefixes are cached without being asked to",
+    "prompt_cache_retention": "prefixes stay as long as there is room",
+    "store": "/v1/responses keeps answers",
+    "verbosity": "say in the prompt how long answers should be",
     "stop_regex": "stop takes plain strings",
 }
 """What to do without the option, where that is more than leaving it out."""
+
+
+def not_here(param: str, instead: str) -> PydanticCustomError:
+    """What a validator raises for an option that this release has not."""
+    message = "{param} is not implemented in this release; {instead}"
+    return PydanticCustomError("unsupported_option", message, {"param": param, "instead": instead})
 
 
 class RefusesUnsupported(FirstErrorOnly):
@@ -82,12 +99,5 @@ class RefusesUnsupported(FirstErrorOnly):
     def _refuse_unsupported(cls, body: Any) -> Any:
         for name, allowed in cls.neutral.items() if isinstance(body, Mapping) else ():
             if name in body and body[name] not in allowed:
-                raise PydanticCustomError(
-                    "unsupported_option",
-                    "{param} is not implemented in this release; {instead}",
-                    {
-                        "param": cls.within + name,
-                        "instead": cls.instead.get(name, "leave it out"),
-                    },
-                )
+                raise not_here(cls.within + name, cls.instead.get(name, "leave it out"))
         return body

@@ -64,7 +64,20 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         dest="kv_offloading_least_tokens",
         metavar="N",
-        help="fewer than these are prefilled again, not loaded; default 1",
+        help="fewer than these are prefilled again, not loaded; default 1, any page: what "
+        "eagle3-plan finds for MI355X and MI325X; other devices have no other default",
+    )
+    group.add_argument(
+        "--kv-offloading-dir",
+        metavar="DIR",
+        help="keeps what comes to that memory, so that it survives a restart",
+    )
+    group.add_argument(
+        "--kv-offloading-dir-size",
+        type=_gibibytes,
+        dest="kv_offloading_dir_bytes",
+        metavar="GIB",
+        help="how much of it; the longest unused pages go",
     )
 
 
@@ -79,6 +92,8 @@ def read_memory_share(
     flags: argparse.Namespace, *, several_hosts: bool = False
 ) -> MemoryShare | None:
     """ValueError, naming the flag, for no share, and where something else sizes the cache."""
+    if several_hosts and flags.kv_offloading_dir:
+        raise ValueError("--kv-offloading-dir: several processes as one engine keep none on disk")
     names = ("gpu_memory_utilization", "mem_fraction_static", "num_pages")
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}
     others = {"num_pages": "--num-gpu-blocks-override"}

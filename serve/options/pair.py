@@ -12,14 +12,17 @@ from serve.options.parallel import ParallelOptions, add_parallel_flags, read_par
 from serve.options.sources import PairSources, add_source_flags, read_sources
 from serve.options.speculation import Speculation, read_speculation
 
+DEMO, DEMO_VISION = "eagle3-demo", "eagle3-demo-vision"
+"""The embedded pairs, of text and of pictures, under the names that clients see."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """model: a directory or hub id, None for the embedded pair. max_model_len: the engine's, None
-    where the model or the prompts decide."""
+    """model: a directory or hub id, None for an embedded pair. demo: which, empty with a model.
+    max_model_len: the engine's, None where the model or the prompts decide."""
 
     model: str | None
-    demo: bool
+    demo: str
     sources: PairSources
     speculation: Speculation
     engine: EngineConfig
@@ -27,6 +30,20 @@ class PairOptions:
     load: LoadOptions
     parallel: ParallelOptions
     memory: MemoryShare | None
+
+
+def add_demo_flags(parser: Any) -> None:
+    """--demo and --demo-vision, to a parser or a group of one: one value, empty without either."""
+    add = parser.add_argument
+    add("--demo", action="store_const", const=DEMO, default="", help="the embedded pair")
+    add(
+        "--demo-vision",
+        action="store_const",
+        const=DEMO_VISION,
+        dest="demo",
+        default=argparse.SUPPRESS,
+        help="the embedded pair that sees pictures of shapes",
+    )
 
 
 def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
@@ -42,7 +59,7 @@ def read_pair_options(
     flags: argparse.Namespace, model: str | None, *, several_hosts: bool = False
 ) -> dict[str, Any]:
     """The fields; ValueError, naming the flag, for what can't be loaded or run."""
-    if bool(model) == flags.demo:
+    if bool(model) == bool(flags.demo):
         raise ValueError("give one of MODEL, a checkpoint directory or hub id, and --demo")
     speculation = read_speculation(flags)
     engine = read_engine_config(flags, speculation)

@@ -8,13 +8,17 @@ from convert.command_line.config_file import add_config_flag
 from convert.command_line.parser import OneLineParser
 from convert.command_line.spellings import read_command
 from eagle3_jax.sampling.params import LOGPROBS_MODES
+from serve.images.flags import add_image_flags
+from serve.kv_transfer.config import CONFIG_FLAG, ROLE_FLAG, ROLES
 from serve.options.chat import add_chat_flags
+from serve.options.executor.ray import add_ray_flags
 from serve.options.foreign.flags import add_other_flags
 from serve.options.hosts import add_host_flags
 from serve.options.http import add_http_flags
 from serve.options.operations import add_operation_flags
-from serve.options.pair import add_pair_flags
+from serve.options.pair import add_demo_flags, add_pair_flags
 from serve.options.serve_options import SPEC_METRICS_LEVELS, ServeOptions, check_options
+from serve.options.sources import add_model_argument
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
@@ -43,19 +47,21 @@ def _build_parser() -> OneLineParser:
     _add_model_flags(parser.add_argument_group("model"))
     add_pair_flags(parser)
     add_chat_flags(parser)
+    add_image_flags(parser)
     add_host_flags(parser)
+    add_ray_flags(parser)
     _add_server_flags(parser.add_argument_group("server"))
     add_http_flags(parser)
     add_operation_flags(parser)
+    _add_transfer_flags(parser.add_argument_group("prefill and decode apart"))
     add_other_flags(parser)
     return parser
 
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
-    add("--model", "--model-path", metavar="MODEL", help="the same")
-    add("--demo", action="store_true", help="serve the embedded pair")
+    add_model_argument(group)
+    add_demo_flags(group)
     add("--served-model-name", nargs="+", default=[], metavar="NAME", help="names for clients")
     add(
         "--generation-config",
@@ -68,6 +74,19 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
         "--sampling-defaults",
         choices=("model", "openai"),
         help="SGLang's: openai is vllm's nowhere",
+    )
+
+
+def _add_transfer_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        ROLE_FLAG,
+        choices=ROLES,
+        help="keep prompts' pages for other servers (producer), fetch theirs (consumer), or both",
+    )
+    group.add_argument(
+        CONFIG_FLAG,
+        metavar="JSON",
+        help="vLLM's: kv_role, engine_id, kv_ip, kv_port, kv_connector_extra_config {expiry_s}",
     )
 
 

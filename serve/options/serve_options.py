@@ -4,11 +4,20 @@ import argparse
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from serve.images.options import ImageOptions, read_image_options
+from serve.kv_transfer.config import (
+    DEFAULT_BYTES,
+    ROLE_FLAG,
+    KVTransferConfig,
+    read_kv_transfer_config,
+)
 from serve.options.chat import ChatOptions, read_chat_options
+from serve.options.executor.ray import RayOptions, read_ray_options
 from serve.options.hosts import HostOptions, read_host_options
 from serve.options.http import HttpOptions, read_http_options
 from serve.options.operations import Operations, read_operation_options
 from serve.options.pair import PairOptions, read_pair_options
+from serve.options.sources import model_of
 
 SpecMetricsLevel = Literal["none", "summary", "detailed"]
 """How much responses say about speculation (serve.openai.answers.spec_metrics)."""
@@ -22,7 +31,9 @@ class ServeOptions(PairOptions):
     """The command line as values."""
 
     chat: ChatOptions
+    images: ImageOptions
     hosts: HostOptions | None
+    ray: RayOptions | None
     served_model_name: tuple[str, ...]
     host: str
     port: int
@@ -34,6 +45,7 @@ class ServeOptions(PairOptions):
     logprobs_mode: str
     seed: int | None
     spec_metrics: SpecMetricsLevel
+    kv_transfer: KVTransferConfig | None
 
 
 def check_options(flags: argparse.Namespace) -> ServeOptions:
@@ -44,12 +56,16 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         raise ValueError(f"--drain-timeout must be 0 or more; got {flags.drain_timeout}")
     if flags.kv_cache_dtype.startswith("fp8") and flags.kv_cache_scale is None:
         flags.kv_cache_scale = UNMEASURED
-    hosts = read_host_options(flags)
-    model = flags.model_positional or flags.model
+    ray = read_ray_options(flags, flags.tensor_parallel_size)
+    hosts = None if ray else read_host_options(flags)
+    several = hosts is not None or ray is not None
+    transfer = _read_kv_transfer(flags, several_hosts=several)
     return ServeOptions(
-        **read_pair_options(flags, model, several_hosts=hosts is not None),
+        **read_pair_options(flags, model_of(flags), several_hosts=several),
         chat=read_chat_options(flags),
+        images=read_image_options(flags),
         hosts=hosts,
+        ray=ray,
         served_model_name=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,
@@ -63,4 +79,19 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         logprobs_mode=flags.logprobs_mode,
         seed=flags.seed,
         spec_metrics=flags.per_request_spec_decode_metrics,
+        kv_transfer=transfer,
     )
+
+
+def _read_kv_transfer(flags: argparse.Namespace, *, several_hosts: bool) -> KVTransferConfig | None:
+    """With host memory of a default size where none was asked for: pages go through it."""
+    config = read_kv_transfer_config(flags.kv_role, flags.kv_transfer_config)
+    if config is None:
+        return None
+    if several_hosts:
+        raise ValueError(f"{ROLE_FLAG}: several processes as one engine transfer no pages yet")
+    if not flags.enable_prefix_caching:
+        raise ValueError(f"{ROLE_FLAG} moves pages of the prefix cache, which is off")
+    if flags.kv_offloading_bytes is None:
+        flags.kv_offloading_bytes = DEFAULT_BYTES
+    return config

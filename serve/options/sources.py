@@ -18,9 +18,30 @@ class PairSources:
     tokenizer: Source | None = None
 
 
+def add_model_argument(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    """Adds the model in both forms that commands of other engines have."""
+    add = group.add_argument
+    add("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
+    add("--model", "--model-path", metavar="MODEL", help="the same")
+
+
+def model_of(flags: argparse.Namespace) -> str | None:
+    """The model that was named in either form; ValueError for two, but for one in a file of flags,
+    before which the command line goes."""
+    first, second = flags.model_positional, flags.model
+    if first and second and first != second and not getattr(flags, "config", None):
+        raise ValueError(f"two models are named: {first} and --model {second}")
+    return first or second
+
+
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the group to a command."""
+    """Adds the groups to a command."""
     add_hub_flags(parser)
+    add_tokenizer_flags(parser)
+
+
+def add_tokenizer_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the group to a command."""
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
         "--tokenizer",
@@ -35,13 +56,20 @@ def read_sources(
     flags: argparse.Namespace, model: str | None, speculation: Speculation
 ) -> PairSources:
     """The group as values; ValueError for a revision of what has none."""
-    if flags.tokenizer_revision and not flags.tokenizer:
-        raise ValueError("--tokenizer-revision belongs to --tokenizer; the model's is --revision")
     if flags.revision and not model:
         raise ValueError("--revision belongs to a hub id; --demo has no revisions")
-    draft, tokenizer = speculation.draft, flags.tokenizer
+    draft = speculation.draft
     return PairSources(
         source_of(flags, model, flags.revision) if model else None,
         source_of(flags, draft, speculation.revision) if draft else None,
-        source_of(flags, tokenizer, flags.tokenizer_revision) if tokenizer else None,
+        tokenizer_source(flags),
     )
+
+
+def tokenizer_source(flags: argparse.Namespace) -> Source | None:
+    """The tokenizer that was asked for; ValueError for a revision of what has none."""
+    if flags.tokenizer:
+        return source_of(flags, flags.tokenizer, flags.tokenizer_revision)
+    if flags.tokenizer_revision:
+        raise ValueError("--tokenizer-revision belongs to --tokenizer; the model's is --revision")
+    return None

@@ -5,15 +5,17 @@ import { headers, reach } from "./stream.js";
 const WINDOW = 30; // polls, a second apart
 const SERIES = /^([a-z0-9_:]+)(?:\{(.*)\})? (\S+)$/i;
 
-// name -> {sum, positions}, summed over all series of a name.
+// name -> {sum, positions, tiers}, summed over all series of a name.
 export function parse(text) {
   const found = new Map();
   for (const line of text.split("\n")) {
     const [, name, labels = "", value] = SERIES.exec(line) ?? [];
     if (!name) continue;
-    const entry = found.get(name) ?? { sum: 0, positions: [] };
+    const entry = found.get(name) ?? { sum: 0, positions: [], tiers: {} };
     const position = /position="(\d+)"/.exec(labels)?.[1];
+    const tier = /tier="(\w+)"/.exec(labels)?.[1];
     entry.sum += Number(value);
+    if (tier !== undefined) entry.tiers[tier] = Number(value);
     if (position !== undefined) entry.positions[position] = (entry.positions[position] ?? 0) + Number(value);
     found.set(name, entry);
   }
@@ -44,6 +46,16 @@ export function compare(before, now) {
     length: drafts ? length : undefined,
     shares: drafts ? counts.map((n) => n / drafts) : [],
   };
+}
+
+// Of a server with memory below its devices': how full each tier is, and where cached tokens lay.
+export function tierTexts(values) {
+  const usage = values.get("eagle3:kv_tier_usage_perc")?.tiers;
+  if (usage === undefined) return undefined;
+  const hits = values.get("eagle3:prompt_tokens_cached_by_tier_total")?.tiers ?? {};
+  const used = Object.entries(usage).map(([tier, share]) => `${tier} ${(100 * share).toFixed(1)}%`);
+  const shown = Object.entries(hits).filter(([tier, count]) => count || tier === "device" || tier in usage);
+  return { used: used.join(", "), hits: shown.map(([tier, count]) => `${tier} ${count}`).join(", ") };
 }
 
 export class History {

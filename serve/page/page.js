@@ -3,6 +3,7 @@
 import { Answer } from "./answer.js";
 import { actions, Conversation } from "./conversation.js";
 import { watchTokens } from "./hints.js";
+import { content, images, picture, said, setImages, watchImages } from "./images.js";
 import { showAnswer } from "./panel.js";
 import { model, watchServer } from "./server.js";
 import { instructions, keep, key, markdown, options } from "./settings.js";
@@ -18,15 +19,16 @@ let editing; // the turn that the next message takes the place of
 
 function send() {
   const text = find("prompt").value.trim();
-  if (!text || running) return;
+  const urls = images();
+  if (!(text || urls.length) || running) return;
   const request = prepare();
   if (!request) return;
   if (editing) conversation.cut(editing);
   edit(undefined);
-  find("prompt").value = "";
+  compose("", []);
   const element = conversation.show("user");
-  element.textContent = text;
-  const turn = conversation.add(element, { role: "user", content: text });
+  element.append(...urls.map(picture), text);
+  const turn = conversation.add(element, { role: "user", content: content(text, urls) });
   actions(element, [["Edit", () => edit(turn)]], () => text);
   scroll();
   answer(request, turn);
@@ -89,15 +91,22 @@ function giveResults(turn, { calls }) {
 }
 
 function takeBack(question) {
-  const [{ content }] = question.messages;
+  const { text, urls } = said(question.messages[0].content);
   conversation.forget(question);
-  if (!find("prompt").value) find("prompt").value = content;
+  if (!find("prompt").value && !images().length) compose(text, urls);
+}
+
+// What is to be said next.
+function compose(text, urls) {
+  find("prompt").value = text;
+  setImages(urls);
 }
 
 // The next message replaces this turn and all behind it; undefined: none.
 function edit(turn) {
   editing?.element.classList.remove("editing");
-  find("prompt").value = turn ? turn.messages[0].content : "";
+  const { text, urls } = said(turn ? turn.messages[0].content : "");
+  compose(text, urls);
   editing = turn;
   editing?.element.classList.add("editing");
   find("cancel").hidden = !editing;
@@ -163,4 +172,5 @@ document.addEventListener("keydown", (event) => {
 });
 keep();
 watchTokens(log);
+watchImages(fail);
 watchServer();

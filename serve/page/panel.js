@@ -1,6 +1,6 @@
 // The figures beside the conversation: of one answer, and of the server.
 
-import { History } from "./metrics.js";
+import { History, tierTexts } from "./metrics.js";
 import { MOST_SHADES, shade } from "./tokens.js";
 
 const find = (id) => document.getElementById(id);
@@ -22,12 +22,19 @@ export function showServer(snapshot) {
   put("server-running", value("num_requests_running")?.sum);
   put("server-waiting", value("num_requests_waiting")?.sum);
   put("server-kv", usage === undefined ? undefined : `${(100 * usage).toFixed(1)}%`);
+  showTiers(tierTexts(snapshot.values));
   put("server-rate", told.rate?.toFixed(1));
   put("server-length", told.length?.toFixed(2));
   find("window").textContent = told.window;
   learn(value("spec_decode_num_accepted_tokens_per_pos_total")?.positions.length ?? 0);
   bars("server-positions", told.shares);
   find("synthetic").hidden = !snapshot.values.has("eagle3:synthetic_acceptance_length");
+}
+
+function showTiers(told) {
+  for (const id of ["tiers", "hits"]) find(id).hidden = told === undefined;
+  put("server-tiers", told?.used);
+  put("server-hits", told?.hits);
 }
 
 function learn(k) {

@@ -11,7 +11,10 @@ const find = (id) => document.getElementById(id);
 let name; // of the model, once known
 let asked; // the key with which the server was asked for it
 
+let images = false; // whether it takes them
+
 export const model = () => name;
+export const sees = () => images;
 
 // Asks again and again whether it is ready, for its figures, and once for its model.
 export async function watchServer() {
@@ -40,5 +43,7 @@ async function identify() {
   if (!response.ok) return;
   const [card] = (await response.json()).data;
   name = card.id;
+  images = card.input_modalities?.includes("image") ?? false;
+  find("attach").hidden = !images;
   find("model").textContent = `${card.id} · context ${card.max_model_len}`;
 }

@@ -11,18 +11,23 @@ import jax
 from jax.sharding import Mesh
 
 from convert import load_draft
-from convert.device_memory import check_device_memory, device_bytes
+from convert.device_memory import GIB, check_device_memory, device_bytes
 from convert.hub.checkpoint import find_checkpoint
+from convert.hub.roles import check_roles
 from convert.load import outline_draft, outline_target
+from convert.outline import Outline
 from convert.text.tokenizer import Tokenizer, load_tokenizer
+from convert.vision import holds_vision, outline_vision
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.speculative.state import DecodeState
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
@@ -32,7 +37,6 @@ from serve.pair.generation_config import SamplingDefaults, read_sampling_default
 from serve.pair.host_memory import check_host_memory
 from serve.pair.notices import Say, notices, say_on_stderr
 from serve.pair.pool_size import fitting_pages, share_bytes
-from serve.pair.roles import check_roles
 
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""
@@ -42,7 +46,8 @@ Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 class LoadedPair:
     """A target with its tokenizer and defaults, and the draft that proposes for it, if any.
 
-    config: of the engine to build over it, where it was known when the pair was loaded.
+    vision: the target's, where it has some and it was asked for. config: of the engine to build
+    over it, where it was known when the pair was loaded.
     """
 
     target: Target
@@ -50,6 +55,7 @@ class LoadedPair:
     tokenizer: Tokenizer
     defaults: SamplingDefaults
     config: EngineConfig | None = None
+    vision: VisionModel | None = None
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -65,6 +71,7 @@ def load_pair(
     parallel: ParallelOptions = ONE_DEVICE,
     *,
     tokenizer: Path | None = None,
+    vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
     say: Say = say_on_stderr,
@@ -72,7 +79,8 @@ def load_pair(
 ) -> LoadedPair:
     """Loads a pair, by directories or hub ids, published or converted; says what was assumed.
 
-    tokenizer: the directory of another one than the model's. configure: the engine that will be
+    tokenizer: the directory of another one than the model's. vision: whether the model's is of use,
+    where it has some. configure: the engine that will be
     built, if it is known yet: its KV cache must then fit next to the weights, and with `memory`
     fills that share of the devices' memory. adapt_tokenizer: makes of the tokenizer the pair's, or
     refuses it before a weight is read. ValueError or OSError says what is wrong with the files, or
@@ -83,22 +91,19 @@ def load_pair(
     defaults = read_sampling_defaults(model)
     read = adapt_tokenizer(load_tokenizer(tokenizer or model))
     allocator_share = memory.claim(os.environ) if memory else 1.0
-    mesh, activations = mesh_of_size(parallel), options.quantize_activations
+    mesh = mesh_of_size(parallel)
     with notices(say):
-        target = outline_target(model, mesh=mesh, quantize_activations=activations)
-        proposing = draft and outline_draft(
-            draft,
-            target.model,
-            mesh=mesh if parallel.splits_draft else None,
-            quantize_activations=activations,
-            **options.for_draft,
-        )
+        target, proposing, seeing = _outlines(model, draft, options, parallel, mesh, vision)
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
+    if seeing:
+        needed["of vision"] = seeing.device_bytes
+        say(f"images are taken: vision has {seeing.device_bytes / GIB:.2f} GiB on each device")
     config = configure and configure(target.model.config, read)
     if config:
-        shapes = partial(_state_shapes, target.model, proposing and proposing.model, mesh)
+        models = target.model, proposing and proposing.model, seeing and seeing.model
+        shapes = partial(_state_shapes, *models, mesh)
         if memory:
             usable = share_bytes(memory, allocator_share, target.devices)
             config = _filling(config, shapes, sum(needed.values()), usable, say)
@@ -106,7 +111,30 @@ def load_pair(
         check_host_memory(config.kv_offloading_bytes)
         say_divided(target.model, proposing and proposing.model, config, say)
     check_device_memory(needed, target.devices)
-    return LoadedPair(target.fill(), proposing and proposing.fill(), read, defaults, config)
+    models = target.fill(), proposing and proposing.fill()
+    return LoadedPair(*models, read, defaults, config, seeing and seeing.fill())
+
+
+def _outlines(
+    model: Path,
+    draft: Path | None,
+    options: LoadOptions,
+    parallel: ParallelOptions,
+    mesh: Mesh | None,
+    vision: bool,
+) -> tuple[Outline[Target], Outline[Eagle3Draft] | None, Outline[VisionModel] | None]:
+    """The models of a pair before their weights are read."""
+    activations = options.quantize_activations
+    target = outline_target(model, mesh=mesh, quantize_activations=activations)
+    proposing = draft and outline_draft(
+        draft,
+        target.model,
+        mesh=mesh if parallel.splits_draft else None,
+        quantize_activations=activations,
+        **options.for_draft,
+    )
+    seeing = outline_vision(model, mesh=mesh) if vision and holds_vision(model) else None
+    return target, proposing or None, seeing
 
 
 def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | None]:
@@ -131,9 +159,14 @@ def _filling(
 
 
 def _state_shapes(
-    target: Target, draft: Eagle3Draft | None, mesh: Mesh | None, config: EngineConfig
+    target: Target,
+    draft: Eagle3Draft | None,
+    vision: VisionModel | None,
+    mesh: Mesh | None,
+    config: EngineConfig,
 ) -> DecodeState:
-    return state_shapes(target, draft, config, draft.config.num_aux if draft else 0, mesh)
+    rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
+    return state_shapes(target, draft, config, draft.config.num_aux if draft else 0, mesh, rows)
 
 
 def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
@@ -194,6 +227,7 @@ def build_engine(
         clock=clock,
         peers=peers,
         kv_events=kv_events,
+        vision=pair.vision,
     )
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 from serve.plan.options import PROG, PlanOptions, build_parser, read_options
+from serve.plan.training.options import build_parser as build_training_parser
+from serve.plan.training.options import read_options as read_training_options
 
 FILE_WIDTH = 150
 
@@ -17,14 +19,16 @@ FILE_WIDTH = 150
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0; 1 for a program that is not as it must be; 2 for flags and files
     of no use, and for what does not fit; 130 or 143 when it was stopped."""
-    parser = build_parser()
-    flags = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    training = given[:1] == ["train"]
+    flags = build_training_parser().parse_args(given[1:]) if training else None
+    flags = flags or build_parser().parse_args(given)
     # Nothing runs on a device: shapes alone.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     try:
         with leaving(PROG):
-            return _run(console, flags)
+            return _train(console, flags) if training else _run(console, flags)
     except (ImportError, OSError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
@@ -41,6 +45,16 @@ def _run(console: Console, flags: Namespace) -> int:
         return _compile(console, read_options(flags))
     else:
         _plan(console, read_options(flags), flags.json, flags.plot)
+    return 0
+
+
+def _train(console: Console, flags: Namespace) -> int:
+    from serve.plan.planner import read_pair
+    from serve.plan.training.model import TrainingPlan
+    from serve.plan.training.table import print_training
+
+    options = read_training_options(flags)
+    print_training(console, TrainingPlan(options, read_pair(options.pair)))
     return 0
 
 

@@ -1,6 +1,7 @@
 """What the flags of eagle3-plan mean; read before anything imports JAX."""
 
 import argparse
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags, source_of
 from convert.hub.source import Source
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
-from serve.plan.data.gpus import GPUS
+from serve.plan.data.gpus import GIB, GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.model.parallel import Parallelism
 
@@ -25,11 +26,12 @@ COUNTS += ("decode_context_parallel_size",)
 class PlanOptions:
     """The command line as values. isl, osl: tokens of a prompt and of its answer.
 
-    accept_lengths: of k = 0, 1, …
+    accept_lengths: of k = 0, 1, … language_model_only: without the tower of images.
     """
 
     model: Source
     draft: Source | None
+    language_model_only: bool
     gpu: str
     parallel: Parallelism
     kv_cache_dtype: str
@@ -42,6 +44,7 @@ class PlanOptions:
     concurrency: tuple[int, ...]
     num_speculative_tokens: int
     accept_lengths: tuple[float, ...]
+    kv_offloading_bytes: int
 
     @property
     def context(self) -> float:
@@ -102,6 +105,8 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
     if not 0 < flags.gpu_memory_utilization <= 1:
         raise ValueError("--gpu-memory-utilization must be above 0 and at most 1")
+    if not 0 < flags.kv_offloading_size < math.inf:
+        raise ValueError("--kv-offloading-size must be above 0, in GiB")
     if min(flags.concurrency) < 1:
         raise ValueError("--concurrency must be 1 or more each time")
     if not 0 <= flags.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -113,6 +118,7 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
     return PlanOptions(
         model=source_of(flags, flags.model, flags.revision),
         draft=source_of(flags, flags.draft, flags.draft_revision) if flags.draft else None,
+        language_model_only=flags.language_model_only,
         gpu=gpu,
         parallel=_parallelism(flags),
         kv_cache_dtype="fp8" if flags.kv_cache_dtype.startswith("fp8") else "bfloat16",
@@ -125,6 +131,7 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         concurrency=concurrency,
         num_speculative_tokens=flags.num_speculative_tokens,
         accept_lengths=_accept_lengths(flags),
+        kv_offloading_bytes=int(flags.kv_offloading_size * GIB),
     )
 
 
@@ -158,6 +165,11 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
     both = "config.json as published, or a directory or hub id with one"
     group.add_argument("--model", metavar="CONFIG_OR_DIR", help=f"target: {both}")
     group.add_argument("--draft", metavar="CONFIG_OR_DIR", help="the same of a draft")
+    group.add_argument(
+        "--language-model-only",
+        action="store_true",
+        help="without the vision tower that the target may have",
+    )
 
 
 def _add_devices(group: argparse._ArgumentGroup) -> None:
@@ -190,6 +202,13 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         choices=("auto", "bfloat16", "fp8", "fp8_e4m3"),
         default="auto",
         help="auto: bfloat16, as the model computes",
+    )
+    group.add_argument(
+        "--kv-offloading-size",
+        type=float,
+        default=2048.0,
+        metavar="GIB",
+        help="host memory for pages that the KV cache has no room for; default: 2048",
     )
     count("--block-size", "--page-size", default=16, help="tokens a cache page holds; default: 16")
 

@@ -11,13 +11,17 @@ from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
 from convert.hub.checkpoint import find_config
 from convert.hub.source import Source
+from convert.published.vision import abstract_vision
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.attention_work import StepRows
 from serve.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
 from serve.plan.model.draft_work import draft_shape
+from serve.plan.model.host_memory import HostMemory
 from serve.plan.model.kernels import BOUNDS
 from serve.plan.model.limits import Limit, limits
 from serve.plan.model.memory import (
@@ -34,15 +38,16 @@ from serve.plan.model.split import check_divides, indivisible
 from serve.plan.model.target_work import target_shape
 from serve.plan.options import PlanOptions
 
-Model = TypeVar("Model", Target, Eagle3Draft)
+Model = TypeVar("Model", Target, Eagle3Draft, VisionModel | None)
 
 
 @dataclass(frozen=True)
 class AbstractPair:
-    """Models as shapes."""
+    """Models as shapes. vision: of a target that takes images."""
 
     target: Target
     draft: Eagle3Draft | None
+    vision: VisionModel | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class CapacityPlan:
     """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
     limits, datasheet first. divided: of MI355X, MI325X and the planned kind of GPU, every number of
     neighbours that may divide contexts; empty where there is nothing that they divide. decode_load:
-    what is decoded for that comparison, at each concurrency."""
+    what is decoded for that comparison, at each concurrency. host: memory below the KV cache, with
+    the same kinds of GPU."""
 
     options: PlanOptions
     memory: Memory
@@ -68,6 +74,7 @@ class CapacityPlan:
     loads: tuple[Load, ...]
     divided: Mapping[str, tuple[DividedContext, ...]]
     decode_load: DecodeLoad
+    host: HostMemory
 
 
 def read_pair(options: PlanOptions) -> AbstractPair:
@@ -76,8 +83,9 @@ def read_pair(options: PlanOptions) -> AbstractPair:
     Raises FileNotFoundError and ValueError, naming the file.
     """
     target = _read(options.model, partial(target_from_config, dtype=jnp.bfloat16))
+    vision = None if options.language_model_only else _read(options.model, _vision)
     if options.draft is None:
-        return AbstractPair(target, None)
+        return AbstractPair(target, None, vision)
     count = target.config.num_hidden_layers
     build = partial(draft_from_config, dtype=jnp.bfloat16, num_target_layers=count)
     draft = _read(options.draft, build)
@@ -86,7 +94,7 @@ def read_pair(options: PlanOptions) -> AbstractPair:
             f"{options.draft} drafts for a target of hidden size "
             f"{draft.config.target_hidden_size}, {options.model} has {target.config.hidden_size}"
         )
-    return AbstractPair(target, draft)
+    return AbstractPair(target, draft, vision)
 
 
 def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
@@ -107,6 +115,7 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
         tuple(_loads(options, pair)),
         _divided(options, pair, memory),
         _decode_load(options, pair),
+        _host_memory(options, pair),
     )
 
 
@@ -117,6 +126,13 @@ def _read(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
         return build(read_json(file))
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def _vision(fields: Mapping[str, Any]) -> VisionModel | None:
+    """The tower in bfloat16, as every published form of a checkpoint has it."""
+    if not fields.get("vision_config"):
+        return None
+    return abstract_vision(VisionConfig.from_hf(fields), jnp.bfloat16)
 
 
 def _check_length(options: PlanOptions, trained: int) -> None:
@@ -144,7 +160,8 @@ def engine_config(options: PlanOptions, pair: AbstractPair) -> EngineConfig:
 def _memory(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Memory:
     gpu, utilization = GPUS[options.gpu], options.gpu_memory_utilization
     config = engine_config(options, pair)
-    return plan_memory(pair.target, pair.draft, gpu, parallel, config, utilization)
+    models = pair.target, pair.draft
+    return plan_memory(*models, gpu, parallel, config, utilization, vision=pair.vision)
 
 
 def _fits(options: PlanOptions, pair: AbstractPair) -> Iterator[Fit]:
@@ -205,6 +222,21 @@ def _divided(
             on_gpu = there.on(gpu, options.gpu_memory_utilization), replace(shapes, gpu=gpu)
             found.setdefault(name, []).append(DividedContext(parts, *on_gpu))
     return {gpu: tuple(each) for gpu, each in found.items() if len(each) > 1}
+
+
+def _host_memory(options: PlanOptions, pair: AbstractPair) -> HostMemory:
+    shapes = _shapes(options, pair, options.parallel)
+    gpus = dict.fromkeys((options.gpu, "MI355X", "MI325X"))
+    config = engine_config(options, pair)
+    return HostMemory(
+        options.kv_offloading_bytes,
+        kv_pools(pair.target, pair.draft, Parallelism()),
+        {name: replace(shapes, gpu=GPUS[name]) for name in gpus},
+        options.kv_cache_dtype,
+        config.page_tokens,
+        config.prefill_chunk,
+        pair.target.config.max_position_embeddings,
+    )
 
 
 def _shapes(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> Shapes:

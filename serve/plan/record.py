@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from serve.plan.model.divided_context import DividedContext
+from serve.plan.model.host_memory import HostMemory
 from serve.plan.model.memory import ITEMSIZE, Memory
 from serve.plan.model.published_rows import Compared
 from serve.plan.model.rounds import Load, Round
@@ -24,6 +25,7 @@ def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> 
         "divided": [
             _divided_fields(gpu, one, plan) for gpu, each in plan.divided.items() for one in each
         ],
+        "host_memory": _host_fields(plan.host),
         "published": [_published_fields(row) for row in compared],
     }
     text = json.dumps(fields, indent=2, allow_nan=False, default=str)
@@ -71,6 +73,29 @@ def _divided_fields(gpu: str, one: DividedContext, plan: CapacityPlan) -> dict[s
         "tokens": one.memory.tokens(dtype),
         "sequences": one.sequences(load),
         "rounds": [asdict(one.round(load, count)) for count in plan.options.concurrency],
+    }
+
+
+def _host_fields(host: HostMemory) -> dict[str, Any]:
+    return {
+        "nbytes": host.nbytes,
+        "token_bytes": host.token_bytes,
+        "tokens": host.tokens,
+        "gpus": {
+            gpu: {
+                "least_tokens": host.least_tokens(gpu),
+                "prefixes": [
+                    {
+                        "tokens": tokens,
+                        "load_one_link_s": host.load_s(tokens, 1),
+                        "load_s": host.load_s(tokens, shapes.target.parallel.devices),
+                        "prefill_s": host.prefill_s(gpu, tokens),
+                    }
+                    for tokens in host.prefixes
+                ],
+            }
+            for gpu, shapes in host.shapes.items()
+        },
     }
 
 

@@ -9,6 +9,7 @@ from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from serve.plan.context_tables import context_notes, context_tables
 from serve.plan.data.gpus import GIB, GPUS, SOURCES
 from serve.plan.data.tuned import Tuned
+from serve.plan.host_tables import host_note, host_table
 from serve.plan.model.kernels import BOUNDS, Bound
 from serve.plan.model.limits import Limit
 from serve.plan.model.memory import ITEMSIZE, Memory
@@ -35,6 +36,7 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
         console.print(_loads_table(plan, bound))
     for table in context_tables(plan):
         console.print(table)
+    console.print(host_table(plan.host))
     for note in _notes(plan):
         console.print(note, soft_wrap=True, highlight=False)
     console.print(_published_table(compared))
@@ -85,11 +87,16 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
             table.add_row(f"  {part}", _gib(nbytes), "")
     if memory.draft:
         table.add_row("draft", _gib(memory.draft.device_nbytes), _whole(memory.draft.nbytes))
+    if memory.vision:
+        size = memory.vision.device_nbytes
+        table.add_row("vision tower and projector", _gib(size), f"{size:,} B, whole on each")
     table.add_row("slots and their options", _gib(memory.state), f"{options.max_num_seqs} slots")
     table.add_row("left for KV", _gib(memory.for_pools), "")
     if gathered := memory.gathered_bytes:
         said = f"{GATHERED_SLOTS:,} slots of a context, a temporary"
         table.add_row("gathered at prefill", _gib(gathered), said)
+    if memory.encoding_bytes:
+        table.add_row("encoding the largest image", _gib(memory.encoding_bytes), "a temporary")
     for dtype in ITEMSIZE:
         table.add_section()
         each, tokens = memory.token_bytes(dtype), memory.tokens(dtype)
@@ -179,6 +186,7 @@ def _notes(plan: CapacityPlan) -> list[str]:
         f"Context {options.context:g} (isl + osl / 2), KV {options.kv_cache_dtype}; "
         f"accept lengths of k = 0, 1, …: {lengths}. Prefill is not counted.",
         *context_notes(plan),
+        *(host_note(plan.host, gpu) for gpu in plan.host.shapes),
     ]
     if options.parallel.devices > 8:
         notes.append("More than 8 GPUs: the network between nodes is not in these times.")

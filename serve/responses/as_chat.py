@@ -4,7 +4,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from serve.openai.protocol import ChatCompletionRequest, GenerationRequest
-from serve.responses.items import CallItem, CallOutputItem, Item, MessageItem, ReasoningItem
+from serve.responses.items import (
+    CallItem,
+    CallOutputItem,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    Seen,
+)
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import chat_tools, full_name
 
@@ -37,7 +44,7 @@ def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[
     """
     texts = [instructions] if instructions else []
     begin = next((i for i, item in enumerate(items) if not _is_system(item)), len(items))
-    texts += [item.content for item in items[:begin] if isinstance(item, MessageItem)]
+    texts += [f"{item.content}" for item in items[:begin] if isinstance(item, MessageItem)]
     system = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
     return [*system, *_messages(items[begin:])]
 
@@ -78,13 +85,22 @@ def _of_others(item: Item) -> dict[str, Any]:
     match item:
         case CallOutputItem():
             named = {"name": full_name(item.name, item.namespace)} if item.name else {}
-            return {"role": "tool", "tool_call_id": item.call_id, "content": item.output, **named}
+            return {
+                "role": "tool",
+                "tool_call_id": item.call_id,
+                "content": _content(item.output),
+                **named,
+            }
         case MessageItem(role="user"):
-            return {"role": "user", "content": item.content}
+            return {"role": "user", "content": _content(item.content)}
         case MessageItem():
             return {"role": "system", "content": item.content}
         case _:
             raise TypeError(item)
+
+
+def _content(content: Seen) -> Any:
+    return content if isinstance(content, str) else [part.as_chat() for part in content]
 
 
 def _add(message: dict[str, Any], item: Item) -> None:

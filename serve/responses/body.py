@@ -78,7 +78,11 @@ def usage(counts: TokenCounts, reasoning_tokens: int) -> dict[str, Any]:
     every prompt, and no request writes to it by itself."""
     return {
         "input_tokens": counts.prompt,
-        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": counts.cached,
+            "cache_write_tokens": 0,
+            **counts.cached_details,
+        },
         "output_tokens": counts.completion,
         "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": counts.prompt + counts.completion,

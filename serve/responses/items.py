@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
 
 from serve.asgi.errors import invalid_option
+from serve.images.sources import Detail, ImageSource
+from serve.openai.content import read_detail
 from serve.openai.protocol import MAX_NAME_CHARS
 from serve.openai.unsupported import RefusesUnsupported
 from serve.responses.unsupported import CALL, unsupported
@@ -28,15 +30,64 @@ def _joined(content: Any) -> Any:
 def _part_text(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind not in TEXT_PARTS:
-        message = f"this server is text only: content parts of type {str(kind)[:100]!r}"
-        raise unsupported("input", message)
+        message = f"input: parts of type {str(kind)[:100]!r} are not taken here; send text"
+        raise unsupported("input", f"{message}, and images in what users say or calls return")
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
         raise invalid_option("input", f"a part of type {kind!r} needs a string as its text")
     return text
 
 
+class InputText(BaseModel):
+    """A piece of text."""
+
+    type: Literal["input_text"] = "input_text"
+    text: str
+
+    def as_chat(self) -> dict[str, Any]:
+        """The part in a chat."""
+        return {"type": "text", "text": self.text}
+
+
+class InputImage(BaseModel):
+    """An image: its URL, and how much of it is wanted."""
+
+    type: Literal["input_image"] = "input_image"
+    image_url: str
+    detail: Detail = "auto"
+
+    @property
+    def source(self) -> ImageSource:
+        """What is to be read."""
+        return ImageSource(self.image_url, self.detail)
+
+    def as_chat(self) -> dict[str, Any]:
+        """The part in a chat."""
+        return {"type": "image_url", "image_url": {"url": self.image_url, "detail": self.detail}}
+
+
+def _seen(content: Any) -> Any:
+    """The parts of a content in which there are images; else its text."""
+    if not isinstance(content, list) or not any(map(_is_image, content)):
+        return _joined(content)
+    return [_image(p) if _is_image(p) else InputText(text=_part_text(p)) for p in content]
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "input_image"
+
+
+def _image(part: dict[str, Any]) -> InputImage:
+    if part.get("file_id") is not None:
+        raise unsupported("input", "input_image: no files are kept here; send a URL, not a file_id")
+    if not isinstance(part.get("image_url"), str):
+        raise invalid_option("input", "a part of type 'input_image' needs a string `image_url`")
+    detail = read_detail(part.get("detail"), "input")
+    return InputImage(image_url=part["image_url"], detail=detail)
+
+
 Text = Annotated[str, BeforeValidator(_joined)]
+Seen = Annotated[str | list[InputText | InputImage], BeforeValidator(_seen)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
@@ -46,7 +97,14 @@ class MessageItem(BaseModel):
     type: Literal["message"] = "message"
     id: Name | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Text
+    content: Seen
+
+    @model_validator(mode="after")
+    def _check_images(self) -> "MessageItem":
+        if self.role != "user" and not isinstance(self.content, str):
+            message = f"input: only messages of the user have images; one of the {self.role} has"
+            raise invalid_option("input", message)
+        return self
 
 
 class ReasoningItem(BaseModel):
@@ -88,7 +146,7 @@ class CallOutputItem(RefusesUnsupported):
     call_id: Name
     name: Name | None = None
     namespace: Name | None = None
-    output: Text
+    output: Seen
 
 
 class ItemReference(BaseModel):

@@ -11,6 +11,7 @@ from serve.responses.items import (
     Item,
     MessageItem,
     ReasoningItem,
+    Seen,
     read_items,
 )
 from serve.responses.store import Turn
@@ -54,14 +55,22 @@ def _listed(item: Item, item_id: str) -> dict[str, Any]:
         case MessageItem(role="assistant"):
             part = {"type": "output_text", "text": item.content, "annotations": []}
             return {**fields, "role": item.role, "content": [part]}
-        case MessageItem():
-            part = {"type": "input_text", "text": item.content}
+        case MessageItem(content=str(text)):
+            part = {"type": "input_text", "text": text}
             return {**fields, "role": item.role, "content": [part]}
+        case MessageItem():
+            return {**fields, "role": item.role, "content": _parts(item.content)}
         case ReasoningItem():
             part = {"type": "reasoning_text", "text": item.content or ""}
             return {**fields, "summary": [], "content": [part]}
         case CallItem():
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-            return {**fields, **call}
+            within = {"namespace": item.namespace} if item.namespace else {}
+            return {**fields, **call, **within}
         case CallOutputItem():
-            return {**fields, "call_id": item.call_id, "output": item.output}
+            output = item.output if isinstance(item.output, str) else _parts(item.output)
+            return {**fields, "call_id": item.call_id, "output": output}
+
+
+def _parts(parts: Seen) -> list[dict[str, Any]]:
+    return [part.model_dump() for part in parts if not isinstance(part, str)]

@@ -133,8 +133,8 @@ class Output:
     """The items of one answer. One grows at a time: another begins when it is done.
 
     Text behind the beginning of calls, which is what could not be read as one, is a message at the
-    end. run: makes the items' ids. seals: whether reasoning comes as `encrypted_content` too.
-    namespaces: of the tools.
+    end, so that the items don't depend on how the answer was cut into outputs. run: makes the
+    items' ids. seals: whether reasoning comes as `encrypted_content` too. namespaces: of the tools.
     """
 
     def __init__(self, run: str, *, seals: bool, namespaces: Collection[str] = ()) -> None:
@@ -144,15 +144,17 @@ class Output:
         self._open: _Growing | None = None
         self._place: str | int | None = None
         self._logprobs: list[Any] = []
+        self._has_calls = False
         self._late = ""
 
     def take(self, parts: AnswerParts, logprobs: list[Any]) -> Iterator[Event]:
         """Adds a piece of the answer. logprobs: of content, whose text may come later."""
         self._logprobs += logprobs
+        self._has_calls |= bool(parts.calls)
         if parts.reasoning:
             yield from self._turn_to("reasoning")
             yield from self._grow(parts.reasoning)
-        if parts.content and isinstance(self._place, int):
+        if self._has_calls:
             self._late += parts.content
         elif parts.content:
             yield from self._say(parts.content)

@@ -1,7 +1,7 @@
 """From a Responses request to the engine's: the conversation, its chat, its prompt."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,11 +15,21 @@ from serve.asgi.errors import ApiError, as_api_error, from_validation, invalid_r
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
 from serve.engine.errors import Refused
+from serve.images.errors import BadImage
+from serve.images.reader import ImageReader
+from serve.openai.content import as_errors
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 from serve.responses.as_chat import as_chat, chat_messages
 from serve.responses.body import asked
-from serve.responses.items import Item, ItemReference, read_items
+from serve.responses.items import (
+    CallOutputItem,
+    InputImage,
+    Item,
+    ItemReference,
+    MessageItem,
+    read_items,
+)
 from serve.responses.protocol import ResponseRequest
 from serve.responses.store import MOST_BEHIND, ResponseStore, Turn
 from serve.responses.truncation import plan_truncated
@@ -69,11 +79,27 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before
 async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
     """The engine's requests, made in threads; raises ApiError for what can't run."""
     with _under_our_names(body):
+        if body.store is not False and isinstance(service.images, ImageReader):
+            await _hold_images(service.images, body.input or ())
         chat, inputs, repeated = await templating(partial(_translate, body, before))
         truncates = body.truncation == "auto"
         requests, end_of_reasoning = await plan_truncated(service, chat, truncates=truncates)
         (request,) = await service.compile_grammars(requests)
     return PlannedResponse(chat, request, end_of_reasoning, inputs, repeated)
+
+
+async def _hold_images(reader: ImageReader, items: Sequence[Item | ItemReference]) -> None:
+    """Puts the images that a request names into it: what is stored stays as it was seen."""
+    contents = [item.content for item in items if isinstance(item, MessageItem)]
+    contents += [item.output for item in items if isinstance(item, CallOutputItem)]
+    lists = [content for content in contents if isinstance(content, list)]
+    images = [part for parts in lists for part in parts if isinstance(part, InputImage)]
+    try:
+        reader.check_number(len(images))
+        for image in images:
+            image.image_url = await reader.as_data(image.source)
+    except BadImage as error:
+        raise as_errors(error) from error
 
 
 def _translate(

@@ -23,8 +23,8 @@ Included = Literal[
     "web_search_call.action.sources",
     "web_search_call.results",
 ]
-"""What may be asked for. The last six are of tools and inputs that are refused, so that there is
-never anything to include."""
+"""What may be asked for. Those behind the first two are of tools that are refused, so that there
+is never anything to include, but for the images of messages, which are always there."""
 FORMATS = ("text", "json_object", "json_schema")
 Text = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 

@@ -39,8 +39,10 @@ class Reading:
         parts = self._parts.take(output.token_ids)
         self.reasoning_tokens += parts.count("reasoning")
         last = output.finish_reason is not None
-        grown = self._parser.take(output.token_ids, output.text, final=last)
-        yield from self._output.take(grown, self._logprobs(output, parts))
+        logprobs = self._logprobs(output, parts)
+        for grown in self._parser.take_each(output.token_ids, output.text, final=last):
+            yield from self._output.take(grown, logprobs)
+            logprobs = []
         if last:
             yield from self._output.end(
                 "completed" if output.finish_reason == "stop" else "incomplete"

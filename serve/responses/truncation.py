@@ -2,7 +2,7 @@
 
 from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError
-from serve.openai.chat import plan_chat
+from serve.openai.chat import plan_chat, read_images
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 
@@ -19,8 +19,9 @@ async def plan_truncated(
     out, but never the system's first one; what is kept begins with a message of the user's, so
     that no result loses its call.
     """
+    images = await read_images(service, chat.messages)
     try:
-        return await plan_chat(service, chat)
+        return await plan_chat(service, chat, images)
     except ApiError as error:
         if error.code != TOO_LONG or not truncates:
             raise
@@ -34,7 +35,7 @@ async def plan_truncated(
         kept = [*chat.messages[:head], *chat.messages[cuts[middle] :]]
         shorter = chat.model_copy(update={"messages": kept})
         try:
-            planned, most = await plan_chat(service, shorter), middle
+            planned, most = await plan_chat(service, shorter, images), middle
         except ApiError as error:
             if error.code != TOO_LONG:
                 raise

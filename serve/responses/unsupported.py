@@ -47,8 +47,6 @@ INSTEAD_HERE = INSTEAD | {
     "context_management": 'truncation "auto" drops the oldest messages',
     "conversation": "previous_response_id continues a response",
     "prompt": "send the prompt's text as instructions and input",
-    "prompt_cache_options": "prefixes are cached without being asked to",
-    "prompt_cache_retention": "prefixes stay as long as there is room",
     "logprobs": "include message.output_text.logprobs",
     "max_completion_tokens": "use max_output_tokens",
     "max_tokens": "use max_output_tokens",

@@ -10,6 +10,7 @@ import fastapi
 from fastapi import APIRouter, Response
 
 from eagle3_jax.engine import Logprob, Request
+from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
@@ -17,6 +18,7 @@ from serve.asgi.sse import DONE, event
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
+from serve.images.placing import Prompt
 from serve.openai.answers.answer import respond
 from serve.openai.answers.logprob_forms import best, finite, token_text
 from serve.openai.completions import prompt_ids
@@ -50,7 +52,7 @@ def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request
     """What is asked, with each of the engine's requests for it."""
     planned: list[tuple[Asked, Request]] = []
     for one in asked:
-        prompts = [prompt_ids(service, one.prompt)]
+        prompts = [Prompt(prompt_ids(service, one.prompt))]
         requests = service.plan(one.sampling, prompts, DEFAULT_MAX_TOKENS, one.sampling.form)
         planned += [(one, known_as(request, one.rid)) for request in requests]
     return planned
@@ -93,7 +95,8 @@ class GenerateAnswer:
             "finish_reason": finish_reason(state),
             "prompt_tokens": len(state.request.prompt_ids),
             "completion_tokens": len(state.token_ids),
-            "cached_tokens": state.cached_tokens,
+            "cached_tokens": state.cached.total,
+            "cached_tokens_details": cached_details(state.cached),
             "seed": state.seed,
             **speculation(state),
             **self._logprobs(state, asked),
@@ -141,6 +144,12 @@ def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
         matched = state.token_ids[-1] if state.stop_reason is None else state.stop_reason
         return {"type": kind, "matched": matched}
     return {"type": kind, "message": "the server gave the request up"}
+
+
+def cached_details(cached: TokensByTier) -> dict[str, int]:
+    """SGLang's three tiers, of which storage is all beyond the host's memory."""
+    storage = cached.disk + cached.remote
+    return {"device": cached.device, "host": cached.host, "storage": storage}
 
 
 def speculation(state: ChoiceState) -> dict[str, Any]:

@@ -19,12 +19,12 @@ MAX_WAIT_S = 600.0
 def server_state_router(service: Service, version: str) -> APIRouter:
     """The endpoints."""
     router, model, engine = APIRouter(), service.model, service.engine
-    paths = {"model_path": model.root, "tokenizer_path": model.root}
+    facts = _facts(service)
 
     @router.get("/model_info")
     @router.get("/get_model_info")
     async def model_info() -> dict[str, Any]:
-        return {**paths, "is_generation": True, "has_image_understanding": False}
+        return {**facts, "is_generation": True}
 
     @router.get("/server_info")
     @router.get("/get_server_info")
@@ -37,7 +37,7 @@ def server_state_router(service: Service, version: str) -> APIRouter:
             "num_waiting_reqs": stats.num_waiting,
         }
         return {
-            **paths,
+            **facts,
             "served_model_name": model.names[0],
             "context_length": model.max_model_len,
             "speculative_num_steps": stats.num_speculative_tokens,
@@ -66,3 +66,9 @@ def server_state_router(service: Service, version: str) -> APIRouter:
         return {"success": True}
 
     return router
+
+
+def _facts(service: Service) -> dict[str, Any]:
+    """Of the model, in all descriptions."""
+    paths = dict.fromkeys(("model_path", "tokenizer_path"), service.model.root)
+    return {**paths, "has_image_understanding": service.images.takes}

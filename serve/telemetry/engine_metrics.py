@@ -29,12 +29,31 @@ COUNTERS = (
     ("vllm:num_preemptions", "num_preemptions", "Preemptions"),
     ("vllm:prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up"),
     ("vllm:prefix_cache_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+)
+BELOW = (
+    (
+        "vllm:external_prefix_cache_queries",
+        "prefix_cache_missed",
+        "Prompt tokens that the devices did not have",
+    ),
     (
         "vllm:external_prefix_cache_hits",
         "prefix_cache_loaded",
         "Of these, found in memory below the GPUs'",
     ),
 )
+"""Of an engine with a tier below the devices' memory."""
+FAILURES = (
+    ("eagle3:kv_damaged_pages", "damaged_pages", "Files that were not the pages of their names"),
+    ("eagle3:kv_failed_fetches", "failed_fetches", "Pages that could not be brought from below"),
+)
+"""Each cost a prefill."""
+IMAGES = (
+    ("eagle3:encoder_cache_queries", "encoder_cache_queries", "Images that prefills came to"),
+    ("eagle3:encoder_cache_hits", "encoder_cache_hits", "Of these, those whose features were kept"),
+    ("eagle3:images_encoded", "images_encoded", "Images encoded"),
+)
+"""Of an engine with a vision model."""
 PER_POSITION = (
     (
         "vllm:spec_decode_num_accepted_tokens_per_pos",
@@ -71,6 +90,11 @@ class EngineCollector(Collector):
             yield self._counter(name, text, getattr(stats, field))
         for name, field, text in GAUGES:
             yield self._gauge(name, text, getattr(stats, field))
+        yield self._waiting(stats)
+        if stats.tiers:
+            yield from self._tiers(stats)
+        if stats.encoder_cache_capacity:
+            yield from self._images(stats)
         for name, field, text in PER_POSITION:
             counts = {f"{position}": n for position, n in enumerate(getattr(stats, field))}
             yield self._labelled(name, text, "position", counts)
@@ -84,6 +108,46 @@ class EngineCollector(Collector):
         if stats.synthetic_acceptance_length is not None:
             name, text = "eagle3:synthetic_acceptance_length", "Answers here are not the model's"
             yield self._gauge(name, text, stats.synthetic_acceptance_length)
+
+    def _waiting(self, stats: EngineStats) -> Metric:
+        """Why those in the queue wait."""
+        name, text = "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason"
+        capacity = stats.num_waiting - stats.num_deferred
+        gauge = GaugeMetricFamily(name, text, labels=(*LABELS, "reason"))
+        for reason, count in {"capacity": capacity, "deferred": stats.num_deferred}.items():
+            gauge.add_metric((*self._labels, reason), count)
+        return gauge
+
+    def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
+        """What came from where, and how full each tier below the devices is."""
+        for name, field, text in BELOW:
+            yield self._counter(name, text, getattr(stats, field))
+        found = stats.cached
+        sources = {"local_compute": stats.computed_prompt_tokens}
+        sources |= {"local_cache_hit": found.device, "external_kv_transfer": found.below}
+        name, text = "vllm:prompt_tokens_by_source", "Prompt tokens looked up, by where they were"
+        yield self._labelled(name, text, "source", sources)
+        name, text = "eagle3:prompt_tokens_cached_by_tier", "Prompt tokens found, by tier"
+        yield self._labelled(name, text, "tier", found._asdict())
+        name, text = "eagle3:kv_tier_usage_perc", "Share of a tier's pages in use, 1 = all"
+        gauge = GaugeMetricFamily(name, text, labels=(*LABELS, "tier"))
+        for room in stats.tiers:
+            gauge.add_metric((*self._labels, room.tier), room.pages / room.total)
+        yield gauge
+        for name, field, text in FAILURES:
+            yield self._counter(name, text, getattr(stats, field))
+        name, text = "eagle3:kv_foreign_files", "Files in --kv-offloading-dir that are no pages"
+        yield self._gauge(name, text, stats.foreign_files)
+
+    def _images(self, stats: EngineStats) -> Iterable[Metric]:
+        for name, field, text in IMAGES:
+            yield self._counter(name, text, getattr(stats, field))
+        used = stats.encoder_cache_tokens / stats.encoder_cache_capacity
+        name, text = (
+            "eagle3:encoder_cache_usage_perc",
+            "Share of the features' rows in use, 1 = all",
+        )
+        yield self._gauge(name, text, used)
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         gauge = GaugeMetricFamily(name, text, labels=LABELS)

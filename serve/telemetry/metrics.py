@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.process_collector import ProcessCollector
 
 from eagle3_jax.engine import EngineConfig, EngineStats, Request, RequestOutput
+from serve.kv_transfer.transfers import Transfers
 from serve.telemetry.engine_metrics import LABELS, EngineCollector
 from serve.telemetry.http_metrics import TOKENS, HttpMetrics
 from serve.telemetry.kv_event_metrics import KVEventCollector, KVEventCounts
+from serve.telemetry.kv_transfer_metrics import KVTransferCollector
 
 SHORT_S = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02)
 SHORT_S += (0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
@@ -80,6 +82,10 @@ class Metrics:
     def watch_kv_events(self, counts: KVEventCounts) -> None:
         """Adds what is published of KV events."""
         self.registry.register(KVEventCollector(self._labels, counts))
+
+    def watch_kv_transfers(self, transfers: Transfers) -> None:
+        """Adds what is moved between servers."""
+        self.registry.register(KVTransferCollector(self._labels, transfers))
 
     def describe_cache(self, config: EngineConfig) -> None:
         """Adds what never changes of the KV cache, as labels; pages without the scratch page."""

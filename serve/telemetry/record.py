@@ -62,6 +62,7 @@ class RequestRecord:
         return fields | {
             "prompt_tokens": counts.prompt,
             "cached_tokens": counts.cached,
+            **counts.cached_details,
             "completion_tokens": counts.completion,
             "accepted_tokens": generated.accepted_tokens,
             "finish_reason": ",".join(dict.fromkeys(generated.finish_reasons)),

@@ -10,6 +10,8 @@ from amdgpu.cases import emulated_cases
 from amdgpu.check import POISON, Checked, check_named
 from amdgpu.check_code import arch_of, check_code, check_full_size_code, full_size_rounds
 from amdgpu.check_round import check_round, round_name
+from amdgpu.check_tower import NAME as TOWER
+from amdgpu.check_tower import check_tower
 from amdgpu.rounds.small_pair import FORMATS
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.workers import Failure, run_each
@@ -41,11 +43,14 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
         for arch in archs
         if only in round_name(format, ROUNDS) and not (short and (format, arch) != SHORT_ROUND)
     ]
+    poisons = 1 if short else len(POISON)
+    towers = [Job(check_tower, TOWER, arch, poisons) for arch in archs if only in TOWER]
     cases = [case for case in emulated_cases() if only in case.name and not (short and case.long)]
     return [
         *rounds,
+        *towers,
         *(
-            Job(check_named, case.name, arch, 1 if case.long or short else len(POISON))
+            Job(check_named, case.name, arch, 1 if case.long else poisons)
             for case in sorted(cases, key=lambda case: not case.long)
             for arch in archs
             if arch in case.case.matrix

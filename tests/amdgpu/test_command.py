@@ -22,10 +22,12 @@ def test_the_short_form_has_each_small_case_on_both_gpus_and_one_round() -> None
     short, long = jobs_for(AMD, "", True), jobs_for(AMD, "", False)
     assert sum(job.check.__name__ == "check_round" for job in short) == 1
     assert sum(job.check.__name__ == "check_round" for job in long) == 4
+    for form in (short, long):
+        assert sum(job.check.__name__ == "check_tower" for job in form) == len(AMD)
     named = [(job.name, job.arch) for job in short if job.check.__name__ == "check_named"]
     assert len(set(named)) == len(named) and {arch for _, arch in named} == set(AMD)
     assert {(job.name, job.arch) for job in long} > set(named)
-    assert sum(job.check.__name__ == "check_full_size_code" for job in long) == 14
+    assert sum(job.check.__name__ == "check_full_size_code" for job in long) == 16
 
 
 def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

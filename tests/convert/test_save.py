@@ -6,18 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edited import copy_edited
+from image_goldens import CHECKPOINT
 from oracle_files import DRAFTS, ORACLES
 
-from convert import load_draft, load_target, save_hf
+from convert import load_draft, load_target, load_vision, save_hf
 from convert.files.safetensors_files import Checkpoint, open_checkpoint
 from eagle3_jax.models.target import Target
 
 
-def assert_same_bits(ours: Checkpoint, theirs: Checkpoint) -> None:
-    vision = ("vision_tower.", "mm_projector.")
-    text = {name for name in theirs.tensors if not name.startswith(vision)}
-    assert set(ours.tensors) == text
-    for name in text:
+def assert_same_bits(ours: Checkpoint, theirs: Checkpoint, vision: bool = False) -> None:
+    parts = () if vision else ("vision_tower.", "mm_projector.")
+    expected = {name for name in theirs.tensors if not name.startswith(parts)}
+    assert set(ours.tensors) == expected
+    for name in expected:
         assert ours.tensors[name].dtype == theirs.tensors[name].dtype, name
         assert ours.read(name).tobytes() == theirs.read(name).tobytes(), name
 
@@ -33,6 +34,13 @@ def test_a_target_survives_the_round_trip(target: Target, tmp_path: Path) -> Non
     assert {k: text[k] for k in shared - {"eos_token_id"}} == {
         k: published["text_config"][k] for k in shared - {"eos_token_id"}
     }
+
+
+def test_vision_goes_with_its_target(tmp_path: Path) -> None:
+    vision = load_vision(CHECKPOINT)
+    save_hf(load_target(CHECKPOINT), tmp_path, vision=vision)
+    assert_same_bits(open_checkpoint(tmp_path), open_checkpoint(CHECKPOINT), vision=True)
+    assert load_vision(tmp_path).config == vision.config
 
 
 @pytest.mark.parametrize("name", DRAFTS)

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import context_parts
+
 from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
 
 STEPS_OF_A_REQUEST = 100
@@ -16,7 +18,8 @@ LATE_MASKS_S = 30.0
 def sizes(num_speculative_tokens: int, **changes: Any) -> EngineConfig:
     """The sizes most tests share, so that they share programs.
 
-    Pages for less than two full sequences of the four slots: long answers are preempted.
+    Pages for less than two full sequences of the four slots: long answers are preempted. page_size:
+    of all devices that divide a page (`--context-parts`) together, if it has a token for each.
     """
     shared: dict[str, Any] = {
         "num_speculative_tokens": num_speculative_tokens,
@@ -27,7 +30,13 @@ def sizes(num_speculative_tokens: int, **changes: Any) -> EngineConfig:
         "prefill_chunk": 8,
         "batch_buckets": (4,),
     }
-    return EngineConfig(**(shared | changes))
+    options = shared | changes
+    if (parts := context_parts.PARTS) > 1:
+        tokens, pages = options["page_size"], options["num_pages"]
+        part = max(1, tokens // parts)
+        fewer = pages and pages * tokens // (part * parts)
+        options |= {"page_size": part, "num_pages": fewer, "decode_context_parallel_size": parts}
+    return EngineConfig(**options)
 
 
 @dataclass

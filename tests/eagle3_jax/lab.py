@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle3_jax.cache import KVPool, rows_and_scale
+from eagle3_jax.cache import KVPool, rows_and_scale, with_rows
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.sampling.params import SamplingParams
@@ -77,8 +77,9 @@ class Lab(EnginePrograms):
         return np.asarray(self.run(ProgramKind.ROUND, *inputs, widths=widths))[: len(slots)]
 
     def edit(self, change: Callable[[DecodeState], DecodeState]) -> None:
-        """Replaces the state."""
-        self.state = change(self.state)
+        """Replaces the state, which stays where it lies."""
+        places = jax.tree.map(lambda array: array.sharding, self.state)
+        self.state = jax.device_put(change(self.state), places)
 
     def snapshot(self) -> DecodeState:
         """The state as NumPy arrays: the next program will take the device's own."""
@@ -109,7 +110,7 @@ def true_rows(lab: Lab, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     return fresh.target_rows(0, len(tokens)), fresh.draft_rows(0, len(tokens) - 1)
 
 
-def spoil(pool: KVPool, slots_from: dict[int, int], value: float = jnp.nan) -> jax.Array:
+def spoil(pool: KVPool, slots_from: dict[int, int], value: float = jnp.nan) -> KVPool:
     """The pool with everything but the given slots' first positions overwritten."""
     stored, _ = rows_and_scale(pool)
     size = stored.shape[1]
@@ -117,4 +118,5 @@ def spoil(pool: KVPool, slots_from: dict[int, int], value: float = jnp.nan) -> j
     for slot, length in slots_from.items():
         for position in range(length):
             keep[PAGES[slot][position // size], position % size] = True
-    return jnp.where(keep.reshape(*keep.shape, *[1] * (stored.ndim - 2)), stored, value)
+    kept = keep.reshape(*keep.shape, *[1] * (stored.ndim - 2))
+    return with_rows(pool, jnp.where(kept, stored, value))

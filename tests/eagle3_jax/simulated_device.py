@@ -6,6 +6,7 @@ as soon as the row is read. A draft's row at i remembers the history up to i+1, 
 made it up. Programs run at dispatch; reports are read when the engine reads them.
 """
 
+import pickle
 import zlib
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -64,8 +65,10 @@ class SimulatedRunner:
         *,
         has_grammars: bool,
         peers: object,
+        vision: object = None,
+        images: object = None,
     ):
-        assert not has_grammars and peers is None, "neither is simulated"
+        assert not has_grammars and peers is vision is images is None, "none of it is simulated"
         self.config = config
         self.has_draft = draft is not None
         self.drafts = config.num_speculative_tokens if draft else 0
@@ -109,6 +112,7 @@ class SimulatedRunner:
         return report
 
     page_bytes = 1
+    fingerprint = bytes(32)
     copy_steps = 2
     """How often a copy is asked about before it is done."""
 
@@ -132,6 +136,14 @@ class SimulatedRunner:
 
     def are_staged(self, slots: Rows[int]) -> bool:
         return self._is_done(slots)
+
+    def bytes_of(self, slot: int) -> np.ndarray:
+        text = pickle.dumps(self.host[slot])
+        assert len(text) <= self.page_bytes
+        return np.frombuffer(text.ljust(self.page_bytes), np.uint8)
+
+    def fill(self, slot: int, data: np.ndarray) -> None:
+        self.host[slot] = pickle.loads(data.tobytes())
 
     def _is_done(self, slots: Rows[int]) -> bool:
         self.asked |= {slot: self.asked[slot] + 1 for slot in slots}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import convert
 import eagle3_jax
 import eagle3_jax.engine
 
@@ -16,7 +17,7 @@ WITHOUT_JAX = (
     "eagle3_jax.sampling.params",
     "eagle3_jax.speculative.method",
 )
-PACKAGES = eagle3_jax, eagle3_jax.engine
+PACKAGES = convert, eagle3_jax, eagle3_jax.engine
 
 
 @pytest.mark.parametrize("module", WITHOUT_JAX)

@@ -104,8 +104,9 @@ def tiny_target(seed: int = 0, config: TargetConfig = TARGET) -> Target:
     target = nnx.eval_shape(lambda: make_target(config, rngs=nnx.Rngs(0), dtype=jnp.float32))
     rng = np.random.default_rng(seed)
     _fill(target, rng, gain=0.6)
-    _set(target.embed_tokens.embedding, rng.normal(size=(VOCAB, HIDDEN)))
-    _set(target.lm_head.kernel, HEAD_GAIN * rng.normal(size=(HIDDEN, VOCAB)) / math.sqrt(HIDDEN))
+    vocab = config.vocab_size
+    _set(target.embed_tokens.embedding, rng.normal(size=(vocab, HIDDEN)))
+    _set(target.lm_head.kernel, HEAD_GAIN * rng.normal(size=(HIDDEN, vocab)) / math.sqrt(HIDDEN))
     return target
 
 

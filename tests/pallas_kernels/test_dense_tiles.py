@@ -13,7 +13,14 @@ PLAIN, EIGHT_BIT = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float8_e4m3fn)
 
 
 def tiles_of(
-    arch: str, dtype: np.dtype, rows: int, inputs: int, outputs: int, *, weights: int = 1
+    arch: str,
+    dtype: np.dtype,
+    rows: int,
+    inputs: int,
+    outputs: int,
+    *,
+    weights: int = 1,
+    least: int = 16,
 ) -> ProductTiles:
     """For float8 or plain weights of this shape."""
     eight_bit = dtype == EIGHT_BIT
@@ -22,7 +29,7 @@ def tiles_of(
     scale = jax.ShapeDtypeStruct((outputs,), jnp.float32) if eight_bit else None
     w = Operand(jax.ShapeDtypeStruct(shape, dtype), scale)
     with gpu.assume(arch):
-        return choose_tiles("product", Operand(x), w, weights=weights)
+        return choose_tiles("product", Operand(x), w, weights=weights, least=least)
 
 
 @pytest.mark.parametrize("inputs", [1024, 1536, 2048, 3072, 7168])
@@ -61,6 +68,16 @@ def test_gated_products_keep_within_registers_and_local_memory(arch: str) -> Non
                     assert under_way * tiles.ahead <= UNDER_WAY
                     assert of_rows <= gpu.KNOWN[arch].lds_bytes
     assert {0, 3} <= seen
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+def test_a_head_has_64_columns_a_tile_only_where_all_compute_units_get_one(arch: str) -> None:
+    for rows in (1, 16, 64):
+        for outputs in (20480, 40960, 25008, 50016):
+            assert tiles_of(arch, PLAIN, rows, 7168, outputs, least=64).columns == 64
+        for outputs in (4000, 8000):
+            tiles = tiles_of(arch, PLAIN, rows, 3072, outputs, least=64)
+            assert -(-outputs // tiles.columns) >= 250
 
 
 @pytest.mark.parametrize("steps", [2, 5])

@@ -1,7 +1,7 @@
 """The tiny pair and the length of the proofs: short in the suite, long with --long."""
 
 import pytest
-from tiny import tiny_draft, tiny_target
+from shared_pair import shared_draft, shared_target
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -15,9 +15,9 @@ def long(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def target() -> Target:
-    return tiny_target()
+    return shared_target()
 
 
 @pytest.fixture(scope="session")
 def draft(target: Target) -> Eagle3Draft:
-    return tiny_draft(target)
+    return shared_draft("grouped", target)

@@ -53,7 +53,13 @@ class Proof:
         stats = engine.stats()
         assert stats.free_pages == stats.total_pages
         assert run.cancelled and stats.num_preemptions, "nothing was cancelled or preempted"
+        assert stats.prefix_cache_hits, "no prompt began like another"
         assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+        print(
+            f"{len(requests)} requests, {len(differences)} ties, {len(run.cancelled)} cancelled, "
+            f"{stats.num_preemptions} preemptions, {stats.prefix_cache_hits} prompt tokens found, "
+            f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafts accepted"
+        )
 
     def differences(
         self, requests: list[Request], run: Run, expected: dict[str, Answer]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from broken_programs import compile_rounds_anew
 from driving import sizes
-from engine_proof import EOS, Proof
+from engine_proof import ALONE, EOS, Proof
 from setups import Setup, pair_on_devices
 from test_stale_rows import check_poison
 from toy_tokenizer import ToyTokenizer
@@ -37,11 +37,17 @@ def divided(parts: int, **changes: Any) -> EngineConfig:
 
 FLOAT8 = {"kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
 CASES = {
+    "1 of 4, latent draft": (Setup(4, False, "latent", "float32", True), divided(1)),
+    "1 of 4, latent draft, exact": (
+        Setup(4, False, "latent", "float32", True),
+        divided(1, exact=True),
+    ),
     "2 of 4, grouped draft": (Setup(4, False, "grouped", "float32", True), divided(2)),
     "4 of 4, latent draft, exact": (
         Setup(4, False, "latent", "float32", True),
         divided(4, exact=True),
     ),
+    "4 of 4, grouped draft": (Setup(4, False, "grouped", "float32", True), divided(4)),
     "2 of 2, latent draft": (Setup(2, False, "latent", "float32", True), divided(2)),
     "2 of 2, grouped draft, exact": (
         Setup(2, False, "grouped", "float32", True),
@@ -66,7 +72,7 @@ class DividedProof(Proof):
     setup: Setup
 
     def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
-        if config.decode_context_parallel_size == 1:
+        if config == ALONE:
             return super().engine(config, speculative=speculative)
         target, draft = pair_on_devices(self.setup)
         return Engine(
@@ -97,8 +103,10 @@ def test_divided_contexts_change_no_answer(name: str, long: bool) -> None:
 
 @pytest.mark.usefixtures("in_many_chunks")
 def test_gathering_a_prompt_in_chunks_changes_no_answer(long: bool) -> None:
+    if not long:
+        pytest.skip("part of the long form")
     setup = Setup(4, False, "latent", "float32", True)
-    requests = random_requests(np.random.default_rng(1), PER_CASE_LONG if long else PER_CASE)
+    requests = random_requests(np.random.default_rng(1), PER_CASE_LONG)
     DividedProof(wide_target(), None, setup).check(divided(2), requests)
 
 
@@ -137,7 +145,8 @@ def merged_without_weights(shares: jax.Array, value_kernel: jax.Array) -> jax.Ar
 def test_the_proof_notices(
     module: Any, name: str, wrong: object, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name != "own_part" and not long:
+    """The short form's are in tests/eagle3_jax/sharded/test_split_context.py."""
+    if not long:
         pytest.skip("part of the long form")
     setup = Setup(2, False, "grouped", "float32", True)
     proof = DividedProof(wide_target(), None, setup)

@@ -120,7 +120,7 @@ def joined_without_weights(shares: jax.Array) -> jax.Array:
 def test_the_proof_notices(
     module: Any, name: str, wrong: object, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name != "own_unit" and not long:
+    if not long:
         pytest.skip("part of the long form")
     proof, config = proof_of(4), divided(2)
     requests = random_requests(np.random.default_rng(1), 6)

@@ -1,9 +1,11 @@
 """Servers over the fake engine."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from fake_server import Served, served, served_by
 from oracle_files import ORACLES
 
 from convert.text.tiktoken_file import SpecialToken
+from serve.bench.load.server_process import serving
 from serve.pair.loading import LoadedPair, build_engine, load_pair
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
@@ -77,3 +82,44 @@ def server(pair: LoadedPair) -> Iterator[Served]:
     engine = build_engine(pair, num_speculative_tokens=3, **sizes)
     with served_by(engine, pair.tokenizer, grammars=engine.grammars) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def chromium(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A browser, by Playwright."""
+    if not request.config.getoption("--browser"):
+        pytest.skip("run by make page-check")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    with import_module("playwright.sync_api").sync_playwright() as playwright:
+        # Chromium's own sandbox doesn't work for root, as which containers run tests.
+        sandbox = os.geteuid() != 0
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=sandbox)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def demo(chromium: Any) -> Iterator[str]:
+    """A server over the embedded pair, k = 3, and its address."""
+    with serving(["--demo"]) as (_, url):
+        yield url
+
+
+@pytest.fixture
+def page(chromium: Any, demo: str) -> Iterator[Any]:
+    """The page, ready; it may not complain, nor ask for anything from elsewhere."""
+    page = chromium.new_page(viewport={"width": 1180, "height": 800})
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console", lambda m: complaints.append(m.text) if "Content Security" in m.text else None
+    )
+    page.on("request", lambda r: r.url.startswith(demo) or complaints.append(r.url))
+    page.goto(demo)
+    page.wait_for_selector("#state[data-state=ready]")
+    page.fill("#temperature", "0")
+    yield page
+    page.close()
+    assert not complaints

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
+from eagle3_jax.engine.kv.tiers.tier import TierRoom
+from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.programs.executor import Progress
 
 VOCAB_SIZE = 128
@@ -61,6 +63,7 @@ class FakeEngine:
     width: int = 2
     step_s: float = 0.0
     cached_tokens: int = 0
+    cached_below: int = 0
     synthetic_acceptance_length: float | None = None
     fail_at_step: int | None = None
     hang_at_step: int | None = None
@@ -69,6 +72,7 @@ class FakeEngine:
     running: dict[str, Sequence_] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
+    asked: list[Request] = field(default_factory=list)
     num_steps: int = 0
     num_resets: int = 0
     prompt_tokens: int = 0
@@ -78,6 +82,10 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.warm.set()
         self.go.set()
+
+    @property
+    def cached(self) -> TokensByTier:
+        return TokensByTier(self.cached_tokens - self.cached_below, host=self.cached_below)
 
     @property
     def has_work(self) -> bool:
@@ -100,6 +108,7 @@ class FakeEngine:
             if stop in text:
                 text, finish, stop_reason = text[: text.index(stop)], "stop", stop
         self.running[request.request_id] = Sequence_(request, text, finish, stop_reason)
+        self.asked.append(request)
         self.prompt_tokens += len(request.prompt_ids)
 
     def cancel(self, request_id: str) -> None:
@@ -140,7 +149,7 @@ class FakeEngine:
             rounds=(made,),
             prompt_tokens=len(sequence.request.prompt_ids),
             seed=sequence.request.sampling.seed or 0,
-            cached_tokens=self.cached_tokens,
+            cached=self.cached,
             origins=(*range(1, self.width), 0)[: len(text)],
         )
 
@@ -157,6 +166,10 @@ class FakeEngine:
             free_pages=TOTAL_PAGES - len(self.running),
             total_pages=TOTAL_PAGES,
             prefix_cache_queries=self.prompt_tokens,
-            prefix_cache_hits=self.cached_tokens,
+            cached=self.cached,
+            tiers=(TierRoom("host", 1, 4),) if self.cached_below else (),
+            damaged_pages=7,
+            failed_fetches=8,
+            foreign_files=9,
             synthetic_acceptance_length=self.synthetic_acceptance_length,
         )

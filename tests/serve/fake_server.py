@@ -25,7 +25,7 @@ from serve.chat_format.format import choose_reading
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.messages import EngineLike
 from serve.engine.thread import EngineThread
-from serve.hosts import leave
+from serve.hosts.runtime import leave
 from serve.kv_events.publisher import KVEventPublisher
 from serve.openai.service import ModelInfo, Service, TokenizerLike
 from serve.options.http import HttpOptions

@@ -10,6 +10,7 @@ from typing import Any
 
 import markdown_it
 import pytest
+from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax.engine import Acceptance, Round
@@ -40,7 +41,8 @@ def test_every_file_comes_under_the_policy(fake: Served, path: str) -> None:
         part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
     )
     assert policy["default-src"] == "'none'"
-    assert {policy[f"{kind}-src"] for kind in ("script", "style", "img", "connect")} == {"'self'"}
+    assert {policy[f"{kind}-src"] for kind in ("script", "style", "connect")} == {"'self'"}
+    assert policy["img-src"] == "'self' data:"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
@@ -190,3 +192,11 @@ def test_the_servers_figures_are_read_from_its_metrics(fake: Served) -> None:
     # Three answers, each of four rounds that accept one draft of three.
     assert (measured["drafts"], measured["tokens"], measured["length"]) == (12, 24, 2)
     assert measured["shares"] == [1, 0, 0]
+
+
+def test_tiers_are_shown_where_the_server_has_some(serve: Any) -> None:
+    script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
+    for below, told in ((3, {"used": "host 25.0%", "hits": "device 2, host 3"}), (0, None)):
+        text = serve(FakeEngine(cached_tokens=5, cached_below=below)).http.get("/metrics").text
+        call = f"console.log(JSON.stringify(tierTexts(parse({json.dumps(text)})) ?? null))"
+        assert json.loads(node(script + call)) == told

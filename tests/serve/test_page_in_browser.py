@@ -1,63 +1,15 @@
 """The page in headless Chromium, over the embedded pair: `make page-check`."""
 
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import httpx
 import pytest
 from browser_page import CHAT, answering, ask, contrast, luminance, said, shown, streamed
 
-from serve.bench.load.server_process import serving
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUESTION = "What is 95 + 61?"
 MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
-
-
-@pytest.fixture(scope="module")
-def chromium(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A browser, by Playwright."""
-    if not request.config.getoption("--browser"):
-        pytest.skip("run by make page-check")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    with import_module("playwright.sync_api").sync_playwright() as playwright:
-        # Chromium's own sandbox doesn't work for root, as which containers run tests.
-        sandbox = os.geteuid() != 0
-        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=sandbox)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def demo(chromium: Any) -> Iterator[str]:
-    """A server over the embedded pair, k = 3, and its address."""
-    with serving(["--demo"]) as (_, url):
-        yield url
-
-
-@pytest.fixture
-def page(chromium: Any, demo: str) -> Iterator[Any]:
-    """The page, ready; it may not complain, nor ask for anything from elsewhere."""
-    page = chromium.new_page(viewport={"width": 1180, "height": 800})
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "console", lambda m: complaints.append(m.text) if "Content Security" in m.text else None
-    )
-    page.on("request", lambda r: r.url.startswith(demo) or complaints.append(r.url))
-    page.goto(demo)
-    page.wait_for_selector("#state[data-state=ready]")
-    page.fill("#temperature", "0")
-    yield page
-    page.close()
-    assert not complaints
 
 
 def test_a_chat_streams_and_its_colours_and_counters_are_the_servers(

@@ -42,12 +42,12 @@ class Garden(ScriptedEngine):
     """Says the next answer of the script, whoever asks."""
 
     max_model_len: int = CONTEXT
-    asked: list[tuple[tuple[int, ...], Any]] = field(default_factory=list)
+    taken: list[tuple[tuple[int, ...], Any]] = field(default_factory=list)
 
     def answer(self, request: Request, sibling: int) -> list[int]:
         """The turn is how often it was asked."""
-        said = answer(len(self.asked))
-        self.asked.append((tuple(request.prompt_ids), request.sampling))
+        said = answer(len(self.taken))
+        self.taken.append((tuple(request.prompt_ids), request.sampling))
         return self.tokenizer.encode(said, add_special=True)
 
 
@@ -142,7 +142,7 @@ def garden() -> Iterator[Callable[[Callable[[Served], None]], list[Any]]]:
         model = ModelInfo(("fake",), "/models/fake", CONTEXT)
         with served_by(engine, kimi(), model=model) as server:
             conversation(server)
-        return engine.asked
+        return engine.taken
 
     yield run
 

@@ -6,10 +6,18 @@ writes them only where it was given a log.
 
 from array import array
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Medium = Literal["GPU", "CPU", "STORAGE"]
 """Where pages lie, in vLLM's words: the device (whatever it is), host memory, a disk."""
+
+
+class ImageInPage(NamedTuple):
+    """An image that positions of a page, or the one after it, are of: the SHA-256 of its file and
+    processing, and where it begins, counted from the page's first position."""
+
+    digest: bytes
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,7 @@ class PagesStored:
     keys: one a page. parent_key: that of the page in front of the first; None at a prompt's
     beginning. token_ids: page_tokens a page. lookahead_token_ids: of each page the token after it,
     which its key covers too. salt: of the request, "" for none; a prompt's first key covers it, and
-    by that the others.
+    by that the others. images: those that each page's key covers; () where there are none at all.
     """
 
     keys: tuple[bytes, ...]
@@ -29,6 +37,7 @@ class PagesStored:
     page_tokens: int
     salt: str
     medium: Medium
+    images: tuple[tuple[ImageInPage, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class _Page:
     lookahead: int
     salt: str
     media: set[Medium]
+    images: tuple[ImageInPage, ...]
 
 
 class KVEventLog:
@@ -76,7 +86,8 @@ class KVEventLog:
         for index, key in enumerate(event.keys):
             tokens = array("i", event.token_ids[index * size : (index + 1) * size])
             lookahead = event.lookahead_token_ids[index]
-            page = _Page(parent, tokens, lookahead, event.salt, {event.medium})
+            images = event.images[index] if event.images else ()
+            page = _Page(parent, tokens, lookahead, event.salt, {event.medium}, images)
             known = self._pages.setdefault(key, page)
             known.media.add(event.medium)
             parent = key
@@ -91,7 +102,14 @@ class KVEventLog:
         page.media.add(medium)
         tokens, size = tuple(page.tokens), len(page.tokens)
         event = PagesStored(
-            (key,), page.parent_key, tokens, (page.lookahead,), size, page.salt, medium
+            (key,),
+            page.parent_key,
+            tokens,
+            (page.lookahead,),
+            size,
+            page.salt,
+            medium,
+            (page.images,) if page.images else (),
         )
         self._events.append(event)
 

@@ -4,7 +4,9 @@ A page's key covers every token up to its end and the one after it, because draf
 comes from token i+1. So a page has a key only once its next token is known, and a prompt's last
 token is never in a page found for it: running it gives the hidden state and the features from
 which rounds go on. Without a draft the rule is the same. A request's salt comes before its tokens,
-so that nobody learns by the time of an answer what others with another salt have asked.
+so that nobody learns by the time of an answer what others with another salt have asked. Positions
+of an image all hold the same id: the image's digest, of its file and of how it is processed, and
+where it begins stand for them, in the key of every page that has some of them.
 """
 
 import math
@@ -14,9 +16,11 @@ from hashlib import blake2b
 from itertools import groupby
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv.events import KVEventLog, PagesStored
+from eagle3_jax.engine.kv.events import ImageInPage, KVEventLog, PagesStored
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.tiers.tier import Tier
+from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
 
 KEY_BYTES = 32
@@ -29,8 +33,7 @@ class PrefixCache:
     In exact mode only whole prefill chunks of prompts are shared, so that every row a sequence
     reads was written by the program, and at the place in the chunk, that would have written it.
     A prompt whose logprobs are asked for is run whole, in exact mode by a program of its own.
-    num_queries, num_hits, num_loaded: tokens of the sequences admitted so far, those of them found,
-    and those of these in the tier.
+    num_queries, hits: tokens of the sequences admitted so far, and those of them found.
     """
 
     def __init__(
@@ -44,15 +47,20 @@ class PrefixCache:
         self._tier = tier
         self._least_loaded = config.kv_offloading_least_tokens
         self.num_queries = 0
-        self.num_hits = 0
-        self.num_loaded = 0
+        self.hits = TokensByTier()
         self._pages = pages
         self._events = events
         self._enabled = config.enable_prefix_caching
         self._exact = config.exact
         self._page_tokens = config.page_tokens
-        rows = math.lcm(config.page_tokens, config.prefill_chunk if config.exact else 1)
-        self._unit = rows // config.page_tokens
+        self._unit = _shared_rows(config) // config.page_tokens
+
+    def prompt_keys(self, sequence: Sequence) -> list[bytes]:
+        """The keys of the pages that a prompt as it is can share, whoever has them."""
+        if not self._enabled or sequence.scores_prompt:
+            return []
+        count = (len(sequence.request.prompt_ids) - 1) // self._page_tokens
+        return self._keys(sequence, self._whole(count))
 
     def find(self, sequence: Sequence) -> list[bytes]:
         """The keys of the pages its prompt begins with, in the cache or in the tier below it."""
@@ -82,11 +90,11 @@ class PrefixCache:
 
     def count(self, sequence: Sequence) -> None:
         """Notes what an admitted sequence found; only its first admission counts."""
-        if self._enabled and sequence.cached_tokens is None:
-            sequence.cached_tokens = sequence.num_prefilled
+        if self._enabled and sequence.cached is None:
+            here = sequence.num_prefilled - sequence.loaded.total
+            sequence.cached = sequence.loaded._replace(device=here)
             self.num_queries += len(sequence.prefill_ids)
-            self.num_hits += sequence.num_prefilled
-            self.num_loaded += sequence.loaded_tokens
+            self.hits = self.hits.plus(sequence.cached)
 
     def publish(self, sequence: Sequence, num_final: int) -> None:
         """Shares the pages within the first `num_final` rows.
@@ -119,6 +127,8 @@ class PrefixCache:
             pages = [first + index for index in run]
             start, end = pages[0], pages[-1] + 1
             tokens = sequence.tokens_between(start * size, end * size + 1)
+            firsts = range(start * size, end * size, size)
+            images = tuple(images_in(sequence.request, first, size + 1) for first in firsts)
             event = PagesStored(
                 keys=tuple(sequence.page_keys[start:end]),
                 parent_key=sequence.page_keys[start - 1] if start else None,
@@ -127,6 +137,7 @@ class PrefixCache:
                 page_tokens=size,
                 salt=sequence.request.cache_salt,
                 medium="GPU",
+                images=images if any(images) else (),
             )
             events.stored(event)
 
@@ -141,9 +152,43 @@ class PrefixCache:
         ):
             tokens = sequence.tokens_between(start, start + self._page_tokens + 1)
             before = keys[-1] if keys else _salt_key(sequence.request.cache_salt)
-            text = before + array("q", tokens).tobytes()
-            keys.append(blake2b(text, digest_size=KEY_BYTES).digest())
+            keys.append(_next_key(before, tokens, images_in(sequence.request, start, len(tokens))))
         return keys[:count]
+
+
+def prompt_page_keys(config: EngineConfig, request: Request) -> list[bytes]:
+    """The keys of the pages of a prompt that others can share, as every engine of these page sizes
+    names them."""
+    prompt_ids, size, rows = request.prompt_ids, config.page_tokens, _shared_rows(config)
+    keys: list[bytes] = []
+    before = _salt_key(request.cache_salt)
+    for start in range(0, (len(prompt_ids) - 1) // rows * rows, size):
+        tokens = prompt_ids[start : start + size + 1]
+        before = _next_key(before, tokens, images_in(request, start, len(tokens)))
+        keys.append(before)
+    return keys
+
+
+def images_in(request: Request, start: int, length: int) -> tuple[ImageInPage, ...]:
+    """The images that some of these positions of a prompt are of."""
+    end = start + length
+    touching = (i for i in request.images if i.start < end and i.end > start)
+    return tuple(ImageInPage(i.item.digest, i.start - start) for i in touching)
+
+
+def _shared_rows(config: EngineConfig) -> int:
+    """Prompts share whole multiples of these: pages, in exact mode whole chunks of them."""
+    return math.lcm(config.page_tokens, config.prefill_chunk if config.exact else 1)
+
+
+def _next_key(before: bytes, tokens: list[int], images: tuple[ImageInPage, ...]) -> bytes:
+    """Of the page behind the one of key `before`: its tokens and the one after it, and the images
+    that these are of."""
+    text = before + array("q", tokens).tobytes()
+    if not images:
+        return blake2b(text, digest_size=KEY_BYTES).digest()
+    seen = b"".join(image.digest + array("q", [image.offset]).tobytes() for image in images)
+    return blake2b(text + seen, digest_size=KEY_BYTES, person=b"images").digest()
 
 
 def _salt_key(salt: str) -> bytes:

@@ -10,7 +10,7 @@ grammar needs a round's two halves as programs of their own, both full, at two b
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.quantized import fit_to_gpu
-from eagle3_jax.mesh import place, spec_of
+from eagle3_jax.mesh import place, spec_of, variables
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs
@@ -33,6 +33,7 @@ from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.tree.round import tree_round
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
+from eagle3_jax.vision.keep import ImageBatch, keep_features
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 from pallas_kernels.exact import exact_bits
@@ -57,7 +58,8 @@ class PairStructure:
     """Static description of target, draft and method, the key under which programs are kept.
 
     kernels: the implementation of the operations, None for the device's own; xla_kernels: those of
-    which no kernel runs. exact: whether kernels compute a row alike in every batch.
+    which no kernel runs. exact: whether kernels compute a row alike in every batch. vision: of
+    programs that encode images. draft_sees_images: see `prefill_chunk`.
     """
 
     target: Structure
@@ -67,6 +69,8 @@ class PairStructure:
     kernels: str | None = None
     xla_kernels: tuple[str, ...] = ()
     exact: bool = False
+    vision: Structure | None = None
+    draft_sees_images: bool = False
 
 
 def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, Structure]:
@@ -74,11 +78,11 @@ def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, 
 
     On a mesh; parameters that have no place there yet are whole on every device.
     """
-    graph, state = nnx.split(fit_to_gpu(model))
-    variables = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    fitted = fit_to_gpu(model)
+    graph, state = nnx.split(fitted)
     leaves, tree = jax.tree.flatten(state)
     if mesh is not None:
-        shardings = [NamedSharding(mesh, spec_of(variable)) for variable in variables]
+        shardings = [NamedSharding(mesh, spec_of(variable)) for variable in variables(fitted)]
         leaves = [place(*pair) for pair in zip(leaves, shardings, strict=True)]
     return tuple(leaves), Structure(graph, tree)
 
@@ -103,7 +107,8 @@ def _round(
 def _prefill(
     pair: PairStructure, target: Leaves, draft: Leaves, *chunk: Any, **options: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
-    return prefill_chunk(*_models(pair, target, draft), pair.aux_layer_ids, *chunk, **options)
+    models, sees = _models(pair, target, draft), pair.draft_sees_images
+    return prefill_chunk(*models, pair.aux_layer_ids, *chunk, draft_sees_images=sees, **options)
 
 
 def _propose(
@@ -121,6 +126,14 @@ def _verify(
     return verify_round(verifier, pair.aux_layer_ids, *batch, **static)
 
 
+def _encode(
+    pair: PairStructure, vision: Leaves, _: Leaves, state: DecodeState, images: ImageBatch
+) -> tuple[DecodeState]:
+    assert pair.vision is not None and state.image_features is not None, "a pair with vision"
+    kept = keep_features(pair.vision.rebuild(vision), state.image_features, images)
+    return (replace(state, image_features=kept),)
+
+
 FUNCTIONS = {
     ProgramKind.PREFILL: _prefill,
     ProgramKind.FULL_PREFILL: partial(_prefill, variant=Variant.FULL),
@@ -131,6 +144,7 @@ FUNCTIONS = {
     ProgramKind.ARGMAX_ROUND: partial(_round, variant=Variant.ARGMAX),
     ProgramKind.PROPOSE: _propose,
     ProgramKind.VERIFY: _verify,
+    ProgramKind.ENCODE: _encode,
 }
 
 
@@ -139,7 +153,8 @@ def compile_program(
     kind: ProgramKind, pair: PairStructure, *shapes: Any, widths: Widths | None = None
 ) -> Callable[..., tuple[Any, ...]]:
     """Compiles the program of this kind for these shapes: of the target's and the draft's leaves,
-    of the state, which is donated, and of what the host sends.
+    of the state, which is donated, and of what the host sends. To encode, the vision model's leaves
+    are in the place of the target's.
 
     widths: of a round narrower than the state.
     """
@@ -171,7 +186,7 @@ def program(
         return function
     held, whole = (target, draft, state), PartitionSpec()
     specs = jax.tree.map(lambda shape: shape.sharding.spec, held)
-    outputs = (whole,) if kind is ProgramKind.PROPOSE else (whole, whole)
+    outputs = {ProgramKind.PROPOSE: (whole,), ProgramKind.ENCODE: ()}.get(kind, (whole, whole))
     return jax.shard_map(
         function,
         mesh=sharding.mesh,

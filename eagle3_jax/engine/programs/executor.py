@@ -6,6 +6,7 @@ the same calls in the same order.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -15,15 +16,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.peaks import KVPeaks, pool_peaks
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
 from eagle3_jax.engine.programs.call import Inputs, ProgramCall
 from eagle3_jax.engine.programs.compiled import (
+    Leaves,
     PairStructure,
     compile_program,
     flatten_model,
     shapes_of,
 )
+from eagle3_jax.engine.programs.fingerprint import page_fingerprint
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.page_copies import compile_copies
@@ -32,6 +36,7 @@ from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.logit_control_rows import no_controls
@@ -54,8 +59,12 @@ class Executor:
         config: EngineConfig,
         *,
         has_grammars: bool = False,
+        vision: VisionModel | None = None,
+        images: ImageLayout | None = None,
     ):
-        self._config = config
+        """vision: encodes images, which lie as `images` says."""
+        self._config, self._images = config, images
+        self._models = target.config, draft and draft.config
         # Plain exact decoding captures aux states too: its program must be the speculative one's.
         capture = draft.config.aux_layer_ids if draft else ()
         if config.exact and draft is None:
@@ -65,6 +74,7 @@ class Executor:
         self._everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         self._target, target_structure = flatten_model(target, mesh)
         self._draft, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
+        self._vision, vision_structure = flatten_model(vision, mesh) if vision else ((), None)
         self._pair = PairStructure(
             target_structure,
             draft_structure,
@@ -73,14 +83,17 @@ class Executor:
             config.kernels,
             config.xla_kernels,
             config.exact,
+            vision_structure,
+            vision is not None and config.mm_draft_embedding == "target",
         )
         self._vocab_size = target.config.vocab_size
         self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
-        self.state = initial_state(target, draft, config, len(capture), mesh)
+        rows = images.rows if images else 0
+        self.state = initial_state(target, draft, config, len(capture), mesh, rows)
         self.compiled: dict[Program, Callable[..., tuple[Any, ...]]] = {}
         self._pages: PageStore | None = None
         parts = {"has_draft": draft is not None, "has_grammars": has_grammars}
-        self.programs = all_programs(config, **parts)
+        self.programs = all_programs(config, **parts, image_sizes=images.sizes if images else ())
 
     def compile(self, progress: Progress | None = None) -> None:
         """Compiles every program; without this, each is compiled when it first runs."""
@@ -101,6 +114,13 @@ class Executor:
             self._pages = PageStore(compile_copies(shapes_of(self.state)))
         return self._pages
 
+    @cached_property
+    def page_fingerprint(self) -> bytes:
+        """Of everything that the numbers in a page of the cache depend on; reads all weights."""
+        weights, size = self._target + self._draft + self._vision, self.pages.page_bytes
+        vision = self._images and self._images.vision
+        return page_fingerprint(*self._models, weights, self._config, size, vision)
+
     def run(self, call: ProgramCall) -> tuple[Any, ...]:
         """Dispatches a program; what it returns besides the new state."""
         program, inputs = call
@@ -110,9 +130,15 @@ class Executor:
         if program not in self.compiled:
             self.compiled[program] = self._compile(program)
         execute = self.compiled[program]
-        sent = self._put(inputs) if program.batch is None else self._put_batch(*inputs)
-        self.state, *outputs = execute(self._target, self._draft, self.state, *sent)
+        sent = self._put_batch(*inputs) if program.is_round else self._put(inputs)
+        self.state, *outputs = execute(*self._weights(program), self.state, *sent)
         return tuple(outputs)
+
+    def _weights(self, program: Program) -> tuple[Leaves, Leaves]:
+        """Those that it takes: a pair's, or those of vision."""
+        if program.kind is ProgramKind.ENCODE:
+            return self._vision, ()
+        return self._target, self._draft
 
     def _copy_pages(self, kind: ProgramKind, *inputs: np.ndarray) -> None:
         *ids, slots = inputs
@@ -128,8 +154,11 @@ class Executor:
         config = self._config
         if program.kind in PAGE_COPIES:
             return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))
+        if program.kind is ProgramKind.ENCODE:
+            assert self._images and program.batch, "an engine with images, and arrays of a size"
+            return (shapes_of(self._images.pack((), program.batch)),)
         if program.batch is None:
-            chunk: Any = empty_chunk(config)
+            chunk: Any = empty_chunk(config, images=self._images is not None)
             if program.takes_controls:
                 mask = open_masks(self._vocab_size, 1, 1)[0]
                 chunk = replace(chunk, logit_controls=no_controls(self._vocab_size), mask=mask)
@@ -180,7 +209,7 @@ class Executor:
         return jax.make_array_from_callback(sent.shape, self._everywhere, sent.__getitem__)
 
     def _compile(self, program: Program) -> Callable[..., tuple[Any, ...]]:
-        held = shapes_of((self._target, self._draft, self.state))
+        held = shapes_of((*self._weights(program), self.state))
         inputs = self.input_shapes(program)
         return compile_program(program.kind, self._pair, *held, *inputs, widths=program.widths)
 

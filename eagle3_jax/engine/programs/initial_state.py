@@ -25,8 +25,10 @@ def initial_state(
     config: EngineConfig,
     num_aux: int,
     mesh: Mesh | None = None,
+    image_rows: int = 0,
 ) -> DecodeState:
-    """Empty pools and finished slots (one extra for padding rows).
+    """Empty pools and finished slots (one extra for padding rows). image_rows: of image_features,
+    scratch included.
 
     On a mesh pools are split as their rows are, or their pages among neighbours
     (decode_context_parallel_size; a draft's among fewer of them, if fewer need a page), and all
@@ -34,9 +36,9 @@ def initial_state(
     """
     _check_context_parts(target, config, mesh)
     if mesh is None:
-        return _empty_state(target, draft, config, num_aux)
+        return _empty_state(target, draft, config, num_aux, None, image_rows)
     # No device ever holds what belongs to others.
-    return _sharded_state(target, draft, config, num_aux, mesh)()
+    return _sharded_state(target, draft, config, num_aux, mesh, image_rows)()
 
 
 def state_shapes(
@@ -45,12 +47,14 @@ def state_shapes(
     config: EngineConfig,
     num_aux: int,
     mesh: Mesh | None = None,
+    image_rows: int = 0,
 ) -> DecodeState:
     """Shapes of the same, and where they lie on the mesh."""
     _check_context_parts(target, config, mesh)
     if mesh is None:
-        return jax.eval_shape(partial(_empty_state, target, draft, config, num_aux))
-    return _sharded_state(target, draft, config, num_aux, mesh).eval_shape()
+        build = partial(_empty_state, target, draft, config, num_aux, None, image_rows)
+        return jax.eval_shape(build)
+    return _sharded_state(target, draft, config, num_aux, mesh, image_rows).eval_shape()
 
 
 def _check_context_parts(target: Target, config: EngineConfig, mesh: Mesh | None) -> None:
@@ -123,10 +127,15 @@ def _layouts(
 
 
 def _sharded_state(
-    target: Target, draft: Eagle3Draft | None, config: EngineConfig, num_aux: int, mesh: Mesh
+    target: Target,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    num_aux: int,
+    mesh: Mesh,
+    image_rows: int,
 ) -> Any:
-    build = partial(_empty_state, target, draft, config, num_aux, mesh)
-    return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh))
+    build = partial(_empty_state, target, draft, config, num_aux, mesh, image_rows)
+    return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh, image_rows))
 
 
 def _empty_state(
@@ -134,7 +143,8 @@ def _empty_state(
     draft: Eagle3Draft | None,
     config: EngineConfig,
     num_aux: int,
-    mesh: Mesh | None = None,
+    mesh: Mesh | None,
+    image_rows: int,
 ) -> DecodeState:
     dtype = target.embed_tokens.embedding.get_value().dtype
     plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
@@ -151,10 +161,13 @@ def _empty_state(
         tuple(map(pool, draft_pools)),
         empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
         empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
+        jnp.zeros((image_rows, target.config.hidden_size), dtype) if image_rows else None,
     )
 
 
-def _shardings(target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh) -> Any:
+def _shardings(
+    target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh, image_rows: int
+) -> Any:
     """Of each part of the state, in the state's place."""
     whole = NamedSharding(mesh, PartitionSpec())
 
@@ -164,4 +177,5 @@ def _shardings(target: Target, draft: Eagle3Draft | None, config: EngineConfig, 
 
     target_pools, draft_pools = _layouts(target, draft, config, mesh)
     shardings: Any = DecodeState
-    return shardings(tuple(map(pool, target_pools)), tuple(map(pool, draft_pools)), whole, whole)
+    pools = tuple(map(pool, target_pools)), tuple(map(pool, draft_pools))
+    return shardings(*pools, whole, whole, whole if image_rows else None)

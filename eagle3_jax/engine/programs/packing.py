@@ -14,11 +14,12 @@ from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
-from eagle3_jax.speculative.state import NO_PAUSE, PrefillChunk
+from eagle3_jax.speculative.state import NO_PAUSE, NO_ROW, PrefillChunk
 
 
-def empty_chunk(config: EngineConfig) -> PrefillChunk:
-    """A chunk of no tokens: every shape and dtype of the prefill program's input."""
+def empty_chunk(config: EngineConfig, *, images: bool = False) -> PrefillChunk:
+    """A chunk of no tokens: every shape and dtype of the prefill program's input. images: of an
+    engine with a vision model."""
     return PrefillChunk(
         tokens=_pack([0] * (config.prefill_chunk + 1)),
         page_table=_pack(pack_page_table((), 1, config)),
@@ -30,13 +31,16 @@ def empty_chunk(config: EngineConfig) -> PrefillChunk:
         num_drafts=_pack(0),
         pause_id=_pack(NO_PAUSE),
         options=pack_sampling(SamplingParams(temperature=0)),
+        feature_rows=_pack([NO_ROW] * (config.prefill_chunk + 1)) if images else None,
     )
 
 
 def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> PrefillChunk:
     """One chunk of a sequence's prompt, with the token that follows it where there is one."""
     sequence, end = part.sequence, part.start + part.length + 1
-    ids = sequence.prefill_ids[part.start : end]
+    ids, rows = sequence.prefill_ids[part.start : end], part.feature_rows
+    if rows is not None:
+        rows = np.pad(rows, (0, config.prefill_chunk - part.length), constant_values=NO_ROW)
     return replace(
         empty_chunk(config),
         tokens=_pack([*ids, *[0] * (config.prefill_chunk + 1 - len(ids))]),
@@ -49,6 +53,7 @@ def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
         num_drafts=_pack(sequence.wanted_drafts(num_drafts)),
         pause_id=_pack(sequence.pause_id),
         options=pack_options(sequence),
+        feature_rows=None if rows is None else _pack(rows),
     )
 
 

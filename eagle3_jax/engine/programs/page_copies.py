@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import Array, Int, UInt8
 
 from eagle3_jax.cache import KVPool, KVPools, SplitPool, rows_and_scale, with_rows
@@ -31,12 +31,13 @@ class Replicas(NamedTuple):
 class CopyPrograms(NamedTuple):
     """save(pools, ids) -> COPIED_PAGES pages; load(pools, ids, pages) -> the pools, donated.
 
-    page_bytes: of a page on all devices.
+    page_bytes: of a page on all devices. sharding: how a page lies on them.
     """
 
     save: Any
     load: Any
     page_bytes: int
+    sharding: jax.sharding.Sharding
 
 
 def compile_copies(state: DecodeState) -> CopyPrograms:
@@ -69,14 +70,14 @@ def compile_copies(state: DecodeState) -> CopyPrograms:
         load = jax.shard_map(load, in_specs=(specs, whole, split), out_specs=specs, **around)
         ids = jax.ShapeDtypeStruct((COPIED_PAGES,), jnp.int32, sharding=NamedSharding(mesh, whole))
         inputs = (pools, ids)
-    pages = jax.eval_shape(save, *inputs)
+    pages, lies = jax.eval_shape(save, *inputs), SingleDeviceSharding(jax.devices()[0])
     if mesh is not None:
         lies = NamedSharding(mesh, PartitionSpec(DEVICES))
         pages = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=lies), pages)
     options = gpu.compiler_options()
     saver = jax.jit(save).lower(*inputs).compile(compiler_options=options)
     loader = jax.jit(load, donate_argnums=(0,)).lower(*inputs, pages)
-    return CopyPrograms(saver, loader.compile(compiler_options=options), pages[0].size)
+    return CopyPrograms(saver, loader.compile(compiler_options=options), pages[0].size, lies)
 
 
 def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:

@@ -54,6 +54,16 @@ class PageStore:
         pools = self._programs.load(state.target_pools + state.draft_pools, ids, pages)
         return replace(state, target_pools=pools[:count], draft_pools=pools[count:])
 
+    def bytes_of(self, slot: int) -> np.ndarray:
+        """What a slot holds: uint8[page_bytes], one device's part behind the other. Any thread may
+        ask; waits for a copy that is under way."""
+        return np.asarray(self._saved[slot])
+
+    def fill(self, slot: int, data: np.ndarray) -> None:
+        """Puts a page of uint8[page_bytes] into a slot that no copy is under way to or from."""
+        sharding = self._programs.sharding.with_memory_kind("pinned_host")
+        self._saved[slot] = jax.device_put(data, sharding)
+
     def are_saved(self, slots: np.ndarray) -> bool:
         """Whether these slots hold their pages, so that nothing of them is left on the device."""
         return all(self._saved[slot].is_ready() for slot in slots.tolist() if slot != NO_SLOT)

@@ -1,5 +1,6 @@
 """The names of the compiled programs, and which of them an engine has."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import product
 from typing import NamedTuple
@@ -13,8 +14,9 @@ from pallas_kernels.dispatch import prefer
 class ProgramKind(StrEnum):
     """Lean, full and argmax: see eagle3_jax.speculative.variant. A scoring prefill is a full one
     that gives logprobs of the prompt, too; propose and verify are the halves of a full round.
-    The last three move pages between the cache and the host's memory: the middle one, which has no
-    program, brings them to the devices, where loading finds them."""
+    Encode makes features of images. The last three move pages between the cache and the host's
+    memory: the middle one, which has no program, brings them to the devices, where loading finds
+    them."""
 
     PREFILL = "prefill"
     FULL_PREFILL = "full prefill"
@@ -25,6 +27,7 @@ class ProgramKind(StrEnum):
     ARGMAX_ROUND = "argmax round"
     PROPOSE = "propose"
     VERIFY = "verify"
+    ENCODE = "encoding"
     SAVE_PAGES = "page saving"
     STAGE_PAGES = "page staging"
     LOAD_PAGES = "page loading"
@@ -36,12 +39,18 @@ PAGE_COPIES = (ProgramKind.SAVE_PAGES, ProgramKind.STAGE_PAGES, ProgramKind.LOAD
 class Program(NamedTuple):
     """A compiled program's name.
 
-    batch: of a round, None for a prefill. widths: of a whole round where the engine chooses k.
+    batch: sequences of a round, patches that a device encodes; None for a prefill. widths: of a
+    whole round where the engine chooses k.
     """
 
     kind: ProgramKind
     batch: int | None = None
     widths: Widths | None = None
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it takes slots and a page table, as rounds and their halves do."""
+        return self.batch is not None and self.kind is not ProgramKind.ENCODE
 
     @property
     def takes_controls(self) -> bool:
@@ -61,8 +70,13 @@ def has_argmax(config: EngineConfig) -> bool:
         return chooses_in_kernel() and not (config.exact or config.method.needs_logits)
 
 
-def all_programs(config: EngineConfig, *, has_draft: bool, has_grammars: bool) -> list[Program]:
-    """Every program the engine will ever run; exact mode has one way to compute a row."""
+def all_programs(
+    config: EngineConfig, *, has_draft: bool, has_grammars: bool, image_sizes: Sequence[int] = ()
+) -> list[Program]:
+    """Every program the engine will ever run; exact mode has one way to compute a row.
+
+    image_sizes: in patches, of the arrays that images are packed into.
+    """
     prefills = [ProgramKind.PREFILL, ProgramKind.FULL_PREFILL, ProgramKind.SCORING_PREFILL]
     rounds = [] if config.exact else [ProgramKind.ROUND]
     rounds.append(ProgramKind.FULL_ROUND)
@@ -74,5 +88,6 @@ def all_programs(config: EngineConfig, *, has_draft: bool, has_grammars: bool) -
         *map(Program, prefills),
         *(Program(*of) for of in product(rounds, config.buckets, config.round_widths)),
         *(Program(*of) for of in product(halves if has_grammars else (), config.split_buckets)),
+        *(Program(ProgramKind.ENCODE, size) for size in image_sizes),
         *map(Program, PAGE_COPIES if config.kv_offloading_bytes else ()),
     ]

@@ -10,6 +10,8 @@ import numpy as np
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.calls import divide
+from eagle3_jax.engine.images.layout import ImageLayout, NewImage
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
 from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
@@ -23,6 +25,7 @@ from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.sampling.logprobs import Logprobs
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
@@ -65,12 +68,16 @@ class Runner:
         *,
         has_grammars: bool = False,
         peers: Peers | None = None,
+        vision: VisionModel | None = None,
+        images: ImageLayout | None = None,
     ):
-        self.config = config
+        """vision: encodes images, which lie as `images` says."""
+        self.config, self._images = config, images
         self._has_draft = draft is not None
         if config.method.tree and draft is None:
             raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft to grow trees")
-        self.executor = Executor(target, draft, config, has_grammars=has_grammars)
+        seeing: Any = {"vision": vision, "images": images}
+        self.executor = Executor(target, draft, config, has_grammars=has_grammars, **seeing)
         self._format = CallFormat(self.executor.programs, self.executor.input_shapes)
         self._peers = peers
         self._vocab_size = target.config.vocab_size
@@ -96,11 +103,14 @@ class Runner:
             before = outputs
 
     def prefill(self, chunk: ChunkPlan, mask: np.ndarray | None = None) -> ProgramOutput:
-        """Dispatches one chunk; returns its output, to be read later.
+        """Dispatches one chunk, behind the encoding of its new images; returns its output, to be
+        read later.
 
         mask [words]: of the token that a prompt's last chunk samples, where a grammar allows only
         some.
         """
+        if chunk.new_images:
+            self._encode(chunk.new_images)
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
         program = self._choice.prefill_for(chunk, masked=mask is not None)
@@ -109,6 +119,12 @@ class Runner:
             logit_controls = pack_controls(sequence, self._vocab_size)
             packed = replace(packed, logit_controls=logit_controls, mask=masks)
         return self._dispatch(program, [sequence], packed)
+
+    def _encode(self, new: Sequence[NewImage]) -> None:
+        """Dispatches the encoding of these images into the rows that were given to them."""
+        assert self._images is not None, "an engine without vision has no images"
+        for parts, size in divide(new, self._images, exact=self.config.exact):
+            self._run(Program(ProgramKind.ENCODE, size), self._images.pack(parts, size))
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> ProgramOutput:
         """Dispatches one round of `drafts` drafts over these sequences; returns its output, to be
@@ -149,6 +165,11 @@ class Runner:
         """Of a page of the cache in the host's memory, on all devices together."""
         return self.executor.pages.page_bytes
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Of everything that a page's numbers depend on."""
+        return self.executor.page_fingerprint
+
     def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None:
         """Dispatches copies of at most COPIED_PAGES pages as they are now to slots of the host."""
         self._run(Program(ProgramKind.SAVE_PAGES), _padded(pages, SCRATCH_PAGE), _slots(slots))
@@ -168,6 +189,14 @@ class Runner:
     def are_staged(self, slots: Sequence[int]) -> bool:
         """Whether these slots have reached the devices."""
         return self.executor.pages.are_staged(_slots(slots))
+
+    def bytes_of(self, slot: int) -> np.ndarray:
+        """What a slot of this process's host holds, uint8[page_bytes]; any thread may ask."""
+        return self.executor.pages.bytes_of(slot)
+
+    def fill(self, slot: int, data: np.ndarray) -> None:
+        """Puts a page into a slot of this process's host."""
+        self.executor.pages.fill(slot, data)
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:

@@ -17,6 +17,7 @@ from pallas_kernels.gqa_decode.cases import make_case as gqa_decode
 from pallas_kernels.gqa_share.cases import make_case as gqa_share
 from pallas_kernels.grouped_matmul.cases import make_case as grouped_mlp
 from pallas_kernels.head_squares.cases import make_case as head_squares
+from pallas_kernels.item_attention.cases import make_case as item_attention
 from pallas_kernels.joint_matmul.cases import make_case as joint_matmul
 from pallas_kernels.logits_argmax.cases import make_case as logits_argmax
 from pallas_kernels.mla_decode.cases import make_case as mla_decode
@@ -27,7 +28,14 @@ from pallas_kernels.mla_share.cases import values_case as share_values
 from pallas_kernels.paged.case import PagedCase
 from pallas_kernels.route.cases import make_case as route
 from pallas_kernels.router_logits.cases import make_case as router_logits
-from pallas_kernels.shapes import ExpertStack, GroupedAttention, Head, LatentAttention, Matrix
+from pallas_kernels.shapes import (
+    ExpertStack,
+    GroupedAttention,
+    Head,
+    LatentAttention,
+    Matrix,
+    VisionAttention,
+)
 
 SIZE = "small"
 """In the place of a model's shape in their names."""
@@ -61,6 +69,7 @@ def _cases() -> Iterator[Case]:
     yield absorb_query(LATENT, ROWS)
     yield add_norm(SIZE, 256, ROWS)
     yield head_squares(GROUPED, ROWS)
+    yield item_attention(VisionAttention("kimi.vision", 2), (40, 24))
     yield joint_matmul("joint_matmul", [MATRIX] * 2, None, ROWS)
     yield joint_matmul("gated_matmul", [MATRIX] * 2, None, ROWS)
     yield route(EXPERTS, None, ROWS)

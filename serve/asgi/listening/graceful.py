@@ -137,7 +137,7 @@ class GracefulServer(uvicorn.Server):
             os._exit(128 + number)
         if self._engine.state == "starting":
             self._never_ready, name = 128 + number, signal.Signals(number).name
-            logger.warning("stopped by %s while compiling; what is compiled is kept", name)
+            logger.warning("stopped by %s while compiling", name)
         self.drain()
 
     def drain(self) -> None:

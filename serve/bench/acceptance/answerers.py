@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling.params import SamplingParams
+from serve.bench.acceptance.judging import is_right
+from serve.bench.acceptance.seen_prompts import PromptMaker
 from serve.bench.acceptance.tasks import ChatMessage, Task
 from serve.bench.common.accept_length import OVERALL, AcceptCounts, AcceptRow, distinct_bigrams
 from serve.bench.common.drive import drive
@@ -38,15 +39,26 @@ class Answerer(Protocol):
 
 
 def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
-    """A row for every category, then the overall one. Whether answers are right is not judged."""
-    start, rows, everything = answerer.mark(), [], list[Said]()
+    """A row for every category, then the overall one. Answers are judged where it is known what is
+    right."""
+    start, rows = answerer.mark(), list[AcceptRow]()
+    everything, judged = list[Said](), list[bool]()
     for category in dict.fromkeys(task.category for task in tasks):
         chosen = [task for task in tasks if task.category == category]
         mark = answerer.mark()
         said = _converse(answerer, chosen)
-        rows.append(_row(category, len(chosen), said, answerer.since(mark)))
+        right = _judge(chosen, said)
+        rows.append(_row(category, len(chosen), said, right, answerer.since(mark)))
         everything += said
-    return [*rows, _row(OVERALL, len(tasks), everything, answerer.since(start))]
+        judged += right
+    return [*rows, _row(OVERALL, len(tasks), everything, judged, answerer.since(start))]
+
+
+def _judge(tasks: Sequence[Task], said: Sequence[Said]) -> list[bool]:
+    """Of the tasks whose right answer is known, whether the first one given is that; first answers
+    come first."""
+    first = zip(tasks, said, strict=False)
+    return [is_right(a.text, task.expected) for task, a in first if task.expected is not None]
 
 
 def _converse(answerer: Answerer, tasks: Sequence[Task]) -> list[Said]:
@@ -66,7 +78,13 @@ def _converse(answerer: Answerer, tasks: Sequence[Task]) -> list[Said]:
     return said
 
 
-def _row(category: str, prompts: int, said: Sequence[Said], counts: AcceptCounts) -> AcceptRow:
+def _row(
+    category: str,
+    prompts: int,
+    said: Sequence[Said],
+    right: Sequence[bool],
+    counts: AcceptCounts,
+) -> AcceptRow:
     known = [answer.token_ids for answer in said if answer.token_ids is not None]
     return AcceptRow(
         category=category,
@@ -75,7 +93,7 @@ def _row(category: str, prompts: int, said: Sequence[Said], counts: AcceptCounts
         counts=counts,
         accept_length=counts.accept_length,
         per_position=counts.per_position,
-        right=math.nan,
+        right=sum(right) / len(right) if right else math.nan,
         histogram=counts.histogram if counts.per_position else (),
         distinct_bigrams=distinct_bigrams(known) if len(known) == len(said) else math.nan,
     )
@@ -86,7 +104,7 @@ class EngineAnswerer:
     """An engine here; it must be warm. Answer i, counted from the first, uses the seed + i."""
 
     engine: EngineLike
-    tokenizer: Tokenizer
+    make_prompt: PromptMaker
     sampling: SamplingParams
     max_model_len: int
     _asked: int = 0
@@ -95,17 +113,17 @@ class EngineAnswerer:
         """Answers until they end, or the context does."""
         requests = []
         for messages, task in conversations:
-            ids = self.tokenizer.encode_chat(list(messages), tools=list(task.tools) or None)
-            room = self.max_model_len - len(ids)
+            prompt = self.make_prompt(messages, task.tools)
+            room = self.max_model_len - len(prompt.ids)
             if room < 1:
                 raise ValueError(
-                    f"a conversation of {len(ids)} tokens leaves no room in a context of "
+                    f"a conversation of {len(prompt.ids)} tokens leaves no room in a context of "
                     f"{self.max_model_len}"
                 )
             limit = min(self.sampling.max_tokens or room, room)
             seed = (self.sampling.seed or 0) + self._asked
             sampling = replace(self.sampling, max_tokens=limit, seed=seed)
-            requests.append(Request(f"{self._asked}", ids, sampling))
+            requests.append(Request(f"{self._asked}", prompt.ids, sampling, images=prompt.images))
             self._asked += 1
         answers = drive(self.engine, requests)
         return [

@@ -7,21 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from convert.hub.checkpoint import find_checkpoint
+from convert.hub.files import TOKENIZER_ALONE
 from convert.hub.flags import source_of
 from serve.bench.common.conditions import Conditions
-from serve.demo import demo_draft_dir, demo_target_dir
+from serve.demo import demo_dirs
+from serve.options.parallel import ONE_DEVICE
+from serve.options.sources import tokenizer_source
 from serve.pair.loading import LoadedPair, load_pair
 from serve.pair.program_cache import keep_compiled_programs
 
 
-def given_pair(flags: argparse.Namespace) -> LoadedPair:
-    """The pair of the flags, the embedded one where they name none."""
+def given_pair(flags: argparse.Namespace, *, vision: bool = False) -> LoadedPair:
+    """The pair of the flags, the embedded one where they name none, on their devices.
+
+    vision: see `load_pair`.
+    """
+    tokenizer = tokenizer_source(flags)
     if flags.model is None:
-        model, draft = demo_target_dir(), demo_draft_dir()
+        model, draft = demo_dirs(flags.demo)
     else:
         model = find_checkpoint(source_of(flags, flags.model, flags.revision))
         draft = find_checkpoint(source_of(flags, flags.draft, flags.draft_revision))
-    pair = load_pair(model, draft, flags.load)
+    found = tokenizer and find_checkpoint(tokenizer, TOKENIZER_ALONE)
+    parallel = getattr(flags, "parallel", ONE_DEVICE)
+    pair = load_pair(model, draft, flags.load, parallel, tokenizer=found, vision=vision)
     keep_compiled_programs()
     return pair
 

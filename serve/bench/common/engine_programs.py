@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.programs.compiled import (
@@ -19,6 +20,7 @@ from eagle3_jax.engine.programs.packing import pack_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
@@ -35,10 +37,12 @@ class EnginePrograms:
     def __init__(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> None:
         self.target, self.draft, self.config = target, draft, config
         aux_ids = draft.config.aux_layer_ids if draft else ()
-        self.target_leaves, target_structure = flatten_model(target)
-        self.draft_leaves, draft_structure = flatten_model(draft) if draft else ((), None)
+        mesh = mesh_of(target)
+        self._everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        self.target_leaves, target_structure = flatten_model(target, mesh)
+        self.draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
         self.pair = PairStructure(target_structure, draft_structure, aux_ids, config.method)
-        self.state = initial_state(target, draft, config, len(aux_ids))
+        self.state = initial_state(target, draft, config, len(aux_ids), mesh)
 
     def compiled(
         self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None
@@ -51,7 +55,7 @@ class EnginePrograms:
     def run(self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None) -> Array:
         """Runs a program on the state; returns the report that the host reads."""
         program = self.compiled(kind, *inputs, widths=widths)
-        sent = jax.device_put(inputs)
+        sent = jax.device_put(inputs, self._everywhere)
         self.state, report, _ = program(self.target_leaves, self.draft_leaves, self.state, *sent)
         return report
 

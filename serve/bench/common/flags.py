@@ -7,6 +7,8 @@ from typing import Any
 from convert.hub.flags import add_hub_flags
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import add_load_flags
+from serve.options.parallel import read_parallel_options
+from serve.options.sources import add_tokenizer_flags
 
 COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
 COUNTS += ("concurrency", "pages")
@@ -54,6 +56,7 @@ def add_pair_flags(
     if draft:
         parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
     add_hub_flags(parser, draft=draft)
+    add_tokenizer_flags(parser)
     parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
     add_shared(parser, "--json")
     if load:
@@ -63,12 +66,15 @@ def add_pair_flags(
 
 def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
     """For studies that measure no other pair."""
-    parser.set_defaults(demo=True, model=None, draft=None)
+    parser.set_defaults(demo=True, model=None, draft=None, tokenizer=None, tokenizer_revision=None)
 
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
-    """ValueError where the pair is not complete, a count is below 1 or the method not known."""
+    """ValueError where the pair is not complete, a count is below 1, devices can't be so many or
+    the method is not known. Sets `parallel` where a study has its flags."""
     check_demo(flags)
+    if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
+        flags.parallel = read_parallel_options(flags)
     if flags.model and not flags.draft:
         raise ValueError("MODEL needs a draft: --draft DIR")
     if flags.draft and not flags.model:

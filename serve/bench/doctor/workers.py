@@ -35,4 +35,5 @@ def each(
     jobs: Sequence[Job], *, limit_s: float, processes: int = 1, work: Work = work
 ) -> Generator[Any]:
     """The results in the jobs' order, a `Failure` in the place of one that crashed or hung."""
-    yield from run_each(work, jobs, processes=min(processes, len(jobs)), limit_s=limit_s)
+    if jobs:
+        yield from run_each(work, jobs, processes=min(processes, len(jobs)), limit_s=limit_s)

@@ -4,17 +4,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.layers.moe import MoE
+from eagle3_jax.mesh import mesh_of, on_every_device
 from eagle3_jax.models.target import Target
 
 
-@nnx.jit
 def router_scores(
     target: Target, token_ids: Int[Array, "batch seq"]
 ) -> Float[Array, "moe_layers batch seq experts"]:
-    """The biased scores by which each MoE layer chooses its experts, at every position."""
+    """The biased scores by which each MoE layer chooses its experts, at every position; of a target
+    on several devices each finds the same."""
+    return _on_its_devices(target, token_ids, mesh_of(target))
+
+
+@nnx.jit(static_argnames=("mesh",))
+def _on_its_devices(
+    target: Target, token_ids: Int[Array, "batch seq"], mesh: Mesh | None
+) -> Float[Array, "moe_layers batch seq experts"]:
+    return on_every_device(_scores, mesh, target, PartitionSpec())(token_ids)
+
+
+def _scores(
+    target: Target, token_ids: Int[Array, "batch seq"]
+) -> Float[Array, "moe_layers batch seq experts"]:
     positions = jnp.broadcast_to(jnp.arange(token_ids.shape[1]), token_ids.shape)
     rope = target.rope(positions)
     moe = target.config.moe

@@ -17,13 +17,14 @@ from serve.bench.cpu.context import ContextResult, compare_contexts
 from serve.bench.cpu.kimi_108m import random_target
 from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
 from serve.bench.cpu.rounds import RoundResult, compare_rounds
+from serve.bench.cpu.tower import TowerResult, compare_towers
 from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
 from serve.bench.studies.equal import describe
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import Say
 from serve.text_table import text_table
 
-PARTS = ("plain", "round", "context")
+PARTS = ("plain", "round", "context", "tower")
 BATCHES = (1, 8)
 WIDTHS = (1, 3, 6)
 COMPILED = "compiled"
@@ -44,6 +45,7 @@ class CpuRecord:
     plain: list[PlainResult] = field(default_factory=list)
     rounds: list[RoundResult] = field(default_factory=list)
     contexts: list[ContextResult] = field(default_factory=list)
+    towers: list[TowerResult] = field(default_factory=list)
     host_core: int | None = None
 
 
@@ -72,15 +74,16 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     say = Console(stderr=True).print
     parts = PARTS if flags.only is None else (flags.only,)
     plain = run_plain(flags.repetitions, flags.peers, say) if "plain" in parts else []
+    towers = compare_towers(flags.repetitions) if "tower" in parts else []
     rounds, contexts, host_core = [], [], found.pinned_core
-    if flags.only != "plain":
+    if {"round", "context"} & set(parts):
         pair = given_pair(flags)
         host_core = move_host(allowed, found.pinned_core)
         if "round" in parts:
             rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
         if "context" in parts:
             contexts = compare_contexts(pair, flags.repetitions, say)
-    record = CpuRecord(flags.repetitions, plain, rounds, contexts, host_core)
+    record = CpuRecord(flags.repetitions, plain, rounds, contexts, towers, host_core)
     found.print_to(console, flags.repetitions)
     print_result(console, record)
     return finish(flags, "cpu", found, record)
@@ -94,6 +97,8 @@ def print_result(console: Console, record: CpuRecord) -> None:
         print_rounds(console, record.rounds)
     if record.contexts:
         print_contexts(console, record.contexts)
+    if record.towers:
+        print_towers(console, record.towers)
 
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
@@ -259,3 +264,15 @@ def run_rounds(
 def _spread(count: int, among: int) -> list[int]:
     """Indices across all categories, not only the first."""
     return [i * among // count for i in range(count)]
+
+
+def print_towers(console: Console, results: Sequence[TowerResult]) -> None:
+    """MoonViT beside transformers', and beside its arithmetic."""
+    layers = results[0].layers
+    title = f"MoonViT of released widths, {layers} of 27 blocks, float32, one thread"
+    headings = ("patches", "ms", "transformers, ms", "to ours", "share of the floor")
+    table = text_table(title, headings)
+    for found in results:
+        times = found.ours.milliseconds, found.peer.milliseconds
+        table.add_row(f"{found.patches}", *times, f"{found.ratio:.2f}x", f"{found.floor_share:.0%}")
+    console.print(table)

@@ -22,6 +22,7 @@ from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import held_out
 from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
 from serve.bench.equality.ties import Difference, Scorer, describe
+from serve.options.parallel import add_parallel_flags
 from serve.pair.loading import LoadedPair
 
 REQUESTS_PER_TIE = 500
@@ -74,6 +75,7 @@ class EqualResult:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The pair, and how much is compared."""
     add_pair_flags(parser)
+    add_parallel_flags(parser)
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
     add_shared(parser, "--prompts", help="held-out prompts a category; default 40 (quick: 2)")
     parser.add_argument(
@@ -84,6 +86,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Compares outputs over k, batch and preemption; status 1 where one differs."""
+    if PAGE_SIZE % flags.decode_context_parallel_size:
+        raise ValueError(
+            f"--decode-context-parallel-size must divide a page of {PAGE_SIZE} tokens here; got "
+            f"{flags.decode_context_parallel_size}"
+        )
     found, pair = conditions(), given_pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
     result = check_equal(
@@ -92,6 +99,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
         quick_plan() if flags.quick else full_plan(),
         max_tokens=flags.max_tokens or (QUICK_TOKENS if flags.quick else TOKENS),
         on_case=lambda case: print_case(console, case),
+        context_parts=flags.decode_context_parallel_size,
     )
     print_result(console, result)
     return finish(flags, "equal", found, result)
@@ -123,9 +131,11 @@ def check_equal(
     plan: Iterable[Group],
     max_tokens: int,
     on_case: Callable[[CaseResult], None] = lambda _: None,
+    context_parts: int = 1,
 ) -> EqualResult:
-    """Runs the plan and compares; `on_case` hears of every case as it ends."""
-    runner = _Runner(pair, prompts, max_tokens)
+    """Runs the plan and compares; `on_case` hears of every case as it ends. context_parts: devices
+    that divide each context."""
+    runner = _Runner(pair, prompts, max_tokens, context_parts)
     cases: list[CaseResult] = []
     for group in plan:
         for result in runner.run(group):
@@ -161,9 +171,15 @@ def summarize(cases: list[CaseResult], prompts: int, max_tokens: int) -> EqualRe
 class _Runner:
     """The requests of every prompt and setting, and the engines that answer them."""
 
-    def __init__(self, pair: LoadedPair, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+    def __init__(
+        self,
+        pair: LoadedPair,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        context_parts: int,
+    ) -> None:
         assert pair.draft is not None, "the flags ask for a draft"
-        self._pair = pair
+        self._pair, self._context_parts = pair, context_parts
         self._requests = [
             Request(
                 f"prompt {i}, {name}",
@@ -214,7 +230,8 @@ class _Runner:
             num_speculative_tokens=case.num_speculative_tokens,
             max_model_len=self._max_len,
             max_num_seqs=case.batch,
-            page_size=PAGE_SIZE,
+            page_size=PAGE_SIZE // self._context_parts,
+            decode_context_parallel_size=self._context_parts,
             num_pages=pages,
             batch_buckets=None if case.exact else (case.batch,),
             exact=case.exact,

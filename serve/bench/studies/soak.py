@@ -2,7 +2,8 @@
 
 Clients stream or not, sample or not, hang up in the middle, and ask for things that are refused,
 while the page pool is small enough for preemptions. Afterwards no request may run or wait, no
-page may be in use, and resident memory may not have grown since the warm-up.
+page may be in use, and neither resident memory nor the number of open files may have grown since
+the warm-up. With host memory below the cache its slots are few enough to be used again and again.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -38,7 +40,12 @@ GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 @dataclass(frozen=True)
 class SoakRecord:
-    """What a soak saw: outcomes by kind, gauges after the last request, memory in MiB."""
+    """What a soak saw: outcomes by kind, gauges after the last request, memory in MiB.
+
+    open_files: of the server, idle after its first requests and at the end. tiers: with host
+    memory, its share in use at the end and prompt tokens that came from below, with a directory
+    the same of it; none of them may be 0.
+    """
 
     seconds: float
     concurrency: int
@@ -47,16 +54,25 @@ class SoakRecord:
     preemptions: int
     memory_mib: list[float]
     memory_growth: float
+    open_files: list[int]
+    tiers: dict[str, float]
+
+    @property
+    def files_growth(self) -> int:
+        """Files open after the last request, over those before the first."""
+        return self.open_files[1] - self.open_files[0]
 
     @property
     def holds(self) -> bool:
         """Whether nothing leaked, nothing failed and every kind of traffic took place."""
         kinds = ("finished", "hung up", "refused")
         idle = not any(self.gauges.values())
-        flat = self.memory_growth <= MEMORY_GROWTH
+        flat = self.memory_growth <= MEMORY_GROWTH and self.files_growth <= 0
+        used = all(self.tiers.values())
         return (
             idle
             and flat
+            and used
             and not self.outcomes.get("failed")
             and all(self.outcomes.get(kind) for kind in kinds)
         )
@@ -70,6 +86,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pages", type=int, default=65, metavar="N", help="of the KV cache: few, to preempt"
     )
+    parser.add_argument(
+        "--kv-offloading-size",
+        type=float,
+        metavar="GIB",
+        help="host memory below the KV cache: little, so that pages there give way",
+    )
+    parser.add_argument(
+        "--kv-offloading-dir",
+        type=Path,
+        metavar="DIR",
+        help="and a directory below that, of 0.1 GiB",
+    )
     add_shared(parser, "--prompts", default=20)
     add_shared(parser, "--json")
 
@@ -77,6 +105,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Loads a server for minutes; status 1 where it lost something."""
     own = ["--demo", "--num-gpu-blocks-override", f"{flags.pages}"]
+    if flags.kv_offloading_size:
+        own += ["--kv-offloading-size", f"{flags.kv_offloading_size}"]
+    if flags.kv_offloading_dir:
+        own += ["--kv-offloading-dir", f"{flags.kv_offloading_dir}"]
+        own += ["--kv-offloading-dir-size", "0.1"]
     with serving(own) as (process, url):
         result = asyncio.run(_soak(flags, process.pid, Address.of(url), Console(stderr=True).print))
     print_result(console, result)
@@ -94,11 +127,18 @@ def print_result(console: Console, result: SoakRecord) -> None:
         f"memory {first:.0f} MiB at the start, {last:.0f} at the end, "
         f"{100 * result.memory_growth:+.1f}% over the settled part"
     )
+    console.print(f"open files {result.open_files[0]} before, {result.open_files[1]} after")
+    for name, value in result.tiers.items():
+        console.print(f"host memory, {name}: {value:g}")
     console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")
 
 
 async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say) -> SoakRecord:
     outcomes, prompts = Counter[str](), user_prompts(flags.prompts)
+    # What the first requests open for good: the processes that render chats.
+    first = random.Random(-1)
+    await asyncio.gather(*(_ask(address, _random_body(prompts, first), None) for _ in range(8)))
+    files = [_open_files(pid)]
     start = time.monotonic()
     deadline = start + flags.seconds
     workers = [
@@ -109,6 +149,7 @@ async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say)
     await asyncio.gather(*workers)
     samples = await memory
     await asyncio.sleep(2)
+    files.append(_open_files(pid))
     metrics = (await request(address, "GET", "/metrics")).text
     settled = samples[int(len(samples) * WARM_UP_SHARE) :]
     return SoakRecord(
@@ -119,7 +160,23 @@ async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say)
         int(metric(metrics, "vllm:num_preemptions_total")),
         [round(sample, 1) for sample in samples],
         max(settled[len(settled) // 2 :]) / max(settled[: len(settled) // 2 + 1]) - 1,
+        files,
+        _tiers(metrics, flags) if flags.kv_offloading_size else {},
     )
+
+
+def _open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _tiers(metrics: str, flags: argparse.Namespace) -> dict[str, float]:
+    usage, tokens = "eagle3:kv_tier_usage_perc", "eagle3:prompt_tokens_cached_by_tier_total"
+    found = {"usage": metric(metrics, usage, tier="host")}
+    found["loaded_tokens"] = metric(metrics, "vllm:external_prefix_cache_hits_total")
+    if flags.kv_offloading_dir:
+        found["disk_usage"] = metric(metrics, usage, tier="disk")
+        found["tokens_from_disk"] = metric(metrics, tokens, tier="disk")
+    return found
 
 
 async def _worker(

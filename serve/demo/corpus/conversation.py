@@ -30,7 +30,7 @@ class Conversation:
         return self.messages[-1]
 
 
-def user(content: str) -> Message:
+def user(content: str | list[Message]) -> Message:
     return {"role": "user", "content": content}
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from serve.openai.answers.logprob_forms import logprobs_by_id
 from serve.openai.answers.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
 from serve.openai.answers.spec_metrics import measure
 from serve.openai.answers.token_origins import TokenOrigin, TokenOrigins
+from serve.openai.kv_transfer import with_transfer
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
 
@@ -86,10 +88,18 @@ class Answer:
 
     def _body(self, kind: str, choices: list[GenerationChoice], first: bool, **totals: Any) -> str:
         fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
+        if any(choice.finish_reason is not None for choice in choices):
+            fields |= self._transfer_fields()
         if first and not self.form.prompt_in_choice:
             fields |= self._prompt_fields(self.choices.states[0])
         response = GenerationResponse(**fields, seed=self.choices.seed)
         return response.model_dump_json(exclude_unset=True)
+
+    def _transfer_fields(self) -> dict[str, Any]:
+        """Where another server finds the prompt's pages, if they are kept for one."""
+        transfers, request = self.service.transfers, self.choices.states[0].request
+        params = transfers and transfers.answered(request)
+        return {} if params is None else {"kv_transfer_params": params}
 
     def _choice(self, state: ChoiceState, part: Part, first: bool) -> GenerationChoice:
         """A choice, or one part of it, with the fields that it has in either endpoint."""
@@ -133,6 +143,7 @@ async def answer(
 ) -> Response:
     """Runs the requests, as many for each prompt."""
     requests = await service.compile_grammars(requests)
+    requests = with_transfer(body.kv_transfer_params, service.transfers, requests)
     envelope = {
         "id": f"{form.id_prefix}-{requests[0].request_id.rpartition('-')[0]}",
         "created": int(time.time()),
@@ -149,17 +160,19 @@ async def respond(
 ) -> Response:
     """Runs the requests of the answer's choices and sends it, streamed or whole; a client that
     hangs up gives them up."""
-    stream = await service.engine.submit([state.request for state in under_way.choices.states])
-    request.state.record.generated = under_way.choices
-    if streamed:
-        return EventStream(under_way.events(stream), lambda: service.engine.cancel(stream))
-    try:
-        await until_disconnect(request.receive, under_way.choices.collect(stream))
-    except ClientGone:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    finally:
-        service.engine.cancel(stream)
-    return Response(under_way.whole(), media_type="application/json")
+    requests = [state.request for state in under_way.choices.states]
+    with ExitStack() as ends:
+        ends.callback(service.end_transfers, requests)
+        stream = await service.engine.submit(requests)
+        ends.callback(service.engine.cancel, stream)
+        request.state.record.generated = under_way.choices
+        if streamed:
+            return EventStream(under_way.events(stream), ends.pop_all().close)
+        try:
+            await until_disconnect(request.receive, under_way.choices.collect(stream))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return Response(under_way.whole(), media_type="application/json")
 
 
 def _spec_metrics(state: ChoiceState) -> SpecMetrics:

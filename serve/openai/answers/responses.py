@@ -17,9 +17,11 @@ from serve.openai.answers.token_origins import TokenOrigin
 
 
 class PromptTokensDetails(BaseModel):
-    """How the prompts' tokens came about; cached ones were not run again."""
+    """How the prompts' tokens came about; cached ones were not run again. cached_tokens_details:
+    SGLang's name; where they were found, if not all on the devices."""
 
     cached_tokens: int
+    cached_tokens_details: dict[str, int] | None = None
 
 
 class Usage(BaseModel):
@@ -37,7 +39,9 @@ def usage(counts: TokenCounts) -> Usage:
         prompt_tokens=counts.prompt,
         completion_tokens=counts.completion,
         total_tokens=counts.prompt + counts.completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=counts.cached, **counts.cached_details
+        ),
     )
 
 
@@ -155,6 +159,7 @@ class GenerationResponse(BaseModel):
     seed: int | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[LogprobsById | None] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class ModelCard(BaseModel):
@@ -166,6 +171,7 @@ class ModelCard(BaseModel):
     owned_by: str = "eagle3-jax"
     root: str
     max_model_len: int
+    input_modalities: list[Literal["text", "image"]]
 
 
 class ModelList(BaseModel):

@@ -6,7 +6,7 @@ from typing import Any
 
 KERNELS = "kernels follow from the device, the tensors and --kernels"
 COMPILED = "all programs are compiled before the server is ready"
-VISION = "there is no vision encoder yet"
+ONE_PROCESS = "images are preprocessed in the server's own process"
 ROUNDS = "the next round is always dispatched before one is read"
 CHUNKS = "prompts are always prefilled in chunks between rounds, as --max-num-batched-tokens says"
 INTERLEAVED = "of a page each device holds --block-size tokens in a row, which changes no answer"
@@ -22,14 +22,12 @@ WITH_VALUE = {
     "--cuda-graph-max-bs": COMPILED,
     "--decode-log-interval": "/metrics counts every round",
     "--device": "JAX_PLATFORMS names it, by default the accelerator that is there",
-    "--distributed-executor-backend": "one process drives all devices of a host",
-    "--limit-mm-per-prompt": VISION,
     "--max-prefill-tokens": CHUNKS,
     "--max-seq-len-to-capture": COMPILED,
-    "--mm-attention-backend": VISION,
-    "--mm-encoder-tp-mode": VISION,
-    "--mm-processor-cache-gb": VISION,
-    "--mm-processor-cache-type": VISION,
+    "--mm-attention-backend": KERNELS,
+    "--mm-encoder-attn-backend": KERNELS,
+    "--mm-processor-cache-type": ONE_PROCESS,
+    "--mm-shm-cache-max-object-size-mb": ONE_PROCESS,
     "--moe-backend": KERNELS,
     "--num-continuous-decode-steps": ROUNDS,
     "--quantization": "the checkpoint's tensors say how they are quantised",
@@ -58,7 +56,7 @@ SWITCHES = {
     "--enable-torch-compile": COMPILED,
     "--enforce-eager": COMPILED,
     "--no-enable-log-requests": LOGGED,
-    "--language-model-only": VISION,
+    "--skip-mm-profiling": "the memory of vision follows from its configuration",
     "--skip-server-warmup": COMPILED,
     "--trust-remote-code": "tokenizer and chat template are read as data, no code is run",
 }
@@ -71,7 +69,7 @@ KEYS = {
 REASONS = {**WITH_VALUE, **SWITCHES, **SEVERAL_VALUES, **KEYS}
 CHOICES = {
     "--dtype": ("auto",),
-    "--load-format": ("auto", "safetensors", "fastsafetensors", "runai_streamer"),
+    "--load-format": ("auto", "safetensors"),
 }
 """Known, with the values that say what this engine does anyhow."""
 

@@ -64,7 +64,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     memory = make_plan(options, pair).memory
     dtype = options.kv_cache_dtype
     state = memory.state + memory.pages(dtype) * memory.page_bytes(dtype)
-    planned = memory.weights + state
+    planned = memory.pair_weights + state
     with refusals() as refused:
         compiled = _round(options, pair, memory).compile()
     program = compiled.program

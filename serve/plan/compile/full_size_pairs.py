@@ -20,9 +20,11 @@ PAIRS = (
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=4", (3, 6)),
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=8", (3, 6)),
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=4", (3, 6)),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8", (3,)),
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8 -dcp=8", (3,)),
     ("kimi-k2.5", "kimi-k2.5-eagle3", "--arch=gfx942 -tp=8", (3, 6)),
     ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "--arch=gfx942 -tp=8", (3, 6)),
+    ("kimi-k2.5-w4a8", "kimi-k2.5-eagle3-mla", "--arch=gfx942 -tp=8", (3,)),
     ("kimi-k2.5-w4a8", "kimi-k2.5-eagle3-mla", "--arch=gfx942 -tp=8 -dcp=8", (3,)),
     ("minimax-m2.5", "minimax-m2.5-eagle3", "--arch=gfx950 -tp=4 --enable-expert-parallel", (3, 6)),
 )
@@ -45,10 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
-    """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens."""
+    """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens, no images."""
     for target, draft, layout, counts in PAIRS:
         models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
         sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
+        sizes.append("--language-model-only")
         for k in counts:
             flags = build_parser().parse_args([*models, *sizes, f"--num-speculative-tokens={k}"])
             yield read_options(flags)

@@ -1,6 +1,7 @@
 """Rounds compiled at their real size as a table for a terminal, and what is wrong with them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +14,8 @@ from serve.plan.options import PlanOptions
 GIB, MIB = 1 << 30, 1 << 20
 LIMIT_S = 1200.0
 """For one program, on a machine that has something else to do."""
+MOST_MORE_LAUNCHES = 3
+"""A layer, collectives counted, where neighbours divide contexts."""
 Compiled = FullSizeReport | Failure
 _NAMES = ("target\ndraft", "GPUs", "k")
 _HEADINGS = (
@@ -33,7 +36,10 @@ def print_full_size(
     """A line for each, then all collectives and failures; returns whether there are no failures."""
     console.print(_table(every, results))
     failures = [*failed(map(name_of, every), results)]
-    for line in (*_collectives(results), *failures):
+    more = dict(more_launches(results))
+    failures += [f"FAILED {name}" for name, count in more.items() if count > MOST_MORE_LAUNCHES]
+    divided = [f"{name}: {count:+.2f} launches a layer" for name, count in more.items()]
+    for line in (*_collectives(results), *divided, *failures):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return not failures
 
@@ -97,6 +103,19 @@ def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
         for one, count in traffic:
             loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"
             yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
+
+
+def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:
+    """Of each round that divides contexts, launches a layer more than without, collectives counted,
+    if that is compiled too. Each layer that divides exchanges shares once, which counts them."""
+    known = {one.options: one for one in results if isinstance(one, FullSizeReport)}
+    for options, divided in known.items():
+        undivided = replace(options, parallel=replace(options.parallel, context_parts=1))
+        whole = known.get(undivided)
+        layers = sum(n for one, n in divided.collectives.items() if one.kind == "all-to-all")
+        if options != undivided and whole and layers:
+            told = divided.collectives.total() - whole.collectives.total()
+            yield name_of(options), divided.per_layer - whole.per_layer + told / layers
 
 
 def failed(

@@ -93,12 +93,16 @@ H200 = Gpu(
 )
 GPUS = {gpu.name: gpu for gpu in (MI355X, MI325X, MI300X, H200)}
 
+HOST_LINK = 64e9
+"""Bytes a second between a GPU and its host, in one direction: PCIe 5.0 x16, of all of them."""
+
 SOURCES = (
     (
         "memory",
         "what drivers show: MI300X 196592 MiB (ROCm issue 4750), MI325X 262128 MiB (amd-smi); "
         "MI355X by the same rule, 16 MiB less than 288 GiB; H200 as CUDA shows it",
     ),
+    ("to the host", "PCIe 5.0 x16, 64 GB/s in one direction; copies reach less"),
     ("bandwidth, matrix, links", "datasheets of AMD and NVIDIA: HBM, dense peaks, one direction"),
     (
         "tuned, MI355X",

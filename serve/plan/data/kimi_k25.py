@@ -42,6 +42,7 @@ TARGET = KimiConfig(
     max_position_embeddings=262144,
     rope=RopeConfig(50000.0, YarnConfig(64.0, 4096, mscale=1.0, mscale_all_dim=1.0)),
     eos_token_ids=(163585,),
+    media_placeholder_token_id=163605,
 )
 DRAFT = DraftConfig(
     vocab_size=163840,

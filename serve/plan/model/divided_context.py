@@ -95,7 +95,7 @@ def best_parts(divided: Sequence[DividedContext], load: DecodeLoad, concurrency:
 def pays_from_concurrency(divided: Sequence[DividedContext], load: DecodeLoad) -> int | None:
     """Fewest concurrent requests of this length for which dividing contexts pays, None beyond
     MOST_CONCURRENT."""
-    return _first(lambda count: best_parts(divided, load, count) > 1, 1, MOST_CONCURRENT)
+    return first_number(lambda count: best_parts(divided, load, count) > 1, 1, MOST_CONCURRENT)
 
 
 def pays_from_context(
@@ -107,11 +107,11 @@ def pays_from_context(
     def pays(isl: int) -> bool:
         return best_parts(divided, replace(load, isl=isl), concurrency) > 1
 
-    isl = _first(pays, 1, load.longest - load.osl)
+    isl = first_number(pays, 1, load.longest - load.osl)
     return None if isl is None else replace(load, isl=isl).context
 
 
-def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
+def first_number(holds: Callable[[int], bool], least: int, most: int) -> int | None:
     """The first number of least..most for which it holds, found among doubled numbers and then
     between two of them."""
     below = least - 1

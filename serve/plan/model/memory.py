@@ -5,11 +5,15 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.vision.packing import bucket_of
+from pallas_kernels.item_attention.pallas import PIECE
 from serve.plan.data.gpus import GIB, Gpu
 from serve.plan.model.parallel import Parallelism
 from serve.plan.model.split import draft_parts, target_parts
@@ -17,6 +21,7 @@ from serve.plan.model.weights import ModelBytes, model_bytes
 
 ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 """Bytes of one number in a KV pool."""
+BFLOAT16, FLOAT32 = 2, 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class Pool:
 @dataclass(frozen=True)
 class Memory:
     """Bytes on each device. usable: what the engine may take of it. state: all but the pools.
-    page_tokens: of a page, on all devices that divide it."""
+    page_tokens: of a page, on all devices that divide it. vision: tower and projector, whole on
+    each; encoding_bytes: the temporaries of the largest image, which lie in what usable leaves."""
 
     gpu: str
     total: int
@@ -43,10 +49,17 @@ class Memory:
     state: int
     pools: tuple[Pool, ...]
     page_tokens: int
+    vision: ModelBytes | None = None
+    encoding_bytes: int = 0
 
     @property
     def weights(self) -> int:
-        """Target and draft."""
+        """Target, draft and vision."""
+        return self.pair_weights + (self.vision.device_nbytes if self.vision else 0)
+
+    @property
+    def pair_weights(self) -> int:
+        """Target and draft: what a round reads."""
         return self.target.device_nbytes + (self.draft.device_nbytes if self.draft else 0)
 
     @property
@@ -99,6 +112,8 @@ def plan_memory(
     parallel: Parallelism,
     config: EngineConfig,
     utilization: float,
+    *,
+    vision: VisionModel | None = None,
 ) -> Memory:
     """Sizes of an abstract pair; ValueError where the devices do not divide it."""
     return Memory(
@@ -110,7 +125,29 @@ def plan_memory(
         _state_bytes(target, draft, config),
         kv_pools(target, draft, parallel),
         config.page_size * parallel.context_parts,
+        vision and model_bytes(vision),
+        encoding_bytes(vision.config) if vision else 0,
     )
+
+
+def largest_bucket(config: VisionConfig) -> int:
+    """Patches of the array that the largest image lies in: it may have more than the limit, because
+    its sides are rounded up."""
+    return bucket_of(config.pixels.in_patch_limit + 1)
+
+
+def encoding_bytes(config: VisionConfig, patches: int | None = None) -> int:
+    """Temporaries of the program for so many patches, the largest image's where none are given.
+
+    They are most where a block's queries, keys and values lie there twice, as the product leaves
+    them and by heads: with the states and the cosines and sines, whose sizes do not depend on it.
+    """
+    rows = largest_bucket(config) if patches is None else patches
+    columns = -(-config.head_dim // PIECE) * PIECE
+    by_heads = 3 * config.num_attention_heads * columns
+    product, states = 3 * config.hidden_size, config.hidden_size
+    angles = config.head_dim
+    return rows * (BFLOAT16 * (states + product + by_heads) + FLOAT32 * angles)
 
 
 def lacking_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:

@@ -13,12 +13,13 @@ from amdgpu.cases.variety import unlike_contexts
 from pallas_kernels.case import Case
 from pallas_kernels.gqa_decode import cases as gqa_decode
 from pallas_kernels.gqa_share import cases as gqa_share
+from pallas_kernels.item_attention import cases as item_attention
 from pallas_kernels.mla_decode import cases as mla_decode
 from pallas_kernels.mla_prefill import cases as mla_prefill
 from pallas_kernels.mla_share import cases as mla_share
 from pallas_kernels.paged.case import PagedCase
 from pallas_kernels.paged.kv import PagedKV
-from pallas_kernels.shapes import GroupedAttention, LatentAttention
+from pallas_kernels.shapes import GroupedAttention, LatentAttention, VisionAttention
 
 LENGTHS = 300, 21
 """Slots of the two sequences: parts of 128, 128 and 44 or of 256 and 44, and two steps or fewer."""
@@ -30,7 +31,7 @@ SHARED = "kimi.attention@tp8"
 
 def attention_cases() -> list[EmulatedCase]:
     """Every tile of rows, with page sizes, float8 pools, trees and what follows dealt out."""
-    return [*_latent(), *_shares(), *_grouped(), *_prefill()]
+    return [*_latent(), *_shares(), *_grouped(), *_prefill(), _items()]
 
 
 def _latent() -> list[EmulatedCase]:
@@ -117,6 +118,12 @@ def _prefill() -> list[EmulatedCase]:
         real = named(f"{case.operation} {SHARED} {like}")
         cases.append(EmulatedCase.small(case, real, BF16, vary, compare=compare))
     return cases
+
+
+def _items() -> EmulatedCase:
+    """Three images, none of which fills its tiles of rows or of keys; the first is in one tile."""
+    case = item_attention.make_case(VisionAttention("small", 2), (41, 150, 70))
+    return EmulatedCase.small(case, named("item_attention kimi.vision@tp8 rows4096"), BF16)
 
 
 def _decode(

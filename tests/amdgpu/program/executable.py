@@ -124,7 +124,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class LibraryProduct(Thunk):
-    """result = alpha * left @ right + beta * added, by hipBLASLt or rocBLAS.
+    """result = alpha * left @ right + beta * added, by hipBLASLt or rocBLAS; a bias of columns is
+    added too, and gelu (by tanh) is taken of all that.
 
     unknown: what else the library is told, which nobody here computes; empty in most.
     """
@@ -136,6 +137,8 @@ class LibraryProduct(Thunk):
     alpha: float
     beta: float
     unknown: str
+    bias: Matrix | None = None
+    gelu: bool = False
 
     @property
     def flops(self) -> int:

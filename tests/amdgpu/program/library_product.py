@@ -4,6 +4,7 @@ This is no machine code of ours or of XLA's, so what it proves is nothing; it is
 share of a program's products.
 """
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -17,7 +18,8 @@ _TILE = re.compile(r"v_s?mfma_\w*?_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?")
 
 
 def multiply(product: LibraryProduct, memory: ProgramMemory) -> None:
-    """alpha * left @ right + beta * added in float64, rounded to float32, then to the result.
+    """alpha * left @ right + beta * added + bias, and gelu of it, in float64, rounded to float32,
+    then to the result.
 
     Raises Fault for what the library would do besides.
     """
@@ -27,10 +29,21 @@ def multiply(product: LibraryProduct, memory: ProgramMemory) -> None:
     total = product.alpha * (left @ right)
     if product.beta:
         total += product.beta * _read(product.added, memory)
+    if product.bias:
+        total += _bias(product.bias, product.result, memory)
+    if product.gelu:
+        total *= 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (total + 0.044715 * total**3)))
     result = product.result
     elements = np.zeros(result.where.size // result.dtype.itemsize, result.dtype)
     _strided(elements, result)[:] = total.astype(np.float32).astype(result.dtype)
     memory.write(memory.address(result.where), elements)
+
+
+def _bias(bias: Matrix, result: Matrix, memory: ProgramMemory) -> np.ndarray:
+    """One number for each column of a result whose columns are neighbours."""
+    if bias.shape[2] != result.shape[2] or result.stride[2] != 1:
+        raise Fault(f"a bias {bias.shape} for {result.shape} of strides {result.stride}")
+    return _read(bias, memory)
 
 
 def matrix_flops(instructions: Mapping[str, int]) -> int:

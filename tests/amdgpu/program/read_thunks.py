@@ -5,6 +5,7 @@ The numbers are those of the fields in ThunkProto and in the message of each kin
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 from amdgpu.program.element_types import dtype_of
 from amdgpu.program.executable import (
@@ -25,9 +26,12 @@ from amdgpu.program.protobuf import Message
 
 _INFO, _CUSTOM_CALL = 1, 30
 _COLUMN_MAJOR = 2
+_EPILOGUE, _BIAS = 2, 9
+_OF_BIAS, _OF_BIAS_AND_GELU = 2, 8
+"""Epilogues."""
 _SCALES_AND_MORE = {
-    **{2: "epilogue", 9: "bias", 10: "auxiliary", 11: "scale of a", 12: "scale of b"},
-    **{13: "scale of c", 14: "scale of d", 15: "largest of d", 19: "groups"},
+    **{10: "auxiliary", 11: "scale of a", 12: "scale of b", 13: "scale of c"},
+    **{14: "scale of d", 15: "largest of d", 19: "groups"},
 }
 
 
@@ -106,9 +110,18 @@ def _kernel(name: str, proto: Message) -> Thunk:
 
 
 def _blas_lt(name: str, proto: Message) -> Thunk:
-    unknown = ", ".join(said for field, said in _SCALES_AND_MORE.items() if field in proto)
+    unknown = [said for field, said in _SCALES_AND_MORE.items() if field in proto]
+    epilogue = proto.number(_EPILOGUE)
+    if epilogue not in (0, _OF_BIAS, _OF_BIAS_AND_GELU):
+        unknown.append(f"epilogue {epilogue}")
     slices = [_slice(proto.one(field, 1)) for field in (5, 6, 7, 8)]
-    return _product(name, proto.one(1), slices, unknown)
+    product = _product(name, proto.one(1), slices, ", ".join(unknown))
+    if not epilogue:
+        return product
+    where, dtype = _slice(proto.one(_BIAS, 1)), dtype_of(proto.one(_BIAS, 2).number(2))
+    columns = where.size // dtype.itemsize
+    bias = Matrix(where, dtype, (1, 1, columns), (0, 0, 1))
+    return replace(product, bias=bias, gelu=epilogue == _OF_BIAS_AND_GELU)
 
 
 def _blas(name: str, proto: Message) -> Thunk:
@@ -116,7 +129,7 @@ def _blas(name: str, proto: Message) -> Thunk:
     return _product(name, proto.one(1), slices, "")
 
 
-def _product(name: str, config: Message, slices: list[Slice], unknown: str) -> Thunk:
+def _product(name: str, config: Message, slices: list[Slice], unknown: str) -> LibraryProduct:
     left, right, added, result = (
         _matrix(config.one(field), where) for field, where in enumerate(slices, start=1)
     )

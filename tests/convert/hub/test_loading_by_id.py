@@ -7,10 +7,11 @@ from pathlib import Path
 import jax
 import numpy as np
 from flax import nnx
+from image_goldens import CHECKPOINT
 from local_hub import LocalHub
 from oracle_files import ORACLES
 
-from convert import Source, load_draft, load_target, load_tokenizer
+from convert import Source, load_draft, load_target, load_tokenizer, load_vision
 from eagle3_jax.models.target import Target
 
 DRAFT = ORACLES / "draft_mha_fp8_ptpc"
@@ -28,6 +29,17 @@ def test_weights_are_the_directorys(hub: LocalHub, target: Target) -> None:
     hub.add("org/draft", DRAFT, "fp8")
     draft = load_draft(Source("org/draft", "fp8"), by_id)
     assert same_weights(draft, load_draft(DRAFT, target))
+
+
+def test_vision_is_loaded_of_a_revision_into_the_directory_that_is_asked_for(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.add("org/kimi", CHECKPOINT, "vision")
+    vision = load_vision(Source("org/kimi", "vision", str(tmp_path / "elsewhere")))
+    assert same_weights(vision, load_vision(CHECKPOINT))
+    assert vision.config == load_vision(CHECKPOINT).config
+    assert "preprocessor_config.json" in hub.downloaded()
+    assert (tmp_path / "elsewhere").is_dir() and not (tmp_path / "cache").exists()
 
 
 def test_tokens_are_the_directorys_and_no_weight_is_downloaded(

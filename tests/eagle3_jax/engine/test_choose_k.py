@@ -21,6 +21,7 @@ from eagle3_jax.engine.adaptive.step_cost import StepCosts
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.speculative.head_choice import chooses_in_kernel
 
 K = 6
 LAG = 2  # rounds that are dispatched before one is read
@@ -151,7 +152,8 @@ def test_lean_and_full_rounds_and_batch_sizes_are_measured_apart() -> None:
     controlled = EngineSequence.of(full, (), 64, None)
     batches = sequences(3), sequences(5), [*sequences(2), controlled]
     programs = [device.chooser.choose(members).program for members in batches]
-    lean, full = ProgramKind.ROUND, ProgramKind.FULL_ROUND
+    lean = ProgramKind.ARGMAX_ROUND if chooses_in_kernel() else ProgramKind.ROUND
+    full = ProgramKind.FULL_ROUND
     assert programs == [Program(lean, 4), Program(lean, 8), Program(full, 4)]
 
 

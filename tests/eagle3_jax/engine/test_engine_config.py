@@ -30,6 +30,10 @@ SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_lengt
         ({"eagle_topk": 2, "num_draft_tokens": 4, "exact": True}, "exact mode works on chains"),
         ({"eagle_topk": 2, "num_draft_tokens": 4, "adaptive": True}, "adaptive.*works on chains"),
         (
+            {"eagle_topk": 2, "num_draft_tokens": 4, "decode_context_parallel_size": 2},
+            "decode_context_parallel_size works on chains: eagle_topk must be 1, got 2",
+        ),
+        (
             {"eagle_topk": 2, "num_draft_tokens": 4, "rejection_sample_method": "standard"},
             "'standard' works on chains",
         ),

@@ -4,7 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tiny import tiny_draft, tiny_target
+import pytest
+from setups import Setup, pair_on_devices
 
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.programs.compiled import (
@@ -17,7 +18,9 @@ from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.engine.programs.packing import empty_chunk, pack_page_table
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.mesh import mesh_of
 from eagle3_jax.sampling.params import SamplingParams
+from pallas_kernels.dispatch import prefer
 
 POSITIONS = 262_144
 
@@ -35,22 +38,36 @@ def test_a_page_table_has_each_sequences_pages_and_scratch_elsewhere() -> None:
 
 
 def temporaries(kind: ProgramKind, config: EngineConfig, *inputs: Any) -> int:
-    """Bytes that a program of this engine needs while it runs; nothing is allocated or run."""
-    target = tiny_target()
-    draft = tiny_draft(target)
-    (target_leaves, of_target), (draft_leaves, of_draft) = map(flatten_model, (target, draft))
+    """Bytes that a program of this engine needs while it runs, on each of the devices that divide
+    its contexts; nothing is allocated or run."""
+    parts = config.decode_context_parallel_size
+    target, draft = pair_on_devices(Setup(parts, False, "latent", "float32", True))
+    mesh = mesh_of(target)
+    target_leaves, of_target = flatten_model(target, mesh)
+    draft_leaves, of_draft = flatten_model(draft, mesh)
     aux_ids = draft.config.aux_layer_ids
     pair = PairStructure(of_target, of_draft, aux_ids, config.method)
-    state = state_shapes(target, draft, config, len(aux_ids))
+    state = state_shapes(target, draft, config, len(aux_ids), mesh)
     shapes = shapes_of((target_leaves, draft_leaves, state, *inputs))
     program: Any = compile_program(kind, pair, *shapes)
     return program.memory_analysis().temp_size_in_bytes
 
 
-def test_a_chunk_needs_memory_for_its_own_rows_alone() -> None:
-    """As much at 16 times the positions: no score of all of them, no copy of a pool."""
-    chunks = [EngineConfig(1, n, 1, prefill_chunk=256) for n in (POSITIONS // 16, POSITIONS)]
-    few, many = (temporaries(ProgramKind.PREFILL, c, empty_chunk(c)) for c in chunks)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_chunk_needs_memory_for_its_own_rows_alone(
+    parts: int, pytestconfig: pytest.Config
+) -> None:
+    """As much at 16 times the positions: no score of all of them, no copy of a pool, and of a
+    context that devices divide no more than is gathered at a time."""
+    if parts > 1 and not pytestconfig.getoption("long"):
+        pytest.skip("part of the long form")
+    divided: dict[str, Any] = {"decode_context_parallel_size": parts, "page_size": 16 // parts}
+    chunks = [
+        EngineConfig(1, n, 1, prefill_chunk=256, **divided) for n in (POSITIONS // 16, POSITIONS)
+    ]
+    # Interpreted, a kernel's grid has copies of its inputs.
+    with prefer("xla"):
+        few, many = (temporaries(ProgramKind.PREFILL, c, empty_chunk(c)) for c in chunks)
     assert few == many
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -40,12 +41,33 @@ def compilations() -> Compilations:
     return Compilations()
 
 
-@pytest.fixture
-def engine(target: Target, draft: Eagle3Draft) -> Engine:
-    config = sizes(K, batch_buckets=(1, 4))
+def made(target: Target, draft: Eagle3Draft, **fields: Any) -> Engine:
+    """An engine that is ready."""
+    config = sizes(K, batch_buckets=(1, 4), **fields)
     engine = Engine(target, draft, config, tokenizer=ToyTokenizer(), eos_token_ids=(7,))
     engine.warmup()
     return engine
+
+
+@pytest.fixture
+def engine(target: Target, draft: Eagle3Draft) -> Engine:
+    return made(target, draft)
+
+
+def test_pages_that_go_to_host_memory_and_disk_and_come_back_compile_nothing(
+    target: Target, draft: Eagle3Draft, compilations: Compilations, tmp_path: Path
+) -> None:
+    """Within an engine, and by the one that finds them on the disk."""
+    kept = {"kv_offloading_dir": str(tmp_path), "kv_offloading_dir_bytes": 2**30}
+    for before in (None, "disk"):
+        engine = made(target, draft, kv_offloading_bytes=2**24, **kept)
+        compilations.events.clear()
+        for _ in serve(engine, traffic()):
+            pass
+        assert compilations.events == []
+        assert engine.stats().cached.host > 0 and engine.stats().num_preemptions > 0
+        assert (engine.stats().cached.disk > 0) == (before == "disk")
+        engine.close()
 
 
 @pytest.fixture
@@ -161,6 +183,7 @@ def test_warmup_names_every_program_before_it_compiles(target: Target, draft: Ea
     rounds = ["round of 1", "round of 4", "full round of 1", "full round of 4"]
     names = ["prefill", "full prefill", "scoring prefill", *rounds]
     if chooses_in_kernel():
-        names += ["argmax prefill", "argmax round of 1", "argmax round of 4"]
+        names[3:3] = ["argmax prefill"]
+        names += ["argmax round of 1", "argmax round of 4"]
     steps = enumerate([*names, "ready"])
     assert seen == [(name, done, len(names)) for done, name in steps]

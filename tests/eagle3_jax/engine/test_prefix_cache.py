@@ -7,6 +7,7 @@ import pytest
 from driving import Answer, drive, sizes
 from tiny import VOCAB
 
+from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
@@ -65,7 +66,8 @@ def rows(engine: Engine, request: Request, length: int) -> list[np.ndarray]:
         pass
     pages = engine._sequences[request.request_id].pages
     state = engine._runner.executor.state
-    pools = [np.array(pool)[pages] for pool in (*state.target_pools, *state.draft_pools)]
+    stored = [rows_and_scale(pool)[0] for pool in (*state.target_pools, *state.draft_pools)]
+    pools = [np.array(array)[pages] for array in stored]
     engine.cancel(request.request_id)
     while engine.has_work:
         engine.step()

@@ -1,6 +1,7 @@
 """Counters, on a device that accepts what the test says."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +63,17 @@ def test_load_is_what_is_held_now(monkeypatch: pytest.MonkeyPatch) -> None:
         engine.cancel(name)
     assert engine.stats().free_pages == 20
     assert engine.stats().num_running == engine.stats().num_waiting == 0
+
+
+def test_who_waits_for_pages_from_below_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_accepting(monkeypatch, [0] * 100)
+    for name in "abcd":
+        engine.add(Request(name, [ord(name) % 17] * 5, SamplingParams(max_tokens=20)))
+    engine.step()
+    assert (engine.stats().num_waiting, engine.stats().num_deferred) == (2, 0)
+    waits = SimpleNamespace(waits_for=lambda source: True, failed=0)
+    monkeypatch.setattr(engine._scheduler, "fetches", waits)
+    assert (engine.stats().num_waiting, engine.stats().num_deferred) == (2, 2)
 
 
 def test_a_request_starts_once_when_its_prompt_first_runs_preempted_or_not(

@@ -46,7 +46,7 @@ def test_batches_give_the_plain_tokens_across_preemption(
     if arrival_gap == 0:
         assert stats.num_preemptions > 0
     if config.num_speculative_tokens:
-        assert 0.3 < stats.num_accepted_tokens / stats.num_drafts
+        assert 0.2 < stats.num_accepted_tokens / stats.num_drafts
 
 
 def test_a_batch_of_one_gives_the_plain_tokens(
@@ -112,7 +112,7 @@ def test_a_draft_with_latent_attention_changes_nothing_and_is_still_accepted(
     stats = engine.stats()
     assert stats.free_pages == stats.total_pages
     assert stats.num_preemptions > 0
-    assert not k or 0.3 < stats.num_accepted_tokens / stats.num_drafts
+    assert not k or 0.2 < stats.num_accepted_tokens / stats.num_drafts
 
 
 def test_a_reused_slot_remembers_nothing(

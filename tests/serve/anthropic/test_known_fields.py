@@ -5,7 +5,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import anthropic
 import pytest
 from anthropic.types import (
+    Base64ImageSourceParam,
     ContentBlockParam,
+    ImageBlockParam,
     OutputConfigParam,
     TextBlockParam,
     ThinkingBlockParam,
@@ -15,6 +17,7 @@ from anthropic.types import (
     ToolResultBlockParam,
     ToolUnionParam,
     ToolUseBlockParam,
+    URLImageSourceParam,
     beta,
     message_count_tokens_params,
     message_create_params,
@@ -36,6 +39,9 @@ MADE_OF = {
     blocks.ThinkingBlock: ThinkingBlockParam,
     blocks.ToolUseBlock: ToolUseBlockParam,
     blocks.ToolResultBlock: ToolResultBlockParam,
+    blocks.ImageBlock: ImageBlockParam,
+    blocks.DataSource: Base64ImageSourceParam,
+    blocks.UrlSource: URLImageSourceParam,
     tools.CustomTool: ToolParam,
     protocol.OutputConfig: OutputConfigParam,
     protocol.Metadata: message_create_params.Metadata,
@@ -120,16 +126,19 @@ def test_fields_of_parts_are_refused_by_name(
 
 def test_every_kind_of_content_is_read_or_refused_by_name(fake: Served) -> None:
     kinds = {kind for typed in members(ContentBlockParam) for kind in literals(typed)}
-    read = {"text", "thinking", "tool_use", "tool_result"}
-    assert {"image", "document", "redacted_thinking", "server_tool_use"} < kinds and read < kinds
+    read = {"text", "image", "thinking", "tool_use", "tool_result"}
+    assert {"document", "redacted_thinking", "server_tool_use"} < kinds and read < kinds
     for kind in kinds - read:
         for role in ("user", "assistant", "system"):
             turn = {"role": role, "content": [{"type": kind}]}
             assert repr(kind) in refusal(fake, {"messages": [turn]})
+    for role in ("assistant", "system"):
+        turn = {"role": role, "content": [{"type": "image"}]}
+        assert "'image'" in refusal(fake, {"messages": [turn]})
     result = {"type": "tool_result", "tool_use_id": "a"}
     kinds = {kind for typed in members(tool_result_block_param.Content) for kind in literals(typed)}
     assert {"text", "image", "document"} < kinds
-    for kind in kinds - {"text"}:
+    for kind in kinds - {"text", "image"}:
         turn = {"role": "user", "content": [result | {"content": [{"type": kind}]}]}
         assert repr(kind) in refusal(fake, {"messages": [turn]})
 

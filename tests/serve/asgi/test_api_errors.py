@@ -52,7 +52,7 @@ BAD_COMPLETIONS = {
 }
 BAD_CHATS = {
     "messages": {"messages": []},
-    "text only": {"messages": [{"role": "user", "content": IMAGE}]},
+    "takes no images": {"messages": [{"role": "user", "content": IMAGE}]},
     "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
     "tool_choice": {"tool_choice": "required"},
     "top_logprobs": {"top_logprobs": 2},

@@ -11,12 +11,14 @@ from fake_server import Served
 
 from eagle3_jax import SamplingParams
 from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from serve.bench.acceptance.seen_prompts import PromptMaker
 from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
 from serve.bench.cli import main
 from serve.bench.common.accept_length import OVERALL, AcceptRow
 from serve.bench.common.held_out import HeldOutPrompt
 from serve.bench.load.http_client import Address
 from serve.demo.corpus import held_out_prompts
+from serve.images.reader import NoImages
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=8, seed=0)
 
@@ -69,7 +71,7 @@ def test_a_bad_line_is_named(line: str, reason: str, tmp_path: Path) -> None:
 
 
 def test_a_directory_without_tasks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no \.jsonl file"):
+    with pytest.raises(ValueError, match=r"has no \.jsonl or \.parquet"):
         read_tasks(tmp_path)
     (tmp_path / "x.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="are empty"):
@@ -141,7 +143,8 @@ class Plain:
 
 
 def test_an_engine_here_answers_the_same_tasks() -> None:
-    side = EngineAnswerer(FakeEngine(), Plain(), SAMPLING, 64)  # pyright: ignore[reportArgumentType]
+    make_prompt = PromptMaker(Plain(), NoImages())  # pyright: ignore[reportArgumentType]
+    side = EngineAnswerer(FakeEngine(), make_prompt, SAMPLING, 64)
     check(measure_tasks(side, TASKS))
     with pytest.raises(ValueError, match="leaves no room"):
         measure_tasks(side, [Task("a", (said("long" * 16),))])
@@ -152,7 +155,10 @@ def test_an_engine_here_answers_the_same_tasks() -> None:
     [
         (["--url", "x", "--demo"], "--url is a running server"),
         (["--max-tokens", "9"], "--max-tokens belongs to --data or --url"),
-        (["--url", "http://127.0.0.1:9", "--data", "absent"], "--data: absent has no .jsonl file"),
+        (
+            ["--url", "http://127.0.0.1:9", "--data", "absent"],
+            "absent has no .jsonl or .parquet",
+        ),
     ],
 )
 def test_flags_that_do_not_belong_together_are_refused(

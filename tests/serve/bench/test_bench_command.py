@@ -34,8 +34,14 @@ from serve.bench.studies.equal import CaseResult, summarize
         (["accept", "--url", "http://a", "--exact"], "leave the options of an engine out"),
         (
             ["accept", "--speculative-config", '{"draft_tensor_parallel_size": 2}'],
-            "accept runs on one device",
+            "draft_tensor_parallel_size must be 1 or --tensor-parallel-size: 1; got 2",
         ),
+        (["accept", "--url", "http://a", "-tp", "2"], "leave the options of an engine out"),
+        (
+            ["accept", "-tp", "4", "-dcp", "3"],
+            "--decode-context-parallel-size must divide --tensor-parallel-size 4; got 3",
+        ),
+        (["equal", "-tp", "4", "-dcp", "8"], "--decode-context-parallel-size must divide"),
         (["accept", "--temperature", "-1"], "--temperature must be 0 or more; got -1.0"),
         (
             ["acceptance", "--num-speculative-tokens", "0"],
@@ -72,7 +78,10 @@ def test_a_missing_checkpoint_is_one_line_and_status_2(
 
 
 def test_a_study_is_one_module_with_flags_run_and_tables() -> None:
-    modules = {path.stem: path for path in Path(studies.__path__[0]).glob("[!_]*.py")}
+    """Or a folder with such a module, `study.py`, and its parts."""
+    folder = Path(studies.__path__[0])
+    modules = {path.stem: path for path in folder.glob("[!_]*.py")}
+    modules |= {path.parent.name: path for path in folder.glob("*/study.py")}
     assert set(modules) == {name.replace("-", "_") for name in STUDIES}
     for path in modules.values():
         body = ast.parse(path.read_text(encoding="utf-8")).body

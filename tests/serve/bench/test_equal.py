@@ -4,10 +4,13 @@ import math
 from dataclasses import replace
 
 import pytest
+from setups import Setup, pair_on_devices
 from small_pair import PROMPTS, small_pair
 
-from serve.bench.equality.cases import Case, full_plan, quick_plan
-from serve.bench.equality.ties import Difference
+from eagle3_jax.engine import Request
+from eagle3_jax.sampling.params import SamplingParams
+from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
+from serve.bench.equality.ties import Difference, Scorer
 from serve.bench.studies.equal import SETTINGS, CaseResult, check_equal, summarize
 
 SOUND = CaseResult(
@@ -32,6 +35,18 @@ def test_a_random_pair_gives_equal_outputs() -> None:
     forced = [case for case in result.cases if "preempted" in case.name]
     assert len(forced) == 3
     assert all(case.preemptions for case in forced)
+
+
+def test_answers_of_devices_that_divide_contexts_are_compared_as_any() -> None:
+    target, draft = pair_on_devices(Setup(2, False, "latent", "float32", True))
+    pair = replace(small_pair(), target=target, draft=draft)
+    plan = [Group(Case(0, 1, speculative=False), (Case(2, 2, few_pages=True),))]
+    result = check_equal(pair, PROMPTS[:3], plan, max_tokens=24, context_parts=2)
+    assert result.failures == [] and result.compared == 3 * len(SETTINGS)
+    first, second = ([[1, 2, 3]], [[1, 2, 4]])
+    request = Request("a", PROMPTS[0], SamplingParams(seed=0))
+    (found,) = Scorer(target, 32).differences([request], first, second)
+    assert found.cause is None, "scores of several devices tell a tie from an error"
 
 
 def test_the_full_plan_covers_every_k_batch_preemption_and_both_modes() -> None:

@@ -27,6 +27,7 @@ from serve.bench.load.openai_server import Server
 from serve.bench.load.prompts import Prompt
 from serve.bench.load.traffic import arrival_times
 from serve.bench.studies.http import http_load, server_flags
+from serve.options.pair import DEMO
 from serve.options.serve_flags import parse_serve_flags
 
 PROMPTS = [[97 + i] for i in range(7)]
@@ -111,6 +112,6 @@ def test_alone_and_at_random_moments_it_may_add_ten_milliseconds(
 
 def test_the_server_is_a_command_line_that_it_takes() -> None:
     options = parse_serve_flags(server_flags(3, 32, 200))[0]
-    assert (options.demo, options.engine.max_num_seqs, options.max_model_len) == (True, 32, 200)
+    assert (options.demo, options.engine.max_num_seqs, options.max_model_len) == (DEMO, 32, 200)
     assert options.engine.num_speculative_tokens == 3
     assert not options.engine.enable_prefix_caching

@@ -15,7 +15,7 @@ from convert.text.tiktoken_file import SPLIT_PATTERN, read_ranks
 from serve.demo import recipe
 from serve.demo.corpus import CATEGORIES, held_out_prompts
 from serve.demo.tokenizer import special_tokens, train_ranks
-from serve.demo.training_data import sample_maker
+from serve.train.answers import SampleMaker
 
 KIMI_OFFSETS = {"[BOS]": 0, "<|im_end|>": 2, "<|im_middle|>": 17, "</think>": 23, "[PAD]": 255}
 
@@ -74,10 +74,10 @@ def test_ids_equal_tiktokens_and_autotokenizers_own(directory: Path, tokenizer: 
 
 
 def test_a_corpus_sample_fits_a_row_and_is_short(tokenizer: Tokenizer) -> None:
-    sample = sample_maker(tokenizer)
+    make = SampleMaker(tokenizer, tokenizer.eos_token_ids)
     for category in CATEGORIES:
         for c in held_out_prompts(category, 100):
-            made = sample(c.messages, c.tools)
+            (made,) = make(c.messages, c.tools)
             assert len(made.token_ids) <= recipe.ROW_LENGTH
             answer = [t for t, wanted in zip(made.token_ids, made.wanted, strict=True) if wanted]
             text = tokenizer.decode(answer, skip_special=False)

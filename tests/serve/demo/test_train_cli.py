@@ -1,16 +1,23 @@
 """eagle3-train on tiny models: what it writes loads, it resumes, it refuses what it can not do."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
+from oracle_files import ORACLES
 from safetensors import safe_open
 
 from convert import load_draft, load_target, load_tokenizer, save_hf
+from convert.outline import Outline
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 from eagle3_jax.config import LlamaConfig
@@ -18,8 +25,6 @@ from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.llama import LlamaTarget
-from eagle3_jax.training.packing import PackedBatch
-from eagle3_jax.training.target_pass import target_pass
 from pallas_kernels import QuantizedArray
 from serve.demo import recipe
 from serve.demo.corpus import conversations
@@ -32,7 +37,7 @@ TINY = replace(
     vocab_size=BASE + 256,
     hidden_size=64,
     intermediate_size=64,
-    moe_intermediate_size=16,
+    moe_intermediate_size=32,
     num_hidden_layers=3,
     num_attention_heads=2,
     n_routed_experts=4,
@@ -79,8 +84,6 @@ def test_a_draft_loads_and_resumes_to_the_same_weights(
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(draft_command(target_dir, data, whole, "--steps", "4", "--save-every", "2")) == 0
-    with np.load(whole / "training" / "state.npz") as state:
-        assert int(state["step"]) == 4
     assert main(draft_command(target_dir, data, whole, "--steps", "4")) == 2
     assert "--resume" in capsys.readouterr().err
     with safe_open(whole / "model.safetensors", "np") as file:
@@ -94,50 +97,82 @@ def test_a_draft_loads_and_resumes_to_the_same_weights(
     logits, _ = draft_forward(draft, tokens, aux)
     assert logits.shape == (1, 8, 50) and np.isfinite(logits).all()
     # The schedule knows the goal, so a part of the run is an interrupted run, not a shorter one.
-    interrupt_after(parts, target_dir, data, 2)
+    killed_after(draft_command(target_dir, data, parts, "--steps", "4", "--save-every", "1"), 3)
+    assert not (parts / "model.safetensors").exists()
     assert main(draft_command(target_dir, data, parts, "--steps", "4", "--resume")) == 0
     assert (parts / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_a_draft_trains_on_the_features_of_a_quantised_target(
-    target_dir: Path, data: Path, tmp_path: Path
+def killed_after(command: list[str], steps: int) -> None:
+    """Starts the command and kills it, without a warning, once so many steps are logged."""
+    output = Path(command[command.index("--output") + 1])
+    # With as many devices as here: XLA sums otherwise on as many threads as there are others.
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8"}
+    command = [sys.executable, "-m", "serve.train.cli", *command]
+    process = subprocess.Popen(command, env=environment)
+    log = output / "training" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("\n") >= steps):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+
+SHAPES = {
+    "grouped": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24},
+    "latent": {"num_attention_heads": 4, "kv_lora_rank": 16, "qk_nope_head_dim": 8}
+    | {"qk_rope_head_dim": 8, "v_head_dim": 12, "q_lora_rank": None},
+}
+ARCHITECTURES = {"grouped": "LlamaForCausalLMEagle3", "latent": "Eagle3DeepseekV2ForCausalLM"}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_draft_of_any_published_shape_trains_from_there_and_is_judged_as_served(
+    kind: str, target_dir: Path, data: Path, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 48, "vocab_size": BASE + 256}
+    sizes |= {"draft_vocab_size": 60, "eagle_aux_hidden_state_layer_ids": [0, 0, 1]}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"architectures": [ARCHITECTURES[kind]], **sizes, **SHAPES[kind]}))
+    rows = ["--rows", "2", "--row-length", "128", "--unroll", "2", "--loss", "lk"]
+    command = ["draft", "--target", str(target_dir), "--data", str(data), *rows, "--steps", "2"]
+    judged = ["--eval-every", "1", "--eval-data", str(data), "--eval-prompts", "2"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    shape = ["--draft-config", str(config), "--output", str(first)]
+    assert main([*command, *shape, *judged, "--eval-tokens", "4"]) == 0
+    log = (first / "training" / "log.jsonl").read_text().splitlines()
+    assert all(1 <= json.loads(line)["served_accept_length"] <= 4 for line in log)
+    target = load_target(target_dir)
+    made = load_draft(first, target)
+    published = json.loads(config.read_text())
+    assert made.config.num_attention_heads == 4 and made.config.draft_vocab_size == 60
+    assert (made.config.latent is None) == (kind == "grouped")
+    assert published["intermediate_size"] == made.config.intermediate_size
+    # A second run begins where the first ended: nearly the same weights, and the very same ids.
+    onward = ["--init-from", str(first), "--output", str(second), "--learning-rate", "1e-9"]
+    assert main([*command, *onward]) == 0
+    again = load_draft(second, target)
+    for a, b in zip(*(jax.tree.leaves(nnx.state(d)) for d in (made, again)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("scheme", ["int4", "mxfp4"])
+def test_a_quantised_target_trains_a_draft_that_loads(
+    scheme: str, target_dir: Path, data: Path, tmp_path: Path
 ) -> None:
     quantised, output = tmp_path / "quantised", tmp_path / "draft"
-    write(prepare(target_dir, quantised, scheme_of("int4")))
+    write(prepare(target_dir, quantised, scheme_of(scheme)))
     assert main(draft_command(quantised, data, output, "--steps", "2")) == 0
-    target = load_target(quantised, quantize_activations=False)
-    mlp = target.layers[-1].mlp
+    mlp = load_target(quantised).layers[-1].mlp
     assert isinstance(mlp, MoE)
     assert isinstance(mlp.experts.up_proj.get_value(), QuantizedArray)
-    assert load_draft(output, target).config.draft_vocab_size == 50
-    # Four tokens overload no expert, so that the pass drops none of their choices.
-    tokens = np.array([[5, 9, 70, 33]], np.int32)
-    rows = PackedBatch(tokens, np.ones_like(tokens), np.arange(4, dtype=np.int32)[None], tokens > 0)
-    served = forward(target, tokens, aux_layer_ids=(1, 2))
-    streams = target_pass(target, rows).streams
-    features = np.concatenate([streams[1], streams[2]], axis=-1)
-    np.testing.assert_allclose(features, served.aux_hidden, atol=1e-5)
-
-
-def interrupt_after(output: Path, target_dir: Path, data: Path, steps: int) -> None:
-    from eagle3_jax.training import loop
-
-    def stop(path: Path, state: object, step: int) -> None:
-        saved(path, state, step)
-        raise KeyboardInterrupt
-
-    saved = loop.save_state
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "save_state", stop)
-        with pytest.raises(KeyboardInterrupt):
-            every = ["--steps", "4", "--save-every", str(steps)]
-            main(draft_command(target_dir, data, output, *every))
+    assert load_draft(output, load_target(quantised)).config.draft_vocab_size == 50
 
 
 def test_a_target_is_written_with_all_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe, "TARGET", TINY)
+    monkeypatch.setitem(recipe.TARGETS, "kimi", TINY)
     monkeypatch.setattr(recipe, "make_tokenizer", write_tiny_tokenizer)
     monkeypatch.setattr(recipe, "ROWS", 2)
     monkeypatch.setattr(recipe, "ROW_LENGTH", 800)
@@ -152,7 +187,8 @@ def test_a_line_that_is_no_conversation_is_named(
     target_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"messages": [{"role": "user", "content": "hi"}]}\n{"prompt": "x"}\n')
+    answer = '{"messages": [{"role": "assistant", "content": "hi"}]}'
+    bad.write_text(f'{answer}\n{{"prompt": "x"}}\n')
     assert main(draft_command(target_dir, bad, tmp_path / "out")) == 2
     assert "line 2" in capsys.readouterr().err
 
@@ -164,14 +200,27 @@ def test_a_missing_target_is_one_clear_error(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_a_tokenizer_without_kimis_chat_tokens_is_refused_before_a_weight_is_read(
-    target_dir: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_draft_in_the_place_of_the_target_is_said_so_and_nothing_is_left_behind(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("tiktoken.model", "tokenizer_config.json", "config.json"):
-        text = (target_dir / name).read_bytes().replace(b"<|im_middle|>", b"<|im_others|>")
-        (tmp_path / name).write_bytes(text)
+    assert main(draft_command(ORACLES / "draft_mha_bf16", data, tmp_path / "out")) == 2
+    assert "config.json: this is an EAGLE-3 draft" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_target_without_a_chat_template_is_refused_before_a_weight_is_read(
+    target_dir: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for path in target_dir.iterdir():
+        if path.name != "chat_template.jinja":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(Outline, "fill", lambda self: pytest.fail("weights are read"))
     assert main(draft_command(tmp_path, data, tmp_path / "out")) == 2
-    assert "must have them; this one lacks <|im_middle|>\n" in capsys.readouterr().err
+    assert "no chat template" in capsys.readouterr().err
 
 
 def test_latent_attention_needs_kimis(
@@ -187,7 +236,23 @@ def test_latent_attention_needs_kimis(
     assert "use --attention grouped" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--steps", "--unroll", "--rows"])
+CONTRADICTIONS = {
+    "what the draft's shape is": ["--init-from", "a", "--draft-vocab", "5"],
+    "needs --eval-data": ["--eval-every", "5", "--data", "d.jsonl"],
+    "go together": ["--num-processes", "2"],
+}
+
+
+@pytest.mark.parametrize("said", CONTRADICTIONS)
+def test_flags_that_contradict_each_other_are_named(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["draft", "--target", "t", "--output", str(tmp_path / "out"), *CONTRADICTIONS[said]]
+    assert main(command) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--steps", "--unroll", "--rows", "--accumulate"])
 def test_numbers_below_one_are_refused(flag: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["draft", "--target", "t", "--output", str(tmp_path), flag, "0"])

@@ -14,6 +14,13 @@ def test_prompts_come_from_flags_then_files_in_order(tmp_path: Path) -> None:
     assert options.prompts == ("first", "plain", "an object", "a string", "{not json}")
 
 
+def test_the_model_is_named_as_other_engines_have_it() -> None:
+    asked = ["--prompt", "a"]
+    for named in (["org/kimi"], ["--model", "org/kimi"], ["--model-path=org/kimi"]):
+        options = parse_generate_flags([*named, *asked])
+        assert options.sources.target is not None and options.sources.target.name == "org/kimi"
+
+
 def test_only_given_sampling_flags_override_the_models_defaults() -> None:
     options = parse_generate_flags(["m", "--prompt", "a", "--temperature", "0", "--stop", "x"])
     assert options.sampling == {"temperature": 0.0, "stop": ["x"]}
@@ -71,6 +78,7 @@ def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
     "argv, naming",
     [
         (["m"], "--prompt"),
+        (["m", "--model", "other", "--prompt", "a"], "two models are named: m and --model other"),
         (["--prompt", "a"], "--demo"),
         (["m", "--prompt", "a", "--draft", "d", "--num-speculative-tokens", "99"], "0..8"),
         (["m", "--prompt", "a", "--num-speculative-tokens", "3"], "--draft"),

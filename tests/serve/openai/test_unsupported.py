@@ -1,13 +1,32 @@
 """Options that this release has not are refused by name; docs/request-options.md lists them."""
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from fake_server import Served
+from openai.types import completion_create_params
+from openai.types.chat import (
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessageParam,
+    ChatCompletionStreamOptionsParam,
+    ChatCompletionToolUnionParam,
+)
+from openai.types.chat import (
+    completion_create_params as chat_create_params,
+)
+from openai.types.shared_params import FunctionDefinition
+from pydantic import BaseModel
 
 from docs.generator import ROOT
-from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD
+from serve.openai.protocol import (
+    ChatCompletionRequest,
+    ChatMessage,
+    CompletionRequest,
+    StreamOptions,
+)
+from serve.openai.tools import Function, Tool
+from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD, STREAM
 from serve.sglang.protocol import NEUTRAL, NEUTRAL_SAMPLING
 
 BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {
@@ -19,6 +38,22 @@ BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {
     ),
     "/generate": ("/generate", {"text": "abc", "sampling_params": {"max_new_tokens": 1}}, NEUTRAL),
 }
+WITHOUT_EFFECT = {"metadata", "prompt_cache_key", "safety_identifier", "user"}
+"""Of OpenAI's options those that change no answer."""
+OF_CLIENT: list[tuple[type[BaseModel], Any, Any]] = [
+    (CompletionRequest, completion_create_params.CompletionCreateParams, COMPLETION),
+    (ChatCompletionRequest, chat_create_params.CompletionCreateParams, CHAT),
+    (StreamOptions, ChatCompletionStreamOptionsParam, STREAM),
+    (Tool, ChatCompletionFunctionToolParam, {}),
+    (Function, FunctionDefinition, {"description": "the template's"}),
+    (
+        ChatMessage,
+        ChatCompletionMessageParam,
+        dict.fromkeys(("name", "tool_calls", "tool_call_id")),
+    ),
+]
+"""Bodies and parts of them, the types that OpenAI's client has for them, and the names of what is
+refused, or left to the template."""
 PLACES = {place: neutral for place, (_, _, neutral) in BODIES.items()} | {
     "sampling_params": NEUTRAL_SAMPLING
 }
@@ -61,3 +96,45 @@ def test_neutral_values_pass_and_others_are_refused_by_name(fake: Served, place:
 def test_a_priority_other_than_the_default_is_refused(fake: Served, value: object) -> None:
     for path, body, _ in BODIES.values():
         assert fake.http.post(path, json=body | {"priority": value}).status_code == 400
+
+
+def names(typed: Any) -> set[str]:
+    """The options of a typed dictionary, or of all in a union."""
+    members = get_args(typed) or (typed,)
+    return {name for member in members for name in get_type_hints(member)}
+
+
+@pytest.mark.parametrize(
+    ("model", "typed", "others"), OF_CLIENT, ids=[model.__name__ for model, _, _ in OF_CLIENT]
+)
+def test_every_option_of_openais_client_is_known(
+    model: type[BaseModel], typed: Any, others: dict[str, Any]
+) -> None:
+    fields = set(model.model_fields)
+    assert names(typed) <= fields | set(others) | WITHOUT_EFFECT
+    assert not WITHOUT_EFFECT & fields
+
+
+@pytest.mark.parametrize("name", ["audio", "function_call", "refusal"])
+def test_what_no_message_of_these_models_has_is_refused_by_name(fake: Served, name: str) -> None:
+    path, body, _ = BODIES["chat"]
+    said = {"role": "assistant", "content": "b", name: {"id": "c"}}
+    error = fake.http.post(path, json=body | {"messages": [*body["messages"], said]}).json()[
+        "error"
+    ]
+    assert (error["param"], error["code"]) == (f"messages.{name}", "unsupported_option")
+    said[name] = None
+    answer = fake.http.post(path, json=body | {"messages": [*body["messages"], said]})
+    assert answer.status_code == 200
+
+
+def test_tools_of_other_kinds_are_refused(fake: Served) -> None:
+    path, body, _ = BODIES["chat"]
+    kinds = {
+        get_args(get_type_hints(typed)["type"])[0]
+        for typed in get_args(ChatCompletionToolUnionParam)
+    }
+    assert {"custom", "function"} <= kinds
+    for kind in kinds - {"function"}:
+        error = fake.http.post(path, json=body | {"tools": [{"type": kind}]}).json()["error"]
+        assert error["param"] == "tools" and kind in error["message"]

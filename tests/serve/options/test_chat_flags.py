@@ -6,10 +6,12 @@ import openai
 import pytest
 from chat_tokenizers import kimi, minimax
 from fake_server import served_by
+from oracle_files import ORACLES
 from scripted_engine import ScriptedEngine
 
 from serve.chat_format.format import CHAT_FORMATS, KIMI_K2, MINIMAX_M2, choose_reading
 from serve.chat_setup import set_up_chat
+from serve.cli import main as serve_main
 from serve.options.chat import PARSERS, ChatOptions
 from serve.options.serve_flags import parse_serve_flags
 
@@ -48,6 +50,18 @@ def test_flags_that_can_not_be_used_are_named(
     with pytest.raises(SystemExit):
         chat(*argv)
     assert naming in capsys.readouterr().err
+
+
+def test_where_drafts_are_trees_nothing_holds_calls_and_the_start_says_so(
+    target_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = "--speculative-algorithm EAGLE3 --speculative-num-steps 2 --speculative-eagle-topk 2 "
+    tree += "--speculative-num-draft-tokens 4 --max-num-seqs 1 --max-model-len 128 --port 0 "
+    tree += "--strict-tools "
+    tree += f"--speculative-draft-model-path {ORACLES / 'draft_mha_bf16'}"
+    assert serve_main([str(target_directory), *tree.split()]) == 2
+    error = capsys.readouterr().err
+    assert "--strict-tools" in error and "coupled chains of drafts" in error
 
 
 def test_auto_follows_the_tokenizers_marks() -> None:

@@ -13,7 +13,16 @@ from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
-HOSTS = ["--coordinator-address", "h:1", "--num-processes", "2", "--process-id", "0", "-tp", "8"]
+HOSTS = [
+    "--coordinator-address",
+    "[::1]:1",
+    "--num-processes",
+    "2",
+    "--process-id",
+    "0",
+    "-tp",
+    "8",
+]
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 K0, K3 = EngineConfig(num_speculative_tokens=0), EngineConfig(num_speculative_tokens=3)
@@ -199,6 +208,7 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
 @pytest.mark.parametrize(
     "argv, naming",
     [
+        (["m", "--model", "other"], "two models are named: m and --model other"),
         ([], "--demo"),
         (["m", "--demo"], "--demo"),
         (["m", "--port", "70000"], "--port"),
@@ -253,6 +263,10 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
             "2..5 with --speculative-eagle-topk 4 and 1",
         ),
         (["m", *SGLANG, *TREE, "--exact"], "--exact works on chains"),
+        (
+            ["m", *SGLANG, *TREE, "-tp", "4", "-dcp", "2"],
+            "--decode-context-parallel-size works on chains",
+        ),
         (["m", *SGLANG, *TREE, "--adaptive"], "a choice of k (--adaptive or"),
         (["m", "--speculative-algorithm", "NGRAM"], "--speculative-algorithm"),
         (["m", "--speculative-draft-model-path", "d"], "--speculative-algorithm"),

@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 from oracle_files import ORACLES
 
-from convert import load_draft, load_target
+from convert import load_draft, load_target, load_tokenizer
 from convert.conversion.cli import main as convert_main
 from convert.load import outline_draft, outline_target
 from serve.bench.cli import parse_bench_flags
@@ -180,6 +180,17 @@ def test_every_command_takes_a_converted_pair(
     for command in ("accept", "equal"):
         pair = given_pair(parse_bench_flags([command, target, "--draft", draft]))
         assert pair.draft is not None and pair.tokenizer.vocab_size > 0
+
+
+def test_a_study_takes_the_tokenizer_that_is_named() -> None:
+    target, draft = str(ORACLES / "kimi_bf16"), str(ORACLES / "draft_mha_bf16")
+    argv = ["equal", target, "--draft", draft]
+    with pytest.raises(FileNotFoundError, match="holds neither tokenizer"):
+        given_pair(parse_bench_flags(argv))
+    pair = given_pair(parse_bench_flags([*argv, "--tokenizer", str(ORACLES / "tokenizer")]))
+    message = [{"role": "user", "content": "hello"}]
+    expected = load_tokenizer(ORACLES / "tokenizer").encode_chat(message)
+    assert pair.tokenizer.encode_chat(message) == expected
 
 
 def test_an_order_for_a_converted_int4_draft_came_too_late(

@@ -34,6 +34,16 @@ def draft(name: str) -> Eagle3Draft:
 
 def text_bytes(name: str) -> int:
     """Bytes of the published tensors, without the vision tower and its projector."""
+    return _bytes(name, False)
+
+
+def vision_bytes(name: str) -> int:
+    """Those of tower and projector."""
+    return _bytes(name, True)
+
+
+def _bytes(name: str, of_vision: bool) -> int:
     tensors = published(name, "manifest")["tensors"]
     vision = ("vision_tower.", "mm_projector.")
-    return sum(t["bytes_each"] * t["count"] for t in tensors if not t["name"].startswith(vision))
+    chosen = (t for t in tensors if t["name"].startswith(vision) == of_vision)
+    return sum(t["bytes_each"] * t["count"] for t in chosen)

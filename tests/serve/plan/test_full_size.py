@@ -44,6 +44,23 @@ ROUND = CompiledRound(PROGRAM, [jax.ShapeDtypeStruct((7168, 256), jnp.uint8)], 8
 SUM = Collective("all-reduce", "bf16", (64, 4, 7168), 1)
 SUMS = [SUM] * (2 * 61 + 1 + 3 * 3)
 
+REPORT = FullSizeReport(
+    options=OPTIONS,
+    planned_bytes=200 << 30,
+    argument_bytes=201 << 30,
+    state_bytes=1000,
+    alias_bytes=500,
+    temporary_bytes=300 << 20,
+    kv_tokens=1234567,
+    per_layer=16.1,
+    program=1111,
+    collectives=Counter({SUM: 123, Collective("all-reduce", "f32", (64,), 8): 1}),
+    failures=(),
+    seconds=99.0,
+    cpu_seconds=88.0,
+    peak_bytes=3 << 30,
+)
+
 
 def problems(**changes: object) -> list[str]:
     changed = replace(ROUND, program=replace(PROGRAM, **changes))
@@ -152,33 +169,34 @@ def test_the_published_pairs_are_compiled_for_batch_64_and_both_k():
     sizes = Counter((one.gpu, one.parallel.devices, one.num_speculative_tokens) for one in every)
     assert sizes == {
         **{("MI355X", 4, k): 3 for k in (3, 6)},
-        **{("MI355X", 8, 3): 2, ("MI355X", 8, 6): 1},
-        **{("MI325X", 8, 3): 3, ("MI325X", 8, 6): 2},
+        **{("MI355X", 8, 3): 3, ("MI355X", 8, 6): 1},
+        **{("MI325X", 8, 3): 4, ("MI325X", 8, 6): 2},
     }
     divided = [one for one in every if one.parallel.context_parts > 1]
+    for one in divided:
+        assert replace(one, parallel=replace(one.parallel, context_parts=1)) in every
     assert [(one.gpu, *astuple(one.parallel)) for one in divided] == [
         (gpu, 8, 8, False, 8) for gpu in ("MI355X", "MI325X")
     ]
     assert {one.max_num_seqs for one in every} == {64}
 
 
+@pytest.mark.parametrize(("a_layer", "holds"), [(3, True), (4, False)])
+def test_launches_that_dividing_adds_to_a_layer_are_printed_and_bounded(a_layer: int, holds: bool):
+    """Of 64 layers, each with one exchange of shares; the draft's passes are layers too."""
+    undivided = replace(DIVIDED, parallel=replace(DIVIDED.parallel, context_parts=1))
+    told = Counter({SUM: 144, Collective("all-to-all", "bf16", (8, 64, 4, 8, 520), 1): 64})
+    told[Collective("all-gather", "bf16", (8, 64, 4, 8, 576), 1)] = 64 * (a_layer - 1)
+    whole = replace(REPORT, options=undivided, collectives=Counter({SUM: 144}))
+    divided = replace(REPORT, options=DIVIDED, collectives=told)
+    shown = io.StringIO()
+    options = [undivided, DIVIDED]
+    assert print_full_size(Console(file=shown, width=250), options, [whole, divided]) == holds
+    assert f"DCP8, k = 3, batch 64: {a_layer:+.2f} launches a layer" in shown.getvalue()
+
+
 def test_the_table_has_a_line_for_each_and_says_what_failed():
-    report = FullSizeReport(
-        options=OPTIONS,
-        planned_bytes=200 << 30,
-        argument_bytes=201 << 30,
-        state_bytes=1000,
-        alias_bytes=500,
-        temporary_bytes=300 << 20,
-        kv_tokens=1234567,
-        per_layer=16.1,
-        program=1111,
-        collectives=Counter({SUM: 123, Collective("all-reduce", "f32", (64,), 8): 1}),
-        failures=("a spill",),
-        seconds=99.0,
-        cpu_seconds=88.0,
-        peak_bytes=3 << 30,
-    )
+    report = replace(REPORT, failures=("a spill",))
     shown = io.StringIO()
     good = replace(report, failures=())
     results = [good, report, Failure("took longer than 9 s")]

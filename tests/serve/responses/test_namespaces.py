@@ -23,7 +23,10 @@ def test_a_function_of_a_namespace_is_called_and_goes_back_as_in_a_chat_with_the
     result = {"type": "function_call_output", "call_id": called["call_id"], "output": "done"}
     ask = {"role": "user", "content": "Close it."}
     body = {"model": "fake", "input": [ask, called, result], "tools": [CREW]}
-    assert server.http.post("/v1/responses", json=body).status_code == 200
+    again = server.http.post("/v1/responses", json=body).json()
+    listed = f"/v1/responses/{again['id']}/input_items"
+    item = server.http.get(listed, params={"order": "asc"}).json()["data"][1]
+    assert (item["name"], item["namespace"]) == ("close", "crew")
     function = {"name": "crew.close", "arguments": "{}"}
     call = {"id": called["call_id"], "type": "function", "function": function}
     turns = [{"role": "assistant", "content": "", "tool_calls": [call]}]

@@ -167,7 +167,7 @@ def test_what_is_not_text_is_refused_by_name(fake: Served, kind: str) -> None:
     for item in ({"role": "user", "content": [part]}, RETURNED | {"output": [part]}):
         error = refused(fake, {"input": [item]})
         assert (error["param"], error["code"]) == ("input", "unsupported_option")
-        assert repr(kind) in error["message"]
+        assert ("takes no images" if kind == "input_image" else repr(kind)) in error["message"]
 
 
 def test_everything_that_may_be_included_may_be_asked_for(hello: Served) -> None:

@@ -45,6 +45,7 @@ def test_a_prompt_gives_one_object(fake: Served, prompt: dict[str, Any]) -> None
         "prompt_tokens": 3,
         "completion_tokens": 9,
         "cached_tokens": 0,
+        "cached_tokens_details": {"device": 0, "host": 0, "storage": 0},
         "seed": 5,
         "spec_accept_length": 9 / 5,
         "spec_accept_rate": 5 / 15,

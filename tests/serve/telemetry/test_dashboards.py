@@ -24,13 +24,17 @@ vllm:request_prompt_tokens_bucket vllm:request_queue_time_seconds_bucket
 vllm:request_queue_time_seconds_sum vllm:request_success_total
 vllm:time_per_output_token_seconds_bucket vllm:time_per_output_token_seconds_count
 vllm:time_per_output_token_seconds_sum vllm:time_to_first_token_seconds_bucket
-vllm:time_to_first_token_seconds_count vllm:time_to_first_token_seconds_sum"""
-"""What the expressions of vLLM's examples name (prometheus_grafana, dashboards/grafana: there with
-underscores for colons); of two names for one thing, both."""
+vllm:time_to_first_token_seconds_count vllm:time_to_first_token_seconds_sum
+vllm:spec_decode_num_accepted_tokens_per_pos_total vllm:spec_decode_num_accepted_tokens_total
+vllm:spec_decode_num_draft_tokens_total vllm:spec_decode_num_drafts_total"""
+"""What the expressions of vLLM's examples name (prometheus_grafana, and of dashboards/grafana the
+statistics, there with underscores for colons, and speculative decoding); of two names for one
+thing, both."""
 BESIDES = """http_requests_total process_cpu_seconds_total process_open_fds
 process_resident_memory_bytes process_start_time_seconds process_virtual_memory_bytes
 vllm:cache_config_info vllm:prompt_tokens_cached_total vllm:request_params_max_tokens_bucket
-vllm:request_params_max_tokens_sum vllm:request_params_n_bucket vllm:request_params_n_sum"""
+vllm:request_params_max_tokens_sum vllm:request_params_n_bucket vllm:request_params_n_sum
+vllm:num_requests_waiting_by_reason"""
 """What others' dashboards of vLLM servers ask for."""
 METRIC = re.compile(r"\b(?:(?:vllm|eagle3):|http_|process_)\w+")
 LABELS = re.compile(r"by\(([\w, ]+)\)")

@@ -192,3 +192,13 @@ def test_times_follow_the_clock_of_the_outputs() -> None:
     assert total("e2e_request_latency_seconds") == 3.0
     assert total("request_generation_tokens") == 6
     assert total("iteration_tokens_total") == 6
+
+
+def test_those_that_wait_for_pages_from_below_are_told_from_the_others() -> None:
+    stats = replace(FakeEngine().stats(), num_waiting=5, num_deferred=2)
+    metrics = Metrics("fake")
+    metrics.watch(lambda: stats)
+    text = render(metrics.registry)
+    name = "vllm:num_requests_waiting_by_reason"
+    found = dict(re.findall(rf'^{name}{{.*reason="(\w+)".*}} (\d+)', text, re.MULTILINE))
+    assert found == {"capacity": "3", "deferred": "2"}

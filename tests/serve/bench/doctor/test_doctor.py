@@ -13,6 +13,7 @@ from rich.console import Console
 from serve.bench.cli import main, parse_bench_flags
 from serve.bench.doctor import all_reduce, kernels, rounds
 from serve.bench.doctor.speed import CopySpeed, speed_finding
+from serve.bench.doctor.workers import each
 from serve.bench.studies import doctor
 
 REPORT = "report.json"
@@ -104,3 +105,7 @@ def test_a_device_whose_memory_is_slower_than_the_others_is_named() -> None:
     slow = speed_finding([5e12, 3e12, 5.1e12])
     assert f"{slow}".startswith("slow    speed of memory: device 1: 3.00 TB/s, the others 5.00")
     assert all(rate > 0 for rate in CopySpeed(1024)())
+
+
+def test_nothing_to_run_starts_no_process() -> None:
+    assert not list(each([], limit_s=1))

@@ -155,7 +155,7 @@ def test_configurations_are_command_lines_that_the_server_takes(name: str) -> No
         flags = chosen.server_flags(PLAN, model, draft, ["--max-num-seqs", "9"])
         options = parse_serve_flags(flags)[0]
         engine = options.engine
-        assert (options.demo, options.model) == (model is None, model)
+        assert (bool(options.demo), options.model) == (model is None, model)
         assert engine.num_speculative_tokens == chosen.k
         assert engine.synthetic_acceptance_length == chosen.synthetic
         assert not engine.enable_prefix_caching and engine.max_num_seqs == 9

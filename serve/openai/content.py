@@ -1,0 +1,117 @@
+"""Contents of messages: text, or parts of text and images in their order."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
+
+from serve.asgi.errors import ApiError, invalid_option, invalid_request
+from serve.images.errors import BadImage, ImagesBusy, NoneTaken
+from serve.images.sources import Detail, ImageSource
+
+TEXT, IMAGE = "text", "image_url"
+SEE = ("user", "tool")
+"""Roles whose messages may have images."""
+REFUSED = ("uuid", "max_dynamic_patch", "min_dynamic_patch")
+"""Fields of images that other servers have and this one does not."""
+
+
+class TextPart(BaseModel):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+    def for_template(self) -> dict[str, Any]:
+        """The part as chat templates read it."""
+        return {"type": "text", "text": self.text}
+
+
+class ImageURL(BaseModel):
+    """Where an image is, and how much of it is wanted."""
+
+    url: str
+    detail: Detail = "auto"
+
+
+class ImagePart(BaseModel):
+    """An image."""
+
+    type: Literal["image_url"] = "image_url"
+    image_url: ImageURL
+
+    @property
+    def source(self) -> ImageSource:
+        """What is to be read."""
+        return ImageSource(self.image_url.url, self.image_url.detail)
+
+    def for_template(self) -> dict[str, Any]:
+        """The part as chat templates read it: none looks at the image."""
+        return {"type": "image"}
+
+
+Content = str | list[TextPart | ImagePart]
+
+
+def read_content(content: Any) -> Any:
+    """The parts of a content; one text where all are."""
+    if not isinstance(content, list):
+        return content
+    parts = [_part(part) for part in content]
+    if any(isinstance(part, ImagePart) for part in parts):
+        return parts
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def _part(part: Any) -> TextPart | ImagePart:
+    if isinstance(part, TextPart | ImagePart):
+        return part
+    if isinstance(part, str):
+        return TextPart(text=part)
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind == IMAGE:
+        return ImagePart(image_url=_image_url(part))
+    if kind != TEXT:
+        message = f"messages: content parts are {TEXT} and {IMAGE}; type {kind!r:.100} is not taken"
+        raise invalid_option("messages", message)
+    if not isinstance(part.get("text"), str):
+        raise invalid_option("messages", "a text part needs a string in its field `text`")
+    return TextPart(text=part["text"])
+
+
+def _image_url(part: dict[str, Any]) -> ImageURL:
+    given = part.get("image_url")
+    fields = {"url": given} if isinstance(given, str) else given
+    if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
+        message = "an image_url part needs an object `image_url` with a string `url`"
+        raise invalid_option("messages", message)
+    for name in REFUSED:
+        if part.get(name) is not None or fields.get(name) is not None:
+            message = f"image_url: {name} is not implemented in this release; leave it out"
+            raise invalid_option("messages", message)
+    return ImageURL(url=fields["url"], detail=read_detail(fields.get("detail"), "messages"))
+
+
+def read_detail(given: Any, param: str) -> Detail:
+    """OpenAI's `detail`; auto where there is none."""
+    if given is None:
+        return "auto"
+    for known in get_args(Detail):
+        if given == known:
+            return known
+    known = ", ".join(get_args(Detail))
+    raise invalid_option(param, f"detail of an image must be one of {known}; got {given!r:.100}")
+
+
+def sources_in(contents: Sequence[Content | None]) -> list[ImageSource]:
+    """The images of these contents in their order."""
+    lists = [content for content in contents if isinstance(content, list)]
+    return [part.source for parts in lists for part in parts if isinstance(part, ImagePart)]
+
+
+def as_errors(error: BadImage | ImagesBusy) -> ApiError:
+    """The HTTP answer for an image that is not taken."""
+    if isinstance(error, ImagesBusy):
+        return ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"})
+    code = "unsupported_option" if isinstance(error, NoneTaken) else "invalid_image"
+    return invalid_request(f"messages: {error}", param="messages", code=code)

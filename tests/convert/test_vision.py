@@ -1,0 +1,165 @@
+"""MoonViT, projector and image prompts against transformers, from every form of a checkpoint."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from edited import copy_edited
+from image_goldens import CHECKPOINT, FACTS, ITEMS, VISION, config_of, golden_vision, read_item
+from oracle_files import ORACLES
+from safetensors.numpy import load_file
+from sparse_checkpoint import write_sparse
+
+from convert import load_target, load_vision
+from convert.conversion.cli import main as convert_command
+from convert.conversion.conversion import open_conversion
+from convert.models.vision import PARTS
+from eagle3_jax import ImageItem, Target, VisionModel, encode_images, forward
+from eagle3_jax.config.vision import PixelConfig
+from eagle3_jax.layers.patch_positions import rotation_angles
+from eagle3_jax.mesh import make_mesh
+from eagle3_jax.vision.packing import pack
+
+GOLDENS = golden_vision()
+NAMES = [name for name in ITEMS if f"{name}.projected" in GOLDENS]
+FORMS = ("kimi_bf16", "kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark")
+
+
+@pytest.fixture(scope="module")
+def vision() -> VisionModel:
+    return load_vision(CHECKPOINT, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return load_target(CHECKPOINT, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def items(vision: VisionModel) -> dict[str, ImageItem]:
+    return {name: read_item(name, vision.config) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def features(vision: VisionModel, items: dict[str, ImageItem]) -> dict[str, np.ndarray]:
+    found = encode_images(vision, list(items.values()))
+    return {name: np.asarray(rows) for name, rows in zip(items, found, strict=True)}
+
+
+def test_features_of_all_items_in_one_call_are_transformers(
+    features: dict[str, np.ndarray],
+) -> None:
+    for name in NAMES:
+        np.testing.assert_allclose(features[name], GOLDENS[f"{name}.projected"], atol=1e-4)
+
+
+def test_a_packed_image_is_what_it_is_alone(
+    vision: VisionModel, items: dict[str, ImageItem], features: dict[str, np.ndarray]
+) -> None:
+    for name in ("tiny", "down", "chunk3", "chunk1"):
+        (alone,) = encode_images(vision, [items[name]])
+        np.testing.assert_allclose(alone, features[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tiny", "chunk3", "chunk1"])
+def test_states_before_and_after_every_block_are_transformers(
+    name: str, vision: VisionModel, items: dict[str, ImageItem]
+) -> None:
+    packed = pack([items[name]], vision.config)
+    places = packed.places
+    order = np.ravel_multi_index(
+        tuple(np.asarray(p) for p in packed.places[1:4]), items[name].grid_thw, mode="clip"
+    )[: len(items[name].patches)]
+
+    def check(states: jax.Array, golden: str) -> None:
+        expected = GOLDENS[f"{name}.{golden}"][order]
+        np.testing.assert_allclose(states[: len(order)], expected, atol=1e-4)
+
+    tower = vision.vision_tower
+    x = tower.patch_embed(packed.patches, places)
+    check(x, "embed")
+    angles = rotation_angles(places, tower.head_dim)
+    for number, block in enumerate(tower.encoder.blocks):
+        x = block(x, angles, places.item)
+        check(x, f"layer.{number}")
+    check(tower(packed.patches, places), "final")
+
+
+@pytest.mark.parametrize("prompt", FACTS["prompts"])
+def test_image_prompts_give_transformers_logits(
+    prompt: str, target: Target, features: dict[str, np.ndarray]
+) -> None:
+    facts = FACTS["prompts"][prompt]
+    ids = np.array([facts["expanded_ids"]])
+    logits = forward(target, ids, image_features=[features[m] for m in facts["media"]]).logits[0]
+    expected = GOLDENS[f"p.{prompt}.logits"]
+    np.testing.assert_allclose(logits[-len(expected) :], expected, atol=1e-4)
+    np.testing.assert_array_equal(logits.argmax(-1), GOLDENS[f"p.{prompt}.argmax"])
+
+
+def test_image_prompts_on_the_target_that_drafts_are_made_for() -> None:
+    checkpoint = ORACLES / "kimi_bf16"
+    vision, target = load_vision(checkpoint, dtype="float32"), load_target(checkpoint)
+    golden = load_file(VISION / "goldens" / "kimi_bf16_image_f32.safetensors")
+    prompts = json.loads((VISION / "goldens" / "kimi_bf16_image_f32.json").read_text())
+    for name, facts in prompts.items():
+        images = [read_item(image, vision.config) for image in facts["images"]]
+        ids = np.array([facts["expanded_ids"] + facts["greedy"]])
+        logits = forward(target, ids, image_features=encode_images(vision, images)).logits[0]
+        np.testing.assert_array_equal(logits.argmax(-1), golden[f"{name}.argmax"])
+
+
+def test_bfloat16_stays_within_two_percent(items: dict[str, ImageItem]) -> None:
+    rounded = load_vision(CHECKPOINT, dtype="bfloat16")
+    chosen = ["down", "wide", "chunk4"]
+    found = encode_images(rounded, [items[name] for name in chosen])
+    for name, rows in zip(chosen, found, strict=True):
+        expected = GOLDENS[f"{name}.projected"]
+        error = np.sqrt(np.mean((np.asarray(rows) - expected) ** 2))
+        assert error <= 0.02 * np.sqrt(np.mean(expected**2))
+
+
+def test_features_must_be_as_many_as_placeholders(target: Target) -> None:
+    with pytest.raises(ValueError, match=r"1 positions hold the placeholder 341.* 2 features"):
+        forward(target, np.array([[1, 341]]), image_features=[np.zeros((2, 64), np.float32)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_and_what_it_converts_to_has_the_same_tower(form: str, tmp_path: Path) -> None:
+    published = load_vision(ORACLES / form, dtype="float32")
+    item = read_item("exact", published.config)
+    (expected,) = encode_images(published, [item])
+    if form == "kimi_int4_ct":
+        assert convert_command([str(ORACLES / form), str(tmp_path / "store")]) == 0
+        published = load_vision(tmp_path / "store", dtype="float32")
+        load_target(tmp_path / "store")
+    else:
+        published = load_vision(ORACLES / form, dtype="float32", mesh=make_mesh(2))
+    (found,) = encode_images(published, [item])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_both_families_of_names_are_read(tmp_path: Path) -> None:
+    expected = replace(config_of(), pixels=PixelConfig())
+
+    def shorter(config: dict) -> dict:
+        fields = config["vision_config"]
+        names = {k: k.removeprefix("vt_").replace("init_pos", "pos") for k in fields}
+        return config | {"vision_config": {names[k]: v for k, v in fields.items()}}
+
+    assert config_of(copy_edited(CHECKPOINT, tmp_path / "short", config=shorter)) == expected
+
+
+def test_a_checkpoint_without_vision_is_refused() -> None:
+    with pytest.raises(ValueError, match="no vision_config"):
+        load_vision(ORACLES / "minimax_bf16")
+
+
+def test_the_released_tower_has_335_tensors_of_942287840_bytes(tmp_path: Path) -> None:
+    write_sparse("kimi-k2.5", tmp_path / "k", shards=2, layers=2)
+    weights = open_conversion(tmp_path / "k").planned.published.weights
+    own = [weight for weight in weights if weight.name.startswith(PARTS)]
+    assert (len(own), sum(w.tensor.nbytes for w in own)) == (335, 942_287_840)

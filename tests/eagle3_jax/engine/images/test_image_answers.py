@@ -1,0 +1,100 @@
+"""Prompts with images: what comes is what a whole pass over features and text says."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from driving import Answer, drive, sizes
+from golden_images import PROMPTS, golden_draft, golden_requests, golden_target
+from golden_images import golden_vision as golden_eyes
+from tiny_vision import image, seeing_draft, seeing_target, tiny_vision, with_images
+
+from eagle3_jax import encode_images, forward
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.sampling.params import SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+SHORT, LONG = image(1), image(2, 8, 6)
+OTHER = image(3)
+"""As large as SHORT."""
+
+
+def engine(k: int, **changes: Any) -> Engine:
+    draft = seeing_draft() if k else None
+    return Engine(
+        seeing_target(), draft, sizes(k, **changes), eos_token_ids=(), vision=tiny_vision()
+    )
+
+
+def requests(sampling: SamplingParams = GREEDY) -> list[Request]:
+    stem = [5, 9, 2, 7, 11]
+    parts = {
+        "one": [stem, SHORT, [3, 4]],
+        "other": [stem, OTHER, [3, 4]],
+        "none": [[*stem, 95, 95, 95], [3, 4]],
+        "two": [SHORT, [1], LONG, [8, 8]],
+        "touching": [[2], LONG, OTHER, [6]],
+        "twice": [SHORT, stem, SHORT, [1]],
+        "first": [LONG, [4]],
+        "last": [stem, OTHER],
+    }
+    return [
+        with_images(name, part, replace(sampling, seed=seed))
+        for seed, (name, part) in enumerate(parts.items())
+    ]
+
+
+def logits(request: Request, answer: Answer) -> np.ndarray:
+    """Of a whole pass over prompt and answer. Placeholders that are no image's are text."""
+    ids = np.array([request.prompt_ids + answer.token_ids])
+    features = encode_images(tiny_vision(), [placed.item for placed in request.images])
+    given: Any = {"image_features": features} if features else {}
+    return np.asarray(forward(seeing_target(), ids, **given).logits[0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"exact": True},
+        {"mm_encoder_cache_tokens": 12},
+        {"mm_draft_embedding": "target"},
+        {"eagle_topk": 2, "num_draft_tokens": 5},
+    ],
+    ids=str,
+)
+def test_greedy_answers_are_the_best_tokens_of_a_whole_pass(changes: dict[str, Any]) -> None:
+    """With drafts, for images of every place in a prompt, with pages for less than two of them, and
+    where features of one image push out those of another."""
+    seeing = engine(3, **changes)
+    answers = drive(seeing, requests())
+    for request in requests():
+        answer = answers[request.request_id]
+        best = logits(request, answer)[len(request.prompt_ids) - 1 : -1].argmax(-1)
+        assert answer.token_ids == best.tolist(), request.request_id
+    assert seeing.stats().num_accepted_tokens > 0
+    told = {name: tuple(answer.token_ids) for name, answer in answers.items()}
+    assert told["one"] != told["other"], "the image is of no matter"
+
+
+def test_logprobs_of_a_prompt_are_those_of_a_whole_pass() -> None:
+    scored = requests(replace(GREEDY, prompt_logprobs=1, max_tokens=1))
+    answers = drive(engine(3), scored)
+    for request in scored:
+        answer = answers[request.request_id]
+        found = logits(request, answer)
+        found = found - np.log(np.exp(found).sum(-1, keepdims=True))
+        for position, row in enumerate(answer.outputs[-1].prompt_logprobs[1:], 1):
+            token = request.prompt_ids[position]
+            assert row is not None
+            assert row[token].logprob == pytest.approx(found[position - 1, token], abs=1e-4)
+
+
+def test_greedy_answers_are_transformers() -> None:
+    config = sizes(3)
+    target, draft = golden_target(), golden_draft("mla")
+    seeing = Engine(target, draft, config, eos_token_ids=(), vision=golden_eyes())
+    answers = drive(seeing, golden_requests())
+    for name, facts in PROMPTS.items():
+        assert answers[name].token_ids == facts["greedy"]

@@ -1,0 +1,269 @@
+"""What a server fetches and reads for clients, and what it can't be made to."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from seeing import chat, data_url, part, picture, reader, seeing
+
+from serve.engine.threads import Threads
+from serve.images.addresses import is_public
+from serve.images.errors import BadImage
+from serve.images.options import ImageOptions
+from serve.images.remote import Fetcher
+from serve.images.sources import ImageSource, Loader
+
+PICTURE = picture()
+RUN = Threads("tests", 4).run
+
+
+@dataclass
+class Site:
+    """A web server on loopback; paths: that it was asked for."""
+
+    port: int
+    paths: list[str] = field(default_factory=list)
+
+    def url(self, path: str, host: str = "images.example") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+
+def handler_of(site: Site) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            site.paths.append(self.path)
+            match self.path:
+                case "/redirect":
+                    self.send_response(302)
+                    self.send_header("Location", f"http://127.0.0.1:{site.port}/secret.png")
+                    self.end_headers()
+                case "/missing":
+                    self.send_error(404)
+                case "/slow":
+                    self.send_response(200)
+                    self.end_headers()
+                    for _ in range(100):
+                        self.wfile.write(b"x")
+                        time.sleep(0.05)
+                case "/endless":
+                    self.send_response(200)
+                    self.end_headers()
+                    for _ in range(10_000):
+                        self.wfile.write(b"x" * 65536)
+                case _:
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(PICTURE)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    return Handler
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    found = Site(0)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(found))
+    found.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
+def names(monkeypatch: pytest.MonkeyPatch, **hosts: str) -> Iterator[None]:
+    """A name server of our own."""
+    given = {name.replace("_", "."): address for name, address in hosts.items()}
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *more: Any, **options: Any) -> Any:
+        if host.endswith(".unknown"):
+            raise socket.gaierror("no such name")
+        return real(given.get(host, host), *more, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", look_up)
+        yield
+
+
+def fetch(url: str, *domains: str, allowed: Any = is_public, **limits: Any) -> bytes:
+    async def run() -> bytes:
+        most = limits.pop("max_bytes", 2**20)
+        return await Fetcher(domains, most, RUN, allowed, **limits).fetch(url)
+
+    return asyncio.run(run())
+
+
+def anywhere(_: str) -> bool:
+    return True
+
+
+def test_a_file_of_a_named_host_is_fetched(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with names(monkeypatch, images_example="127.0.0.1"):
+        for domain in ("images.example", "*"):
+            url = site.url("/a.png?size=2#part")
+            assert fetch(url, domain, allowed=anywhere) == PICTURE
+    assert site.paths[-1] == "/a.png?size=2"
+
+
+@pytest.mark.parametrize(
+    ("path", "naming"),
+    [
+        ("/redirect", "redirects, which is not followed"),
+        ("/missing", "answered with status 404"),
+        ("/slow", "did not answer within"),
+        ("/endless", "larger than 100000 bytes"),
+    ],
+)
+def test_what_a_host_answers_is_held_to_limits(
+    site: Site, monkeypatch: pytest.MonkeyPatch, path: str, naming: str
+) -> None:
+    limits: dict[str, Any] = {"max_bytes": 100_000, "seconds": 0.5 if path == "/slow" else 60}
+    before = len(site.paths)
+    with names(monkeypatch, images_example="127.0.0.1"), pytest.raises(BadImage, match=naming):
+        fetch(site.url(path), "images.example", allowed=anywhere, **limits)
+    assert site.paths[before:] == [path]
+
+
+ADDRESSES = ("127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1")
+ADDRESSES += ("0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1")
+ADDRESSES += ("::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1")
+
+
+def test_addresses_that_are_somebodys_own_are_not_public() -> None:
+    assert not [address for address in ADDRESSES if is_public(address)]
+    assert all(map(is_public, ("8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808")))
+
+
+def test_a_name_that_leads_inside_is_refused_before_anything_is_sent(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(site.paths)
+    with names(monkeypatch, images_example="127.0.0.1", other_example="::1"):
+        for host in ("images.example", "other.example", "localhost", "127.0.0.1", "2130706433"):
+            with pytest.raises(BadImage, match="an address that is not public"):
+                fetch(site.url("/secret.png", host), "*")
+    assert len(site.paths) == before
+
+
+def test_one_address_inside_among_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*_: Any, **__: Any) -> Any:
+        return [(None, None, None, "", (address, 80)) for address in ("8.8.8.8", "10.0.0.1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(BadImage, match="an address that is not public"):
+        fetch("http://images.example/a.png", "*")
+
+
+def test_the_name_is_looked_up_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that changes its answer after the check leads nowhere else."""
+    asked: list[str] = []
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *more: Any, **options: Any) -> Any:
+        asked.append(host)
+        return real("127.0.0.1" if host == "images.example" else host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    fetch(site.url("/a.png"), "*", allowed=anywhere)
+    assert asked.count("images.example") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://images.example@127.0.0.1/a.png",
+        "http://images.example\\@127.0.0.1/a.png",
+        "http://127.0.0.1#@images.example/a.png",
+        "http://images.example.evil.example/a.png",
+        "http://images.example./a.png",
+        "http://images.example:0/a.png",
+        "http://images.example:99999/a.png",
+        "http:///a.png",
+        "http:images.example/a.png",
+        "http://images.example/a b.png",
+        "http://images.example/\r\nHost: inside",
+        "http://im\u0430ges.example/a.png",
+        "http://[::1/a.png",
+        "http://nowhere.unknown/a.png",
+        "//images.example/a.png",
+        "gopher://images.example/a.png",
+        "data:text/html;base64,aGk=",
+        "data:image/svg+xml,<svg/>",
+    ],
+)
+def test_odd_urls_are_refused_in_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ImageOptions(domains=("images.example", "nowhere.unknown"))
+
+    async def load() -> bytes:
+        fetcher = Fetcher(options.domains, options.max_bytes, RUN, anywhere)
+        return await Loader(options, RUN, fetcher).load(ImageSource(url))
+
+    with (
+        names(monkeypatch, images_example="192.0.2.1"),
+        pytest.raises(BadImage, match=r"\A[^\n]{10,200}\Z"),
+    ):
+        asyncio.run(load())
+
+
+def test_files_are_read_from_the_open_directory_alone(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "open", tmp_path / "secret.png"
+    inside.mkdir()
+    for path in (inside / "a b.png", outside):
+        path.write_bytes(PICTURE)
+    (inside / "link.png").symlink_to(outside)
+    (inside / "large.png").write_bytes(b"x" * 5000)
+    options: dict[str, Any] = {"local_path": inside.resolve(), "max_bytes": 4000}
+    with seeing(reader(**options)) as server:
+
+        def ask(url: str) -> Any:
+            return server.http.post("/v1/chat/completions", json=chat(part(url)))
+
+        assert ask((inside / "a b.png").as_uri()).status_code == 200
+        assert "larger than 4000" in ask((inside / "large.png").as_uri()).text
+        told = set()
+        for url in (
+            outside.as_uri(),
+            (inside / "link.png").as_uri(),
+            f"file://{inside}/../secret.png",
+            f"file://{inside}/%2e%2e/secret.png",
+            f"file://elsewhere{inside}/a%20b.png",
+            inside.as_uri(),
+            "file:///etc/passwd",
+            f"file://{inside}/missing.png",
+            f"file://{inside}/%00",
+            "file:",
+        ):
+            answer = ask(url)
+            assert answer.status_code == 400, url
+            told.add(answer.json()["error"]["message"])
+        # Nor is told what is there.
+        assert len(told) == 1 and "no file that may be read" in told.pop()
+
+
+def test_a_stored_response_holds_the_image_that_a_url_had(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetcher = Fetcher(("images.example",), 2**20, RUN, anywhere)
+    image = {"type": "input_image", "image_url": site.url("/once.png")}
+    items = [{"role": "user", "content": [image]}]
+    with (
+        names(monkeypatch, images_example="127.0.0.1"),
+        seeing(reader(fetcher, domains=("images.example",))) as server,
+    ):
+        first = server.http.post("/v1/responses", json={"input": items}).json()
+        again = {"input": "And now?", "previous_response_id": first["id"]}
+        assert server.http.post("/v1/responses", json=again).status_code == 200
+        listed = server.http.get(f"/v1/responses/{first['id']}/input_items").json()["data"]
+    assert site.paths.count("/once.png") == 1
+    assert listed[0]["content"][0]["image_url"] == data_url(PICTURE)

@@ -1,0 +1,206 @@
+"""One engine runs a prompt, another goes on with its pages, over sockets of this machine."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from driving import Answer, drive, sizes
+from setups import Setup, pair_on_devices
+from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.sampling.params import SamplingParams
+from serve.kv_transfer import wire
+from serve.kv_transfer.config import KVRole, KVTransferConfig
+from serve.kv_transfer.transfers import Transfers
+from serve.openai.kv_transfer import KVTransferParams
+
+ROOM = 10_000_000
+PROMPT = [(7 * j * j + 3) % VOCAB for j in range(39)]
+PAGES = 9
+Ends = tuple[Engine, Transfers]
+
+
+def made(draft: Callable[..., Any], role: KVRole, expiry_s: float = 60.0, **fields: Any) -> Ends:
+    """An engine with its end of transfers."""
+    target = tiny_target()
+    config: EngineConfig = sizes(3, kv_offloading_bytes=ROOM, **fields)
+    engine = Engine(target, draft(target), config)
+    return engine, Transfers(engine, KVTransferConfig(role, port=0, expiry_s=expiry_s))
+
+
+def on_two_devices(role: KVRole) -> Ends:
+    """The same of engines in float8 whose two devices divide contexts, in exact mode."""
+    fields: dict[str, Any] = {"exact": True, "kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
+    fields |= {"decode_context_parallel_size": 2, "page_size": 2}
+    pair = pair_on_devices(Setup(2, False, "latent", "float32", True))
+    engine = Engine(*pair, sizes(3, kv_offloading_bytes=ROOM, **fields))
+    return engine, Transfers(engine, KVTransferConfig(role, port=0))
+
+
+def request(name: str, tokens: int = 20, salt: str = "") -> Request:
+    return Request(
+        name, PROMPT, SamplingParams(temperature=0.7, seed=3, max_tokens=tokens), cache_salt=salt
+    )
+
+
+def produced(ends: Ends) -> dict[str, Any]:
+    """What the answer to a prompt says of its pages, which are ready."""
+    engine, transfers = ends
+    asked = transfers.exported(request("p", 1))
+    drive(engine, [asked])
+    transfers.between_steps()
+    params = transfers.answered(asked)
+    assert params is not None
+    return params
+
+
+def went_on(ends: Ends, params: dict[str, Any], tokens: int = 20) -> Answer:
+    engine, transfers = ends
+    prompt = KVTransferParams.model_validate(params).prompt
+    assert prompt is not None
+    asked = transfers.fetched(request("d", tokens), prompt)
+    return drive(engine, [asked])["d"]
+
+
+def cached(answer: Answer) -> int:
+    return answer.outputs[-1].cached_tokens
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def kept(ends: Ends) -> tuple[int, int]:
+    """Names and slots that a producer keeps."""
+    engine, transfers = ends
+    assert transfers.server and engine._scheduler.exports
+    return transfers.server.num_kept, engine._scheduler.exports.num_held
+
+
+def assert_nothing_lost(engine: Engine) -> None:
+    scheduler, stats = engine._scheduler, engine.stats()
+    assert stats.free_pages == stats.total_pages and not scheduler.is_copying
+    assert scheduler.tier and not any(scheduler.tier._holds.values())
+
+
+@pytest.mark.parametrize(
+    ("draft", "exact"), [(tiny_draft, False), (latent_draft, False), (tiny_draft, True)]
+)
+def test_a_pulled_prompt_gives_the_tokens_and_accepted_drafts_of_one_run_here(
+    draft: Callable[..., Any], exact: bool
+) -> None:
+    producer, taker = made(draft, "producer", exact=exact), made(draft, "consumer", exact=exact)
+    params = produced(producer)
+    assert kept(producer) == (1, len(params["remote_block_ids"]))
+    answer = went_on(taker, params)
+    alone = drive(taker[0], [request("alone", salt="another")])["alone"]
+    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
+    assert sum(alone.accepted) > 0 or draft is latent_draft
+    assert (cached(answer), cached(alone)) == ((32 if exact else 36), 0)
+    eventually(lambda: kept(producer) == (0, 0))
+    for engine, _ in (producer, taker):
+        assert_nothing_lost(engine)
+
+
+def test_devices_that_divide_contexts_pull_their_parts_in_float8_too() -> None:
+    producer, taker = on_two_devices("producer"), on_two_devices("consumer")
+    answer = went_on(taker, produced(producer))
+    alone = drive(taker[0], [request("alone", salt="another")])["alone"]
+    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
+    assert (cached(answer), cached(alone)) == (32, 0)
+    for engine, _ in (producer, taker):
+        assert_nothing_lost(engine)
+
+
+def test_pages_that_nobody_fetches_go_when_their_time_has_passed() -> None:
+    producer = made(tiny_draft, "producer", expiry_s=0.2)
+    params = produced(producer)
+    assert kept(producer) == (1, PAGES)
+    eventually(lambda: kept(producer) == (0, 0))
+    assert_nothing_lost(producer[0])
+    taker = made(tiny_draft, "consumer")
+    assert cached(went_on(taker, params)) == 0
+
+
+def test_a_prompt_known_to_the_consumer_is_released_unfetched() -> None:
+    producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
+    went_on(taker, produced(producer))
+    params = produced(producer)
+    prompt = KVTransferParams.model_validate(params).prompt
+    assert prompt is not None
+    again = taker[1].fetched(request("again"), prompt)
+    drive(taker[0], [again])
+    taker[1].ended(again)
+    eventually(lambda: kept(producer) == (0, 0))
+
+
+@pytest.mark.parametrize("fault", ["checksum", "cut", "gone", "other_pair", "other_prompt"])
+def test_whatever_goes_wrong_costs_a_prefill(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answer, every failed page counted, no page or slot lost."""
+    producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
+    params = produced(producer)
+    puller = taker[1].puller
+    assert puller and producer[1].server
+    if fault == "gone":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            params["remote_port"] = free.getsockname()[1]
+    elif fault == "other_pair":
+        puller.fingerprint = "another"
+    elif fault == "other_prompt":
+        params["remote_last_key"] = "00" * 32
+    else:
+        monkeypatch.setattr("serve.kv_transfer.producer.send_page", SENDERS[fault])
+    answer = went_on(taker, params)
+    alone = drive(taker[0], [request("alone", salt="another")])["alone"]
+    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
+    assert cached(answer) == 0
+    assert puller.counts.failed == (0 if fault == "other_prompt" else PAGES)
+    assert_nothing_lost(taker[0])
+
+
+def _wrong_bit(peer: socket.socket, page: np.ndarray) -> None:
+    sent = page.copy()
+    sent[5] ^= 1
+    peer.sendall(wire.zlib.crc32(page.data).to_bytes(4, "big"))
+    peer.sendall(sent.data)
+
+
+def _half_a_page(peer: socket.socket, page: np.ndarray) -> None:
+    peer.sendall(b"1234" + bytes(page.data[:7]))
+    raise wire.TransferError("killed")
+
+
+SENDERS = {"checksum": _wrong_bit, "cut": _half_a_page}
+
+
+def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine goes on with others meanwhile, and hears the source to its end."""
+    producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
+    params, let_go, send = produced(producer), threading.Event(), wire.send_page
+    patched = lambda *given: (let_go.wait(10), send(*given))  # noqa: E731
+    monkeypatch.setattr("serve.kv_transfer.producer.send_page", patched)
+    engine, transfers = taker
+    prompt = KVTransferParams.model_validate(params).prompt
+    assert prompt is not None
+    engine.add(transfers.fetched(request("d"), prompt))
+    engine.add(replace(request("other"), prompt_ids=[5, 6, 7]))
+    done: list[str] = []
+    while "other" not in done:
+        done += [o.request_id for o in engine.step() if o.finish_reason]
+    engine.cancel("d")
+    assert engine._scheduler.is_copying
+    let_go.set()
+    while engine.has_work:
+        engine.step()
+    assert_nothing_lost(engine)

@@ -1,0 +1,76 @@
+"""Nothing that somebody said vanishes in a template that reads the system's first message alone, as
+MiniMax-M2.5's does, and no role but those of the conversation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from called_tools import prompt_of, saying
+from chat_tokenizers import kimi
+from fake_server import Served
+
+from convert.text.chat_template import compile_template
+
+FIRST_ALONE = """\
+{%- set said = messages[1:] if messages[0].role == 'system' else messages -%}
+{%- if messages[0].role == 'system' -%}S:{{ messages[0].content }};{%- endif -%}
+{%- for m in said -%}
+{%- if m.role == 'user' -%}U:{{ m.content }};{%- elif m.role == 'assistant' -%}A:{{ m.content }};
+{%- endif -%}
+{%- endfor -%}
+"""
+USER = {"role": "user", "content": "Hello."}
+
+
+@pytest.fixture
+def reading_one(serve: Callable[..., Served]) -> Served:
+    """A server of a model with such a template."""
+    engine = saying("Hi.", "Hi.", "Hi.")
+    template = compile_template(FIRST_ALONE, "the test's template")
+    tokenizer = replace(kimi(), template=template, template_text=FIRST_ALONE)
+    return serve(engine, tokenizer=tokenizer)
+
+
+def said(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize("roles", [("system", "developer"), ("developer", "system")])
+def test_what_system_and_developer_say_first_is_one_message(
+    reading_one: Served, roles: tuple[str, str]
+) -> None:
+    messages = [said(roles[0], "Be brief."), said(roles[1], "Be kind."), USER]
+    answer = reading_one.http.post("/v1/chat/completions", json={"messages": messages})
+    assert answer.status_code == 200
+    assert prompt_of(reading_one) == "S:Be brief.\n\nBe kind.;U:Hello.;"
+
+
+def test_a_developers_message_is_the_systems(say: Callable[..., Served]) -> None:
+    prompts = []
+    for role in ("system", "developer"):
+        server = say("Hi.")
+        messages = [said(role, "Be brief."), USER, said(role, "Be kind."), USER]
+        server.http.post("/v1/chat/completions", json={"messages": messages})
+        prompts.append(prompt_of(server))
+    assert prompts[0] == prompts[1] and "Be kind." in prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER, said("system", "Be kind."), USER]}),
+        ("/v1/chat/completions", {"messages": [USER, said("developer", "Be kind."), USER]}),
+        ("/v1/chat/completions", {"messages": [said("critic", "Be kind."), USER]}),
+        ("/tokenize", {"messages": [USER, said("system", "Be kind."), USER]}),
+        ("/v1/messages", {"max_tokens": 9, "messages": [USER, said("system", "Be kind."), USER]}),
+        ("/v1/messages/count_tokens", {"messages": [USER, said("system", "Be kind."), USER]}),
+        ("/v1/responses", {"input": [USER, said("developer", "Be kind."), USER]}),
+    ],
+)
+def test_what_the_template_would_leave_out_is_refused(
+    reading_one: Served, path: str, body: dict[str, Any]
+) -> None:
+    answer = reading_one.http.post(path, json=body)
+    assert answer.status_code == 400
+    assert "the chat template shows no message of the role" in answer.text

@@ -1,0 +1,52 @@
+"""Host memory below the KV cache in a plan: arithmetic done apart, and the default threshold."""
+
+from dataclasses import replace
+
+import pytest
+from published_pairs import draft, target
+
+from eagle3_jax.engine.config import EngineConfig
+from serve.plan.data.gpus import GPUS
+from serve.plan.model import host_memory
+from serve.plan.model.draft_work import draft_shape
+from serve.plan.model.host_memory import HostMemory
+from serve.plan.model.memory import kv_pools
+from serve.plan.model.parallel import Parallelism
+from serve.plan.model.rounds import Shapes
+from serve.plan.model.target_work import target_shape
+
+
+@pytest.fixture(scope="module")
+def host() -> HostMemory:
+    pair = target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-mla")
+    parallel = Parallelism(8, 8)
+    shapes = Shapes(target_shape(pair[0], parallel), draft_shape(pair[1], parallel), GPUS["MI355X"])
+    on = {name: replace(shapes, gpu=GPUS[name]) for name in ("MI355X", "MI325X")}
+    pools = kv_pools(*pair, Parallelism())
+    return HostMemory(2_400_000_000_000, pools, on, "bfloat16", 16, 2048, 262_144)
+
+
+def test_a_prefix_takes_what_its_bytes_take_over_the_links(host: HostMemory) -> None:
+    """62 layers of 576 numbers: 7.1 GB, 0.11 s and 14 ms; 2.4 TB are 34 million tokens."""
+    assert host.token_bytes == 62 * 576 * 2
+    assert host.load_s(100_000, 1) == pytest.approx(0.1116, rel=1e-3)
+    assert host.load_s(100_000, 8) == pytest.approx(0.01395, rel=1e-3)
+    assert host.tokens // 10**6 == 33 and host.tokens % 16 == 0
+    assert all(host.prefill_s(gpu, 100_000) > 2 for gpu in host.shapes)
+
+
+def test_the_threshold_is_where_loading_begins_to_be_sooner(
+    host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page for the GPUs of this engine, which is what the default of 1 means."""
+    assert EngineConfig().kv_offloading_least_tokens == 1
+    assert [host.least_tokens(gpu) for gpu in host.shapes] == [16, 16]
+    monkeypatch.setattr(host_memory, "HOST_LINK", 5e7)
+    least = host.least_tokens("MI355X")
+    assert 16 < least < host.longest
+
+    def gain(tokens: int) -> float:
+        loading = host.step_s("MI355X") + host.load_s(tokens, 8)
+        return host.prefill_s("MI355X", tokens) - loading
+
+    assert gain(least) > 0 >= gain(least - 16)

@@ -1,0 +1,78 @@
+"""The tower of images in the memory plan, and what makes its program at full size fail."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from published_pairs import PUBLISHED, published, vision_bytes
+
+from eagle3_jax.config.vision import VisionConfig
+from pallas_kernels.aot import Program
+from pallas_kernels.aot.amd.code_object import GpuKernel
+from serve.plan.compile.tower import Job, tower_problems
+from serve.plan.model.memory import Memory, encoding_bytes, largest_bucket
+from serve.plan.options import build_parser, read_options
+from serve.plan.planner import make_plan, read_pair
+
+KIMI = "kimi-k2.5-mxfp4"
+CONFIG = VisionConfig.from_hf(published(KIMI, "config"))
+HLO = """HloModule jit_encode
+
+ENTRY %main (Arg_0: bf16[4096,1152]) -> bf16[4096,1152] {
+  ROOT %hidden = bf16[4096,1152]{1,0} fusion(%Arg_0), kind=kLoop, calls=%fused_computation
+}
+"""
+PROGRAM = Program("gfx950", HLO, [], 1000, 800, 500)
+WEIGHT = jax.ShapeDtypeStruct((1152, 4304), jnp.bfloat16)
+
+
+def memory(name: str, *more: str) -> Memory:
+    flags = ["--model", str(PUBLISHED / f"{name}.config.json"), "-tp=4", *more]
+    options = read_options(build_parser().parse_args(flags))
+    return make_plan(options, read_pair(options)).memory
+
+
+def test_every_device_holds_all_published_bytes_of_the_tower_unless_images_are_left_out() -> None:
+    whole, text = memory(KIMI), memory(KIMI, "--language-model-only")
+    assert whole.vision and whole.vision.device_nbytes == vision_bytes(KIMI) == 942_287_840
+    assert text.vision is None and text.encoding_bytes == 0
+    assert whole.weights - text.weights == text.for_pools - whole.for_pools == 942_287_840
+    assert whole.pair_weights == text.weights and whole.tokens("fp8") < text.tokens("fp8")
+
+
+def test_a_target_without_images_has_no_tower() -> None:
+    assert memory("minimax-m2.5").vision is None
+
+
+def test_the_largest_image_is_encoded_in_less_than_a_twentieth_of_what_is_not_planned() -> None:
+    """16,900 patches, of a square; a tenth of 288 GiB is left for temporaries."""
+    assert largest_bucket(CONFIG) == 20_480 >= 16_900
+    found = memory(KIMI)
+    assert found.encoding_bytes == encoding_bytes(CONFIG, 20_480) > 16_900 * 1152 * 2 * 4
+    assert found.encoding_bytes < (found.total - found.usable) / 20
+
+
+def problems(per_block: float = 8, **changes: Any) -> list[str]:
+    job = Job(Path(), "gfx950", 4096)
+    return list(tower_problems(job, replace(PROGRAM, **changes), [WEIGHT], 500, per_block))
+
+
+def test_a_tower_as_planned_has_no_problems() -> None:
+    assert problems() == problems(temporary_bytes=505) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"per_block": 9}, "9 launches a block, 8 would do"),
+        ({"temporary_bytes": 506}, "506 B of temporaries, 500 were planned"),
+        ({"hlo": HLO.replace("4096,1152", "4304,1152")}, "as large as a weight"),
+        ({"kernels": [GpuKernel("k", 64, 3, 0, 0, 0, 256, {})]}, "k: 3 VGPR spills"),
+    ],
+)
+def test_each_bound_that_is_broken_is_said(changes: dict[str, Any], problem: str) -> None:
+    (said,) = problems(**changes)
+    assert problem in said
