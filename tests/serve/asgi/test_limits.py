@@ -201,7 +201,7 @@ def stalled(serve, timeout_s: float) -> Iterator[tuple[Served, socket.socket]]:
     with connection(server) as bare:
         bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         bare.sendall(STREAM)
-        # The server may have hung up, and so cancelled, before a busy machine came to the last step.
+        # A busy machine may hang up, and so cancel, before the engine comes to the last step.
         while len(server.engine.asked) < CHOICES or server.engine.running:
             time.sleep(0.01)
         yield server, bare
