@@ -22,15 +22,16 @@ def load_vision(
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
+    split: bool = False,
 ) -> VisionModel:
     """Loads MoonViT and projector of a Kimi-K2.5 checkpoint, published or converted.
 
     path, dtype: as those of `load_target`, which reads the text model of the same checkpoint; of a
-    hub id all weights are downloaded. On a mesh every device holds all of it. `config` of what is
-    returned is also what `read_image` takes.
+    hub id all weights are downloaded. On a mesh every device holds all of it, or with `split` its
+    heads and columns. `config` of what is returned is also what `read_image` takes.
     Raises as `load_target` does, and ValueError for a checkpoint without vision.
     """
-    return outline_vision(path, dtype=dtype, mesh=mesh).fill()
+    return outline_vision(path, dtype=dtype, mesh=mesh, split=split).fill()
 
 
 def outline_vision(
@@ -38,10 +39,11 @@ def outline_vision(
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
+    split: bool = False,
 ) -> Outline[VisionModel]:
     """What `load_vision` fills: no weight is read, and whatever does not fit is found."""
     source = _open(path)
-    model = abstract_vision(vision_config_of(source), run_dtype(dtype))
+    model = abstract_vision(vision_config_of(source), run_dtype(dtype), split=split)
     if not isinstance(source, Stored):
         return outline(model, plan_vision(source, model), True, mesh)
     if not holds_vision(path):

@@ -226,6 +226,7 @@ def _build(
         options.parallel,
         tokenizer=found.tokenizer,
         vision=options.images.loads_vision,
+        split_vision=options.engine.mm_encoder_tp_mode == "weights",
         configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
         memory=options.memory,
         say=say,

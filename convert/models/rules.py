@@ -29,11 +29,13 @@ class Layout:
 
     `tensor_shape` is the shape of what `save` would give, `tensor_box` where in the tensor a box of
     a parameter comes from. row_axis: the parameter's axis along which the tensor's rows lie, 0 or
-    -1, if they can be arranged some at a time.
+    -1, if they can be arranged some at a time. read_whole: a box of a parameter is no box of the
+    tensor, which is read and then cut.
     """
 
     quantized: WhenQuantized = "refuse"
     row_axis: int | None = 0
+    read_whole: bool = False
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         return (tensor,)

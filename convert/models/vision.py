@@ -1,9 +1,11 @@
 """The published tensors of Kimi-K2.5's vision tower and projector as a table."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from convert.models.rules import Rule, Transposed
+import numpy as np
+
+from convert.models.rules import Layout, Rule, Transposed, WhenQuantized
 from eagle3_jax.config.vision import PUBLISHED_AS, VISION_KINDS, VisionConfig
 
 PARTS = ("vision_tower", "mm_projector")
@@ -15,10 +17,32 @@ _NORMS = (
     *("vision_tower.encoder.final_layernorm", "mm_projector.pre_norm"),
 )
 _LINEARS = (
-    *(_BLOCK + name for name in ("wqkv", "wo", "mlp.fc0", "mlp.fc1")),
+    *(_BLOCK + name for name in ("wo", "mlp.fc0", "mlp.fc1")),
     "mm_projector.proj.{step}",
 )
 _EMBEDDING = "vision_tower.patch_embed."
+
+
+@dataclass(frozen=True)
+class JointRows(Layout):
+    """`wqkv`: all rows of queries, then of keys, then of values, which devices divide alike:
+    [3 out, in] <-> [in, 3, out], and its bias [3 out] <-> [3, out]."""
+
+    quantized: WhenQuantized = "dequantize"
+    row_axis: int | None = None
+    read_whole: bool = True
+
+    def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
+        three = tensor.reshape(3, -1, *tensor.shape[1:])
+        return (np.moveaxis(three, 2, 0) if three.ndim == 3 else three,)
+
+    def save(self, *parts: np.ndarray) -> np.ndarray:
+        three = np.moveaxis(parts[0], 0, 2) if parts[0].ndim == 3 else parts[0]
+        return three.reshape(-1, *three.shape[2:])
+
+    def tensor_shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        *inputs, three, outputs = parts[0]
+        return (three * outputs, *inputs)
 
 
 def vision_rules() -> list[Rule]:
@@ -27,7 +51,9 @@ def vision_rules() -> list[Rule]:
     names += [f"{name}.{part}" for name in _NORMS for part in ("weight", "bias")]
     names += [f"{name}.bias" for name in _LINEARS]
     kernels = [Rule(f"{n}.weight", (f"{n}.kernel",), _FLOATS_FOR_ALL) for n in _LINEARS]
-    return [*(Rule(name, (name,)) for name in names), *kernels]
+    heads = {"wqkv.weight": "wqkv.kernel", "wqkv.bias": "wqkv.bias"}
+    joint = [Rule(_BLOCK + name, (_BLOCK + path,), JointRows()) for name, path in heads.items()]
+    return [*(Rule(name, (name,)) for name in names), *kernels, *joint]
 
 
 def vision_to_hf(config: VisionConfig) -> dict[str, Any]:

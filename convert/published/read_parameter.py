@@ -67,8 +67,9 @@ def _rows(sources: Sequence[Source], box: Box) -> Iterator[tuple[Source, int | N
 def _copy(source: Source, box: Box, out: np.ndarray) -> None:
     """Fills a box from one weight, a slab at a time: Kimi's head is 2 GiB, twice would be much."""
     layout, info = source.layout, source.weight.tensor
-    if source.weight.form is not None:
-        out[...] = layout.load(_dequantized(source.weight))[source.part][box]
+    if source.weight.form is not None or layout.read_whole:
+        tensor = _dequantized(source.weight) if source.weight.form else read_box(info)
+        out[...] = layout.load(tensor)[source.part][box]
         return
     wanted = layout.tensor_box(box)
     if layout.row_axis is None or not info.shape:

@@ -34,9 +34,9 @@ def vision_config_of(source: Published | Stored) -> VisionConfig:
     return parse_config(source, lambda fields: VisionConfig.from_hf(fields, preprocessor))
 
 
-def abstract_vision(config: VisionConfig, dtype: DTypeLike) -> VisionModel:
-    """The model with shapes in place of arrays."""
-    return nnx.eval_shape(lambda: VisionModel(config, rngs=OneKey(), dtype=dtype))
+def abstract_vision(config: VisionConfig, dtype: DTypeLike, *, split: bool = False) -> VisionModel:
+    """The model with shapes in place of arrays. split: devices are to divide it."""
+    return nnx.eval_shape(lambda: VisionModel(config, rngs=OneKey(), dtype=dtype, split=split))
 
 
 def has_vision(source: Published) -> bool:

@@ -14,6 +14,7 @@ from eagle3_jax.speculative.widths import Widths
 MAX_SPECULATIVE_TOKENS = 8
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8")
 MM_DRAFT_EMBEDDINGS = ("pad", "target")
+MM_ENCODER_TP_MODES = ("data", "weights")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class EngineConfig:
     as vLLM does, or `target`, the row that the target has there, as SGLang does.
     mm_encoder_cache_tokens: tokens of images whose features the devices keep, which is the most
     that one image may have; 0 for as many as the model's largest has.
-    mm_encoder_tp_mode: `data`, images are divided over the devices.
+    mm_encoder_tp_mode: `data`, images are divided over devices that each hold the whole tower;
+    `weights`, the tower is, and every device sees every image.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -153,11 +155,9 @@ class EngineConfig:
         if self.mm_encoder_cache_tokens < 0:
             tokens = self.mm_encoder_cache_tokens
             raise ValueError(f"mm_encoder_cache_tokens must be at least 0, got {tokens}")
-        if self.mm_encoder_tp_mode != "data":
-            mode = self.mm_encoder_tp_mode
-            raise ValueError(
-                f"mm_encoder_tp_mode must be data, got {mode!r}: the tower is whole on each device"
-            )
+        if self.mm_encoder_tp_mode not in MM_ENCODER_TP_MODES:
+            known = " or ".join(MM_ENCODER_TP_MODES)
+            raise ValueError(f"mm_encoder_tp_mode must be {known}, got {self.mm_encoder_tp_mode!r}")
 
     def _check_tree(self) -> None:
         modes = {

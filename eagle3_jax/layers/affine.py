@@ -1,4 +1,5 @@
-"""Layers with biases, which vision towers have: linear ones, normalisation by mean and variance."""
+"""Layers with biases, which vision towers have: linear ones, one for queries, keys and values, and
+normalisation by mean and variance."""
 
 import jax
 import jax.numpy as jnp
@@ -6,19 +7,49 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.linear import Axes, Linear, normal_param
+from pallas_kernels import matmul
 from pallas_kernels.quantized import Rows
 
 
 class BiasedLinear(Linear):
-    """y = x @ kernel + bias; whole on every device."""
+    """y = x @ kernel + bias. axes: of inputs and outputs; where inputs are split, what is added up
+    over devices is x @ kernel, and each adds the bias once."""
 
-    def __init__(self, inputs: int, outputs: int, *, rngs: nnx.Rngs, dtype: DTypeLike):
-        super().__init__((inputs, outputs), (None, None), rngs=rngs, dtype=dtype)
-        self.bias = nnx.Param(jnp.zeros((outputs,), dtype), axes=(None,))
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike,
+        axes: Axes = (None, None),
+    ):
+        super().__init__((inputs, outputs), axes, rngs=rngs, dtype=dtype)
+        self.bias = nnx.Param(jnp.zeros((outputs,), dtype), axes=axes[1:])
 
     def __call__(self, x: Rows) -> Float[Array, "*rows outputs"]:
         return super().__call__(x) + self.bias.get_value()
+
+
+class JointHeads(nnx.Module):
+    """Queries, keys and values of all heads in one product, with biases.
+
+    kernel: [inputs, 3, outputs]. heads: the axis of the outputs; a device's part has whole heads of
+    all three.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, rngs: nnx.Rngs, dtype: DTypeLike, heads: str | None
+    ):
+        self.kernel = normal_param((inputs, 3, outputs), (None, None, heads), rngs, dtype)
+        self.bias = nnx.Param(jnp.zeros((3, outputs), dtype), axes=(None, heads))
+
+    def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n 3 outputs"]:
+        """A device's own heads."""
+        kernel, bias = self.kernel.get_value(), self.bias.get_value()
+        joint = matmul(x, kernel.reshape(len(kernel), -1))
+        return joint.reshape(len(x), *bias.shape) + bias
 
 
 class LayerNorm(nnx.Module):

@@ -1,5 +1,8 @@
 """MoonViT and the projector of Kimi-K2.5: patches to rows in place of token embeddings."""
 
+import math
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,8 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt8
 
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.layers.affine import BiasedLinear, LayerNorm
-from eagle3_jax.layers.linear import normal_param
+from eagle3_jax.layers.affine import BiasedLinear, JointHeads, LayerNorm
+from eagle3_jax.layers.linear import Axes, normal_param
 from eagle3_jax.layers.patch_positions import (
     Places,
     learned_positions,
@@ -19,6 +22,27 @@ from eagle3_jax.layers.patch_positions import (
 from pallas_kernels import item_attention
 
 TOWER_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class TowerAxes:
+    """Logical axes of heads and of the columns between two products; None: whole everywhere."""
+
+    heads: str | None = None
+    wide: str | None = None
+
+    @property
+    def widening(self) -> Axes:
+        """Of the first of two products: its columns are divided."""
+        return (None, self.wide)
+
+    @property
+    def narrowing(self) -> Axes:
+        """Of the second: its inputs are divided, and what comes out is added up."""
+        return (self.wide, None)
+
+
+WHOLE, SPLIT = TowerAxes(), TowerAxes("heads", "mlp")
 
 
 class PatchProjection(nnx.Module):
@@ -68,10 +92,10 @@ class PatchEmbedding(nnx.Module):
 class VisionMLP(nnx.Module):
     """fc1(gelu(fc0(x))), gelu by tanh."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden, wide = config.hidden_size, config.intermediate_size
-        self.fc0 = BiasedLinear(hidden, wide, rngs=rngs, dtype=dtype)
-        self.fc1 = BiasedLinear(wide, hidden, rngs=rngs, dtype=dtype)
+        self.fc0 = BiasedLinear(hidden, wide, rngs=rngs, dtype=dtype, axes=axes.widening)
+        self.fc1 = BiasedLinear(wide, hidden, rngs=rngs, dtype=dtype, axes=axes.narrowing)
 
     def __call__(self, x: Float[Array, "n hidden"]) -> Float[Array, "n hidden"]:
         return self.fc1(jax.nn.gelu(self.fc0(x), approximate=True))
@@ -80,31 +104,31 @@ class VisionMLP(nnx.Module):
 class VisionBlock(nnx.Module):
     """x += attention(norm0(x)); x += mlp(norm1(x))."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden = config.hidden_size
         self.norm0 = LayerNorm(hidden, TOWER_EPS, dtype=dtype)
-        self.wqkv = BiasedLinear(hidden, 3 * hidden, rngs=rngs, dtype=dtype)
-        self.wo = BiasedLinear(hidden, hidden, rngs=rngs, dtype=dtype)
+        self.wqkv = JointHeads(hidden, hidden, rngs=rngs, dtype=dtype, heads=axes.heads)
+        self.wo = BiasedLinear(hidden, hidden, rngs=rngs, dtype=dtype, axes=(axes.heads, None))
         self.norm1 = LayerNorm(hidden, TOWER_EPS, dtype=dtype)
-        self.mlp = VisionMLP(config, rngs=rngs, dtype=dtype)
-        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.mlp = VisionMLP(config, axes, rngs=rngs, dtype=dtype)
+        self.head_dim = config.head_dim
 
     def __call__(
         self, x: Float[Array, "n hidden"], angles: Float[Array, "n half"], items: Int[Array, " n"]
     ) -> Float[Array, "n hidden"]:
-        qkv = self.wqkv(self.norm0(x)).reshape(len(x), 3, self.heads, self.head_dim)
+        qkv = self.wqkv(self.norm0(x)).reshape(len(x), 3, -1, self.head_dim)
         q, k = (rotate_pairs(qkv[:, i], angles) for i in (0, 1))
         attended = item_attention(q, k, qkv[:, 2], items, self.head_dim**-0.5)
-        x = x + self.wo(attended.reshape(x.shape))
+        x = x + self.wo(attended.reshape(len(x), -1))
         return x + self.mlp(self.norm1(x))
 
 
 class VisionEncoder(nnx.Module):
     """All blocks and the last norm."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         blocks = range(config.num_hidden_layers)
-        self.blocks = nnx.List([VisionBlock(config, rngs=rngs, dtype=dtype) for _ in blocks])
+        self.blocks = nnx.List([VisionBlock(config, axes, rngs=rngs, dtype=dtype) for _ in blocks])
         self.final_layernorm = LayerNorm(config.hidden_size, TOWER_EPS, dtype=dtype)
 
     def __call__(
@@ -122,9 +146,9 @@ class VisionEncoder(nnx.Module):
 class VisionTower(nnx.Module):
     """Patches to states, in the patches' order."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.patch_embed = PatchEmbedding(config, rngs=rngs, dtype=dtype)
-        self.encoder = VisionEncoder(config, rngs=rngs, dtype=dtype)
+        self.encoder = VisionEncoder(config, axes, rngs=rngs, dtype=dtype)
         self.head_dim = config.head_dim
 
     def __call__(
@@ -144,14 +168,14 @@ class ExactGelu(nnx.Module):
 class Projector(nnx.Module):
     """A token's patches, each normed, to one row of the text model."""
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
-        wide = config.token_patches * config.hidden_size
+    def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
+        wide, text = config.token_patches * config.hidden_size, config.text_hidden_size
         self.pre_norm = LayerNorm(config.hidden_size, config.projector_ln_eps, dtype=dtype)
         self.proj = nnx.List(
             [
-                BiasedLinear(wide, wide, rngs=rngs, dtype=dtype),
+                BiasedLinear(wide, wide, rngs=rngs, dtype=dtype, axes=axes.widening),
                 ExactGelu(),
-                BiasedLinear(wide, config.text_hidden_size, rngs=rngs, dtype=dtype),
+                BiasedLinear(wide, text, rngs=rngs, dtype=dtype, axes=axes.narrowing),
             ]
         )
 
@@ -163,17 +187,33 @@ class Projector(nnx.Module):
 
 
 class VisionModel(nnx.Module):
-    """Tower and projector, under the released names; every device holds all of them."""
+    """Tower and projector, under the released names.
 
-    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
-        self.config = config
-        self.vision_tower = VisionTower(config, rngs=rngs, dtype=dtype)
-        self.mm_projector = Projector(config, rngs=rngs, dtype=dtype)
+    split: devices of a mesh divide heads and wide columns, and add up twice a block; else each
+    holds everything.
+    """
+
+    def __init__(
+        self,
+        config: VisionConfig,
+        *,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        split: bool = False,
+    ):
+        axes = SPLIT if split else WHOLE
+        self.config, self.split = config, split
+        self.vision_tower = VisionTower(config, axes, rngs=rngs, dtype=dtype)
+        self.mm_projector = Projector(config, axes, rngs=rngs, dtype=dtype)
 
     @property
     def units(self) -> dict[str, int]:
-        """Nothing of it is divided over devices."""
-        return {}
+        """What must not be parted of each axis that devices divide."""
+        if not self.split:
+            return {}
+        config = self.config
+        wide = math.gcd(config.intermediate_size, config.token_patches * config.hidden_size)
+        return {"heads": config.num_attention_heads, "mlp": wide}
 
     def __call__(
         self,

@@ -66,7 +66,8 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--mm-encoder-tp-mode",
         choices=("data", "weights"),
-        help="data (the default): images are divided over devices; weights (split) is refused",
+        help="data (the default): images are divided over devices that each hold the whole tower; "
+        "weights: the tower is, and every device sees every image",
     )
     add(
         "--mm-enable-dp-encoder",

@@ -72,6 +72,7 @@ def load_pair(
     *,
     tokenizer: Path | None = None,
     vision: bool = False,
+    split_vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
     say: Say = say_on_stderr,
@@ -80,7 +81,7 @@ def load_pair(
     """Loads a pair, by directories or hub ids, published or converted; says what was assumed.
 
     tokenizer: the directory of another one than the model's. vision: whether the model's is of use,
-    where it has some. configure: the engine that will be
+    where it has some; split_vision: whether devices divide it. configure: the engine that will be
     built, if it is known yet: its KV cache must then fit next to the weights, and with `memory`
     fills that share of the devices' memory. adapt_tokenizer: makes of the tokenizer the pair's, or
     refuses it before a weight is read. ValueError or OSError says what is wrong with the files, or
@@ -93,7 +94,9 @@ def load_pair(
     allocator_share = memory.claim(os.environ) if memory else 1.0
     mesh = mesh_of_size(parallel)
     with notices(say):
-        target, proposing, seeing = _outlines(model, draft, options, parallel, mesh, vision)
+        target, proposing = _outlines(model, draft, options, parallel, mesh)
+        sees = vision and holds_vision(model)
+        seeing = outline_vision(model, mesh=mesh, split=split_vision) if sees else None
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
@@ -121,9 +124,8 @@ def _outlines(
     options: LoadOptions,
     parallel: ParallelOptions,
     mesh: Mesh | None,
-    vision: bool,
-) -> tuple[Outline[Target], Outline[Eagle3Draft] | None, Outline[VisionModel] | None]:
-    """The models of a pair before their weights are read."""
+) -> tuple[Outline[Target], Outline[Eagle3Draft] | None]:
+    """Target and draft before their weights are read."""
     activations = options.quantize_activations
     target = outline_target(model, mesh=mesh, quantize_activations=activations)
     proposing = draft and outline_draft(
@@ -133,8 +135,7 @@ def _outlines(
         quantize_activations=activations,
         **options.for_draft,
     )
-    seeing = outline_vision(model, mesh=mesh) if vision and holds_vision(model) else None
-    return target, proposing or None, seeing
+    return target, proposing or None
 
 
 def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | None]:

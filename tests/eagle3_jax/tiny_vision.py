@@ -52,9 +52,9 @@ def tiny_vision() -> VisionModel:
     return drawn(VISION)
 
 
-def drawn(config: VisionConfig) -> VisionModel:
-    """A tower whose features are about as large as embeddings."""
-    vision = VisionModel(config, rngs=nnx.Rngs(1), dtype=jnp.float32)
+def drawn(config: VisionConfig, *, split: bool = False) -> VisionModel:
+    """A tower whose features are about as large as embeddings. split: for devices to divide it."""
+    vision = VisionModel(config, rngs=nnx.Rngs(1), dtype=jnp.float32, split=split)
     rng = np.random.default_rng(1)
 
     def draw(leaf: Any) -> Any:

@@ -32,7 +32,8 @@ class NewImage(NamedTuple):
 class ImageLayout:
     """Of an engine's images: capacity tokens' features are kept, the row behind them is scratch.
 
-    devices: over which the images of a call are divided; each has the features of all.
+    devices: over which the images of a call are divided; each has the features of all. One where
+    devices divide the model.
     """
 
     vision: VisionConfig
@@ -56,6 +57,12 @@ class ImageLayout:
                 "the vision model is another target's: its features' width and its placeholder "
                 f"are {ours}, the target's {wanted}"
             )
+        mode = "weights" if vision.split else "data"
+        if mode != config.mm_encoder_tp_mode:
+            raise ValueError(
+                f"mm_encoder_tp_mode is {config.mm_encoder_tp_mode}, and the vision model was made "
+                f"for {mode}: load_vision(..., split={not vision.split})"
+            )
         seeing = draft if config.mm_draft_embedding == "target" else None
         if seeing and seeing.config.hidden_size != target.config.hidden_size:
             raise ValueError(
@@ -65,7 +72,7 @@ class ImageLayout:
         # One chunk may touch its own tokens, and of two images the rest.
         reach = config.prefill_chunk + 2 * sizes.most_image_tokens
         capacity = config.mm_encoder_cache_tokens or reach
-        return cls(sizes, capacity, 1 if mesh is None else mesh.size)
+        return cls(sizes, capacity, 1 if mesh is None or vision.split else mesh.size)
 
     @property
     def rows(self) -> int:

@@ -47,7 +47,7 @@ def page_fingerprint(
         "pair": (repr(target), repr(draft)),
     }
     if vision is not None:
-        facts["vision"] = (repr(vision), config.mm_draft_embedding)
+        facts["vision"] = (repr(vision), config.mm_draft_embedding, config.mm_encoder_tp_mode)
     sums = np.asarray(_sums(weights)).tobytes()
     return blake2b(repr(facts).encode() + sums, digest_size=32).digest()
 

@@ -126,7 +126,7 @@ def test_the_plan_in_words_ends_with_the_totals(capsys: pytest.CaptureFixture[st
     assert main([str(ORACLES / "kimi_int4_ct"), "--dry-run", "--mesh", "tensor=2"]) == 0
     out = capsys.readouterr().out
     assert "-> layers.1.mlp.experts.gate_proj.values [6, 64, 64]" in out
-    assert "-> vision_tower.encoder.blocks.0.wqkv.kernel [32, 96]" in out
+    assert "-> vision_tower.encoder.blocks.0.wqkv.kernel [32, 3, 32]" in out
     assert "int4_group" in out and "242" in out.splitlines()[-2]
 
 

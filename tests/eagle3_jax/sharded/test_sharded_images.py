@@ -1,16 +1,21 @@
-"""Images over several devices: each encodes some of them, and answers are those of one device."""
+"""Images over several devices: each encodes some of them, or a part of each, and answers are those
+of one device."""
 
 from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
+import pytest
 from driving import drive, sizes
 from tiny import TARGET, tiny_draft, tiny_target
 from tiny_vision import PAD, VISION, drawn, image, with_images
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.mesh import make_mesh, shard
+from eagle3_jax.mesh import check_units, make_mesh, shard
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.vision.encode import encode_images
 
 
 def requests() -> list[Request]:
@@ -24,7 +29,8 @@ def requests() -> list[Request]:
 
 def engine(devices: int, **changes: Any) -> Engine:
     target = tiny_target(config=replace(TARGET, media_placeholder_token_id=PAD))
-    draft, vision = tiny_draft(target), drawn(VISION)
+    split = changes.get("mm_encoder_tp_mode") == "weights"
+    draft, vision = tiny_draft(target), drawn(VISION, split=split)
     if devices > 1:
         mesh = make_mesh(devices, devices=jax.devices()[:devices])
         for model in (target, draft, vision):
@@ -47,3 +53,48 @@ def test_devices_that_divide_contexts_answer_the_same() -> None:
     found = drive(engine(2, **parts), requests())
     for name, answer in expected.items():
         assert found[name].token_ids == answer.token_ids
+
+
+def divided_tower() -> VisionModel:
+    """On two devices, each with one of its two heads."""
+    vision, mesh = drawn(VISION, split=True), make_mesh(2, devices=jax.devices()[:2])
+    check_units(vision.units, mesh)
+    shard(vision, mesh)
+    return vision
+
+
+def test_devices_that_divide_the_tower_see_what_one_sees() -> None:
+    items = [image(1), image(2, 2, 2), image(3, 8, 6)]
+    whole = encode_images(drawn(VISION), items)
+    for expected, found in zip(whole, encode_images(divided_tower(), items), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_devices_that_divide_the_tower_hold_half_of_every_matrix_between_norms() -> None:
+    vision = divided_tower()
+    block, projector = vision.vision_tower.encoder.blocks[0], vision.mm_projector.proj
+    for layer in (block.wqkv, block.wo, block.mlp.fc0, block.mlp.fc1, projector[0], projector[2]):
+        whole = layer.kernel.get_value()
+        assert [2 * part.data.size for part in whole.addressable_shards] == [whole.size] * 2
+
+
+def test_an_engine_whose_devices_divide_the_tower_answers_as_one() -> None:
+    expected = drive(engine(1), requests())
+    two = engine(2, mm_encoder_tp_mode="weights")
+    found = drive(two, requests())
+    for name, answer in expected.items():
+        assert found[name].token_ids == answer.token_ids
+    assert two.stats().images_encoded == 3
+
+
+def test_a_tower_made_for_the_other_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mm_encoder_tp_mode is weights, .* split=True"):
+        target = tiny_target(config=replace(TARGET, media_placeholder_token_id=PAD))
+        sized = sizes(3, mm_encoder_tp_mode="weights")
+        Engine(target, tiny_draft(target), sized, eos_token_ids=(), vision=drawn(VISION))
+
+
+def test_devices_that_do_not_divide_the_heads_are_refused() -> None:
+    mesh = make_mesh(4, devices=jax.devices()[:4])
+    with pytest.raises(ValueError, match="2 attention heads cannot be split evenly over 4"):
+        check_units(drawn(VISION, split=True).units, mesh)
