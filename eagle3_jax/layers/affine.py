@@ -48,8 +48,8 @@ class JointHeads(nnx.Module):
     def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n 3 outputs"]:
         """A device's own heads."""
         kernel, bias = self.kernel.get_value(), self.bias.get_value()
-        joint = matmul(x, kernel.reshape(len(kernel), -1))
-        return joint.reshape(len(x), *bias.shape) + bias
+        joint = matmul(x, kernel.reshape(len(kernel), -1)) + bias.reshape(-1)
+        return joint.reshape(len(x), *bias.shape)
 
 
 class LayerNorm(nnx.Module):

@@ -95,8 +95,7 @@ def load_pair(
     mesh = mesh_of_size(parallel)
     with notices(say):
         target, proposing = _outlines(model, draft, options, parallel, mesh)
-        sees = vision and holds_vision(model)
-        seeing = outline_vision(model, mesh=mesh, split=split_vision) if sees else None
+        seeing = _outline_vision(model, mesh, split_vision) if vision else None
     needed = {"of the target's weights": target.device_bytes}
     if proposing:
         needed["of the draft's"] = proposing.device_bytes
@@ -136,6 +135,11 @@ def _outlines(
         **options.for_draft,
     )
     return target, proposing or None
+
+
+def _outline_vision(model: Path, mesh: Mesh | None, split: bool) -> Outline[VisionModel] | None:
+    """The target's vision before its weights are read, where it has some."""
+    return outline_vision(model, mesh=mesh, split=split) if holds_vision(model) else None
 
 
 def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | None]:
