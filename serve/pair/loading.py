@@ -97,8 +97,7 @@ def load_pair(
         target, proposing = _outlines(model, draft, options, parallel, mesh)
         seeing = _outline_vision(model, mesh, split_vision) if vision else None
     needed = {"of the target's weights": target.device_bytes}
-    if proposing:
-        needed["of the draft's"] = proposing.device_bytes
+    needed |= {"of the draft's": proposing.device_bytes} if proposing else {}
     if seeing:
         needed["of vision"] = seeing.device_bytes
         say(f"images are taken: vision has {seeing.device_bytes / GIB:.2f} GiB on each device")

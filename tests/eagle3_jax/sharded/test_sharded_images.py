@@ -73,8 +73,9 @@ def test_devices_that_divide_the_tower_see_what_one_sees() -> None:
 def test_devices_that_divide_the_tower_hold_half_of_every_matrix_between_norms() -> None:
     vision = divided_tower()
     block, projector = vision.vision_tower.encoder.blocks[0], vision.mm_projector.proj
-    for layer in (block.wqkv, block.wo, block.mlp.fc0, block.mlp.fc1, projector[0], projector[2]):
-        whole = layer.kernel.get_value()
+    wide: list[Any] = [block.mlp.fc0, block.mlp.fc1, projector[0], projector[2]]
+    for layer in (block.wqkv, block.wo, *wide):
+        whole: Any = layer.kernel.get_value()
         assert [2 * part.data.size for part in whole.addressable_shards] == [whole.size] * 2
 
 
