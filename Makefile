@@ -1,9 +1,11 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv. rocm-check also needs gcc and
 # binutils, no GPU and no ROCm; XLA's ROCm plugin speaks up in every process that finds it, so it has
-# an environment of its own. So has the one for CUDA, and one more for the newest JAX, which needs
-# Python 3.12.
+# an environment of its own. So has the one for CUDA, and one more for the newest JAX.
 PYTHON ?= python3
-CUDA_PYTHON ?= python3.12
+# The newest JAX needs Python 3.12 or newer. pyenv has names that fail when they are called, so each is
+# tried, and its own versions last.
+CUDA_PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 $(PYTHON) "$$(pyenv root 2> /dev/null)"/versions/*/bin/python3; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && echo "$$python" && break; done)
 PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
@@ -109,8 +111,8 @@ rocm-rounds-short: .venv-rocm/installed
 cuda-check: cuda-tests
 	$(CUDA)/python -m pallas_kernels.aot
 	$(CUDA)/python -m serve.plan.compile.tower $(SEEING)
-	@if $(CUDA_PYTHON) --version > /dev/null 2>&1; then $(MAKE) cuda-check-newest; \
-		else echo "no $(CUDA_PYTHON): not checked on the newest JAX (CUDA_PYTHON=...)"; fi
+	@if [ -n "$(CUDA_PYTHON)" ]; then $(MAKE) cuda-check-newest; \
+		else echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make CUDA_PYTHON=...)" >&2; fi
 
 cuda-check-newest: .venv-cuda-newest/installed
 	$(CUDA_NEWEST)/python -m pallas_kernels.aot
@@ -192,6 +194,8 @@ clean:
 	touch $@
 
 .venv-cuda-newest/installed: pyproject.toml
+	@[ -n "$(CUDA_PYTHON)" ] || \
+		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make CUDA_PYTHON=..." >&2; exit 1; }
 	$(CUDA_PYTHON) -m venv .venv-cuda-newest
 	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]'
 	touch $@
