@@ -15,7 +15,7 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rehearse-gpu rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
 
@@ -68,6 +68,10 @@ prove-kernels: .venv/installed-test
 prove-server: .venv/installed-fuzz
 	$(BIN)/python tests/serve/fuzz_server.py
 	$(BIN)/python tests/serve/hostile_bodies.py
+
+# What is run when a GPU is lent for half an hour, on this CPU: with a crash, and killed at a random second.
+rehearse-gpu: .venv/installed-test
+	$(BIN)/python -m pytest tests/serve/bench/test_gpu_study.py tests/pallas_kernels/bench/test_short_lease.py --long
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
