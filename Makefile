@@ -1,9 +1,11 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv. rocm-check also needs gcc and
 # binutils, no GPU and no ROCm; XLA's ROCm plugin speaks up in every process that finds it, so it has
-# an environment of its own. So has the one for CUDA, and one more for the newest JAX, which needs
-# Python 3.12.
+# an environment of its own. So has the one for CUDA, and one more for the newest JAX.
 PYTHON ?= python3
-CUDA_PYTHON ?= python3.12
+# The newest JAX needs Python 3.12 or newer. pyenv has names that fail when they are called, so each is
+# tried, and its own versions last.
+CUDA_PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 $(PYTHON) "$$(pyenv root 2> /dev/null)"/versions/*/bin/python3; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && echo "$$python" && break; done)
 PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
@@ -13,7 +15,7 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rehearse-gpu rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
 
@@ -67,6 +69,10 @@ prove-server: .venv/installed-fuzz
 	$(BIN)/python tests/serve/fuzz_server.py
 	$(BIN)/python tests/serve/hostile_bodies.py
 
+# What is run when a GPU is lent for half an hour, on this CPU: with a crash, and killed at a random second.
+rehearse-gpu: .venv/installed-test
+	$(BIN)/python -m pytest tests/serve/bench/test_gpu_study.py tests/pallas_kernels/bench/test_short_lease.py --long
+
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
 
@@ -109,8 +115,8 @@ rocm-rounds-short: .venv-rocm/installed
 cuda-check: cuda-tests
 	$(CUDA)/python -m pallas_kernels.aot
 	$(CUDA)/python -m serve.plan.compile.tower $(SEEING)
-	@if $(CUDA_PYTHON) --version > /dev/null 2>&1; then $(MAKE) cuda-check-newest; \
-		else echo "no $(CUDA_PYTHON): not checked on the newest JAX (CUDA_PYTHON=...)"; fi
+	@if [ -n "$(CUDA_PYTHON)" ]; then $(MAKE) cuda-check-newest; \
+		else echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make CUDA_PYTHON=...)" >&2; fi
 
 cuda-check-newest: .venv-cuda-newest/installed
 	$(CUDA_NEWEST)/python -m pallas_kernels.aot
@@ -192,6 +198,8 @@ clean:
 	touch $@
 
 .venv-cuda-newest/installed: pyproject.toml
+	@[ -n "$(CUDA_PYTHON)" ] || \
+		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make CUDA_PYTHON=..." >&2; exit 1; }
 	$(CUDA_PYTHON) -m venv .venv-cuda-newest
 	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]'
 	touch $@

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs.generator.commands import commands_page
+from docs.generator.kernel_changes import kernel_changes_page
 from docs.generator.python_api import python_page
 from docs.generator.request_options import options_page
 
 ROOT = Path(__file__).parents[2]
 PAGES: dict[str, Callable[[Path], str]] = {
     "docs/reference/cli.md": commands_page,
+    "docs/reference/kernel-changes.md": kernel_changes_page,
     "docs/reference/python.md": python_page,
     "docs/reference/request-options.md": options_page,
 }

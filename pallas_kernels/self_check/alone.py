@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.route.choice import Asked, Routes
@@ -14,6 +15,10 @@ from pallas_kernels.self_check.examples import Examples
 
 PRODUCTS = ("matmul", "joint_matmul", "gated_matmul", "grouped_mlp", "logits_argmax")
 """Operations whose matrices behind the first argument are weights."""
+BLOCK = 64
+"""Tokens of a mixture's contract at a time, which gathers the matrices that each chose."""
+ITEMS = 3
+"""Images that lie in one array."""
 MADE_IN_PASSING = ("tiles", "rows")
 """What another kernel made of a call's arguments; alone, it makes them itself."""
 
@@ -41,7 +46,7 @@ def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[...
         (before, named), (arguments, options) = tree[bound], tree[:2]
         return getattr(form, "func", form)(*before, *arguments, **named, **options)
 
-    contract = _router if call.operation == "route" else call.reference
+    contract = CONTRACTS.get(call.operation, _as_written)(call.reference)
     return partial(called, call.kernel, 2), partial(called, contract, 3), arrays
 
 
@@ -70,10 +75,17 @@ def _whole_vocabulary(
     return x, head, options, jnp.arange(ids.size, dtype=ids.dtype), None
 
 
+def _in_items(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Rows of several images, one behind the other."""
+    q, k, v, items, scale = arguments
+    return q, k, v, (jnp.arange(items.size) * ITEMS // items.size).astype(items.dtype), scale
+
+
 MEANINGS: Mapping[str, Callable[[Examples, Call, tuple[Any, ...]], tuple[Any, ...]]] = {
     "cache_latents": _in_pools,
     "cache_heads": _in_pools,
     "grouped_mlp": _chosen_experts,
+    "item_attention": _in_items,
     "logits_argmax": _whole_vocabulary,
 }
 """What integers among an operation's arguments mean."""
@@ -84,9 +96,36 @@ def _without(names: tuple[str, ...], bound: Any) -> Any:
     return before, {name: value for name, value in named.items() if name not in names}
 
 
-def _router(asked: Asked) -> Routes:
-    """With its rows as experts make them."""
-    from pallas_kernels.route import reference
+def _as_written(reference: Callable[..., Any]) -> Callable[..., Any]:
+    return reference
 
-    chosen = reference.route(asked)
-    return chosen._replace(rows=None if asked.x is None else activations(asked.x, asked.format))
+
+def _with_rows(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A router's, with its rows as experts make them."""
+    from pallas_kernels.route import reference as written
+
+    def contract(asked: Asked) -> Routes:
+        chosen = written.route(asked)
+        return chosen._replace(rows=None if asked.x is None else activations(asked.x, asked.format))
+
+    return contract
+
+
+def _in_blocks(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A mixture's, which no token's result asks for other tokens."""
+    written = getattr(reference, "func", reference)
+
+    def contract(*given: Any) -> Array:
+        *before, x, stacks, ids, weights = given
+
+        def of_token(token: tuple[Array, ...]) -> Array:
+            x, ids, weights = (part[None] for part in token)
+            return written(*before, x, stacks, ids, weights)[0]
+
+        return jax.lax.map(of_token, (x, ids, weights), batch_size=BLOCK)
+
+    return contract
+
+
+CONTRACTS = {"route": _with_rows, "grouped_mlp": _in_blocks}
+"""How contracts are called that are not called as they are written."""

@@ -103,7 +103,7 @@ def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> E
     try:
         return EngineConfig(**given)
     except ValueError as error:
-        raise ValueError(_under_flags_names(str(error))) from error
+        raise ValueError(under_flags_names(str(error))) from error
 
 
 def add_xla_kernels_flag(parser: Any) -> None:
@@ -141,7 +141,7 @@ def read_scale(given: str) -> float | KVScales:
         ) from error
 
 
-def _under_flags_names(message: str) -> str:
+def under_flags_names(message: str) -> str:
     """`page_size must be ...` as `--block-size must be ...`."""
     names = "|".join(sorted(FLAGS, key=len, reverse=True))
     return re.sub(rf"(?<![\w-])({names})(?!\w)", lambda found: FLAGS[found[1]], message)

@@ -59,7 +59,7 @@ def _train(console: Console, flags: Namespace) -> int:
 
 
 def _kernels(console: Console, only: str, before: Path | None) -> None:
-    from serve.plan.kernels.changes import print_changes
+    from serve.plan.kernels.change_tables import print_changes
     from serve.plan.kernels.tables import print_kernels
 
     if before is None:

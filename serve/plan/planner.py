@@ -17,12 +17,12 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from serve.plan.data.gpus import GPUS
+from serve.plan.data.gpus import GPUS, Gpu
 from serve.plan.model.attention_work import StepRows
 from serve.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
 from serve.plan.model.draft_work import draft_shape
 from serve.plan.model.host_memory import HostMemory
-from serve.plan.model.kernels import BOUNDS
+from serve.plan.model.kernels import BOUNDS, Bound
 from serve.plan.model.limits import Limit, limits
 from serve.plan.model.memory import (
     ITEMSIZE,
@@ -62,7 +62,8 @@ class Fit:
 @dataclass(frozen=True)
 class CapacityPlan:
     """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
-    limits, datasheet first. divided: of MI355X, MI325X and the planned kind of GPU, every number of
+    limits, datasheet first; own_loads: by the model of our own kernels, where the second limit has
+    published ones. divided: of MI355X, MI325X and the planned kind of GPU, every number of
     neighbours that may divide contexts; empty where there is nothing that they divide. decode_load:
     what is decoded for that comparison, at each concurrency. host: memory below the KV cache, with
     the same kinds of GPU."""
@@ -72,6 +73,7 @@ class CapacityPlan:
     fits: tuple[Fit, ...]
     limits: tuple[Limit, ...]
     loads: tuple[Load, ...]
+    own_loads: tuple[Load, ...]
     divided: Mapping[str, tuple[DividedContext, ...]]
     decode_load: DecodeLoad
     host: HostMemory
@@ -112,7 +114,8 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
         memory,
         fits,
         tuple(limits(memory, dtype)),
-        tuple(_loads(options, pair)),
+        tuple(load for bound in BOUNDS for load in _loads(options, pair, GPUS[options.gpu], bound)),
+        tuple(_own_loads(options, pair)),
         _divided(options, pair, memory),
         _decode_load(options, pair),
         _host_memory(options, pair),
@@ -182,12 +185,17 @@ def _fits(options: PlanOptions, pair: AbstractPair) -> Iterator[Fit]:
                 yield Fit(gpu.name, devices, there.tokens(dtype))
 
 
-def _loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
-    shapes = _shapes(options, pair, options.parallel)
-    for bound in BOUNDS:
-        for batch in options.concurrency:
-            rows = StepRows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
-            yield shapes.load(rows, bound, options.accept_lengths)
+def _loads(options: PlanOptions, pair: AbstractPair, gpu: Gpu, bound: Bound) -> Iterator[Load]:
+    shapes = replace(_shapes(options, pair, options.parallel), gpu=gpu)
+    for batch in options.concurrency:
+        rows = StepRows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
+        yield shapes.load(rows, bound, options.accept_lengths)
+
+
+def _own_loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
+    gpu = GPUS[options.gpu]
+    if gpu.published:
+        yield from _loads(options, pair, gpu.ours, "tuned")
 
 
 def _decode_load(options: PlanOptions, pair: AbstractPair) -> DecodeLoad:

@@ -1,6 +1,6 @@
 """A plan as tables for a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +24,7 @@ _TITLES: dict[Bound, str] = {
     "tuned": "Tuned kernels: the best published ones, back to back; no host, no gaps, no prefill",
 }
 
-MODELLED = "Our kernels by the model of their code: model, not measured; no host, no prefill"
+MODELLED = "Our own kernels by the model of their code: model, not measured; no host, no prefill"
 
 
 def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
@@ -32,8 +32,8 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
     console.print(_memory_table(plan.memory, plan.options))
     console.print(_fits_table(plan))
     console.print(_limits_table(plan.limits))
-    for bound in BOUNDS:
-        console.print(_loads_table(plan, bound))
+    for title, loads in _tables_of_loads(plan):
+        console.print(_loads_table(plan, title, loads))
     for table in context_tables(plan):
         console.print(table)
     console.print(host_table(plan.host))
@@ -135,7 +135,16 @@ def _limits_table(limits: Iterable[Limit]) -> Table:
     return table
 
 
-def _loads_table(plan: CapacityPlan, bound: Bound) -> Table:
+def _tables_of_loads(plan: CapacityPlan) -> Iterator[tuple[str, Sequence[Load]]]:
+    for bound in BOUNDS:
+        modelled = bound != "datasheet" and not plan.own_loads
+        title = MODELLED if modelled else _TITLES[bound]
+        yield title, [load for load in plan.loads if load.bound == bound]
+    if plan.own_loads:
+        yield MODELLED, plan.own_loads
+
+
+def _loads_table(plan: CapacityPlan, title: str, loads: Sequence[Load]) -> Table:
     options = plan.options
     k = options.num_speculative_tokens
     headings = ["\nC", "\nfits", "experts\nread", "plain\nms", "tok/s\n/GPU"]
@@ -143,14 +152,11 @@ def _loads_table(plan: CapacityPlan, bound: Bound) -> Table:
         headings += [f"k = {k}\ndraft ms", "verify\nms", "verify\n/ plain", "draft\nshare"]
         headings += ["break-\neven", "accept\nlength", "speed-\nup", "tok/s\n/GPU"]
         headings += ["best\nk", "speed-\nup", "tok/s\n/GPU"]
-    published = GPUS[options.gpu].published
-    title = _TITLES[bound] if bound == "datasheet" or published else MODELLED
     table = text_table(title, headings)
     most = plan.memory.sequences(options.isl + options.osl, options.kv_cache_dtype)
-    for load in plan.loads:
-        if load.bound == bound:
-            fits = "yes" if load.concurrency <= most else "NO"
-            table.add_row(f"{load.concurrency}", fits, *_load_cells(load, k))
+    for load in loads:
+        fits = "yes" if load.concurrency <= most else "NO"
+        table.add_row(f"{load.concurrency}", fits, *_load_cells(load, k))
     return table
 
 

@@ -75,9 +75,8 @@ class Examination:
         if node.platform != "cpu":
             yield from check_speed(limit_s, self.work)
         yield from check_all_reduces(count, limit_s, self.work)
-        yield from check_rounds(
-            count, self.xla_kernels, limit_s, self.work, self.served.context_parts
-        )
+        parts = self.served.config.decode_context_parallel_size
+        yield from check_rounds(count, self.xla_kernels, limit_s, self.work, parts)
 
 
 def _result(found: Any) -> Any:

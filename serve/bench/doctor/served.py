@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
 from eagle3_jax.engine.programs.initial_state import state_shapes
@@ -22,7 +23,8 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from pallas_kernels import gpu
 from pallas_kernels.self_check import Call, recorded_calls
-from serve.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstract_target
+from serve.bench.doctor.tower import tower_calls
+from serve.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
 
 REHEARSED = "gfx950"
 """The GPU whose kernels are interpreted where there is none."""
@@ -31,11 +33,15 @@ LAYERS = 3
 AUX_LAYER_IDS = (0, 1, 2)
 SIZES = (8, 4, 2, 1)
 """Of tensor parallelism, where none is asked for: the largest that devices and model allow."""
-CONFIG = EngineConfig(
-    num_speculative_tokens=3, max_model_len=1024, max_num_seqs=4, batch_buckets=(4,)
+CONFIG = EngineConfig(num_speculative_tokens=3, max_model_len=1024, max_num_seqs=4)
+STEPS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_num_seqs": 64},
+    {"max_model_len": 10240},
+    {"prefill_chunk": 512},
 )
-WIDE = replace(CONFIG, prefill_chunk=512)
-"""Chunks from some length on have an operation of their own."""
+"""A few sequences; many, whose rounds have the largest tiles; long ones, which attention divides; a
+long chunk, which has an operation of its own."""
 Models = tuple[Target, Eagle3Draft | None]
 
 
@@ -45,25 +51,43 @@ class Served:
 
     target, draft: config.json files or directories that have one; without a target Kimi-K2.5 and
     its draft at their published widths, in every published format. tensor_parallel_size: None
-    takes the largest that fits. context_parts: devices that divide a context.
+    takes the largest that fits. config: how it will be served, but for the sizes of STEPS. every:
+    whether operations are called in every step's shapes, None for where a GPU is; else each in the
+    first that calls it, which an interpreter can do in minutes.
     """
 
     target: Path | None
     draft: Path | None
     tensor_parallel_size: int | None
-    context_parts: int = 1
+    config: EngineConfig = CONFIG
+    every: bool | None = None
 
     def __call__(self) -> tuple[int, list[Call]]:
         """Tensor parallelism, and what a device of it calls. Raises ValueError and OSError for
         files of no use and for devices that do not divide the pair."""
         mesh, pairs = self._laid_out()
+        every = jax.default_backend() != "cpu" if self.every is None else self.every
+        found: dict[str, Call] = {}
         with assumed_gpu():
-            divided = {"decode_context_parallel_size": self.context_parts}
-            usual, wide = (replace(config, **divided) for config in (CONFIG, WIDE))
-            calls = [call for pair in pairs for call in _calls(pair, mesh, usual)]
-            known = {call.operation for call in calls}
-            calls += [call for call in _calls(pairs[0], mesh, wide) if call.operation not in known]
-        return mesh.size, list({repr(call): call for call in calls}.values())
+            for calls in self._steps(mesh, pairs):
+                known = set() if every else {call.operation for call in found.values()}
+                found |= {repr(call): call for call in calls if call.operation not in known}
+        return mesh.size, list(found.values())
+
+    def _steps(self, mesh: Mesh, pairs: list[Models]) -> Iterator[list[Call]]:
+        """Calls of each step, of all pairs, and of the vision tower."""
+        for sizes in STEPS:
+            batch = sizes.get("max_num_seqs", self.config.max_num_seqs)
+            config = replace(self.config, **sizes, batch_buckets=(batch,))
+            yield [call for pair in pairs for call in _calls(pair, mesh, config)]
+        if vision := self._vision():
+            yield tower_calls(vision)
+
+    def _vision(self) -> VisionConfig | None:
+        if self.target is None:
+            return VISION
+        fields = _read(self.target)
+        return VisionConfig.from_hf(fields) if fields.get("vision_config") else None
 
     def _laid_out(self) -> tuple[Mesh, list[Models]]:
         """The pairs on the mesh that is asked for, or on the first that divides them."""
@@ -107,19 +131,24 @@ def _read(path: Path) -> Any:
 
 
 def _calls(pair: Models, mesh: Mesh, config: EngineConfig) -> Iterator[Call]:
-    """Of a round of argmax and of a prompt's chunk."""
+    """Of a round and of a prompt's chunk, as requests without logprobs have them."""
     target, draft = pair
     target_leaves, target_structure = flatten_model(target, mesh)
     draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
-    structure = PairStructure(target_structure, draft_structure, AUX_LAYER_IDS if draft else ())
+    aux_layer_ids = AUX_LAYER_IDS if draft else ()
+    structure = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
     state = state_shapes(target, draft, config, len(structure.aux_layer_ids), mesh)
     weights = shapes_of((target_leaves, draft_leaves))
     batch = config.max_num_seqs
     slots = jax.ShapeDtypeStruct((batch,), jnp.int32)
     table = jax.ShapeDtypeStruct((batch, config.pages_per_seq), jnp.int32)
+    argmax = not config.method.needs_logits
     for kind, inputs in (
-        (ProgramKind.ARGMAX_ROUND, (slots, table)),
-        (ProgramKind.ARGMAX_PREFILL, (shapes_of(empty_chunk(config)),)),
+        (ProgramKind.ARGMAX_ROUND if argmax else ProgramKind.ROUND, (slots, table)),
+        (
+            ProgramKind.ARGMAX_PREFILL if argmax else ProgramKind.PREFILL,
+            (shapes_of(empty_chunk(config)),),
+        ),
     ):
         function = program(kind, structure, *weights, state, *inputs)
         yield from recorded_calls(function, *weights, state, *inputs)

@@ -1,6 +1,8 @@
 """What `eagle3-bench gpu` does in a process that has the GPU, and on the CPU for comparison."""
 
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,8 @@ PAGE_SIZE = 16
 
 @dataclass(frozen=True)
 class Work:
-    """part: round or loop. k: drafts a round; batch: sequences at once; prompts: a category."""
+    """part: round or loop. k: drafts a round; batch: sequences at once; prompts: a category. crash:
+    the process ends in place of a result."""
 
     part: str
     k: int
@@ -32,6 +35,7 @@ class Work:
     prompts: int
     max_tokens: int
     dry_run: bool = False
+    crash: bool = False
 
     @property
     def name(self) -> str:
@@ -55,6 +59,9 @@ def work(job: Work) -> Any:
     """
     if jax.default_backend() == "cpu" and not job.dry_run:
         raise RuntimeError(NO_GPU)
+    if job.crash:
+        print("a rehearsed crash", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
     return Last(measure(embedded_pair(), job))
 
 

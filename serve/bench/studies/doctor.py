@@ -16,13 +16,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from convert.command_line.stopping import status_of
 from convert.hub.checkpoint import find_config
 from convert.hub.flags import add_hub_flags, source_of
+from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kernel_names import OPERATIONS
 from serve.bench.common.command import finite
 from serve.bench.common.flags import add_shared
 from serve.bench.doctor.findings import Finding
 from serve.bench.doctor.workers import Work, work
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.options.engine import add_xla_kernels_flag
+from serve.options.engine import KV_CACHE_DTYPES, add_xla_kernels_flag, under_flags_names
 
 LIMIT_S = 300.0
 
@@ -48,11 +49,64 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="devices that divide a context, in kernels' shapes and rounds; default: 1",
     )
+    _add_engine_flags(parser)
     add_xla_kernels_flag(parser)
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each look"
     )
     add_shared(parser, "--json", help="everything, for a bug report; no names, no secrets")
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Those of the server that kernels' shapes and types depend on."""
+    group = parser.add_argument_group("as it will be served")
+    group.add_argument(
+        "--num-speculative-tokens", type=int, metavar="K", default=3, help="drafts; default: 3"
+    )
+    group.add_argument(
+        "--speculative-eagle-topk",
+        type=int,
+        metavar="N",
+        default=1,
+        dest="eagle_topk",
+        help="children a node; default: 1, a chain",
+    )
+    group.add_argument(
+        "--speculative-num-draft-tokens",
+        type=int,
+        metavar="N",
+        dest="num_draft_tokens",
+        help="nodes of a tree to verify, the verified token among them",
+    )
+    group.add_argument(
+        *("--block-size", "--page-size"),
+        type=int,
+        metavar="N",
+        default=16,
+        dest="page_size",
+        help="tokens a cache page holds; default: 16",
+    )
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default="auto",
+        help="of the cache that attention reads; default: auto, as the model computes",
+    )
+
+
+def _engine(flags: argparse.Namespace) -> EngineConfig:
+    """As it will be served. Raises ValueError, naming the flag, for what can't work."""
+    same = "num_speculative_tokens", "eagle_topk", "num_draft_tokens", "page_size"
+    dtype = flags.kv_cache_dtype.removesuffix("_e4m3")
+    try:
+        return EngineConfig(
+            **{name: getattr(flags, name) for name in same},
+            decode_context_parallel_size=flags.decode_context_parallel_size,
+            kv_cache_dtype=dtype,
+            kv_cache_scale=1.0 if dtype == "fp8" else None,
+        )
+    except ValueError as error:
+        raise ValueError(under_flags_names(str(error))) from error
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -70,6 +124,7 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError(
             f"--decode-context-parallel-size must divide --tensor-parallel-size; got {parts}"
         )
+    _engine(flags)
     if not flags.limit > 0:
         raise ValueError(f"--limit must be above 0; got {flags.limit}")
     if unknown := [name for name in flags.xla_kernels if name not in OPERATIONS]:
@@ -92,7 +147,7 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
     else:
         model = model and find_config(source_of(flags, model, flags.revision))
         draft = draft and find_config(source_of(flags, draft, flags.draft_revision))
-    served = Served(model, draft, flags.tensor_parallel_size, flags.decode_context_parallel_size)
+    served = Served(model, draft, flags.tensor_parallel_size, _engine(flags))
     examined = Examined()
     examination = Examination(served, flags.xla_kernels, flags.limit, work)
     try:

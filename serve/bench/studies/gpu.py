@@ -19,7 +19,7 @@ from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.bench.carry import THERE, carry
 from pallas_kernels.bench.record import Record
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import add_shared, use_embedded_pair
+from serve.bench.common.flags import add_shared, check_flags, use_embedded_pair
 from serve.bench.equality.ties import Difference, Scorer, describe
 from serve.bench.gpu.bare_round import BareRound
 from serve.bench.gpu.launched import Launched
@@ -38,13 +38,16 @@ from serve.pair.loading import LoadedPair
 PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve")
 LARGE = (*THERE, "orbax-checkpoint", "tokenizers")
 """Of what is not carried, the last two are most; a machine that trains has them."""
+PARTS = "round", "loop"
 MODULES = ("serve.bench.cli", "serve.bench.studies.gpu")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """How much is answered, and how long a part may take."""
     use_embedded_pair(parser)
+    parser.set_defaults(check=_check)
     parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
+    parser.add_argument("--crash", choices=PARTS, help="in a dry run, end the process of this part")
     parser.add_argument("--carry", metavar="DIR", help="write what a machine without network needs")
     parser.add_argument("--batch", type=int, default=8, metavar="N", help="sequences at once")
     parser.add_argument(
@@ -57,6 +60,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         add_shared(parser, name, default=default)
 
 
+def _check(flags: argparse.Namespace) -> None:
+    check_flags(flags)
+    if flags.crash and not flags.dry_run:
+        raise ValueError("--crash rehearses a crash: it needs --dry-run")
+
+
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Measures and compares; status 1 where a token or a launch is wrong, 2 without a GPU."""
     if flags.carry:
@@ -65,7 +74,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
         return 0
     use_full_precision(dry_run=flags.dry_run)
     size = flags.k, flags.batch, flags.prompts, flags.max_tokens, flags.dry_run
-    jobs = [Work(part, *size) for part in ("round", "loop")]
+    jobs = [Work(part, *size, crash=part == flags.crash) for part in PARTS]
     record = Record(Path(flags.json) if flags.json else None)
     record.begin()
     record.add("conditions", dry_run=flags.dry_run, **asdict(conditions()))

@@ -41,6 +41,11 @@ class Gpu:
 
         return modelled(self.arch)
 
+    @property
+    def ours(self) -> "Gpu":
+        """The same with the model of our own kernels in the place of published ones."""
+        return replace(self, published=None)
+
     def rate(self, activations: str) -> float:
         """Peak of a product with these activations; bfloat16 where there is no faster one."""
         return self.matrix.get(activations, self.matrix["none"])
@@ -115,8 +120,8 @@ SOURCES = (
     ("all-reduce", "vllm issue 39080: MI355X, 8 GPUs, 6.3 to 7.5 us up to 384 KB"),
     (
         "tuned, MI325X, MI300X, H200; our kernels, MI355X",
-        "model, not measured: fits to what the model of our compiled kernels predicts "
-        "(docs/kernel_model.md); of H200, where no kernel is recorded, one that keeps memory busy",
+        "model, not measured: fits to what the model of our compiled kernels predicts for the "
+        "recorded cases of each (docs/kernel_model.md); MI300X by MI325X's",
     ),
     ("shares of peak", "0.5 dense, 0.4 experts: guesses; 0.22 latent attention: AITER's README"),
 )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from eagle3_jax.config import DraftConfig, KimiConfig, RopeConfig, YarnConfig
+from eagle3_jax.config.vision import PixelConfig, VisionConfig
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -57,6 +58,21 @@ DRAFT = DraftConfig(
     max_position_embeddings=262144,
     rope=RopeConfig(1000000.0),
     aux_layer_ids=(2, 30, 58),
+)
+VISION = VisionConfig(
+    hidden_size=1152,
+    num_hidden_layers=27,
+    num_attention_heads=16,
+    intermediate_size=4304,
+    pos_emb_height=64,
+    pos_emb_width=64,
+    pos_emb_time=4,
+    patch_size=14,
+    text_hidden_size=TARGET.hidden_size,
+    merge_size=2,
+    projector_ln_eps=1e-5,
+    media_placeholder_token_id=163605,
+    pixels=PixelConfig(),
 )
 _FP8 = QuantFormat("fp8_channel", "fp8_token")
 _MLP = ("gate_proj", "up_proj", "down_proj")

@@ -15,11 +15,13 @@ from pallas_kernels import (
     add_norm,
     cache_heads,
     gpu,
+    item_attention,
     joint_matmul,
     moe_mlp,
     route,
 )
 from pallas_kernels.add_norm import pallas as add_norm_kernel
+from pallas_kernels.item_attention import pallas as item_kernel
 from pallas_kernels.partial_sums import PartialSums
 from pallas_kernels.quantized.examples import example_kernel
 from pallas_kernels.rms_norm import Norm
@@ -115,6 +117,20 @@ def test_routed_and_shared_experts_are_checked_with_weights_as_they_are_stored()
     assert [call.operation for call in calls] == ["route", "grouped_mlp"]
     (checked,) = check_call(calls[1], [0], MOST_BYTES)
     assert checked.error is not None and not checked.wrong
+
+
+def test_images_that_see_one_another_are_found() -> None:
+    def attend(q: Any, k: Any, v: Any, items: Any) -> Any:
+        return item_attention(q, k, v, items, 0.2)
+
+    call = recorded_calls(attend, *[shape(96, 2, 32)] * 3, shape(96, dtype=jnp.int32))[0]
+
+    def mixed(q: Any, k: Any, v: Any, items: Any, scale: float) -> Any:
+        return item_kernel.item_attention(q, k, v, 0 * items, scale)
+
+    for kernel, wrong in ((call.kernel, False), (mixed, True)):
+        (checked,) = check_call(replace(call, kernel=kernel), [0], MOST_BYTES)
+        assert checked.wrong is wrong
 
 
 def test_a_refusal_gives_its_reason_and_large_arguments_are_not_tried() -> None:

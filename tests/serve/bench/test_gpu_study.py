@@ -1,6 +1,12 @@
 """What a GPU would be asked for, on a CPU: launches are counted, and tokens compared."""
 
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +16,13 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax.engine import EngineConfig
+from pallas_kernels.bench.record import read_record
 from serve.bench.cli import parse_bench_flags
 from serve.bench.gpu import bare_round as rounds
 from serve.bench.gpu.launched import UNNAMED, Launched, launched_by, read_trace
 
+KINDS = ["conditions", "round", "loop", "tokens", "bars"]
+"""Of the lines of a record."""
 CONFIG = EngineConfig(2, 128, 4, page_size=16, batch_buckets=(4,))
 
 
@@ -58,6 +67,57 @@ def test_kernels_of_a_device_count_for_the_program_that_they_belong_to():
     found = read_trace(SimpleNamespace(planes=[host, device]))
     assert found == Launched(1, ("_round",), {"jit__round": 2, UNNAMED: 1}, 1, 2.0)
     assert found.foreign == [UNNAMED]
+
+
+@pytest.fixture
+def rehearsed(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[Path, Callable[..., subprocess.Popen[str]]]:
+    """The record, and what starts the command; a run takes a minute."""
+    if not request.config.getoption("--long"):
+        pytest.skip("runs the whole command three times; see make rehearse-gpu")
+    record = tmp_path / "record.jsonl"
+
+    def start(*flags: str) -> subprocess.Popen[str]:
+        small = "--dry-run", "--batch", "2", "--max-tokens", "8", "--json", str(record)
+        command = sys.executable, "-m", "serve.bench.cli", "gpu", *small, *flags
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    return record, start
+
+
+def test_a_crash_costs_its_own_part_and_a_kill_at_any_moment_no_line(
+    rehearsed: tuple[Path, Callable[..., subprocess.Popen[str]]],
+):
+    path, start = rehearsed
+    begun = time.monotonic()
+    crashed = start("--crash", "round")
+    said, _ = crashed.communicate(timeout=600)
+    took = time.monotonic() - begun
+    lines = {line["kind"]: line for line in read_record(path)}
+    assert list(lines) == KINDS and crashed.returncode == 1
+    assert "SIGSEGV" in lines["round"]["reason"] and "a rehearsed crash" in lines["round"]["said"]
+    assert lines["loop"]["holds"] and lines["tokens"]["differences"] == []
+    assert not lines["bars"]["holds"] and "its times mean nothing" in said
+
+    path.unlink()
+    killed = start()
+    time.sleep(random.uniform(0.2, 0.8) * took)
+    before = [line["kind"] for line in read_record(path)] if path.exists() else []
+    killed.kill()
+    killed.communicate()
+    after = [line["kind"] for line in read_record(path)] if path.exists() else []
+    assert after[: len(before)] == before and after == KINDS[: len(after)]
+
+    whole = start()
+    whole.communicate(timeout=600)
+    assert [line["kind"] for line in read_record(path)] == KINDS and whole.returncode == 0
+
+
+def test_a_crash_is_rehearsed_in_dry_runs_only(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        parse_bench_flags(["gpu", "--crash", "loop"])
+    assert "it needs --dry-run" in capsys.readouterr().err
 
 
 def test_the_command_measures_the_embedded_pair_only(capsys: pytest.CaptureFixture[str]):

@@ -1,18 +1,23 @@
 """`eagle3-plan --kernels`: rounds by the model of the compiled code."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from oracle_files import ORACLES
 
-from pallas_kernels.kernel_model.record import FOLDER, recorded
+from pallas_kernels.kernel_model.gpus import BY_ARCH
+from pallas_kernels.kernel_model.record import FOLDER, recorded, write_record
 from serve.plan.cli import main
 from serve.plan.compile.layer_launches import MOST_LAUNCHES
 from serve.plan.data.fixed_costs import HOST_LAUNCH_S, Running
 from serve.plan.data.gpus import GPUS, MI355X
 from serve.plan.data.modelled import modelled
+from serve.plan.kernels.changes import case_changes
 from serve.plan.kernels.peers import peers
 from serve.plan.kernels.round_launches import MOE_LAYERS, RoundOf, Scheme
 from serve.plan.kernels.round_time import round_time
+from serve.plan.model.kernels import Kernel
 
 REPLAYED, LAUNCHED = Running(True, True), Running(False, False)
 
@@ -63,6 +68,25 @@ def test_fits_to_the_model_are_times_that_can_be(gpu) -> None:
     assert (gpu.tuned is gpu.published) == (gpu.name == "MI355X")
 
 
+@pytest.mark.parametrize("gpu", ["MI355X", "H200"])
+def test_a_plan_has_our_own_kernels_by_the_model_whatever_was_published(
+    gpu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ORACLES / "published" / "kimi-k2.5-mxfp4.config.json"
+    assert main(["--model", str(config), "--gpu", gpu, "-tp", "8", "--concurrency", "16"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("model of their code: model, not measured") == 1
+    assert ("the best published ones" in shown) == (gpu == "MI355X")
+
+
+def test_our_own_kernels_are_planned_with_the_model_s_constants_alone() -> None:
+    assert MI355X.ours.tuned == modelled("gfx950") != MI355X.tuned
+    kernel = Kernel("dense", "gemm", 1e8)
+    of = modelled("gfx950")["gemm"]
+    expected = of.seconds + 1e8 / (of.of_bandwidth * MI355X.bandwidth)
+    assert kernel.seconds(MI355X.ours, "tuned") == pytest.approx(expected)
+
+
 def test_no_published_kernel_is_much_faster_than_the_best_of_the_model() -> None:
     ratios = [peer.model_us / peer.us for peer in peers()]
     assert len(ratios) == 28
@@ -82,5 +106,17 @@ def test_the_command_prints_kernels_rounds_and_assumptions(
 def test_the_command_compares_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--kernels", "add_norm", "--before", str(FOLDER)]) == 0
     assert " -> " not in capsys.readouterr().out.replace("before -> after", "")
+    assert "(new)" not in capsys.readouterr().out
     assert main(["--kernels", "--before", str(tmp_path)]) == 2
     assert "no record" in capsys.readouterr().err
+
+
+def test_no_case_of_either_record_is_left_out(tmp_path: Path) -> None:
+    name, *others = recorded("gfx950")
+    now = recorded("gfx950")
+    other = replace(now[name], name="gone before")
+    write_record("gfx950", [other, *(now[name] for name in others)], tmp_path)
+    rows = [row[0] for row in case_changes(BY_ARCH["gfx950"], tmp_path)]
+    assert len(rows) == len(now) + 1
+    assert f"{name} (new)" in rows and "gone before (gone)" in rows
+    assert sum(row.endswith((")",)) for row in rows) == 2

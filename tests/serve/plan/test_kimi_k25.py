@@ -11,9 +11,17 @@ from flax import nnx
 from oracle_files import ORACLES
 
 from eagle3_jax.config import DraftConfig, KimiConfig
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.programs.compiled import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
-from serve.plan.data.kimi_k25 import DRAFT, TARGET, WeightScheme, abstract_draft, abstract_target
+from serve.plan.data.kimi_k25 import (
+    DRAFT,
+    TARGET,
+    VISION,
+    WeightScheme,
+    abstract_draft,
+    abstract_target,
+)
 
 
 def published(name: str) -> dict[str, Any]:
@@ -22,6 +30,10 @@ def published(name: str) -> dict[str, Any]:
 
 def test_the_target_is_the_published_one():
     assert KimiConfig.from_hf(published("kimi-k2.5")) == TARGET
+
+
+def test_the_vision_tower_is_the_published_one():
+    assert VisionConfig.from_hf(published("kimi-k2.5")) == VISION
 
 
 def test_the_draft_is_the_published_one():

@@ -68,6 +68,8 @@ def test_flags_that_cannot_work_are_one_line_and_status_2(
         (["--demo", "--model", "m"], "--demo brings its own pair"),
         (["--draft", "d"], "--draft needs the target"),
         (["--tensor-parallel-size", "0"], "at least 1"),
+        (["--speculative-eagle-topk", "2"], "--speculative-num-draft-tokens must be 2.."),
+        (["--kv-cache-dtype", "int8"], "invalid choice"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["doctor", *argv])
