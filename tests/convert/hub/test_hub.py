@@ -15,6 +15,7 @@ from local_hub import LocalHub
 from oracle_files import ORACLES
 from rich.console import Console
 
+from convert.command_line.stopping import SIGNALS, Stopped, raising
 from convert.hub.checkpoint import find_checkpoint, find_config
 from convert.hub.files import ALL_FILES, TOKENIZER_ALONE
 from convert.hub.source import Source
@@ -179,15 +180,20 @@ def test_a_disk_that_fills_up_is_one_line(hub: LocalHub, monkeypatch: pytest.Mon
         find_checkpoint("org/kimi")
 
 
-def test_ctrl_c_waits_for_no_file(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_no_file(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.slow.add("model-00001-of-000003.safetensors")  # 14 s
-    handler, start = signal.getsignal(signal.SIGINT), time.monotonic()
-    Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        find_checkpoint("org/kimi")
+    with raising():  # As commands do.
+        handler, start = signal.getsignal(number), time.monotonic()
+        Timer(1.0, os.kill, (os.getpid(), number)).start()
+        with pytest.raises(Stopped) as stopped:
+            find_checkpoint("org/kimi")
+        assert signal.getsignal(number) == handler
     assert time.monotonic() - start < 5
-    assert signal.getsignal(signal.SIGINT) == handler
+    assert stopped.value.number == number
 
 
 def test_the_way_is_shown_a_line_every_tenth(hub: LocalHub) -> None:
