@@ -171,7 +171,8 @@ def prepare(
     metrics.watch(lambda: thread.stats)
     if events:
         metrics.watch_kv_events(events)
-    metrics.describe_cache(engine.config)
+    share = options.memory.claim(os.environ) if options.memory else None
+    metrics.describe_cache(engine.config, share)
     model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
     report.say(describe_engine(engine.config))
     say_cautions(engine.config, report.say)

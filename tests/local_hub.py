@@ -19,6 +19,7 @@ from huggingface_hub import constants
 
 API = re.compile(r"/api/models/(?P<id>[^/]+/[^/]+)/(?P<what>revision|tree)/(?P<rest>[^/?]+)")
 PIECE = 10_000
+STORED = re.compile(r"/stored/(?P<id>[^/]+/[^/]+)/(?P<rest>[^/]+)/(?P<file>[^?]+)")
 FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<rest>[^/]+)/(?P<file>[^?]+)")
 
 
@@ -26,14 +27,16 @@ FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<rest>[^/]+)/(?P<file>[^?]+)
 class LocalHub:
     """Repositories by id: the directory of each revision.
 
-    gated: ids that need the token. cut_after: bytes of its first answers, a number for each file,
-    behind which the connection breaks. slow: files that take seconds. served: (method, file,
-    Range) of every request for a file.
+    gated: ids that need the token. lfs: files that lie elsewhere, as large ones do: their address
+    answers with another, which takes no token. cut_after: bytes of its first answers, a number for
+    each file, behind which the connection breaks. slow: files that take seconds. served: (method,
+    file, Range) of every request for a file.
     """
 
     repositories: dict[str, dict[str, Path]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     token: str = "hf_let_me_in"
+    lfs: set[str] = field(default_factory=set)
     cut_after: dict[str, int] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     served: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -94,14 +97,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(self.path)
-        found = API.match(path) or FILE.match(path)
+        found = API.match(path) or STORED.match(path) or FILE.match(path)
         if found is None:
             return self._refuse(404, "EntryNotFound")
         name, parts = found["id"], found.groupdict()
         if name not in self.of.repositories:
             return self._refuse(404, "RepoNotFound")
         allowed = self.headers["Authorization"] == f"Bearer {self.of.token}"
-        if name in self.of.gated and not allowed:
+        stored = found.re is STORED
+        if name in self.of.gated and not (allowed or stored):
             return self._refuse(403, "GatedRepo")
         at = self.of.commit(name, parts["rest"])
         if at is None:
@@ -109,7 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
         if parts.get("what") == "revision":
             self._json({"id": name, "modelId": name, "sha": at[0], "siblings": []})
         elif parts.get("what") == "tree":
-            self._json(list(_tree(at[1])))
+            self._json(list(_tree(at[1], self.of.lfs)))
+        elif parts["file"] in self.of.lfs and not stored:
+            self._elsewhere(name, *at, parts["file"])
         else:
             self._file(*at, parts["file"])
 
@@ -134,6 +140,18 @@ class _Handler(BaseHTTPRequestHandler):
                     sleep(0.1 if name in self.of.slow else 0)
             self.close_connection = cut < len(content)
 
+    def _elsewhere(self, name: str, commit: str, directory: Path, file: str) -> None:
+        content = (directory / file).read_bytes()
+        # Another host's name, or the client would take it for a file that was renamed.
+        elsewhere = self.of.endpoint.replace("127.0.0.1", "localhost")
+        self.send_response(302)
+        self.send_header("Location", f"{elsewhere}/stored/{name}/{commit}/{file}")
+        self.send_header("X-Linked-Size", str(len(content)))
+        self.send_header("X-Linked-ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", commit)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def _json(self, value: Any) -> None:
         body = json.dumps(value).encode()
         self.send_response(200)
@@ -152,11 +170,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def _tree(directory: Path) -> Iterator[dict[str, Any]]:
+def _tree(directory: Path, lfs: set[str]) -> Iterator[dict[str, Any]]:
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             name, size = str(path.relative_to(directory)), path.stat().st_size
-            yield {"type": "file", "path": name, "size": size, "oid": _digest(path)}
+            entry = {"type": "file", "path": name, "size": size, "oid": _digest(path)}
+            pointer = {"oid": hashlib.sha256(path.read_bytes()).hexdigest(), "size": size}
+            yield entry | ({"lfs": pointer | {"pointerSize": 134}} if name in lfs else {})
 
 
 @cache

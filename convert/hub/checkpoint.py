@@ -62,7 +62,7 @@ class _NoRoom(OSError):
 
 
 def _download(source: Source, wanted: Wanted, console: Console) -> Path:
-    from convert.hub.progress import Silent, bars_of, stopped_by_interrupt
+    from convert.hub.progress import Silent, bars_of, stopped_by_signal
 
     small = {"allow_patterns": list(wanted.small), "ignore_patterns": wanted.not_small}
     directory = Path(_snapshot(source, revision=source.revision, tqdm_class=Silent, **small))
@@ -77,7 +77,7 @@ def _download(source: Source, wanted: Wanted, console: Console) -> Path:
     _check_room(source, needed)
     what = f"downloading {source}"
     console.print(f"{what}: {len(missing)} files, {needed / GIB:.2f} GiB", highlight=False)
-    with ByteProgress(console, what, needed) as progress, stopped_by_interrupt() as stopped:
+    with ByteProgress(console, what, needed) as progress, stopped_by_signal() as stopped:
         _snapshot(source, tqdm_class=bars_of(progress, stopped), **weights)
     return directory
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from huggingface_hub.utils import tqdm
 
+from convert.command_line.stopping import SIGNALS
 from convert.conversion.progress import ByteProgress
 
 BYTES = "huggingface_hub.snapshot_download"
@@ -23,22 +24,26 @@ class Silent(tqdm):
 
 
 @contextmanager
-def stopped_by_interrupt() -> Iterator[Event]:
-    """An event that Ctrl-C sets, before it does what it did."""
-    stopped, before = Event(), signal.getsignal(signal.SIGINT)
-    if current_thread() is not main_thread() or not callable(before):
-        yield stopped
-        return
+def stopped_by_signal() -> Iterator[Event]:
+    """An event that Ctrl-C and SIGTERM set, before they do what they did."""
+    stopped = Event()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # A signal without a handler ends the process by itself.
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
-        before(number, frame)
+        handled[number](number, frame)
 
-    signal.signal(signal.SIGINT, stop)
+    if current_thread() is not main_thread():
+        handled.clear()
+    for number in handled:
+        signal.signal(number, stop)
     try:
         yield stopped
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
 
 
 def bars_of(progress: ByteProgress, stopped: Event) -> type[Silent]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from serve.chat_format.json_values import allowed_types
+from serve.chat_format.lark import regex_body
 from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
 
 END_OF_VALUE = "</parameter>"
@@ -23,8 +24,6 @@ ANYTHING = "(.|\\n)*"
 EMPTY = '""'
 UNREADABLE = re.compile("[\"'<>]")
 """In a parameter's name, which stands in a tag."""
-SLASH = re.compile(r"(\\.)|/", re.DOTALL)
-"""What ends a regular expression of llguidance; group 1: a pair that does not."""
 BEYOND = (
     *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "dependentRequired", "dependentSchemas"),
     *("minProperties", "maxProperties", "patternProperties", "propertyNames"),
@@ -119,6 +118,5 @@ def _regex(pattern: str) -> str:
     """A schema's pattern, which may match anywhere, as one that the whole string matches."""
     first = "" if pattern.startswith("^") else ANYTHING
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
-    core = pattern.removeprefix("^")[: -1 if ends else None]
-    core = SLASH.sub(lambda found: found[1] or "\\/", core).replace("\n", "\\n")
+    core = regex_body(pattern.removeprefix("^")[: -1 if ends else None])
     return f"/{first}({core}){'' if ends else ANYTHING}/"

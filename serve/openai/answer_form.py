@@ -1,15 +1,18 @@
 """The grammar that a chat answer must follow: of tool calls, of its content, or of either."""
 
 import json
+import re
 from dataclasses import replace
 
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.errors import invalid_request
 from serve.chat_format.format import ChatReading
+from serve.chat_format.lark import regex_body
 from serve.chat_format.parts import JSON_OPTIONS
 from serve.openai.protocol import ChatCompletionRequest
 
 JSON_OBJECT = {"type": "object"}
+START = re.compile(r"(?m)^\s*start\s*:(?!:)")
 
 
 def answer_form(
@@ -23,16 +26,15 @@ def answer_form(
     may_be_text = form is None and not body.must_call
     if not body.offered or (may_be_text and not (strict_tools or body.holds_calls)):
         return form
-    if body.must_call and form is not None:
-        message = "an answer that must call a tool can't have another form"
-        raise invalid_request(message, param="tool_choice")
     if chat_format is None:
         message = "the server knows no way in which this checkpoint calls tools"
         raise invalid_request(message, param="tools", code="unsupported_option")
     once = body.names_tool or body.parallel_tool_calls is False
     strict = strict_tools or not may_be_text
     functions = [replace(tool, strict=strict or tool.strict) for tool in body.callable]
-    start = ["start: calls"] if form is None else ["start: calls | content", _content(form)]
+    # What must call has no content that could have the form.
+    only_calls = form is None or body.must_call
+    start = ["start: calls"] if only_calls else ["start: calls | content", _content(form)]
     between = reading.call_ids if may_be_text else None
     try:
         rules = chat_format.grammar(functions, once)
@@ -45,13 +47,18 @@ def _content(form: StructuredOutputs) -> str:
     """The rule of a content that is no call."""
     if form.choice is not None:
         return "content: " + " | ".join(json.dumps(text) for text in form.choice)
-    if form.json_object:
-        schema = JSON_OBJECT
-    elif form.json is not None:
-        schema = json.loads(str(form.json))
-    else:
-        message = "with tools, the content's form can be JSON or a choice"
-        raise invalid_request(message, param="structured_outputs", code="unsupported_option")
+    if form.regex is not None:
+        return f"content: /{regex_body(form.regex)}/"
+    if form.grammar is not None:
+        return f"content: %lark {{\n{_lark(form.grammar)}\n}}"
+    schema = JSON_OBJECT if form.json_object else json.loads(str(form.json))
     if not isinstance(schema, dict):
         schema = {} if schema else {"enum": []}
     return f"content: %json {json.dumps(schema | JSON_OPTIONS)}"
+
+
+def _lark(grammar: str) -> str:
+    if START.search(grammar):
+        return grammar
+    message = "with tools, the content's grammar must be Lark's, with a rule `start`"
+    raise invalid_request(message, param="structured_outputs", code="unsupported_option")

@@ -14,6 +14,8 @@ SEE = ("user", "tool")
 """Roles whose messages may have images."""
 REFUSED = ("uuid", "max_dynamic_patch", "min_dynamic_patch")
 """Fields of images that other servers have and this one does not."""
+BREAKPOINT = "prompt_cache_breakpoint"
+"""A field of parts without effect: every prompt's full pages are cached as they are, and shared."""
 
 
 class TextPart(BaseModel):
@@ -69,6 +71,8 @@ def _part(part: Any) -> TextPart | ImagePart:
     if isinstance(part, str):
         return TextPart(text=part)
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind in (TEXT, IMAGE):
+        check_breakpoint(part, "messages")
     if kind == IMAGE:
         return ImagePart(image_url=_image_url(part))
     if kind != TEXT:
@@ -90,6 +94,13 @@ def _image_url(part: dict[str, Any]) -> ImageURL:
             message = f"image_url: {name} is not implemented in this release; leave it out"
             raise invalid_option("messages", message)
     return ImageURL(url=fields["url"], detail=read_detail(fields.get("detail"), "messages"))
+
+
+def check_breakpoint(part: dict[str, Any], param: str) -> None:
+    """Takes OpenAI's mark of where a cached prefix ends; an error for what is none."""
+    if not isinstance(part.get(BREAKPOINT), dict | None):
+        message = f'{BREAKPOINT} must be an object such as {{"mode": "explicit"}}'
+        raise invalid_option(param, message)
 
 
 def read_detail(given: Any, param: str) -> Detail:

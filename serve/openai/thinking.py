@@ -4,6 +4,8 @@ OpenAI's `reasoning_effort`, the `thinking` of Anthropic's and Kimi's own endpoi
 of OpenAI's responses and OpenRouter, and vLLM's `thinking_token_budget`.
 """
 
+import logging
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,6 +16,8 @@ from serve.chat_format.format import ChatReading
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import SpecialTokens, id_of
 from serve.chat_format.thinking_switch import switch_of
+
+logger = logging.getLogger(__name__)
 
 NO_LIMIT = -1
 NO_END = f"thinking_token_budget: the tokenizer has no {END_OF_THINK}, behind which answers begin"
@@ -104,11 +108,24 @@ def template_variables(
     if thinks is None:
         return {}
     can_think = id_of(END_OF_THINK, tokenizer) is not None
+    switch = switch_of(template)
     try:
-        return switch_of(template).variables(thinks, effort, can_think=can_think)
+        given = switch.variables(thinks, effort, can_think=can_think)
     except ValueError as error:
         param = "reasoning_effort" if effort else "thinking"
         raise invalid_request(f"{param}: {error}", param=param) from error
+    if thinks and effort and not switch.takes_effort:
+        say_one_effort()
+    return given
+
+
+@cache
+def say_one_effort() -> None:
+    """Once, as agents send an effort with every request."""
+    logger.warning(
+        "this checkpoint's template does not read reasoning_effort: every level but none is the "
+        "same thinking here, thinking_token_budget bounds it (said once)"
+    )
 
 
 def thinking_budget(

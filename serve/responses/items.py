@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_valid
 
 from serve.asgi.errors import invalid_option
 from serve.images.sources import Detail, ImageSource
-from serve.openai.content import read_detail
+from serve.openai.content import check_breakpoint, read_detail
 from serve.openai.protocol import MAX_NAME_CHARS
 from serve.openai.unsupported import RefusesUnsupported
 from serve.responses.unsupported import CALL, unsupported
@@ -35,6 +35,7 @@ def _part_text(part: Any) -> str:
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
         raise invalid_option("input", f"a part of type {kind!r} needs a string as its text")
+    check_breakpoint(part, "input")
     return text
 
 
@@ -82,6 +83,7 @@ def _image(part: dict[str, Any]) -> InputImage:
         raise unsupported("input", "input_image: no files are kept here; send a URL, not a file_id")
     if not isinstance(part.get("image_url"), str):
         raise invalid_option("input", "a part of type 'input_image' needs a string `image_url`")
+    check_breakpoint(part, "input")
     detail = read_detail(part.get("detail"), "input")
     return InputImage(image_url=part["image_url"], detail=detail)
 

@@ -3,7 +3,7 @@
 docs/metrics.md says what each means.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client.metrics_core import (
@@ -29,6 +29,8 @@ COUNTERS = (
     ("vllm:num_preemptions", "num_preemptions", "Preemptions"),
     ("vllm:prefix_cache_queries", "prefix_cache_queries", "Prompt tokens looked up"),
     ("vllm:prefix_cache_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+    ("vllm:mm_cache_queries", "encoder_cache_queries", "Images that prefills came to"),
+    ("vllm:mm_cache_hits", "encoder_cache_hits", "Of these, those whose features were kept"),
 )
 BELOW = (
     (
@@ -66,6 +68,10 @@ PER_POSITION = (
         "Verified tokens by position whose predecessors were all accepted",
     ),
 )
+VLLMS_TIERS = {"device": "device", "host": "host", "disk": "disk", "remote": "p2p"}
+"""vLLM's names of `TokensByTier`'s fields."""
+SLEEP_STATES = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+"""An engine here never sleeps; dashboards read the absence of `awake` as sleep."""
 SKIPPED = {"request": "skipped_by_request", "room": "skipped_for_room"}
 SKIPPED |= {"finished": "skipped_finished"}
 GAUGES = (
@@ -91,6 +97,8 @@ class EngineCollector(Collector):
         for name, field, text in GAUGES:
             yield self._gauge(name, text, getattr(stats, field))
         yield self._waiting(stats)
+        yield self._sleep_state()
+        yield from self._sources(stats)
         if stats.tiers:
             yield from self._tiers(stats)
         if stats.encoder_cache_capacity:
@@ -113,27 +121,33 @@ class EngineCollector(Collector):
         """Why those in the queue wait."""
         name, text = "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason"
         capacity = stats.num_waiting - stats.num_deferred
-        gauge = GaugeMetricFamily(name, text, labels=(*LABELS, "reason"))
-        for reason, count in {"capacity": capacity, "deferred": stats.num_deferred}.items():
-            gauge.add_metric((*self._labels, reason), count)
-        return gauge
+        reasons = {"capacity": capacity, "deferred": stats.num_deferred}
+        return self._labelled_gauge(name, text, "reason", reasons)
 
-    def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
-        """What came from where, and how full each tier below the devices is."""
-        for name, field, text in BELOW:
-            yield self._counter(name, text, getattr(stats, field))
+    def _sleep_state(self) -> Metric:
+        name, text = "vllm:engine_sleep_state", "1 for the state that the engine is in"
+        return self._labelled_gauge(name, text, "sleep_state", SLEEP_STATES)
+
+    def _sources(self, stats: EngineStats) -> Iterable[Metric]:
+        """Where prompt tokens came from."""
         found = stats.cached
         sources = {"local_compute": stats.computed_prompt_tokens}
         sources |= {"local_cache_hit": found.device, "external_kv_transfer": found.below}
         name, text = "vllm:prompt_tokens_by_source", "Prompt tokens looked up, by where they were"
         yield self._labelled(name, text, "source", sources)
+        tiers = {VLLMS_TIERS[tier]: tokens for tier, tokens in found._asdict().items()}
+        name, text = "vllm:prompt_tokens_cached_by_source", "Prompt tokens found, by tier"
+        yield self._labelled(name, text, "source", tiers)
+
+    def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
+        """What came from below the devices, and how full each tier there is."""
+        for name, field, text in BELOW:
+            yield self._counter(name, text, getattr(stats, field))
         name, text = "eagle3:prompt_tokens_cached_by_tier", "Prompt tokens found, by tier"
-        yield self._labelled(name, text, "tier", found._asdict())
+        yield self._labelled(name, text, "tier", stats.cached._asdict())
         name, text = "eagle3:kv_tier_usage_perc", "Share of a tier's pages in use, 1 = all"
-        gauge = GaugeMetricFamily(name, text, labels=(*LABELS, "tier"))
-        for room in stats.tiers:
-            gauge.add_metric((*self._labels, room.tier), room.pages / room.total)
-        yield gauge
+        shares = {room.tier: room.pages / room.total for room in stats.tiers}
+        yield self._labelled_gauge(name, text, "tier", shares)
         for name, field, text in FAILURES:
             yield self._counter(name, text, getattr(stats, field))
         name, text = "eagle3:kv_foreign_files", "Files in --kv-offloading-dir that are no pages"
@@ -152,6 +166,14 @@ class EngineCollector(Collector):
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         gauge = GaugeMetricFamily(name, text, labels=LABELS)
         gauge.add_metric(self._labels, value)
+        return gauge
+
+    def _labelled_gauge(
+        self, name: str, text: str, label: str, values: Mapping[str, float]
+    ) -> Metric:
+        gauge = GaugeMetricFamily(name, text, labels=(*LABELS, label))
+        for key, value in values.items():
+            gauge.add_metric((*self._labels, key), value)
         return gauge
 
     def _counter(self, name: str, text: str, value: float) -> Metric:

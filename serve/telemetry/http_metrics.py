@@ -12,6 +12,8 @@ from serve.telemetry.engine_metrics import LABELS
 from serve.telemetry.record import RequestRecord
 
 COUNTS = (1, 2, 5, 10, 20)
+SECONDS = (0.1, 0.5, 1.0)
+"""Few: each route and method has its own series. `vllm:e2e_request_latency_seconds` is finer."""
 TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 HISTOGRAMS = (
     ("request_params_n", "Choices asked for of a prompt", COUNTS),
@@ -38,12 +40,21 @@ class HttpMetrics:
             ("handler", "method", "status"),
             registry=registry,
         )
+        self._durations = Histogram(
+            "http_request_duration_seconds",
+            "From a request's head to the last byte of its answer, by route and method",
+            ("handler", "method"),
+            buckets=SECONDS,
+            registry=registry,
+        )
 
     def on_record(self, record: RequestRecord) -> None:
         """A request has ended."""
         method = record.method if record.method in METHODS else "other"
         status = f"{record.status // 100}xx"
-        self._ended.labels(record.route or "none", method, status).inc()
+        route = record.route or "none"
+        self._ended.labels(route, method, status).inc()
+        self._durations.labels(route, method).observe(record.duration)
         if record.generated is None:
             return
         for siblings in record.generated.by_prompt:

@@ -61,7 +61,7 @@ def build_service(
     metrics.watch(lambda: thread.stats)
     if kv_events:
         metrics.watch_kv_events(kv_events)
-    metrics.describe_cache(EngineConfig())
+    metrics.describe_cache(EngineConfig(kv_offloading_bytes=2 * 2**30), 0.9)
     model = ModelInfo(("fake", "alias"), "/models/fake", MAX_MODEL_LEN)
     tokenizer = tokenizer or CharTokenizer()
     draw_seed = partial(next, iter(range(1000, 2000)))

@@ -42,6 +42,15 @@ EAGLE3_FP8_CARD = Published(
     '{"model":"amd/kimi-k2.5-eagle3-fp8","method":"eagle3","num_speculative_tokens":6,"draft_tensor_parallel_size":1}'""",
     "VLLM_ROCM_USE_AITER=1 VLLM_ROCM_USE_AITER_FP4_ASM_GEMM=1",
 )
+BF16_CARD = Published(
+    "the same card, with the BF16 draft",
+    EAGLE3_FP8_CARD.line.replace(
+        "amd/kimi-k2.5-eagle3-fp8", "lightseekorg/kimi-k2.5-eagle3"
+    ).replace("2304", "2248"),
+)
+PLAIN_CARD = Published(
+    "the same card, without a draft", EAGLE3_FP8_CARD.line.partition(" --speculative-config")[0]
+)
 W4A8_CARD = Published(
     "model card ginsongsong/eagle3-kimik2.5-w4a8",
     """python -m sglang.launch_server \\
@@ -106,6 +115,58 @@ KIMI_MXFP4 = Published(
     "AITER_MXFP4_INTERMEDIATE=1 AITER_BYPASS_TUNE_CONFIG=0 AITER_MOE_SORT_BACKEND=auto "
     "OMP_NUM_THREADS=1 VLLM_ROCM_USE_AITER_RMSNORM=0",
 )
+KIMI_EAGLE3 = Published(
+    "InferenceX 7d405186, kimik2.5_fp4_mi355x_vllm_eagle3.sh (#1116, of the blog on MI355X)",
+    """vllm serve amd/Kimi-K2.5-MXFP4 --port 8888 \\
+--tensor-parallel-size=4 \\
+--enable-expert-parallel \\
+--gpu-memory-utilization 0.90 \\
+--max-model-len 2248 \\
+--max-num-seqs 64 \\
+--long-prefill-token-threshold 8192 \\
+--max-num-batched-tokens 16384 \\
+--mm-encoder-tp-mode data \\
+--no-enable-prefix-caching \\
+--speculative-config '{"model": "lightseekorg/kimi-k2.5-eagle3", "method": "eagle3", \
+"num_speculative_tokens": 3, "rejection_sample_method": "standard", \
+"draft_tensor_parallel_size": 1}' \\
+--trust-remote-code""",
+    f"{AITER} VLLM_ROCM_USE_AITER_RMSNORM=0",
+)
+KIMI_EAGLE3_FP8 = Published(
+    "the same with the FP8 draft (#1515)",
+    KIMI_EAGLE3.line.replace("lightseekorg/kimi-k2.5-eagle3", "amd/kimi-k2.5-eagle3-fp8"),
+    KIMI_EAGLE3.exported,
+)
+KIMI_SYNTHETIC = Published(
+    "InferenceX 7d405186, kimik2.5_fp4_mi355x_vllm_mtp_fixed_AR.sh",
+    KIMI_EAGLE3.line.replace(
+        '"standard"', '"synthetic", "synthetic_acceptance_rates": [0.75, 0.5, 0.25]'
+    ),
+    KIMI_EAGLE3.exported,
+)
+KIMI_SGLANG = Published(
+    "InferenceX b447c089, kimik2.5_fp4_mi355x_sglang.sh",
+    """python3 -m sglang.launch_server \\
+    --model-path amd/Kimi-K2.5-MXFP4 \\
+    --host=0.0.0.0 \\
+    --port 8888 \\
+    --tensor-parallel-size 4 \\
+    --trust-remote-code \\
+    --mem-fraction-static 0.765 \\
+    --disable-radix-cache \\
+    --attention-backend aiter \\
+    --kv-cache-dtype fp8_e4m3 \\
+    --chunked-prefill-size 16384 \\
+    --max-prefill-tokens 16384 \\
+    --max-running-requests 64 \\
+    --cuda-graph-max-bs 64 \\
+    --tool-call-parser kimi_k2 \\
+    --reasoning-parser kimi_k2 \\
+    --enable-aiter-allreduce-fusion \\
+    --context-length 2080""",
+    "TORCH_BLAS_PREFER_HIPBLASLT=1 SGLANG_USE_AITER=1 SGLANG_USE_AITER_RMSNORM=0",
+)
 KIMI_INT4 = Published(
     "InferenceX 843c6254, kimik2.5_int4_mi355x.sh; vLLM's recipe has the same two flags",
     """vllm serve moonshotai/Kimi-K2.5 --port 8888 \\
@@ -162,6 +223,24 @@ MINIMAX_MXFP4 = Published(
 --trust-remote-code""",
     "VLLM_ROCM_USE_AITER=1 VLLM_USE_RUST_FRONTEND=1",
 )
+MINIMAX_EAGLE3 = Published(
+    "InferenceX 89da5617, minimaxm2.5_fp8_mi355x_vllm_eagle3.sh (#1234, of the same blog)",
+    """vllm serve MiniMaxAI/MiniMax-M2.5 --port 8888 \\
+--tensor-parallel-size=4 \\
+--enable-expert-parallel \\
+--gpu-memory-utilization 0.90 \\
+--max-model-len 2248 \\
+--max-num-seqs 64 \\
+--kv-cache-dtype fp8 \\
+--block-size=32 \\
+--no-enable-prefix-caching \\
+--attention-backend "ROCM_AITER_FA" \\
+--speculative-config '{"model": "thoughtworks/MiniMax-M2.5-Eagle3", "method": "eagle3", \
+"num_speculative_tokens": 3, "rejection_sample_method": "standard", \
+"draft_tensor_parallel_size": 1}' \\
+--trust-remote-code""",
+    AITER,
+)
 MINIMAX_ATOM = Published(
     "InferenceX 843c6254, minimaxm2.5_fp8_mi355x_atom.sh",
     """python3 -m atom.entrypoints.openai_server \\
@@ -187,8 +266,9 @@ KIMI_TOOLS = Published(
     AITER,
 )
 COMMANDS = (
-    *(EAGLE3_FP8_CARD, W4A8_CARD, MLA_CARD, W4A8_BLOG, KIMI_MXFP4, KIMI_INT4, KIMI_ATOM),
-    *(MINIMAX_FP8, MINIMAX_MXFP4, MINIMAX_ATOM, KIMI_TOOLS),
+    *(EAGLE3_FP8_CARD, BF16_CARD, PLAIN_CARD, W4A8_CARD, MLA_CARD, W4A8_BLOG),
+    *(KIMI_MXFP4, KIMI_EAGLE3, KIMI_EAGLE3_FP8, KIMI_SYNTHETIC, KIMI_SGLANG, KIMI_INT4, KIMI_ATOM),
+    *(MINIMAX_FP8, MINIMAX_EAGLE3, MINIMAX_MXFP4, MINIMAX_ATOM, KIMI_TOOLS),
 )
 CHECKPOINTS = {
     "moonshotai/Kimi-K2.5": "kimi_int4_ct",
@@ -199,5 +279,6 @@ CHECKPOINTS = {
     "lightseekorg/kimi-k2.5-eagle3": "draft_mha_bf16",
     "lightseekorg/kimi-k2.5-eagle3-mla": "draft_mla_bf16",
     "ginsongsong/eagle3-kimik2.5-w4a8": "draft_mha_int4_pc",
+    "thoughtworks/MiniMax-M2.5-Eagle3": "draft_minimax_bf16",
 }
 """Published ids -> tiny checkpoints of the same form, by third parties."""

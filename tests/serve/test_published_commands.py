@@ -12,7 +12,13 @@ import pytest
 from called_tools import MARKS
 from local_hub import local_hub
 from oracle_files import ORACLES
-from published_commands import CHECKPOINTS, COMMANDS, EAGLE3_FP8_CARD, Published
+from published_commands import (
+    CHECKPOINTS,
+    COMMANDS,
+    EAGLE3_FP8_CARD,
+    MINIMAX_EAGLE3,
+    Published,
+)
 from wider_checkpoints import widened
 
 from convert.quantize.run import prepare, write
@@ -41,6 +47,8 @@ EIGHT_DEVICES = {
 SHORT = ("--max-model-len", "1024", "--max-num-seqs", "16")
 """CPU devices tell no memory of which the cache would be a share, so that it holds as many requests
 of this length as may run; and all of them have this machine's, where 512 requests take 11 GB."""
+LOADED = (EAGLE3_FP8_CARD, MINIMAX_EAGLE3)
+"""Whose pairs are loaded without --long; other tests load the forms of the others."""
 each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
 
 
@@ -106,15 +114,20 @@ def tokenizer_with_marks(into: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def published_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def published_hub(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """A hub with the published ids; the variables with which other processes find it."""
     into = tmp_path_factory.mktemp("published")
-    mxfp4 = into / "minimax_mxfp4"
-    write(prepare(ORACLES / "minimax_bf16", mxfp4, scheme_of("mxfp4", None)))
     tokenizer = tokenizer_with_marks(into / "tokenizer")
     places = {name: ORACLES / found for name, found in CHECKPOINTS.items()}
+    if request.config.getoption("--long"):
+        mxfp4 = places["amd/MiniMax-M2.5-MXFP4"] = into / "minimax_mxfp4"
+        write(prepare(ORACLES / "minimax_bf16", mxfp4, scheme_of("mxfp4", None)))
+    else:
+        places = {n: p for n, p in places.items() if any(n in c.line for c in LOADED)}
     with local_hub(into / "cache") as hub:
-        for name, directory in {**places, "amd/MiniMax-M2.5-MXFP4": mxfp4}.items():
+        for name, directory in places.items():
             whole = widened(directory, into / name)
             shutil.copytree(tokenizer, whole, dirs_exist_ok=True)
             hub.add(name, whole)
@@ -122,7 +135,11 @@ def published_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
 
 
 @each("command", COMMANDS)
-def test_the_pair_of_the_published_ids_is_loaded(command: Published, published_hub: Any) -> None:
+def test_the_pair_of_the_published_ids_is_loaded(
+    command: Published, request: pytest.FixtureRequest, published_hub: Any
+) -> None:
+    if command not in LOADED and not request.config.getoption("--long"):
+        pytest.skip("make prove-sharding loads them all")
     options, _ = parse_serve_flags(command.arguments)
     found = find_pair(options)
     pair = load_pair(

@@ -22,6 +22,7 @@ WITH_VALUE = {
     "--cuda-graph-max-bs": COMPILED,
     "--decode-log-interval": "/metrics counts every round",
     "--device": "JAX_PLATFORMS names it, by default the accelerator that is there",
+    "--long-prefill-token-threshold": CHUNKS,
     "--max-prefill-tokens": CHUNKS,
     "--max-seq-len-to-capture": COMPILED,
     "--mm-attention-backend": KERNELS,

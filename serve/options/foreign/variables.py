@@ -9,6 +9,7 @@ MEANINGS = {
     "choose or build kernels of other engines": (
         *("VLLM_ROCM_", "VLLM_USE_TRITON_", "VLLM_USE_AITER_", "SGLANG_USE_AITER", "SGLANG_AITER_"),
         *("AITER_", "FLYDSL_", "DSL2_ROOT", "CK_TILE_", "MLIR_PATH", "TRITON_"),
+        "TORCH_BLAS_",
     ),
     "options of other engines": ("VLLM_", "SGLANG_", "ATOM_", "SAFETENSORS_FAST_GPU"),
     "threads of OpenMP, which nothing here uses": ("OMP_NUM_THREADS",),

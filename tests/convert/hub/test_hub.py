@@ -1,6 +1,7 @@
 """Checkpoints by hub id: what is downloaded, kept, resumed and refused."""
 
 import errno
+import hashlib
 import os
 import shutil
 import signal
@@ -15,11 +16,13 @@ from local_hub import LocalHub
 from oracle_files import ORACLES
 from rich.console import Console
 
+from convert.command_line.stopping import SIGNALS, Stopped, raising
 from convert.hub.checkpoint import find_checkpoint, find_config
 from convert.hub.files import ALL_FILES, TOKENIZER_ALONE
 from convert.hub.source import Source
 
 TARGET = ORACLES / "kimi_bf16"
+SLOW = "model-00001-of-000003.safetensors"
 SHARD = "model-00002-of-000003.safetensors"
 
 
@@ -73,10 +76,24 @@ def test_what_is_published_again_keeps_its_other_small_files(hub: LocalHub, tmp_
     assert found == {"code.py", *(path.name for path in TARGET.iterdir())}
 
 
-def test_a_broken_connection_goes_on_where_it_broke(
+def test_large_files_that_lie_elsewhere_are_found_with_the_token_and_checked(
     hub: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hub.lfs.add(SHARD)
+    hub.gated.add("org/kimi")
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    found = find_checkpoint("org/kimi")
+    assert same_files(found, TARGET)
+    digest = hashlib.sha256((TARGET / SHARD).read_bytes()).hexdigest()
+    assert (found / SHARD).resolve().name == digest
+
+
+@pytest.mark.parametrize("lfs", [(), (SHARD,)], ids=["plain", "lfs"])
+def test_a_broken_connection_goes_on_where_it_broke(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, lfs: tuple[str, ...]
+) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    hub.lfs.update(lfs)
     hub.cut_after[SHARD] = 100_000
     assert same_files(find_checkpoint("org/kimi"), TARGET)
     assert ("GET", SHARD, "bytes=100000-") in hub.served
@@ -179,18 +196,26 @@ def test_a_disk_that_fills_up_is_one_line(hub: LocalHub, monkeypatch: pytest.Mon
         find_checkpoint("org/kimi")
 
 
-def test_ctrl_c_waits_for_no_file(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_no_file(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-    hub.slow.add("model-00001-of-000003.safetensors")  # 14 s
-    handler, start = signal.getsignal(signal.SIGINT), time.monotonic()
-    Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        find_checkpoint("org/kimi")
+    hub.slow.add(SLOW)  # 14 s
+    if number == signal.SIGTERM:
+        hub.lfs.add(SLOW)
+    with raising():  # As commands do.
+        handler, start = signal.getsignal(number), time.monotonic()
+        Timer(1.0, os.kill, (os.getpid(), number)).start()
+        with pytest.raises(Stopped) as stopped:
+            find_checkpoint("org/kimi")
+        assert signal.getsignal(number) == handler
     assert time.monotonic() - start < 5
-    assert signal.getsignal(signal.SIGINT) == handler
+    assert stopped.value.number == number
 
 
 def test_the_way_is_shown_a_line_every_tenth(hub: LocalHub) -> None:
+    hub.lfs.add(SHARD)
     console = Console(record=True, width=200, quiet=False, force_terminal=False)
     find_checkpoint("org/kimi", console=console)
     lines = console.export_text().splitlines()

@@ -50,10 +50,14 @@ CASES = {"kimi": (kimi, KIMI_CALL), "minimax": (minimax, MINIMAX_CALL)}
 KEYS = st.sampled_from(
     ["properties", "required", "type", "enum", "anyOf", "$ref", "$defs", "const", "city", "a"]
 )
+LARK = 'start: calls\ncalls: "(" calls? ")"'
+"""Its rules have the names of ours."""
 FORMS = {
     "object": ({"response_format": {"type": "json_object"}}, '{"a": 1}'),
     "schema": ({"guided_json": {"type": "integer"}}, "12"),
     "choice": ({"guided_choice": ["yes", 'n"o']}, 'n"o'),
+    "regex": ({"guided_regex": "a/b\\/[0-9]{2}\n(?:y|z)"}, "a/b/12\nz"),
+    "grammar": ({"guided_grammar": LARK}, "(())"),
 }
 
 
@@ -131,6 +135,24 @@ def test_with_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> 
     assert allows(make(), asked, call)
     assert allows(make(), asked, content)
     assert not allows(make(), asked, f"{content}x")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_must_be_a_call_has_no_content_to_have_a_form(name: str, form: str) -> None:
+    make, call = CASES[name]
+    asked, content = FORMS[form]
+    required = asked | {"tool_choice": "required"}
+    assert form_of(make(), required) == form_of(make(), {"tool_choice": "required"})
+    assert allows(make(), required, call) and not allows(make(), required, content)
+
+
+def test_beside_tools_a_grammar_is_larks() -> None:
+    with pytest.raises(ApiError, match="Lark's, with a rule `start`"):
+        form_of(kimi(), {"guided_grammar": 'root ::= "a"'})
+    for broken in ("start: ((", 'start: "a"\n} x: "b"', "start: nothing"):
+        with pytest.raises(ValueError, match="structured_outputs"):
+            allows(kimi(), {"guided_grammar": broken}, "a")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -15,6 +15,7 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import id_of
+from serve.openai.thinking import say_one_effort
 
 Post = Callable[..., Any]
 
@@ -109,6 +110,30 @@ def test_a_checkpoint_without_thinking_is_asked_for_none(fake: Served) -> None:
 
 def test_a_checkpoint_that_always_thinks_may_be_told_to(servers: Callable[..., Served]) -> None:
     assert post(servers(minimax), reasoning_effort="high").status_code == 200
+
+
+@pytest.mark.parametrize("make", [kimi, minimax])
+def test_levels_of_effort_are_one_to_these_templates_and_the_log_says_so_once(
+    servers: Callable[..., Served], make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_one_effort.cache_clear()
+    server = servers(make)
+    assert isinstance(server.engine, ScriptedEngine)
+    prompts = []
+    for effort in ("minimal", "low", "medium", "high", "xhigh", "max"):
+        assert post(server, reasoning_effort=effort).status_code == 200
+        prompts.append(server.engine.requests[-1].prompt_ids)
+    assert all(prompt == prompts[0] for prompt in prompts)
+    assert caplog.text.count("does not read reasoning_effort") == 1
+
+
+def test_nothing_is_said_where_no_level_is_asked_for(
+    servers: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    say_one_effort.cache_clear()
+    for asked in ({}, {"thinking": True}, {"reasoning_effort": "none"}):
+        assert post(servers(kimi), **asked).status_code == 200
+    assert "reasoning_effort" not in caplog.text
 
 
 @pytest.mark.parametrize("make", [kimi, minimax])

@@ -1,16 +1,21 @@
 """Options that this release has not are refused by name; docs/request-options.md lists them."""
 
 import json
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from fake_server import Served
 from openai.types import completion_create_params
 from openai.types.chat import (
+    ChatCompletionContentPartImageParam,
+    ChatCompletionContentPartParam,
+    ChatCompletionContentPartTextParam,
     ChatCompletionFunctionToolParam,
     ChatCompletionMessageParam,
     ChatCompletionStreamOptionsParam,
+    ChatCompletionToolChoiceOptionParam,
     ChatCompletionToolUnionParam,
+    chat_completion_content_part_image_param,
 )
 from openai.types.chat import (
     completion_create_params as chat_create_params,
@@ -19,6 +24,7 @@ from openai.types.shared_params import FunctionDefinition
 from pydantic import BaseModel
 
 from docs.generator import ROOT
+from serve.openai.content import BREAKPOINT, IMAGE, TEXT, ImagePart, ImageURL, TextPart
 from serve.openai.protocol import (
     ChatCompletionRequest,
     ChatMessage,
@@ -46,6 +52,9 @@ OF_CLIENT: list[tuple[type[BaseModel], Any, Any]] = [
     (StreamOptions, ChatCompletionStreamOptionsParam, STREAM),
     (Tool, ChatCompletionFunctionToolParam, {}),
     (Function, FunctionDefinition, {"description": "the template's"}),
+    (TextPart, ChatCompletionContentPartTextParam, {BREAKPOINT: "no effect"}),
+    (ImagePart, ChatCompletionContentPartImageParam, {BREAKPOINT: "no effect"}),
+    (ImageURL, chat_completion_content_part_image_param.ImageURL, {}),
     (
         ChatMessage,
         ChatCompletionMessageParam,
@@ -128,12 +137,53 @@ def test_what_no_message_of_these_models_has_is_refused_by_name(fake: Served, na
     assert answer.status_code == 200
 
 
+def kinds_of(union: Any) -> set[str]:
+    """What the fields `type` of a union's typed dictionaries are."""
+    typed = (member for member in get_args(union) if get_origin(member) is not Literal)
+    return {get_args(get_type_hints(member)["type"])[0] for member in typed}
+
+
+def refused(fake: Served, body: dict[str, Any]) -> dict[str, Any]:
+    path, good, _ = BODIES["chat"]
+    answer = fake.http.post(path, json=good | body)
+    assert answer.status_code == 400, body
+    return answer.json()["error"]
+
+
+def test_parts_of_other_kinds_are_refused(fake: Served) -> None:
+    kinds = kinds_of(ChatCompletionContentPartParam)
+    assert {TEXT, IMAGE, "input_audio"} < kinds
+    for kind in kinds - {TEXT, IMAGE}:
+        message = {"role": "user", "content": [{"type": kind, kind: {}}]}
+        error = refused(fake, {"messages": [message]})
+        assert error["param"] == "messages" and repr(kind) in error["message"]
+
+
+def test_a_breakpoint_of_the_cache_changes_nothing(fake: Served) -> None:
+    path, good, _ = BODIES["chat"]
+    answers = []
+    for mark in ({}, {BREAKPOINT: {"mode": "explicit", "ttl": "12h"}}, {BREAKPOINT: None}):
+        message = {"role": "user", "content": [{"type": "text", "text": "abc", **mark}]}
+        answer = fake.http.post(path, json=good | {"messages": [message], "seed": 0}).json()
+        answers.append((answer["choices"], answer["usage"]["prompt_tokens"]))
+    assert answers[0] == answers[1] == answers[2]
+    message = {"role": "user", "content": [{"type": "text", "text": "abc", BREAKPOINT: "here"}]}
+    assert BREAKPOINT in refused(fake, {"messages": [message]})["message"]
+
+
+def test_every_choice_of_tools_is_read_or_refused_by_name(fake: Served) -> None:
+    kinds = kinds_of(ChatCompletionToolChoiceOptionParam)
+    assert {"function", "allowed_tools"} < kinds
+    for kind in kinds - {"function", "allowed_tools"}:
+        error = refused(fake, {"tool_choice": {"type": kind, kind: {"name": "f"}}})
+        assert error["param"] == "tool_choice" and repr(kind) in error["message"]
+    (modes,) = (m for m in get_args(ChatCompletionToolChoiceOptionParam) if get_origin(m))
+    assert set(get_args(modes)) == {"none", "auto", "required"}
+
+
 def test_tools_of_other_kinds_are_refused(fake: Served) -> None:
     path, body, _ = BODIES["chat"]
-    kinds = {
-        get_args(get_type_hints(typed)["type"])[0]
-        for typed in get_args(ChatCompletionToolUnionParam)
-    }
+    kinds = kinds_of(ChatCompletionToolUnionParam)
     assert {"custom", "function"} <= kinds
     for kind in kinds - {"function"}:
         error = fake.http.post(path, json=body | {"tools": [{"type": kind}]}).json()["error"]

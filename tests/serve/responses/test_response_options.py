@@ -9,7 +9,9 @@ from openai.types.responses import (
     FunctionToolParam,
     ResponseFunctionToolCallParam,
     ResponseIncludable,
+    ResponseInputImageParam,
     ResponseInputItemParam,
+    ResponseInputTextParam,
     ResponseTextConfigParam,
     ToolParam,
     response_create_params,
@@ -23,8 +25,9 @@ from openai.types.responses.response_create_params import (
 from openai.types.responses.response_input_item_param import FunctionCallOutput
 from openai.types.shared_params import Reasoning
 
+from serve.openai.content import BREAKPOINT
 from serve.openai.unsupported import STREAM
-from serve.responses.items import KINDS
+from serve.responses.items import KINDS, InputImage, InputText
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import CHOICES
 from serve.responses.tools import KINDS as TOOLS
@@ -168,6 +171,28 @@ def test_what_is_not_text_is_refused_by_name(fake: Served, kind: str) -> None:
         error = refused(fake, {"input": [item]})
         assert (error["param"], error["code"]) == ("input", "unsupported_option")
         assert ("takes no images" if kind == "input_image" else repr(kind)) in error["message"]
+
+
+def test_every_field_of_a_part_is_known(fake: Served) -> None:
+    assert hints(ResponseInputTextParam).keys() == InputText.model_fields.keys() | {BREAKPOINT}
+    here = InputImage.model_fields.keys() | {BREAKPOINT, "file_id"}
+    assert hints(ResponseInputImageParam).keys() == here
+    part = {"type": "input_image", "file_id": "a"}
+    assert "file_id" in refused(fake, {"input": [{"role": "user", "content": [part]}]})["message"]
+
+
+def test_a_breakpoint_of_the_cache_changes_nothing(hello: Served) -> None:
+    answers = []
+    for mark in ({}, {BREAKPOINT: {"mode": "explicit"}}):
+        content = [{"type": "input_text", "text": "abc", **mark}]
+        body = {"input": [{"role": "user", "content": content}]}
+        answer = hello.http.post("/v1/responses", json=body).json()
+        answers.append((answer["usage"], [item["type"] for item in answer["output"]]))
+    assert answers[0] == answers[1]
+    content[0][BREAKPOINT] = "here"
+    assert (
+        BREAKPOINT in refused(hello, {"input": [{"role": "user", "content": content}]})["message"]
+    )
 
 
 def test_everything_that_may_be_included_may_be_asked_for(hello: Served) -> None:
