@@ -7,14 +7,21 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.mesh import mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
 
 
 def say_divided(
-    target: Target, draft: Eagle3Draft | None, config: EngineConfig, say: Callable[[str], None]
+    target: Target,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    say: Callable[[str], None],
+    parallel: ParallelOptions = ONE_DEVICE,
 ) -> None:
     """How each cache lies on the devices: divided by positions among neighbours, by KV heads, by
-    both, or whole; where no division of contexts is asked for, of KV heads that devices share."""
+    both, or whole; where no division of contexts is asked for, of KV heads that devices share. And
+    where `parallel` asks for other pieces of a context, which."""
     size = config.decode_context_parallel_size
+    say_interleaving(parallel.kv_cache_interleave_size, size, config.page_size, say)
     for name, model in {"target": target, "draft": draft}.items():
         if model is not None and (size > 1 or _shares_heads(model)):
             how = _how(model, size)

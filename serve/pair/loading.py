@@ -31,7 +31,7 @@ from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.speculative.state import DecodeState
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
-from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
+from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.divided_contexts import say_divided
 from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
 from serve.pair.host_memory import check_host_memory
@@ -109,9 +109,7 @@ def load_pair(
             config = _filling(config, shapes, sum(needed.values()), usable, say)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
         check_host_memory(config.kv_offloading_bytes)
-        say_divided(target.model, proposing and proposing.model, config, say)
-        asked, parts = parallel.kv_cache_interleave_size, config.decode_context_parallel_size
-        say_interleaving(asked, parts, config.page_size, say)
+        say_divided(target.model, proposing and proposing.model, config, say, parallel)
     check_device_memory(needed, target.devices)
     models = target.fill(), proposing and proposing.fill()
     return LoadedPair(*models, read, defaults, config, seeing and seeing.fill())
