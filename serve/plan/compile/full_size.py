@@ -75,7 +75,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     per_layer = _launches_per_layer(found, pair)
     problems = [
         *refused,
-        *launch_problems(per_layer),
+        *launch_problems(per_layer, options.parallel.context_parts),
         *full_size_problems(options, pair, compiled, planned, state),
     ]
     return FullSizeReport(

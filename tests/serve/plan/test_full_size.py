@@ -95,8 +95,9 @@ def test_pools_of_another_size_than_planned_are_said():
 
 
 def test_more_launches_than_the_goal_are_a_problem():
-    assert launch_problems(16) == []
+    assert launch_problems(16) == launch_problems(17, context_parts=8) == []
     assert launch_problems(16.5) == ["16.5 launches a MoE layer, 16 at most"]
+    assert launch_problems(17.5, 8) == ["17.5 launches a MoE layer, 17 at most"]
 
 
 def test_an_operation_that_its_kernel_refuses_is_said():
