@@ -45,8 +45,9 @@ prove-long-contexts: .venv/installed-test
 
 # Contexts that devices divide: 500 requests of each way they do, the collectives of their rounds, and
 # the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
-CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_round.py $(addprefix engine/,test_token_identity.py \
-	test_prefix_cache.py test_finish_rules.py test_exact_mode.py)) tests/proofs/test_exact_bits.py
+CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_prefill.py speculative/test_round.py \
+	$(addprefix engine/,test_token_identity.py test_prefix_cache.py test_finish_rules.py test_exact_mode.py)) \
+	tests/proofs/test_exact_bits.py
 prove-contexts: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_divided_contexts.py \
 		tests/proofs/test_shared_kv_heads.py tests/eagle3_jax/sharded/test_round_collectives.py
@@ -86,6 +87,7 @@ rocm-check: .venv-rocm/installed
 	$(ROCM)/python -m pallas_kernels.aot
 	$(ROCM)/python -m serve.plan --list
 	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
+	$(ROCM)/python -m serve.plan.compile.prefill tests/oracles/published
 	$(ROCM)/python -m serve.plan.compile.tower $(SEEING)
 
 # Decode steps of 4 and 8 devices with the fewest and most rows, and the round of Kimi-K2.5 MXFP4 on 4:

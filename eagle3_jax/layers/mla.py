@@ -25,6 +25,7 @@ from eagle3_jax.layers.split_context import (
     SharedContext,
     attend_in_chunks,
     attend_to_shares,
+    goes_in_chunks,
     group_of,
     own_part,
 )
@@ -196,6 +197,6 @@ class MLAttention(nnx.Module):
         with jax.named_scope("mla_prefill"):
             q_rope = rotate_interleaved(q_rope, *rope)
             kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
-            if group is not None:
+            if goes_in_chunks(paged, group):
                 return attend_in_chunks(q_nope, q_rope, paged, pages, scale, group, **kernels)
             return mla_prefill(q_nope, q_rope, paged, scale=scale, **kernels)

@@ -10,8 +10,10 @@ operations need no global positions, and a device that holds none of them sees n
 A few queries go to the context: a group gathers them, each device attends all of them to its own
 slots, and the shares go back to the devices that have the heads, which join them by their masses in
 the devices' order. For a long chunk of a prompt latents come to the queries, GATHERED_SLOTS of them
-at a time. To keys and values all queries go: a group's are those of one KV head at most, so that
-its shares are no larger than a row of the residual stream for each row of the chunk.
+at a time; so they do on a device that has the whole context, because the keys and values that it
+makes of all latents would be larger than those. To keys and values all queries go: a group's are
+those of one KV head at most, so that its shares are no larger than a row of the residual stream for
+each row of the chunk.
 """
 
 from dataclasses import replace
@@ -35,8 +37,9 @@ from pallas_kernels import (
 )
 
 GATHERED_SLOTS = 16384
-"""Slots of a context that a device holds together while a chunk attends to them: 19 MB of
-Kimi-K2.5's latents, and what kernels make of them (keys and values of the device's own heads)."""
+"""Slots of a context that a device has together while a chunk attends to them: 19 MB of Kimi-K2.5's
+latents where others hold parts of them, and what kernels make of them, keys and values of the
+device's own heads (8 of them: 67 MB)."""
 
 
 class SharedContext(NamedTuple):
@@ -123,23 +126,29 @@ def attend_heads_to_shares(
         return join_shares(shares)
 
 
+def goes_in_chunks(paged: PagedKV, group: ContextGroup | None) -> bool:
+    """Whether a prompt's chunk attends to its context piece by piece: several devices hold it, or
+    it may be longer than what one device has together."""
+    return group is not None or paged.page_table.shape[1] * paged.page_size > GATHERED_SLOTS
+
+
 def attend_in_chunks(
     q_nope: Float[Array, "batch q_len heads nope"],
     q_rope: Float[Array, "batch q_len heads rope"],
     paged: PagedKV,
     pages: PageView,
     scale: float,
-    group: ContextGroup,
+    group: ContextGroup | None,
     *,
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """A prompt's chunk, attended to its context as the group's devices hold it.
+    """A prompt's chunk, attended to its context as the group's devices hold it, or this one alone.
 
     paged: this device's own part of pages. The loop runs as often as the context is long, in
     chunks counted from slot 0: a row's bits depend on its own context alone.
     """
-    page_tokens = paged.page_size * group.parts
+    page_tokens = paged.page_size * (group.parts if group else 1)
     per_chunk = max(1, GATHERED_SLOTS // page_tokens)
     slots = per_chunk * page_tokens
     missing = -paged.page_table.shape[1] % per_chunk
@@ -166,9 +175,11 @@ def _gather_pages(
     paged: PagedKV,
     pages: Int[Array, "batch pages"],
     positions: Int[Array, "batch q_len"],
-    group: ContextGroup,
+    group: ContextGroup | None,
 ) -> PagedKV:
     """These pages of a group's devices, each part a page of its own, in the order of positions."""
+    if group is None:
+        return replace(paged, page_table=pages, positions=positions)
     (pool,), (batch, count) = paged.pools, pages.shape
     own = jnp.take(pool, pages, axis=0, mode="clip")
     everyone = group_gather(own, *group).reshape(-1, *pool.shape[1:])

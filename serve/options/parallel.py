@@ -1,6 +1,7 @@
-"""Flags of tensor and expert parallelism."""
+"""Flags of tensor, expert and decode context parallelism."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,12 @@ ONE_OF_EACH = {
 @dataclass(frozen=True)
 class ParallelOptions:
     """How many devices hold the target, whether by whole experts, and how many hold the draft: as
-    many, or each of them all of it."""
+    many, or each of them all of it. kv_cache_interleave_size: see `add_interleave_flag`."""
 
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
     draft_tensor_parallel_size: int = 1
+    kv_cache_interleave_size: int | None = None
 
     @property
     def splits_draft(self) -> bool:
@@ -60,8 +62,35 @@ def add_parallel_flags(parser: argparse.ArgumentParser) -> None:
         help="of these, neighbours that divide a context which all of them need (of latents, or of "
         "a KV head that they share): N times as many tokens fit",
     )
+    add_interleave_flag(group)
     for name, aliases in ONE_OF_EACH.items():
         parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)
+
+
+def add_interleave_flag(group: Any) -> None:
+    """How many tokens of a divided context a device keeps in a row, under vLLM's names, to a parser
+    or a group of one."""
+    group.add_argument(
+        "--dcp-kv-cache-interleave-size",
+        "--cp-kv-cache-interleave-size",
+        dest="kv_cache_interleave_size",
+        type=_positive,
+        metavar="N",
+        help="tokens of such a context that a device keeps in a row: always --block-size, a line "
+        "says so where N is another number",
+    )
+
+
+def say_interleaving(
+    size: int | None, parts: int, page_size: int, say: Callable[[str], None]
+) -> None:
+    """A line where contexts are divided in other pieces than of `size` tokens: each of `parts`
+    devices keeps page_size tokens of a page."""
+    if parts > 1 and size not in (None, page_size):
+        say(
+            f"--dcp-kv-cache-interleave-size {size}: here each of {parts} devices keeps "
+            f"{page_size} tokens of a page in a row, --block-size, which changes no answer"
+        )
 
 
 def read_parallel_options(
@@ -90,7 +119,13 @@ def read_parallel_options(
             f"draft_tensor_parallel_size must be 1 or --tensor-parallel-size: {size}; got {draft!r}"
         )
     by_expert = flags.enable_expert_parallel or (experts is not None and experts > 1)
-    return ParallelOptions(size, by_expert, draft)
+    return ParallelOptions(size, by_expert, draft, flags.kv_cache_interleave_size)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of tokens, 1 or more; got {text}")
+    return int(text)
 
 
 def _one(text: str) -> int:

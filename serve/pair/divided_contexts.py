@@ -7,19 +7,31 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.mesh import mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
 
 
 def say_divided(
-    target: Target, draft: Eagle3Draft | None, config: EngineConfig, say: Callable[[str], None]
+    target: Target,
+    draft: Eagle3Draft | None,
+    config: EngineConfig,
+    say: Callable[[str], None],
+    parallel: ParallelOptions = ONE_DEVICE,
 ) -> None:
     """How each cache lies on the devices: divided by positions among neighbours, by KV heads, by
-    both, or whole; nothing where no division of contexts is asked for."""
-    if config.decode_context_parallel_size == 1:
-        return
+    both, or whole; where no division of contexts is asked for, of KV heads that devices share. And
+    where `parallel` asks for other pieces of a context, which."""
+    size = config.decode_context_parallel_size
+    say_interleaving(parallel.kv_cache_interleave_size, size, config.page_size, say)
     for name, model in {"target": target, "draft": draft}.items():
-        if model is not None:
-            how = _how(model, config.decode_context_parallel_size)
+        if model is not None and (size > 1 or _shares_heads(model)):
+            how = _how(model, size)
             say(f"KV cache of the {name}: {how}; a page is {config.page_tokens} tokens")
+
+
+def _shares_heads(model: Target | Eagle3Draft) -> bool:
+    """Whether there are several KV heads, and fewer than devices."""
+    context = model.contexts[0]
+    return mesh_of(model) is not None and context is not None and context.heads > 1
 
 
 def _how(model: Target | Eagle3Draft, size: int) -> str:

@@ -110,7 +110,7 @@ def load_pair(
             config = _filling(config, shapes, sum(needed.values()), usable, say)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
         check_host_memory(config.kv_offloading_bytes)
-        say_divided(target.model, proposing and proposing.model, config, say)
+        say_divided(target.model, proposing and proposing.model, config, say, parallel)
     check_device_memory(needed, target.devices)
     models = target.fill(), proposing and proposing.fill()
     return LoadedPair(*models, read, defaults, config, seeing and seeing.fill())

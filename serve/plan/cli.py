@@ -4,11 +4,13 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from serve.options.parallel import say_interleaving
 from serve.plan.options import PROG, PlanOptions, build_parser, read_options
 from serve.plan.training.options import build_parser as build_training_parser
 from serve.plan.training.options import read_options as read_training_options
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(console: Console, flags: Namespace) -> int:
+    size, parts = flags.kv_cache_interleave_size, flags.decode_context_parallel_size
+    say_interleaving(size, parts, flags.block_size, partial(print, file=sys.stderr))
     if flags.constants:
         from serve.plan.tables import print_constants
 

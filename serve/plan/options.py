@@ -11,6 +11,7 @@ from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags, source_of
 from convert.hub.source import Source
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
+from serve.options.parallel import add_interleave_flag
 from serve.plan.data.gpus import GIB, GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.model.parallel import Parallelism
@@ -190,6 +191,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         default=1,
         help="of these, neighbours that divide a context of latents; default: 1",
     )
+    add_interleave_flag(group)
     group.add_argument(
         "--gpu-memory-utilization",
         type=float,

@@ -93,8 +93,8 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
     table.add_row("slots and their options", _gib(memory.state), f"{options.max_num_seqs} slots")
     table.add_row("left for KV", _gib(memory.for_pools), "")
     if gathered := memory.gathered_bytes:
-        said = f"{GATHERED_SLOTS:,} slots of a context, a temporary"
-        table.add_row("gathered at prefill", _gib(gathered), said)
+        said = f"{GATHERED_SLOTS:,} slots of a context at most, a temporary"
+        table.add_row("gathered and expanded at prefill", _gib(gathered), said)
     if memory.encoding_bytes:
         table.add_row("encoding the largest image", _gib(memory.encoding_bytes), "a temporary")
     for dtype in ITEMSIZE:

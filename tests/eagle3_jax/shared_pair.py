@@ -13,6 +13,15 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
 
+def pair_on_one_device(kind: str) -> tuple[Target, Eagle3Draft]:
+    """The same pair where no device shares it, for what engines are compared with."""
+    if context_parts.PARTS == 1:
+        target = tiny_target()
+        return target, {"grouped": tiny_draft, "latent": latent_draft}[kind](target)
+    target = wide_target()
+    return target, DRAFTS[kind](target)
+
+
 def shared_target() -> Target:
     """The tiny one; one with as many heads as devices need, where there are several."""
     if context_parts.PARTS == 1:

@@ -1,6 +1,8 @@
 """Kimi-K2.5's positions up to 262,143 beside transformers', on random weights of small sizes."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from deepseek import DIMENSIONS, random_deepseek, save
+from deepseek import random_deepseek, save
+from driving import drive
+from flax import nnx
 from oracle_files import ORACLES
+from tiny import HIDDEN, VOCAB
 from tolerances import FLOAT32_ATOL
 from transformers import DeepseekV3ForCausalLM
+from wide_pair import DRAFTS
 
 from convert import load_target
 from eagle3_jax.cache import view_pages
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.layers.rope import inverse_frequencies
+from eagle3_jax.mesh import make_mesh, shard
+from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 
@@ -28,7 +36,10 @@ JUMPS = [
     [LAST, 0, 131_072, 17, 262_000, 17, 99_999, 1, LAST - 1, 70_000, 70_001, LAST, 3],
 ]
 """Positions of two sequences: one that goes up to the last, and one back and forth."""
-PAGE_SIZE = 4
+PAGE_SIZE, ANSWER = 4, 32
+SIZES = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "n_routed_experts": 8}
+SIZES |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4)
+"""Of which two devices have halves, and for which there is a draft."""
 Models = tuple[DeepseekV3ForCausalLM, Target]
 
 
@@ -48,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def made(directory: Path, **sizes: Any) -> Models:
     """transformers' model and ours with Kimi-K2.5's YaRN to 262,144 positions."""
     rope = PUBLISHED["rope_scaling"] | {"rope_theta": PUBLISHED["rope_theta"], "rope_type": "yarn"}
-    sizes |= {"max_position_embeddings": LAST + 1, "q_lora_rank": 24}
+    sizes = SIZES | sizes | {"max_position_embeddings": LAST + 1, "q_lora_rank": 24}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "__rpow__", power_of_each)
         theirs = random_deepseek(rope_parameters=rope, **sizes)
@@ -56,7 +67,7 @@ def made(directory: Path, **sizes: Any) -> Models:
 
 
 def random_ids(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, DIMENSIONS["vocab_size"], shape)
+    return np.random.default_rng(0).integers(0, VOCAB, shape)
 
 
 def test_frequencies_are_those_of_transformers_bit_for_bit(models: Models) -> None:
@@ -111,33 +122,105 @@ def paged_logits(target: Target, ids: jax.Array, positions: jax.Array) -> jax.Ar
     return jnp.concatenate(logits, axis=1)
 
 
-def prompt_logprobs(target: Target, prompt: list[int]) -> np.ndarray:
-    """Of each token behind the first, from an engine of all 262,144 positions, chunk by chunk."""
-    config = EngineConfig(0, LAST + 1, 1, page_size=64, prefill_chunk=512)
-    engine = Engine(target, None, config, eos_token_ids=())
-    sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    engine.add(Request("long", prompt, sampling))
-    outputs = [output for _ in iter(lambda: engine.has_work, False) for output in engine.step()]
-    rows = zip(prompt[1:], outputs[-1].prompt_logprobs[1:], strict=True)
-    return np.array([row[token].logprob for token, row in rows if row])
+@dataclass(frozen=True)
+class Answered:
+    """logprobs: of each of the prompt's tokens behind the first."""
+
+    logprobs: np.ndarray
+    token_ids: list[int]
+    accepted: list[int]
 
 
-def check_prompt(models: Models, length: int) -> None:
-    """Against one pass of theirs over all of it; no two of its routes may be ties."""
-    theirs, target = models
-    prompt = random_ids(length)
+def answered(
+    target: Target, draft: Eagle3Draft | None, prompt: list[int], *, parts: int = 1, most: int = 1
+) -> Answered:
+    """By an engine of all 262,144 positions, chunk by chunk; greedy, so many tokens."""
+    shared = {"page_size": 64 // parts, "decode_context_parallel_size": parts}
+    config = EngineConfig(3 if draft else 0, LAST + 1, 1, prefill_chunk=512, **shared)
+    engine = Engine(target, draft, config, eos_token_ids=())
+    sampling = SamplingParams(temperature=0.0, max_tokens=most, prompt_logprobs=0)
+    answer = drive(engine, [Request("long", prompt, sampling)])["long"]
+    told = next(found for output in answer.outputs if (found := output.prompt_logprobs))
+    rows = zip(prompt[1:], told[1:], strict=True)
+    logprobs = np.array([row[token].logprob for token, row in rows if row])
+    return Answered(logprobs, answer.token_ids, answer.accepted)
+
+
+def logits_of(theirs: DeepseekV3ForCausalLM, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
+    """In one pass over all of it [tokens, vocab]; no two of its routes may be ties."""
     with torch.no_grad():
-        logits = theirs(torch.from_numpy(prompt)[None]).logits[0, :-1]
-    expected = logits.log_softmax(-1).gather(1, torch.from_numpy(prompt)[1:, None])[:, 0]
-    found = prompt_logprobs(target, prompt.tolist())
-    print(f"{length} tokens: at most {np.abs(found - expected.numpy()).max():.2e} apart")
+        return theirs(torch.tensor(ids)[None]).logits[0]
+
+
+def logprobs_of(logits: torch.Tensor, prompt: Sequence[int] | np.ndarray) -> np.ndarray:
+    rest = torch.tensor(prompt[1:])[:, None]
+    return logits[: len(rest)].log_softmax(-1).gather(1, rest)[:, 0].numpy()
+
+
+def check_near(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    assert found.shape == expected.shape
+    print(f"{what}: at most {np.abs(found - expected).max():.2e} apart")
     np.testing.assert_allclose(found, expected, rtol=0, atol=FLOAT32_ATOL)
 
 
-def test_a_long_prompt_has_the_logprobs_that_transformers_gives_it(
+def long_prompt(pytestconfig: pytest.Config) -> np.ndarray:
+    return random_ids(16_384 if pytestconfig.getoption("long") else 1_024)
+
+
+def test_a_long_prompt_has_the_logits_that_transformers_gives_it(
     models: Models, pytestconfig: pytest.Config
 ) -> None:
-    check_prompt(models, 16_384 if pytestconfig.getoption("long") else 1_024)
+    """Of every token and position, chunk after chunk through pages of NaN."""
+    theirs, target = models
+    prompt = long_prompt(pytestconfig)
+    found = chunked_logits(target, prompt, chunk=512)
+    check_near(found, logits_of(theirs, prompt).numpy(), f"logits of {len(prompt)} tokens")
+
+
+def chunked_logits(target: Target, prompt: np.ndarray, chunk: int) -> np.ndarray:
+    """[tokens, vocab], with a page table of all 262,144 positions."""
+    size, count = 64, (LAST + 1) // 64
+    used = np.random.default_rng(1).permutation(len(prompt) // size) + 1
+    table = jnp.asarray(np.pad(used, (0, count - len(used)))[None])
+    pools: Any = tuple(jnp.full((len(used) + 1, size, *row), jnp.nan) for row in target.pool_rows)
+
+    @jax.jit
+    def call(ids: jax.Array, at: jax.Array, pools: Any) -> Any:
+        view = view_pages(table, at, jnp.ones(at.shape, bool), size)
+        hidden, _, pools = target(ids, at, (), pools, view)
+        return target.logits(hidden), pools
+
+    logits = []
+    for start in range(0, len(prompt), chunk):
+        at = jnp.arange(start, start + chunk)[None]
+        of_rows, pools = call(jnp.asarray(prompt[None, start : start + chunk]), at, pools)
+        logits.append(np.asarray(of_rows[0]))
+    return np.concatenate(logits)
+
+
+def test_a_prompts_logprobs_and_an_answer_behind_it_are_those_of_transformers(
+    models: Models, pytestconfig: pytest.Config
+) -> None:
+    """With a draft; in the long form also where two devices divide the context of both, which
+    accepts the same drafts."""
+    theirs, target = models
+    prompt, draft = long_prompt(pytestconfig).tolist(), DRAFTS["latent"](target)
+    found = {1: answered(target, draft, prompt, most=ANSWER)}
+    if pytestconfig.getoption("long"):
+        target = nnx.clone(target)
+        draft, mesh = DRAFTS["latent"](target), make_mesh(2, devices=jax.devices()[:2])
+        shard(target, mesh)
+        shard(draft, mesh)
+        found[2] = answered(target, draft, prompt, parts=2, most=ANSWER)
+    tokens, accepted = found[1].token_ids, found[1].accepted
+    logits = logits_of(theirs, prompt + tokens)
+    best = logits[len(prompt) - 1 : -1].topk(2)
+    assert (best.values[:, 0] - best.values[:, 1]).min() > 10 * FLOAT32_ATOL, "a tie"
+    assert len(tokens) == ANSWER and sum(accepted), "no draft was accepted"
+    for parts, one in found.items():
+        check_near(one.logprobs, logprobs_of(logits, prompt), f"{len(prompt)} tokens, D = {parts}")
+        assert one.token_ids == best.indices[:, 0].tolist()
+        assert one.accepted == accepted
 
 
 def test_so_has_the_longest_prompt(tmp_path: Path, pytestconfig: pytest.Config) -> None:
@@ -146,4 +229,7 @@ def test_so_has_the_longest_prompt(tmp_path: Path, pytestconfig: pytest.Config) 
         pytest.skip("part of the long form")
     heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "v_head_dim": 16}
     sizes = {"num_hidden_layers": 1, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
-    check_prompt(made(tmp_path, **heads, **sizes, kv_lora_rank=8), LAST)
+    theirs, target = made(tmp_path, **heads, **sizes, kv_lora_rank=8)
+    prompt = random_ids(LAST)
+    found = answered(target, None, prompt.tolist()).logprobs
+    check_near(found, logprobs_of(logits_of(theirs, prompt), prompt), f"{LAST} tokens")

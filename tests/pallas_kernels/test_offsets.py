@@ -9,10 +9,12 @@ import pytest
 
 from pallas_kernels import (
     PagedKV,
+    attend_share,
     cache_heads,
     cache_latents,
     gpu,
     gqa_decode,
+    gqa_share,
     mla_decode,
     mla_prefill,
 )
@@ -44,6 +46,27 @@ def gqa_ir(dtype: Any, pages: int) -> str:
 
     query = shape(jnp.bfloat16, SEQUENCES, 1, 16, 128)
     return ir_of(attend, "gqa_decode", query, shape(dtype, pages, PAGE_SIZE, 16, 128))
+
+
+def shared_mla_ir(dtype: Any, pages: int) -> str:
+    """Of one device's part of a context that eight divide, cut again."""
+
+    def attend(q: Any, q_rope: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
+        paged = PagedKV((pool,), (scale,), table, positions)
+        return attend_share(q, q_rope, paged, 1.0, implementation="pallas")
+
+    heads = 8, SEQUENCES, 1, 8
+    queries = shape(jnp.bfloat16, *heads, 512), shape(jnp.bfloat16, *heads, 64)
+    return ir_of(attend, "mla_share_parts", *queries, shape(dtype, pages, PAGE_SIZE, 576))
+
+
+def shared_gqa_ir(dtype: Any, pages: int) -> str:
+    def attend(q: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
+        paged = PagedKV((pool, pool), (scale, scale), table, positions)
+        return gqa_share(q, paged, 1.0, implementation="pallas")
+
+    query = shape(jnp.bfloat16, 2, SEQUENCES, 1, 3, 128)
+    return ir_of(attend, "gqa_share", query, shape(dtype, pages, PAGE_SIZE, 1, 128))
 
 
 def latents_ir(dtype: Any, pages: int) -> str:
@@ -104,15 +127,18 @@ def offset_bits(ir: str, pool: Any) -> set[str]:
     or written, where nothing else has the pool's dtype."""
     keys = 16 if "x512x" in ir else 32
     element = {jnp.bfloat16: "bf16", jnp.float8_e4m3fn: "f8E4M3FN"}[pool]
-    block = rf"{keys}x\d+" if "_decode" in ir else r"\d+"
+    block = rf"{keys}x\d+" if "_decode" in ir or "_share" in ir else r"\d+"
     form = rf"tt\.addptr .*: tensor<{block}x!tt\.ptr<{element}>>, tensor<{block}xi(\d+)>"
     return set(re.findall(form, ir))
 
 
 @pytest.mark.parametrize(
     ("ir", "row"),
-    [(mla_ir, 576), (gqa_ir, 16 * 128), (latents_ir, 576), (heads_ir, 16 * 128)],
-    ids=["mla_decode", "gqa_decode", "cache_latents", "cache_heads"],
+    [
+        *((mla_ir, 576), (gqa_ir, 16 * 128), (shared_mla_ir, 576), (shared_gqa_ir, 128)),
+        *((latents_ir, 576), (heads_ir, 16 * 128)),
+    ],
+    ids=["mla_decode", "gqa_decode", "attend_share", "gqa_share", "cache_latents", "cache_heads"],
 )
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn])
 def test_offsets_have_64_bits_where_a_pool_has_more_than_2_to_31_elements(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from driving import Answer, drive, sizes
+from float8_scores import Float8Scorer
 from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves
 
@@ -14,7 +15,7 @@ from eagle3_jax.models.target import Target
 from serve.bench.equality.ties import Scorer, describe
 from serve.bench.studies.equal import REQUESTS_PER_TIE
 
-EOS = (5, 40)
+EOS, LONGEST = (5, 40), 64
 ALONE = sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,))
 """Plain decoding of one sequence at a time."""
 
@@ -27,14 +28,27 @@ class Proof:
     draft: Eagle3Draft | None
 
     def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
-        draft = self.draft if speculative else None
-        tokenizer = ToyTokenizer()
-        engine = Engine(self.target, draft, config, tokenizer=tokenizer, eos_token_ids=EOS)
-        return engine
+        """The one under proof."""
+        return self.engine_of(self.target, self.draft if speculative else None, config)
+
+    def alone(self, config: EngineConfig) -> Engine:
+        """What it is compared with: the target's own, whose cache has config's dtype."""
+        stored = {name: getattr(config, name) for name in ("kv_cache_dtype", "kv_cache_scale")}
+        return self.engine_of(self.target, None, replace(ALONE, **stored))
+
+    def scorer(self, config: EngineConfig) -> Scorer:
+        """What judges ties of answers from caches of config's dtype."""
+        if config.kv_cache_dtype != "fp8":
+            return Scorer(self.target, LONGEST, EOS)
+        assert isinstance(config.kv_cache_scale, float), "one factor for all pools"
+        return Float8Scorer(self.target, LONGEST, EOS, scale=config.kv_cache_scale)
+
+    def engine_of(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
+        return Engine(target, draft, config, tokenizer=ToyTokenizer(), eos_token_ids=EOS)
 
     def plain(self, requests: list[Request], config: EngineConfig) -> dict[str, Answer]:
         """Each alone and without speculation; in exact mode through the same programs."""
-        engine = self.engine(config if config.exact else ALONE, speculative=False)
+        engine = self.engine(config, speculative=False) if config.exact else self.alone(config)
         answers: dict[str, Answer] = {}
         for request in requests:
             sampling = replace(request.sampling, num_speculative_tokens=None)
@@ -47,7 +61,7 @@ class Proof:
         expected = self.plain(requests, config)
         engine = self.engine(config, speculative=True)
         run = drive_waves(engine, requests, np.random.default_rng(len(requests)))
-        differences = self.differences(requests, run, expected)
+        differences = self.differences(requests, run, expected, self.scorer(config))
         allowed = 0 if config.exact else math.ceil(len(requests) / REQUESTS_PER_TIE)
         assert len(differences) <= allowed, differences
         stats = engine.stats()
@@ -62,10 +76,14 @@ class Proof:
         )
 
     def differences(
-        self, requests: list[Request], run: Run, expected: dict[str, Answer]
+        self,
+        requests: list[Request],
+        run: Run,
+        expected: dict[str, Answer],
+        scorer: Scorer | None = None,
     ) -> list[str]:
         """A line for each answer that differs by a tie; other differences fail at once."""
-        scorer, lines = Scorer(self.target, 64, EOS), []
+        scorer, lines = scorer or Scorer(self.target, LONGEST, EOS), []
         for request in requests:
             name = request.request_id
             found, plain = run.answers[name], expected[name]

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from broken_programs import compile_rounds_anew
 from driving import sizes
-from engine_proof import ALONE, EOS, Proof
+from engine_proof import Proof
 from setups import Setup, pair_on_devices
 from test_stale_rows import check_poison
-from toy_tokenizer import ToyTokenizer
 from traffic import drive_waves, random_requests
 from wide_pair import wide_target
 
@@ -61,6 +60,14 @@ CASES = {
         Setup(4, True, "latent", "float32", True),
         divided(2, exact=True, **FLOAT8),
     ),
+    "2 of 2, latent draft, float8": (
+        Setup(2, False, "latent", "float32", True),
+        divided(2, **FLOAT8),
+    ),
+    "4 of 4, grouped draft, float8": (
+        Setup(4, False, "grouped", "float32", True),
+        divided(4, **FLOAT8),
+    ),
 }
 SHORT = "4 of 4, latent draft, exact"
 
@@ -72,16 +79,8 @@ class DividedProof(Proof):
     setup: Setup
 
     def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
-        if config == ALONE:
-            return super().engine(config, speculative=speculative)
         target, draft = pair_on_devices(self.setup)
-        return Engine(
-            target,
-            draft if speculative else None,
-            config,
-            tokenizer=ToyTokenizer(),
-            eos_token_ids=EOS,
-        )
+        return self.engine_of(target, draft if speculative else None, config)
 
 
 @pytest.fixture
@@ -102,12 +101,13 @@ def test_divided_contexts_change_no_answer(name: str, long: bool) -> None:
 
 
 @pytest.mark.usefixtures("in_many_chunks")
-def test_gathering_a_prompt_in_chunks_changes_no_answer(long: bool) -> None:
+@pytest.mark.parametrize("parts", [2, 4])
+def test_gathering_a_prompt_in_chunks_changes_no_answer(parts: int, long: bool) -> None:
     if not long:
         pytest.skip("part of the long form")
     setup = Setup(4, False, "latent", "float32", True)
     requests = random_requests(np.random.default_rng(1), PER_CASE_LONG)
-    DividedProof(wide_target(), None, setup).check(divided(2), requests)
+    DividedProof(wide_target(), None, setup).check(divided(parts), requests)
 
 
 @pytest.mark.parametrize("parts", [2, 4])
@@ -142,20 +142,24 @@ def merged_without_weights(shares: jax.Array, value_kernel: jax.Array) -> jax.Ar
     ],
     ids=["position", "weights"],
 )
+@pytest.mark.parametrize("stored", [{}, FLOAT8], ids=["float32", "float8"])
 def test_the_proof_notices(
-    module: Any, name: str, wrong: object, long: bool, monkeypatch: pytest.MonkeyPatch
+    module: Any,
+    name: str,
+    wrong: object,
+    stored: dict[str, Any],
+    long: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The short form's are in tests/eagle3_jax/sharded/test_split_context.py."""
     if not long:
         pytest.skip("part of the long form")
-    setup = Setup(2, False, "grouped", "float32", True)
+    config, setup = divided(2, **stored), Setup(2, False, "grouped", "float32", True)
     proof = DividedProof(wide_target(), None, setup)
     requests = random_requests(np.random.default_rng(1), 6)
-    expected = proof.plain(requests, divided(2))
+    expected = proof.plain(requests, config)
     monkeypatch.setattr(module, name, wrong)
     compile_rounds_anew(monkeypatch, executor)
-    run = drive_waves(
-        proof.engine(divided(2), speculative=True), requests, np.random.default_rng(0)
-    )
+    run = drive_waves(proof.engine(config, speculative=True), requests, np.random.default_rng(0))
     with pytest.raises(AssertionError, match="not a tie"):
-        proof.differences(requests, run, expected)
+        proof.differences(requests, run, expected, proof.scorer(config))

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from broken_programs import compile_rounds_anew
-from engine_proof import ALONE, EOS, Proof
+from engine_proof import Proof
 from test_divided_contexts import FLOAT8, divided, position_off_by_one
 from test_stale_rows import check_poison
-from toy_tokenizer import ToyTokenizer
 from traffic import drive_waves, random_requests
 from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_target
 
@@ -52,11 +51,8 @@ class SharedProof(Proof):
     by_expert: bool
 
     def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
-        if config == ALONE:
-            return super().engine(config, speculative=speculative)
         target, draft = on_devices(self.make, self.devices, by_expert=self.by_expert)
-        proposing = draft if speculative else None
-        return Engine(target, proposing, config, tokenizer=ToyTokenizer(), eos_token_ids=EOS)
+        return self.engine_of(target, draft if speculative else None, config)
 
 
 def proof_of(devices: int, *, by_expert: bool = False, make: Any = None) -> SharedProof:
@@ -71,7 +67,9 @@ CASES: dict[str, tuple[dict[str, Any], EngineConfig]] = {
     "4 devices by experts, 2 parts": ({"devices": 4, "by_expert": True}, divided(2)),
     "8 devices, whole contexts": ({"devices": 8}, divided(1)),
     "8 devices, 2 parts, float8, exact": ({"devices": 8}, divided(2, exact=True, **FLOAT8)),
+    "4 devices, 2 parts, float8": ({"devices": 4}, divided(2, **FLOAT8)),
     "8 devices, 4 parts": ({"devices": 8}, divided(4)),
+    "8 devices, 4 parts, float8": ({"devices": 8}, divided(4, **FLOAT8)),
     "8 devices, 4 parts, exact": ({"devices": 8}, divided(4, exact=True)),
     "4 parts of latents, 2 of the draft": ({"devices": 4, "make": wide_target}, divided(4)),
 }

@@ -12,6 +12,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from eagle3_jax import forward
@@ -105,6 +106,10 @@ class Scorer:
         )
         return [difference for difference in found if difference]
 
+    def logits(self, token_ids: Int[Array, "1 seq"]) -> Float[Array, "1 seq vocab"]:
+        """float32, of every position."""
+        return forward(self._target, token_ids).logits
+
     def _recompute(
         self, prompt: Sequence[int], answer: Sequence[int], sampling: SamplingParams
     ) -> tuple[Floats, Floats, float]:
@@ -112,7 +117,7 @@ class Scorer:
         prefix = [*prompt, *answer]
         # One length, one program: what follows a causal prefix doesn't matter.
         padded = jnp.asarray([prefix + [0] * (self._max_len - len(prefix))])
-        logits = forward(self._target, padded).logits[:, len(prefix) - 1 : len(prefix)]
+        logits = self.logits(padded)[:, len(prefix) - 1 : len(prefix)]
         position = jnp.asarray([[len(prefix)]])
         sequence = self._sequence(prompt, prefix, sampling)
         # Its options without those that filter.

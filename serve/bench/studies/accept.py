@@ -36,9 +36,15 @@ from serve.demo import demo_target_dir
 from serve.images.options import ImageOptions
 from serve.options.engine import add_engine_flags, read_engine_config
 from serve.options.pair import DEMO_VISION
-from serve.options.parallel import ONE_DEVICE, add_parallel_flags, read_parallel_options
+from serve.options.parallel import (
+    ONE_DEVICE,
+    add_parallel_flags,
+    read_parallel_options,
+    say_interleaving,
+)
 from serve.options.speculation import read_speculation
 from serve.pair.loading import LoadedPair, build_engine, fit_length
+from serve.pair.notices import say_on_stderr
 from serve.text_table import text_table
 
 TASK_TOKENS = 512
@@ -126,9 +132,10 @@ def _check(flags: argparse.Namespace) -> None:
 
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Accept length by category, here or of a server."""
-    found = conditions()
+    found, engine = conditions(), flags.engine
+    parts, asked = engine.decode_context_parallel_size, flags.kv_cache_interleave_size
+    say_interleaving(asked, parts, engine.page_size, say_on_stderr)
     measured = _at_url(flags) if flags.url else _here(flags)
-    engine: EngineConfig = flags.engine
     k = len(measured.rows[-1].per_position) if flags.url else engine.num_speculative_tokens
     tree = (engine.eagle_topk, engine.num_draft_tokens)
     record = AcceptRecord(k, *tree, flags.temperature, *measured)

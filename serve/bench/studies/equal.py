@@ -22,8 +22,9 @@ from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import held_out
 from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
 from serve.bench.equality.ties import Difference, Scorer, describe
-from serve.options.parallel import add_parallel_flags
+from serve.options.parallel import add_parallel_flags, say_interleaving
 from serve.pair.loading import LoadedPair
+from serve.pair.notices import say_on_stderr
 
 REQUESTS_PER_TIE = 500
 PAGE_SIZE = 16
@@ -91,6 +92,8 @@ def run(flags: argparse.Namespace, console: Console) -> int:
             f"--decode-context-parallel-size must divide a page of {PAGE_SIZE} tokens here; got "
             f"{flags.decode_context_parallel_size}"
         )
+    parts, asked = flags.decode_context_parallel_size, flags.kv_cache_interleave_size
+    say_interleaving(asked, parts, PAGE_SIZE // parts, say_on_stderr)
     found, pair = conditions(), given_pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
     result = check_equal(

@@ -9,14 +9,11 @@ COMPILED = "all programs are compiled before the server is ready"
 ONE_PROCESS = "images are preprocessed in the server's own process"
 ROUNDS = "the next round is always dispatched before one is read"
 CHUNKS = "prompts are always prefilled in chunks between rounds, as --max-num-batched-tokens says"
-INTERLEAVED = "of a page each device holds --block-size tokens in a row, which changes no answer"
 LOGGED = "--disable-uvicorn-access-log and --enable-log-requests say what is logged"
 ORDER = "requests are taken in the order of their arrival"
 WITH_VALUE = {
     "--all2all-backend": "experts exchange by one sum over the devices",
     "--attention-backend": KERNELS,
-    "--cp-kv-cache-interleave-size": INTERLEAVED,
-    "--dcp-kv-cache-interleave-size": INTERLEAVED,
     "--dcp-comm-backend": "queries are gathered, and each head's shares are exchanged",
     "--compilation-config": COMPILED,
     "--cuda-graph-max-bs": COMPILED,

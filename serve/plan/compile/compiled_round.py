@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
 from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import place
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -88,7 +89,8 @@ def abstract_round(
     *,
     kind: ProgramKind = ProgramKind.ROUND,
 ) -> AbstractRound:
-    """The round's program as the engine compiles it, for max_num_seqs sequences.
+    """The round's program as the engine compiles it, for max_num_seqs sequences; or a prefill's,
+    for one chunk.
 
     Models are abstract; on a mesh they lie there as `eagle3_jax.mesh.shard` says.
     """
@@ -98,16 +100,23 @@ def abstract_round(
     pair = PairStructure(target_structure, draft_structure, aux_layer_ids)
     weights = shapes_of((target_leaves, draft_leaves))
     state = state_shapes(target, draft, config, len(aux_layer_ids), mesh)
-    batch = config.max_num_seqs
-    inputs: Any = (
-        jax.ShapeDtypeStruct((batch,), jnp.int32),
-        jax.ShapeDtypeStruct((batch, config.pages_per_seq), jnp.int32),
-    )
+    inputs = _chunk(config) if kind is ProgramKind.PREFILL else _batch(config)
     if mesh is not None:
         whole = NamedSharding(mesh, PartitionSpec())
-        inputs = [place(shape, whole) for shape in inputs]
+        inputs = jax.tree.map(lambda shape: place(shape, whole), inputs)
     function = program(kind, pair, *weights, state, *inputs)
     return AbstractRound(arch, function, (*weights, state, *inputs))
+
+
+def _batch(config: EngineConfig) -> tuple[Any, ...]:
+    """Slots and page table of a round."""
+    batch = config.max_num_seqs
+    shapes = (batch,), (batch, config.pages_per_seq)
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
+
+
+def _chunk(config: EngineConfig) -> tuple[Any, ...]:
+    return (shapes_of(empty_chunk(config)),)
 
 
 def _parts(tree: Any) -> list[jax.ShapeDtypeStruct]:

@@ -7,18 +7,20 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jax.sharding import Mesh
 
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.compile import devices
-from pallas_kernels.aot.launches import count, launches
+from pallas_kernels.aot.launches import Launch, count, launches
 from serve.plan.compile.compiled_round import AbstractRound, abstract_round
 from serve.plan.compile.full_size_problems import full_size_problems, launch_problems
 from serve.plan.compile.layer_launches import launches_of_layers
@@ -33,7 +35,8 @@ class FullSizeReport:
     """Bytes are those of each device. planned_bytes: arguments by the plan; state_bytes: donated.
 
     per_layer: launches of a MoE layer, collectives not counted; program: how many the round has.
-    collectives: (kind, dtype, shape) and how often. seconds: of the clock, and cpu_seconds of all
+    collectives: (kind, dtype, shape) and how often; telling: how many launches of them, of which
+    one may be of several arrays. seconds: of the clock, and cpu_seconds of all
     threads; peak_bytes: of host memory.
     """
 
@@ -47,6 +50,7 @@ class FullSizeReport:
     per_layer: float
     program: int
     collectives: Counter[Collective]
+    telling: int
     failures: tuple[str, ...]
     seconds: float
     cpu_seconds: float
@@ -67,11 +71,11 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     planned = memory.pair_weights + state
     with refusals() as refused:
         compiled = _round(options, pair, memory).compile()
-    program = compiled.program
-    per_layer = _launches_per_layer(program.hlo, pair)
+    program, found = compiled.program, launches(compiled.program.hlo)
+    per_layer = _launches_per_layer(found, pair)
     problems = [
         *refused,
-        *launch_problems(per_layer),
+        *launch_problems(per_layer, options.parallel.context_parts),
         *full_size_problems(options, pair, compiled, planned, state),
     ]
     return FullSizeReport(
@@ -83,8 +87,9 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
         program.temporary_bytes,
         memory.tokens(dtype),
         per_layer,
-        count(launches(program.hlo)),
+        count(found),
         Counter(collectives(program.hlo)),
+        sum(one.kind == "collective" for one in found),
         tuple(dict.fromkeys(problems)),
         round(time.monotonic() - begin, 1),
         round(time.process_time(), 1),
@@ -101,7 +106,20 @@ def full_size_round(options: PlanOptions) -> AbstractRound:
     return _round(options, pair, make_plan(options, pair).memory)
 
 
-def _round(options: PlanOptions, pair: AbstractPair, memory: Memory) -> AbstractRound:
+def full_size_prefill(options: PlanOptions, chunk: int) -> AbstractRound:
+    """The lean prefill of so many tokens, with the same pools; raises the same."""
+    pair = read_pair(options)
+    sizes = {"kind": ProgramKind.PREFILL, "prefill_chunk": chunk}
+    return _round(options, pair, make_plan(options, pair).memory, **sizes)
+
+
+def _round(
+    options: PlanOptions,
+    pair: AbstractPair,
+    memory: Memory,
+    kind: ProgramKind = ProgramKind.ROUND,
+    **sizes: Any,
+) -> AbstractRound:
     arch, parallel = GPUS[options.gpu].arch, options.parallel
     config = replace(
         engine_config(options, pair),
@@ -110,6 +128,7 @@ def _round(options: PlanOptions, pair: AbstractPair, memory: Memory) -> Abstract
         kv_cache_dtype=options.kv_cache_dtype,
         # A number that changes nothing of the program.
         kv_cache_scale=1.0 if options.kv_cache_dtype == "fp8" else None,
+        **sizes,
     )
     mesh: Mesh = make_mesh(
         parallel.devices,
@@ -120,12 +139,12 @@ def _round(options: PlanOptions, pair: AbstractPair, memory: Memory) -> Abstract
     if pair.draft and parallel.draft_devices > 1:
         shard(pair.draft, mesh)
     aux = pair.draft.config.aux_layer_ids if pair.draft else ()
-    return abstract_round(arch, pair.target, pair.draft, config, aux, mesh)
+    return abstract_round(arch, pair.target, pair.draft, config, aux, mesh, kind=kind)
 
 
-def _launches_per_layer(hlo: str, pair: AbstractPair) -> float:
+def _launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:
     """The mean of the layers with experts, but for the last."""
-    layers, blocks = launches_of_layers(launches(hlo)), list(pair.target.layers)[:-1]
+    layers, blocks = launches_of_layers(found), list(pair.target.layers)[:-1]
     counted = [count(layers[i]) for i, one in enumerate(blocks) if isinstance(one.mlp, MoE)]
     return round(sum(counted) / max(1, len(counted)), 1)
 

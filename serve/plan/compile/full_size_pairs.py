@@ -22,6 +22,11 @@ PAIRS = (
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=4", (3, 6)),
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8", (3,)),
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8 -dcp=8", (3,)),
+    ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8 --max-num-seqs=16", (3,)),
+    (
+        *("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla"),
+        *("--arch=gfx950 -tp=8 -dcp=8 --max-num-seqs=16", (3,)),
+    ),
     ("kimi-k2.5", "kimi-k2.5-eagle3", "--arch=gfx942 -tp=8", (3, 6)),
     ("kimi-k2.5-w4a8", "eagle3-kimik2.5-w4a8", "--arch=gfx942 -tp=8", (3, 6)),
     ("kimi-k2.5-w4a8", "kimi-k2.5-eagle3-mla", "--arch=gfx942 -tp=8", (3,)),
@@ -47,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
-    """As eagle3-plan --compile takes them: batch 64, pages of 64 tokens, no images."""
+    """As eagle3-plan --compile takes them: pages of 64 tokens, no images, and batch 64 where a pair
+    names no other."""
     for target, draft, layout, counts in PAIRS:
         models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
         sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]

@@ -46,9 +46,11 @@ def full_size_problems(
     yield from collective_problems(collectives(program.hlo), options, pair)
 
 
-def launch_problems(per_layer: float) -> list[str]:
-    """Of a MoE layer, collectives not counted."""
-    return [f"{per_layer:g} launches a MoE layer, {GOAL} at most"] * (per_layer > GOAL)
+def launch_problems(per_layer: float, context_parts: int = 1) -> list[str]:
+    """Of a MoE layer, collectives not counted: one more where devices divide a context and cut
+    their parts of it again, for the shares that come out."""
+    most = GOAL + (context_parts > 1)
+    return [f"{per_layer:g} launches a MoE layer, {most} at most"] * (per_layer > most)
 
 
 def collective_problems(

@@ -107,15 +107,16 @@ def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
 
 def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:
     """Of each round that divides contexts, launches a layer more than without, collectives counted,
-    if that is compiled too. Each layer that divides exchanges shares once, which counts them."""
+    if that is compiled too. Each layer that divides exchanges shares once, which counts them. A
+    collective of several arrays is one launch."""
     known = {one.options: one for one in results if isinstance(one, FullSizeReport)}
     for options, divided in known.items():
         undivided = replace(options, parallel=replace(options.parallel, context_parts=1))
         whole = known.get(undivided)
         layers = sum(n for one, n in divided.collectives.items() if one.kind == "all-to-all")
         if options != undivided and whole and layers:
-            told = divided.collectives.total() - whole.collectives.total()
-            yield name_of(options), divided.per_layer - whole.per_layer + told / layers
+            telling = divided.telling - whole.telling
+            yield name_of(options), divided.per_layer - whole.per_layer + telling / layers
 
 
 def failed(

@@ -8,6 +8,7 @@ import jax
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -27,12 +28,14 @@ BFLOAT16, FLOAT32 = 2, 4
 @dataclass(frozen=True)
 class Pool:
     """One KV pool on a device. elements: numbers that one position takes; layers: pools like it.
-    context_parts: devices that divide the positions of a page among them."""
+    context_parts: devices that divide the positions of a page among them. expanded: numbers of the
+    keys and values that a prompt's chunk makes of a position's latents, for the device's heads."""
 
     name: str
     elements: int
     layers: int
     context_parts: int = 1
+    expanded: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,12 @@ class Memory:
 
     @property
     def gathered_bytes(self) -> int:
-        """Latents of bfloat16 that a device gathers at a time while a chunk of a prompt attends to
-        a divided context: a temporary; 0 where nothing is divided."""
-        divided = [pool.elements for pool in self.pools if pool.context_parts > 1]
-        return 2 * GATHERED_SLOTS * max(divided, default=0)
+        """Of bfloat16, what a device has of a context while a chunk of a prompt attends to it: the
+        latents of GATHERED_SLOTS that it gathers, where devices divide contexts, and the keys and
+        values that it makes of them. A temporary; 0 where there are no latents."""
+        latents = (pool for pool in self.pools if pool.expanded)
+        each = (one.expanded + one.elements * (one.context_parts > 1) for one in latents)
+        return BFLOAT16 * GATHERED_SLOTS * max(each, default=0)
 
     def page_bytes(self, kv_cache_dtype: str) -> int:
         """Bytes of one page's KV in all pools."""
@@ -197,4 +202,15 @@ def _pool(name: str, model: Target | Eagle3Draft, devices: int, context_parts: i
     latent = len(rows[0]) == 1
     kind, heads = ("latents", 1) if latent else ("keys, values", rows[0][0])
     parts = context_parts if devices > heads else 1
-    return Pool(f"{name} {kind}", math.prod(rows[0]) // min(devices, heads), len(rows), parts)
+    size = math.prod(rows[0]) // min(devices, heads)
+    return Pool(f"{name} {kind}", size, len(rows), parts, _expanded(model) // devices)
+
+
+def _expanded(model: Target | Eagle3Draft) -> int:
+    """Numbers of a position's keys, without their rotated part, and values, of all heads."""
+    first = model.layers[0] if isinstance(model, Target) else model.midlayer
+    attention = first.self_attn
+    if not isinstance(attention, MLAttention):
+        return 0
+    config = attention.config
+    return config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)

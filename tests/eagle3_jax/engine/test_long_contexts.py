@@ -1,12 +1,16 @@
 """What an engine of 262,144 positions needs beside its pools: nothing that grows with them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.extend.core import jaxprs_in_params
 from setups import Setup, pair_on_devices
+from tiny import tiny_target
 
+from eagle3_jax.cache import view_pages
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.programs.compiled import (
     PairStructure,
@@ -18,8 +22,11 @@ from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.engine.programs.packing import empty_chunk, pack_page_table
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.layers.rope import RopeTables
+from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.sampling.params import SamplingParams
+from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 
 POSITIONS = 262_144
@@ -57,18 +64,55 @@ def temporaries(kind: ProgramKind, config: EngineConfig, *inputs: Any) -> int:
 def test_a_chunk_needs_memory_for_its_own_rows_alone(
     parts: int, pytestconfig: pytest.Config
 ) -> None:
-    """As much at 16 times the positions: no score of all of them, no copy of a pool, and of a
-    context that devices divide no more than is gathered at a time."""
+    """As much at 8 times the positions: no score of all of them, no copy of a pool, and of a
+    context no more than is gathered at a time."""
     if parts > 1 and not pytestconfig.getoption("long"):
         pytest.skip("part of the long form")
     divided: dict[str, Any] = {"decode_context_parallel_size": parts, "page_size": 16 // parts}
     chunks = [
-        EngineConfig(1, n, 1, prefill_chunk=256, **divided) for n in (POSITIONS // 16, POSITIONS)
+        EngineConfig(1, n, 1, prefill_chunk=256, **divided) for n in (POSITIONS // 8, POSITIONS)
     ]
     # Interpreted, a kernel's grid has copies of its inputs.
     with prefer("xla"):
         few, many = (temporaries(ProgramKind.PREFILL, c, empty_chunk(c)) for c in chunks)
     assert few == many
+
+
+def largest_array(positions: int) -> int:
+    """Numbers in the largest that latent attention of a chunk makes with the GPU's kernels, where
+    page tables have so many positions and the pool has few pages."""
+    attention: Any = tiny_target().layers[0].self_attn
+    pool, rows = jax.ShapeDtypeStruct((9, 16, *attention.pool_rows[0]), jnp.float32), 256
+
+    def attend(x: Any, pool: Any, table: Any, at: Any) -> Any:
+        half = attention.config.qk_rope_head_dim // 2
+        tables = RopeTables(*(jnp.ones((1, rows, half)) for _ in range(2)))
+        pages = view_pages(table, at, at >= 0, 16)
+        return attention(x, tables, (pool,), pages)[0]
+
+    x = jax.ShapeDtypeStruct((1, rows, attention.config.input_size), jnp.float32)
+    table = jax.ShapeDtypeStruct((1, positions // 16), jnp.int32)
+    with gpu.assume("gfx950", compiling=True), prefer("pallas"):
+        jaxpr = jax.make_jaxpr(attend)(x, pool, table, jax.ShapeDtypeStruct((1, rows), jnp.int32))
+    made = [out.aval.size for eqn in equations(jaxpr.jaxpr) for out in eqn.outvars]
+    return max(made)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Of a program and of those inside of it, but for kernels' own."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        if eqn.primitive.name != "pallas_call":
+            for inner in jaxprs_in_params(eqn.params):
+                yield from equations(inner)
+
+
+def test_keys_and_values_are_made_of_a_bounded_part_of_a_context() -> None:
+    """By the GPU's kernels on one device, which make them of latents: those of 16,384 slots."""
+    config: Any = tiny_target().config
+    each = config.num_attention_heads * max(config.qk_nope_head_dim, config.v_head_dim)
+    sizes = [largest_array(n) for n in (GATHERED_SLOTS, 2 * GATHERED_SLOTS, POSITIONS)]
+    assert sizes == [GATHERED_SLOTS * each] * 3
 
 
 def test_a_round_needs_less_than_a_byte_a_position() -> None:

@@ -50,9 +50,9 @@ def view_of(positions: np.ndarray, valid: np.ndarray, parts: int) -> PageView:
     return view_pages(jnp.asarray(TABLE), jnp.asarray(positions), jnp.asarray(valid), PART * parts)
 
 
-def written(pool: jax.Array, parts: int) -> tuple[PagedKV, PageView]:
-    """A device's part of a pool of NaN after the context, four rejected rows that reach further
-    than any that is seen, and the rows in their place; and the last call's view."""
+def written(pool: jax.Array, parts: int, *, whole: bool = False) -> tuple[PagedKV, PageView]:
+    """A device's part of a pool of NaN, or all of it, after the context, four rejected rows that
+    reach further than any that is seen, and the rows in their place; and the last call's view."""
     before = np.broadcast_to(np.arange(LONGEST), (len(LENGTHS), LONGEST))
     rows = np.take_along_axis(CONTEXT, AT[..., None], axis=1)
     for positions, valid, latents in (
@@ -61,7 +61,7 @@ def written(pool: jax.Array, parts: int) -> tuple[PagedKV, PageView]:
         (AT, AT >= 0, rows),
     ):
         view = view_of(positions, valid, parts)
-        own = split_context.own_part(view, SplitPool(pool, parts), AXES)
+        own = view if whole else split_context.own_part(view, SplitPool(pool, parts), AXES)
         pool = scatter_rows(pool, jnp.asarray(latents), own.write_pages, own.write_offsets)
     return PagedKV((pool,), (None,), own.page_table, own.positions), view
 
@@ -98,6 +98,24 @@ def test_so_do_rows_of_a_prompt_whose_context_is_gathered_in_chunks(
 ) -> None:
     monkeypatch.setattr(split_context, "GATHERED_SLOTS", 8)
     np.testing.assert_allclose(attended(parts, prompt=True), expected(), rtol=0, atol=1e-5)
+
+
+def test_so_do_those_of_a_device_that_goes_through_a_whole_context_in_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pages of 4 tokens, two of them at a time."""
+    monkeypatch.setattr(split_context, "GATHERED_SLOTS", 8)
+
+    @jax.jit
+    def attend(pool: Any, q_nope: Any, q_rope: Any, key_kernel: Any, value_kernel: Any) -> Any:
+        paged, view = written(pool, 2, whole=True)
+        assert split_context.goes_in_chunks(paged, None)
+        kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
+        return split_context.attend_in_chunks(q_nope, q_rope, paged, view, SCALE, None, **kernels)
+
+    pool = jnp.full((TABLE.size + 1, 2 * PART, KV_LORA + ROPE), jnp.nan)
+    found = attend(pool, *map(jnp.asarray, (Q_NOPE, Q_ROPE, KEY, VALUES)))
+    np.testing.assert_allclose(found, expected(), rtol=0, atol=1e-5)
 
 
 def one_less_on_one_device(pages: PageView, pool: KVPool, axis: Axis) -> PageView:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from driving import sizes
 from lab import PAGES, Lab, one_row
+from shared_pair import pair_on_one_device
 from tiny import VOCAB
 
 from eagle3_jax.cache import SCRATCH_PAGE, rows_and_scale, view_pages
@@ -20,8 +21,9 @@ both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indire
 
 
 @pytest.fixture(scope="module")
-def one_pass(target: Target, draft: Eagle3Draft) -> dict[str, np.ndarray]:
+def one_pass(draft: Eagle3Draft) -> dict[str, np.ndarray]:
     """Logits and aux features without a cache; the draft's pools written in one pass."""
+    target, draft = pair_on_one_device("latent" if draft.config.latent else "grouped")
     ids = jnp.asarray([PROMPT])
     out = forward(target, ids, aux_layer_ids=draft.config.aux_layer_ids)
     rows = len(PROMPT) - 1

@@ -10,12 +10,15 @@ from convert.outline import Outline
 from convert.published import form, read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
+from serve.bench.cli import parse_bench_flags
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import parse_generate_flags
 from serve.options.checkpoint import DEFAULTS
-from serve.options.parallel import ONE_DEVICE, ParallelOptions
+from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import load_pair
+from serve.plan.cli import main as plan_main
+from serve.plan.options import build_parser as plan_parser
 
 
 def serve(*argv: str) -> ParallelOptions:
@@ -24,6 +27,14 @@ def serve(*argv: str) -> ParallelOptions:
 
 def generate(*argv: str) -> ParallelOptions:
     return parse_generate_flags(["--demo", "--prompt", "a", *argv]).parallel
+
+
+def bench(*argv: str) -> Any:
+    return parse_bench_flags(["accept", "--demo", *argv]).parallel
+
+
+def plan(*argv: str) -> Any:
+    return plan_parser().parse_args(["--model", "m", *argv])
 
 
 def drafts(size: int) -> list[str]:
@@ -39,6 +50,48 @@ def test_names_of_both_engines_mean_the_same(parse: Any) -> None:
     assert parse("--tp", "8", "--enable-expert-parallel") == by_expert
     assert parse("--tp", "8", "--ep-size", "8") == by_expert
     assert parse("--tp", "8", "--ep-size", "1", "--dp", "1") == ParallelOptions(8, False, 8)
+
+
+NAMES = ("--dcp-kv-cache-interleave-size", "--cp-kv-cache-interleave-size")
+
+
+@pytest.mark.parametrize("parse", [serve, generate, bench, plan])
+def test_every_command_takes_vllms_interleave_size(
+    parse: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in NAMES:
+        assert parse("-tp", "8", "-dcp", "8", name, "64").kv_cache_interleave_size == 64
+    assert parse("-tp", "8", "-dcp", "8").kv_cache_interleave_size is None
+    with pytest.raises(SystemExit, match="2"):
+        parse("-tp", "8", "-dcp", "8", NAMES[0], "0")
+    assert "must be a number of tokens, 1 or more; got 0" in capsys.readouterr().err
+
+
+def said_of(size: int | None, parts: int = 8) -> list[str]:
+    said: list[str] = []
+    say_interleaving(size, parts, 64, said.append)
+    return said
+
+
+def test_an_interleave_size_other_than_the_block_size_gets_one_line_of_what_is_done() -> None:
+    (line,) = said_of(1)
+    assert line == (
+        "--dcp-kv-cache-interleave-size 1: here each of 8 devices keeps 64 tokens of a page in a "
+        "row, --block-size, which changes no answer"
+    )
+    assert said_of(64) == said_of(None) == said_of(1, parts=1) == []
+
+
+def test_pair_and_plan_say_that_line(capsys: pytest.CaptureFixture[str]) -> None:
+    divided = ParallelOptions(4, False, 4, 1)
+    config = EngineConfig(decode_context_parallel_size=4, page_size=16)
+    dirs, said = (demo_target_dir(), demo_draft_dir()), []
+    load_pair(*dirs, DEFAULTS, divided, configure=lambda *_: config, say=said.append)
+    argv = ["--model", str(dirs[0]), "--isl", "64", "--osl", "64", "-tp", "4", "-dcp", "4"]
+    assert plan_main([*argv, NAMES[0], "1"]) == 0
+    said += capsys.readouterr().err.splitlines()
+    lines = [line for line in said if line.startswith(NAMES[0])]
+    assert len(lines) == 2 and all("each of 4 devices keeps 16 tokens" in line for line in lines)
 
 
 def test_the_draft_is_split_as_the_target_or_not_at_all() -> None:

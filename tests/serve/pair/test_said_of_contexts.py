@@ -10,6 +10,8 @@ from eagle3_jax.mesh import make_mesh, shard
 from serve.pair.divided_contexts import say_divided
 
 HEADS = "divided by KV heads over 4 devices, which leaves no context to divide"
+SHARED = "divided by 2 KV heads, each whole on 2 devices"
+"""Where contexts are not divided; of all others nothing is said then."""
 BOTH = "divided by 2 KV heads, and neighbours divide each context, 2 at a time"
 
 
@@ -35,5 +37,7 @@ def test_each_cache_is_said_to_lie_where_it_does(
         line = next(found)
         assert line.startswith(f"KV cache of the {name}: {how}")
         assert line.endswith(f"a page is {8 * size} tokens")
-    say_divided(*pair, EngineConfig(), said.append)
-    assert len(said) == 2
+    said.clear()
+    say_divided(*pair, EngineConfig(page_size=8), said.append)
+    shared = [name for name, how in (("target", target), ("draft", draft)) if how == BOTH]
+    assert said == [f"KV cache of the {name}: {SHARED}; a page is 8 tokens" for name in shared]

@@ -55,6 +55,7 @@ REPORT = FullSizeReport(
     per_layer=16.1,
     program=1111,
     collectives=Counter({SUM: 123, Collective("all-reduce", "f32", (64,), 8): 1}),
+    telling=124,
     failures=(),
     seconds=99.0,
     cpu_seconds=88.0,
@@ -94,8 +95,9 @@ def test_pools_of_another_size_than_planned_are_said():
 
 
 def test_more_launches_than_the_goal_are_a_problem():
-    assert launch_problems(16) == []
+    assert launch_problems(16) == launch_problems(17, context_parts=8) == []
     assert launch_problems(16.5) == ["16.5 launches a MoE layer, 16 at most"]
+    assert launch_problems(17.5, 8) == ["17.5 launches a MoE layer, 17 at most"]
 
 
 def test_an_operation_that_its_kernel_refuses_is_said():
@@ -164,31 +166,35 @@ def test_logits_are_not_told_and_pairs_are():
     assert said == ["all-gather of f32[64, 4, 163840]"]
 
 
-def test_the_published_pairs_are_compiled_for_batch_64_and_both_k():
+def test_the_published_pairs_are_compiled_for_both_k_and_divided_ones_for_both_batches():
     every = list(full_size_options(PUBLISHED))
     sizes = Counter((one.gpu, one.parallel.devices, one.num_speculative_tokens) for one in every)
     assert sizes == {
         **{("MI355X", 4, k): 3 for k in (3, 6)},
-        **{("MI355X", 8, 3): 3, ("MI355X", 8, 6): 1},
+        **{("MI355X", 8, 3): 5, ("MI355X", 8, 6): 1},
         **{("MI325X", 8, 3): 4, ("MI325X", 8, 6): 2},
     }
     divided = [one for one in every if one.parallel.context_parts > 1]
     for one in divided:
         assert replace(one, parallel=replace(one.parallel, context_parts=1)) in every
-    assert [(one.gpu, *astuple(one.parallel)) for one in divided] == [
-        (gpu, 8, 8, False, 8) for gpu in ("MI355X", "MI325X")
+    assert {astuple(one.parallel) for one in divided} == {(8, 8, False, 8)}
+    # Of few rows a device cuts its part of a context again, which is one launch more.
+    assert [(one.gpu, one.max_num_seqs) for one in divided] == [
+        *(("MI355X", 64), ("MI355X", 16), ("MI325X", 64))
     ]
-    assert {one.max_num_seqs for one in every} == {64}
+    assert Counter(one.max_num_seqs for one in every) == {64: 16, 16: 2}
 
 
 @pytest.mark.parametrize(("a_layer", "holds"), [(3, True), (4, False)])
 def test_launches_that_dividing_adds_to_a_layer_are_printed_and_bounded(a_layer: int, holds: bool):
-    """Of 64 layers, each with one exchange of shares; the draft's passes are layers too."""
+    """Of 64 layers, each with one exchange of shares; the draft's passes are layers too. Two arrays
+    that are gathered in one launch count once."""
     undivided = replace(DIVIDED, parallel=replace(DIVIDED.parallel, context_parts=1))
     told = Counter({SUM: 144, Collective("all-to-all", "bf16", (8, 64, 4, 8, 520), 1): 64})
-    told[Collective("all-gather", "bf16", (8, 64, 4, 8, 576), 1)] = 64 * (a_layer - 1)
-    whole = replace(REPORT, options=undivided, collectives=Counter({SUM: 144}))
-    divided = replace(REPORT, options=DIVIDED, collectives=told)
+    for width in (512, 64):
+        told[Collective("all-gather", "bf16", (8, 64, 4, 8, width), 1)] = 64
+    whole = replace(REPORT, options=undivided, collectives=Counter({SUM: 144}), telling=144)
+    divided = replace(REPORT, options=DIVIDED, collectives=told, telling=144 + 64 * a_layer)
     shown = io.StringIO()
     options = [undivided, DIVIDED]
     assert print_full_size(Console(file=shown, width=250), options, [whole, divided]) == holds

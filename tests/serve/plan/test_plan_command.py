@@ -85,8 +85,9 @@ def test_every_d_is_compared_on_both_gpus_and_written(
             assert f"{found[gpu, d]['tokens']:,}" in shown
     kv = plan["memory"]["kv"]["bfloat16"]
     assert (kv["tokens"], kv["token_bytes"]) == (found["MI355X", 4]["tokens"], 62 * 1152 / 4)
-    assert plan["memory"]["gathered_bytes"] == 16384 * 1152
-    assert "gathered at prefill" in shown
+    # Latents, and keys and values of 8 of 64 heads, of bfloat16.
+    assert plan["memory"]["gathered_bytes"] == 16384 * (1152 + 8 * 2 * (128 + 128))
+    assert "gathered and expanded at prefill" in shown
 
 
 def test_kv_heads_are_said_to_divide_the_cache_already(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +95,7 @@ def test_kv_heads_are_said_to_divide_the_cache_already(capsys: pytest.CaptureFix
     assert main(["--model", model, "-tp", "4", "-dcp", "4", "--concurrency", "4"]) == 0
     shown = capsys.readouterr().out
     assert "KV heads already divide the cache among the GPUs" in shown
-    assert "gathered at prefill" not in shown and "D = 2" not in shown
+    assert "at prefill" not in shown and "D = 2" not in shown
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
