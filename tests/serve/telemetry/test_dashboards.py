@@ -2,13 +2,19 @@
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_server import Served
+from fake_engine import FakeEngine
+from fake_server import served
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator import ROOT
+from serve.kv_transfer.consumer import PullCounts
+from serve.telemetry.exposition import render
+from serve.telemetry.kv_transfer_metrics import KVTransferCollector
 
 OURS = json.loads((ROOT / "docs/deploy/grafana.json").read_text(encoding="utf-8"))
 OF_VLLM = """vllm:e2e_request_latency_seconds_bucket vllm:e2e_request_latency_seconds_count
@@ -41,14 +47,28 @@ LABELS = re.compile(r"by\(([\w, ]+)\)")
 
 
 @pytest.fixture(scope="module")
-def exported(fake: Served) -> dict[str, set[str]]:
-    """Names of samples, with the labels they have, after a request."""
-    fake.http.post("/v1/completions", json={"prompt": "ab", "max_tokens": 4})
+def exported() -> dict[str, set[str]]:
+    """Names of samples, with the labels they have, after a request, of a server that has all that
+    some servers have: pages below the devices, and both ends of transfers."""
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(fake.http.get("/metrics").text):
+    with served(FakeEngine(step_s=0.001, cached_tokens=2, cached_below=1)) as server:
+        server.http.post("/v1/completions", json={"prompt": "ab", "max_tokens": 4})
+        text = server.http.get("/metrics").text
+    for family in text_string_to_metric_families(text + render(transfers_registry())):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+def transfers_registry() -> CollectorRegistry:
+    """What a server with a role has besides."""
+    counts = dict.fromkeys(("bytes_sent", "acknowledged", "expired", "num_kept"), 0)
+    ends: Any = SimpleNamespace(
+        server=SimpleNamespace(**counts), puller=SimpleNamespace(counts=PullCounts())
+    )
+    registry = CollectorRegistry()
+    registry.register(KVTransferCollector(("m", "0"), ends))
+    return registry
 
 
 def targets() -> list[dict[str, Any]]:
