@@ -32,6 +32,7 @@ from serve.hosts.facts import Facts, facts
 from serve.hosts.runtime import leave
 from serve.kv_events.start import publishing
 from serve.kv_transfer.start import one_after_the_other, start_transfers
+from serve.least_loaded import least_loaded
 from serve.openai.seeds import seed_source
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
@@ -40,12 +41,7 @@ from serve.options.foreign.variables import say_not_read
 from serve.options.hosts import HostOptions, joined
 from serve.options.serve_options import ServeOptions
 from serve.pair.generation_config import choose_defaults
-from serve.pair.loading import (
-    LoadedPair,
-    build_engine,
-    fit_length,
-    load_pair,
-)
+from serve.pair.loading import LoadedPair, build_engine, fit_length, load_pair
 from serve.pair.notices import Say
 from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport, describe_engine, say_cautions
@@ -230,6 +226,7 @@ def _build(
         split_vision=options.engine.mm_encoder_tp_mode == "weights",
         configure=lambda target, _: fit_length(options.engine, options.max_model_len, target),
         memory=options.memory,
+        least_loaded=least_loaded,
         say=say,
         adapt_tokenizer=partial(set_up_chat, options.chat),
     )

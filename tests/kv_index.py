@@ -1,26 +1,34 @@
 """A router's copy of prefix indexes, built from nothing but events: who asks by tokens and salt is
-told how many pages are there. It knows no keys but those it was told, and computes none."""
+told how many pages are there, in which media. It knows the keys it was told, and computes none."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
-from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored
+from eagle3_jax.engine import Engine
+from eagle3_jax.engine.kv.events import AllCleared, KVEvent, Medium, PagesRemoved, PagesStored
 
 Key = bytes | int
 Contents = tuple[Key | None, str, tuple[int, ...], int]
 """A page as events describe it: its parent's key, its salt, its tokens and the one after them."""
+MEDIA: tuple[Medium, ...] = get_args(Medium)
 
 
 @dataclass
 class IndexCopy:
-    """page_of: the key of what can be found; contents: what each key stands for."""
+    """media: of each key the media that have it. page_of: the key of what can be found; contents:
+    what each key stands for, but for pages that were there before anybody listened."""
 
+    media: dict[Key, set[str]] = field(default_factory=dict)
     page_of: dict[Contents, Key] = field(default_factory=dict)
     contents: dict[Key, Contents] = field(default_factory=dict)
 
     @property
-    def keys(self) -> set[Key]:
-        return set(self.contents)
+    def places(self) -> set[tuple[str, Key]]:
+        return {(medium, key) for key, media in self.media.items() for medium in media}
+
+    def keys_in(self, medium: str) -> set[Key]:
+        return {key for key, media in self.media.items() if medium in media}
 
     def store(
         self,
@@ -29,45 +37,71 @@ class IndexCopy:
         tokens: Sequence[int],
         lookahead: Sequence[int],
         salt: str,
+        medium: str = "GPU",
     ) -> None:
         """Neighbours, first to last; a key that is there already would be an engine's mistake."""
         size, rest = divmod(len(tokens), len(keys))
-        assert rest == 0 and len(lookahead) == len(keys)
+        assert rest == 0 and len(lookahead) == (len(keys) if size else 0)
         for index, key in enumerate(keys):
-            run = tuple(tokens[index * size : (index + 1) * size])
-            contents = (parent, "" if parent else salt, run, lookahead[index])
-            assert key not in self.contents and contents not in self.page_of
-            self.page_of[contents], self.contents[key] = key, contents
+            there = self.media.setdefault(key, set())
+            assert medium not in there
+            there.add(medium)
+            if size:
+                run = tuple(tokens[index * size : (index + 1) * size])
+                self._describe(key, (parent, "" if parent else salt, run, lookahead[index]))
             parent = key
 
-    def remove(self, keys: Iterable[Key]) -> None:
+    def _describe(self, key: Key, contents: Contents) -> None:
+        """One key a page, and one page a key, in whatever medium."""
+        assert self.contents.setdefault(key, contents) == contents
+        assert self.page_of.setdefault(contents, key) == key
+
+    def remove(self, keys: Iterable[Key], medium: str = "GPU") -> None:
         for key in keys:
-            del self.page_of[self.contents.pop(key)]
+            self.media[key].remove(medium)
+            if not self.media[key]:
+                del self.media[key]
+                if (contents := self.contents.pop(key, None)) is not None:
+                    del self.page_of[contents]
 
     def clear(self) -> None:
-        self.page_of.clear()
-        self.contents.clear()
+        for part in (self.media, self.page_of, self.contents):
+            part.clear()
 
     def replay(self, events: Iterable[KVEvent]) -> None:
         for event in events:
             match event:
-                case PagesStored(keys, parent, tokens, lookahead, size, salt, "GPU"):
+                case PagesStored(keys, parent, tokens, lookahead, size, salt, medium):
                     assert len(tokens) == size * len(keys)
-                    self.store(keys, parent, tokens, lookahead, salt)
-                case PagesRemoved(keys, "GPU"):
-                    self.remove(keys)
+                    self.store(keys, parent, tokens, lookahead, salt, medium)
+                case PagesRemoved(keys, medium):
+                    self.remove(keys, medium)
                 case AllCleared():
                     self.clear()
-                case _:
-                    raise AssertionError(event)
 
-    def pages_found(self, prompt: Sequence[int], size: int, salt: str = "") -> int:
-        """How many pages a prompt begins with, of those whose next token it has too."""
+    def pages_found(
+        self, prompt: Sequence[int], size: int, salt: str = "", media: Collection[str] = MEDIA
+    ) -> int:
+        """How many pages a prompt begins with, of those whose next token it has too and that one of
+        these media has."""
         parent: Key | None = None
         for count in range((len(prompt) - 1) // size):
             start, end = count * size, (count + 1) * size
             contents = (parent, "" if parent else salt, tuple(prompt[start:end]), prompt[end])
-            if contents not in self.page_of:
+            parent = self.page_of.get(contents)
+            if parent is None or self.media[parent].isdisjoint(media):
                 return count
-            parent = self.page_of[contents]
         return max(0, (len(prompt) - 1) // size)
+
+
+def places_in(engine: Engine) -> set[tuple[str, bytes]]:
+    """What each medium has, by the engine's own indexes."""
+    scheduler = engine._scheduler
+    tier, disk = scheduler.tier, scheduler.disk
+    assert tier is not None and disk is not None
+    on_disk = disk._index.keys_of(engine.host_pages.fingerprint.hex())
+    return (
+        {("GPU", key) for key in scheduler.pages._page_of}
+        | {("CPU", key) for key in tier._slot_of}
+        | {("STORAGE", bytes.fromhex(key)) for key in on_disk}
+    )

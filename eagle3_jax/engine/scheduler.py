@@ -92,9 +92,7 @@ class Scheduler:
         """Forgets a finished sequence and takes back its slot and pages."""
         if sequence.spoiled:
             # Shared ones too: rows that are not finite would fail whoever finds them.
-            keys = self.pages.keys_of(sequence.pages)
-            for tier in filter(None, (self.tier, self.disk)):
-                tier.forget(keys)
+            self._forget_below(self.pages.keys_of(sequence.pages))
             self.pages.forget(sequence.pages)
         if sequence in self.admitted:
             self._release(sequence)
@@ -103,9 +101,14 @@ class Scheduler:
 
     def forget_prefixes(self) -> None:
         """Forgets what pages contain, here and below."""
-        for tier in filter(None, (self.tier, self.disk)):
-            tier.forget(None)
+        self._forget_below(None)
         self.pages.forget_all()
+
+    def _forget_below(self, keys: list[bytes] | None) -> None:
+        """Nobody finds these keys, None: any key, in a tier, nor what is on its way to or from one
+        under them."""
+        for part in filter(None, (self.exports, self.fetches, self.tier, self.disk)):
+            part.forget(keys)
 
     def next_chunk(self) -> ChunkPlan | None:
         """Goes on with the prompt under way; when there is none, admits the next if it fits.
@@ -224,9 +227,7 @@ class Scheduler:
         fetches = self.fetches
         ready = (s for s in self.waiting if not (fetches and fetches.waits_for(s.source)))
         sequence = next(ready, None) if self._free_slots else None
-        if sequence is None:
-            return None
-        if not self._give_first_pages(sequence):
+        if sequence is None or not self._give_first_pages(sequence):
             return None
         self.prefixes.count(sequence)
         self.waiting.remove(sequence)

@@ -128,28 +128,37 @@ class PageServer:
         if asked.get("fingerprint") != self.fingerprint:
             send_line(peer, {"error": "the two servers' pages don't mean the same"})
             return
-        slots = self._slots(name, wanted)
+        kept = self._kept(name)
+        slots = None if kept is None else _chosen(kept, wanted)
         if slots is None:
             send_line(peer, {"error": "there are no such pages (any more)"})
             return
         send_line(peer, {"page_bytes": self._pages.page_bytes})
         for slot in slots:
-            send_page(peer, self._pages.bytes_of(slot))
-            self.bytes_sent += self._pages.page_bytes
-            if name not in self._deadlines:
+            page = self._pages.bytes_of(slot)
+            # Asked behind the reading: the slot was the name's all the while, no other page's.
+            if self._ready.get(name) is not kept:
                 raise TransferError("its time has passed")
+            send_page(peer, page)
+            self.bytes_sent += self._pages.page_bytes
         if receive_line(peer).get("acknowledged"):
             self.forget(str(name), acknowledged=True)
 
-    def _slots(self, name: Any, wanted: Any) -> list[int] | None:
-        """The slots of these pages, once they are filled."""
+    def _kept(self, name: Any) -> list[int] | None:
+        """The slots of a name's pages, once they are filled; None where it is not kept."""
+        if not isinstance(name, str):
+            return None
         with self._changed:
             self._changed.wait_for(
                 lambda: name in self._ready or name not in self._deadlines, SOCKET_S
             )
-            slots = self._ready.get(name)
-        if slots is None or not isinstance(wanted, list):
-            return None
-        if not all(type(index) is int and 0 <= index < len(slots) for index in wanted):
-            return None
-        return [slots[index] for index in wanted]
+            return self._ready.get(name)
+
+
+def _chosen(slots: list[int], wanted: Any) -> list[int] | None:
+    """Those that somebody asks for by number; None where there is one that is not there."""
+    if not isinstance(wanted, list):
+        return None
+    if not all(type(index) is int and 0 <= index < len(slots) for index in wanted):
+        return None
+    return [slots[index] for index in wanted]

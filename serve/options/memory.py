@@ -64,8 +64,8 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         dest="kv_offloading_least_tokens",
         metavar="N",
-        help="fewer than these are prefilled again, not loaded; default 1, any page: what "
-        "eagle3-plan finds for MI355X and MI325X; other devices have no other default",
+        help="fewer than these are prefilled again, not loaded; default: what eagle3-plan's model "
+        "finds for the pair on this GPU; 1, any page, on CPU",
     )
     group.add_argument(
         "--kv-offloading-dir",

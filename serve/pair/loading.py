@@ -40,6 +40,8 @@ from serve.pair.pool_size import fitting_pages, share_bytes
 
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""
+LeastLoaded = Callable[[ParallelOptions, Target, Eagle3Draft | None, EngineConfig], int]
+"""How many tokens of a prefix pay to be loaded from the host's memory, for a pair as shapes."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def load_pair(
     split_vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
+    least_loaded: LeastLoaded | None = None,
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = lambda read: read,
 ) -> LoadedPair:
@@ -83,9 +86,10 @@ def load_pair(
     tokenizer: the directory of another one than the model's. vision: whether the model's is of use,
     where it has some; split_vision: whether devices divide it. configure: the engine that will be
     built, if it is known yet: its KV cache must then fit next to the weights, and with `memory`
-    fills that share of the devices' memory. adapt_tokenizer: makes of the tokenizer the pair's, or
-    refuses it before a weight is read. ValueError or OSError says what is wrong with the files, or
-    that devices can't hold the pair; no weight is read before both are known to fit.
+    fills that share of the devices' memory. least_loaded: the threshold where none was given.
+    adapt_tokenizer: makes of the tokenizer the pair's, or refuses it before a weight is read.
+    ValueError or OSError says what is wrong with the files, or that devices can't hold the pair; no
+    weight is read before both are known to fit.
     """
     model, draft = _find(model, draft)
     # The small files first: a mistake in them shouldn't wait for the weights.
@@ -96,11 +100,7 @@ def load_pair(
     with notices(say):
         target, proposing = _outlines(model, draft, options, parallel, mesh)
         seeing = _outline_vision(model, mesh, split_vision) if vision else None
-    needed = {"of the target's weights": target.device_bytes}
-    needed |= {"of the draft's": proposing.device_bytes} if proposing else {}
-    if seeing:
-        needed["of vision"] = seeing.device_bytes
-        say(f"images are taken: vision has {seeing.device_bytes / GIB:.2f} GiB on each device")
+    needed = _weights_needed(target, proposing, seeing, say)
     config = configure and configure(target.model.config, read)
     if config:
         models = target.model, proposing and proposing.model, seeing and seeing.model
@@ -110,6 +110,8 @@ def load_pair(
             config = _filling(config, shapes, sum(needed.values()), usable, say)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
         check_host_memory(config.kv_offloading_bytes)
+        if least_loaded:
+            config = _with_threshold(config, partial(least_loaded, parallel, *models[:2]), say)
         say_divided(target.model, proposing and proposing.model, config, say, parallel)
     check_device_memory(needed, target.devices)
     models = target.fill(), proposing and proposing.fill()
@@ -141,6 +143,22 @@ def _outline_vision(model: Path, mesh: Mesh | None, split: bool) -> Outline[Visi
     return outline_vision(model, mesh=mesh, split=split) if holds_vision(model) else None
 
 
+def _weights_needed(
+    target: Outline[Target],
+    proposing: Outline[Eagle3Draft] | None,
+    seeing: Outline[VisionModel] | None,
+    say: Say,
+) -> dict[str, int]:
+    """Bytes on each device, by what they are of."""
+    needed = {"of the target's weights": target.device_bytes}
+    if proposing:
+        needed["of the draft's"] = proposing.device_bytes
+    if seeing:
+        needed["of vision"] = seeing.device_bytes
+        say(f"images are taken: vision has {seeing.device_bytes / GIB:.2f} GiB on each device")
+    return needed
+
+
 def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | None]:
     """Their directories, each of what it is to be."""
     found = find_checkpoint(model), find_checkpoint(draft) if draft else None
@@ -160,6 +178,17 @@ def _filling(
         say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         return config
     return replace(config, num_pages=fitting_pages(config, shapes, weights, usable))
+
+
+def _with_threshold(
+    config: EngineConfig, least_loaded: Callable[[EngineConfig], int], say: Say
+) -> EngineConfig:
+    """With the fewest tokens that are loaded, unless somebody has said how many."""
+    if not config.kv_offloading_bytes or config.kv_offloading_least_tokens is not None:
+        return config
+    if (least := least_loaded(config)) > 1:
+        say(f"prefixes are loaded from {least:,} tokens on (--kv-offloading-min-tokens; a model)")
+    return replace(config, kv_offloading_least_tokens=least)
 
 
 def _state_shapes(

@@ -71,4 +71,4 @@ def test_a_copy_of_the_prefix_index_adds_up_whenever_it_begins(
             assert told == number
             apply(copy, batch)
             count += len(batch.events)
-    assert copy.keys and found and count >= int(found[1]) > 0
+    assert copy.places and found and count >= int(found[1]) > 0

@@ -1,6 +1,7 @@
 """A subscriber of vLLM 0.33's KV events, by the fields that vLLM publishes.
 
-As a command it reads to a sequence number, from a replay first, and prints the keys it ends with:
+As a command it reads to a sequence number, from a replay first, and prints the media and keys it
+ends with:
 
     python vllm_wire.py ENDPOINT REPLAY_ENDPOINT LAST
 """
@@ -68,9 +69,10 @@ def apply(copy: IndexCopy, batch: KVEventBatch) -> None:
                 salt = str(keys[0][0]) if keys and keys[0] else ""
                 ahead = [token for (token,) in event.lookahead_token_ids or ()]
                 hashes, tokens = event.block_hashes, event.token_ids
-                copy.store(hashes, event.parent_block_hash, tokens, ahead, salt)
+                where = event.medium or ""
+                copy.store(hashes, event.parent_block_hash, tokens, ahead, salt, where)
             case BlockRemoved():
-                copy.remove(event.block_hashes)
+                copy.remove(event.block_hashes, event.medium or "")
             case AllBlocksCleared():
                 copy.clear()
 
@@ -127,4 +129,4 @@ def follow(endpoint: str, replay: str, last: int) -> IndexCopy:
 
 
 if __name__ == "__main__":
-    print(sorted(follow(sys.argv[1], sys.argv[2], int(sys.argv[3])).keys))
+    print(sorted(follow(sys.argv[1], sys.argv[2], int(sys.argv[3])).places))

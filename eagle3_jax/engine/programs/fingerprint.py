@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import NamedSharding
 from jaxtyping import UInt32
 
 from eagle3_jax.config import DraftConfig, TargetConfig
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.programs.compiled_for import compiled_for
 
-PAGE_LAYOUT = 1
+PAGE_LAYOUT = 2
 """Of the rows within a page and of its bytes on the way (`page_copies.py`); a change raises it."""
 PACKAGES = "eagle3-jax", "jax", "jaxlib"
 ODD = 2_654_435_761
@@ -34,12 +36,16 @@ def page_fingerprint(
     vision: VisionConfig | None = None,
 ) -> bytes:
     """32 bytes: of all weights' own bits, the configurations, how pages are laid out and computed,
-    the devices and the versions. Reads all weights once, those of vision too where there is some.
+    the devices, how the pair lies on them, what they compile for and the versions. Reads all
+    weights once, those of vision too where there is some.
     """
     facts = {
         "layout": PAGE_LAYOUT,
         "versions": [version(package) for package in PACKAGES],
         "devices": sorted(device.device_kind for device in weights[0].devices()),
+        "mesh": _mesh_sizes(weights[0]),
+        "compiled": compiled_for(weights[0]),
+        "weights": [(leaf.dtype.name, leaf.shape) for leaf in weights],
         "page": (page_bytes, config.page_size, config.decode_context_parallel_size),
         "cache": (config.kv_cache_dtype, repr(config.kv_cache_scale)),
         "kernels": (config.kernels, sorted(config.xla_kernels)),
@@ -50,6 +56,12 @@ def page_fingerprint(
         facts["vision"] = (repr(vision), config.mm_draft_embedding, config.mm_encoder_tp_mode)
     sums = np.asarray(_sums(weights)).tobytes()
     return blake2b(repr(facts).encode() + sums, digest_size=32).digest()
+
+
+def _mesh_sizes(leaf: Array) -> dict[str, int]:
+    """Of each axis: as many devices along another one add other parts up (experts, or columns)."""
+    lies = leaf.sharding
+    return dict(lies.mesh.shape) if isinstance(lies, NamedSharding) else {}
 
 
 @jax.jit

@@ -3,6 +3,8 @@
 A slot holds one page in pinned memory, each device's part beside its device. Copies run beside the
 programs: a save first gathers its pages on the device, a load first brings them there, and only
 then does a program touch the pools. Several processes have a store each and make the same calls.
+The first alone is asked what has arrived: where another's copy is later, its program waits for it,
+as programs wait for every input, and that round's collectives with it. No number depends on it.
 """
 
 from dataclasses import replace

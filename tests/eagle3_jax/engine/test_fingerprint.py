@@ -1,15 +1,20 @@
 """Pairs whose pages differ have other names."""
 
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from driving import sizes
+from jax.sharding import NamedSharding, PartitionSpec
 from tiny import tiny_target
 
+from eagle3_jax.engine.programs import compiled_for
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
+from eagle3_jax.mesh import make_mesh
 
 WEIGHTS = [
     np.random.default_rng(i).integers(0, 256, (4, 8), np.uint8).view(dtype)
@@ -18,7 +23,10 @@ WEIGHTS = [
 
 
 def name_of(weights: list[np.ndarray], **fields: Any) -> bytes:
-    arrays = tuple(map(jnp.asarray, weights))
+    return name_of_arrays(tuple(map(jnp.asarray, weights)), **fields)
+
+
+def name_of_arrays(arrays: tuple[jax.Array, ...], **fields: Any) -> bytes:
     return page_fingerprint(tiny_target().config, None, arrays, sizes(3, **fields), 50)
 
 
@@ -37,3 +45,38 @@ def test_a_pairs_name_tells_places_sizes_and_modes_apart() -> None:
     names += [name_of(WEIGHTS, kv_cache_dtype="fp8", kv_cache_scale=s) for s in (0.5, 0.25)]
     assert len({*names}) == len(names)
     assert name_of(WEIGHTS) == names[0]
+
+
+def on_devices(count: int, *, expert_parallel: bool) -> tuple[jax.Array, ...]:
+    """The weights, whole on every device of a mesh."""
+    mesh = make_mesh(count, enable_expert_parallel=expert_parallel)
+    return tuple(jax.device_put(WEIGHTS, NamedSharding(mesh, PartitionSpec())))
+
+
+def test_devices_that_divide_experts_and_those_that_divide_columns_have_other_names() -> None:
+    """Configuration and bytes of a page are the same; sums of other parts have other last bits."""
+    lie = [(2, False), (2, True), (4, False), (4, True)]
+    names = [name_of_arrays(on_devices(count, expert_parallel=e)) for count, e in lie]
+    names.append(name_of(WEIGHTS))
+    assert len({*names}) == len(names)
+
+
+def test_what_programs_are_compiled_for_is_in_a_pairs_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The order in which instructions are listed, and where XLA writes what it made, are not."""
+    cpu = tmp_path / "cpuinfo"
+    monkeypatch.setattr(compiled_for, "CPU_FACTS", cpu)
+
+    def name(instructions: str = "avx avx2", flags: str = "", cores: int = 2) -> bytes:
+        cpu.write_text(f"model name : any\nflags : {instructions}\n")
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+        return name_of(WEIGHTS)
+
+    fast = "--xla_cpu_enable_fast_math=true"
+    names = [name(), name("avx"), name(flags=fast), name(cores=3)]
+    with jax.default_matmul_precision("highest"):
+        names.append(name())
+    assert len({*names}) == len(names)
+    assert name("avx2 avx", "--xla_dump_to=/tmp/there") == names[0]

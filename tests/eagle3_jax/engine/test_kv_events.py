@@ -103,7 +103,7 @@ def test_a_copy_made_from_events_finds_for_every_prompt_what_the_engine_finds(
         disturb(engine, case, step)
         engine.step()
         copy.replay(log.take())
-        assert copy.keys == set(engine._scheduler.pages._page_of)
+        assert copy.places == {("GPU", key) for key in engine._scheduler.pages._page_of}
         step += 1
         assert step < 2000
     size = engine.config.page_tokens

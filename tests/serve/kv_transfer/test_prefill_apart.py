@@ -60,11 +60,13 @@ def produced(ends: Ends) -> dict[str, Any]:
     return params
 
 
-def went_on(ends: Ends, params: dict[str, Any], tokens: int = 20) -> Answer:
+def went_on(
+    ends: Ends, params: dict[str, Any], tokens: int = 20, own: Request | None = None
+) -> Answer:
     engine, transfers = ends
     prompt = KVTransferParams.model_validate(params).prompt
     assert prompt is not None
-    asked = transfers.fetched(request("d", tokens), prompt)
+    asked = transfers.fetched(own or request("d", tokens), prompt)
     return drive(engine, [asked])["d"]
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from published_pairs import draft, target
 
-from eagle3_jax.engine.config import EngineConfig
 from serve.plan.data.gpus import GPUS
 from serve.plan.model import host_memory
 from serve.plan.model.draft_work import draft_shape
@@ -38,8 +37,7 @@ def test_a_prefix_takes_what_its_bytes_take_over_the_links(host: HostMemory) -> 
 def test_the_threshold_is_where_loading_begins_to_be_sooner(
     host: HostMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page for the GPUs of this engine, which is what the default of 1 means."""
-    assert EngineConfig().kv_offloading_least_tokens == 1
+    """A page for the GPUs of this engine, which is what 1 means."""
     assert [host.least_tokens(gpu) for gpu in host.shapes] == [16, 16]
     monkeypatch.setattr(host_memory, "HOST_LINK", 5e7)
     least = host.least_tokens("MI355X")

@@ -2,13 +2,19 @@
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_server import Served
+from fake_engine import FakeEngine
+from fake_server import Served, served
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator import ROOT
+from serve.kv_transfer.consumer import PullCounts
+from serve.telemetry.exposition import render
+from serve.telemetry.kv_transfer_metrics import KVTransferCollector
 
 OURS = json.loads((ROOT / "docs/deploy/grafana.json").read_text(encoding="utf-8"))
 OF_VLLM = """vllm:e2e_request_latency_seconds_bucket vllm:e2e_request_latency_seconds_count
@@ -79,22 +85,47 @@ Samples = dict[str, list[dict[str, str]]]
 """The labels of each series, by the name of its samples."""
 
 
+def samples(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
 @pytest.fixture(scope="module")
 def exported(fake: Served) -> Samples:
     """What a server exports after a request."""
     fake.http.post("/v1/completions", json={"prompt": "ab", "max_tokens": 4})
-    found: Samples = {}
-    for family in text_string_to_metric_families(fake.http.get("/metrics").text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append(sample.labels)
-    return found
+    return samples(fake.http.get("/metrics").text)
+
+
+@pytest.fixture(scope="module")
+def exported_by_all() -> Samples:
+    """The same of one that has all that some servers have: pages below the devices, and both ends
+    of transfers."""
+    with served(FakeEngine(step_s=0.001, cached_tokens=2, cached_below=1)) as server:
+        server.http.post("/v1/completions", json={"prompt": "ab", "max_tokens": 4})
+        text = server.http.get("/metrics").text
+    return samples(text + render(transfers_registry()))
+
+
+def transfers_registry() -> CollectorRegistry:
+    """What a server with a role has besides."""
+    counts = dict.fromkeys(("bytes_sent", "acknowledged", "expired", "num_kept"), 0)
+    ends: Any = SimpleNamespace(
+        server=SimpleNamespace(**counts), puller=SimpleNamespace(counts=PullCounts())
+    )
+    registry = CollectorRegistry()
+    registry.register(KVTransferCollector(("m", "0"), ends))
+    return registry
 
 
 def targets() -> list[dict[str, Any]]:
     return [target for panel in OURS["panels"] for target in panel.get("targets", ())]
 
 
-def test_every_metric_and_label_of_our_dashboard_is_exported(exported: Samples) -> None:
+def test_every_metric_and_label_of_our_dashboard_is_exported(exported_by_all: Samples) -> None:
     assert len(targets()) > 25
     for target in targets():
         expression = target["expr"]
@@ -102,8 +133,8 @@ def test_every_metric_and_label_of_our_dashboard_is_exported(exported: Samples) 
         labels = {label for by in LABELS.findall(expression) for label in re.split(r",\s*", by)}
         labels |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
         labels |= {"model_name"} if "model_name" in expression else set()
-        assert names and set(names) <= exported.keys(), expression
-        series = [labels for name in names for labels in exported[name]]
+        assert names and set(names) <= exported_by_all.keys(), expression
+        series = [labels for name in names for labels in exported_by_all[name]]
         assert labels <= set().union(*series), expression
 
 

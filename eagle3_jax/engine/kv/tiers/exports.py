@@ -16,10 +16,12 @@ class Export(NamedTuple):
     pages: list[KeyedSlot]
 
 
-class _Saving(NamedTuple):
-    name: str
+class _Kept(NamedTuple):
+    """keys: of a prompt's pages. left: those to be saved, held. slots: held too."""
+
     keys: list[bytes]
     left: deque[KeyedPage]
+    slots: list[int]
 
 
 class Exports:
@@ -27,8 +29,8 @@ class Exports:
 
     def __init__(self, tier: HostTier, pages: PagePool):
         self._tier, self._pages = tier, pages
-        self._saving: deque[_Saving] = deque()
-        self._held: dict[str, list[int]] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._saving: deque[str] = deque()
         self._ready: list[Export] = []
 
     @property
@@ -39,38 +41,67 @@ class Exports:
     @property
     def num_held(self) -> int:
         """Slots held."""
-        return sum(map(len, self._held.values()))
+        return sum(len(kept.slots) for kept in self._kept.values())
 
     def begin(self, name: str, keys: Sequence[bytes]) -> None:
-        """Keeps the pages of these keys; programs dispatched so far fill them."""
-        pages = self._pages.share(keys)
-        left = deque(map(KeyedPage, keys, pages))
-        self._saving.append(_Saving(name, list(keys), left))
+        """Keeps the pages of these keys; programs dispatched so far fill them. A prompt that runs
+        again because it was preempted is kept already."""
+        if name not in self._kept:
+            left = deque(map(KeyedPage, keys, self._pages.share(keys)))
+            self._kept[name] = _Kept(list(keys), left, [])
+            self._saving.append(name)
 
     def go_on(self) -> None:
         """Saves as much as may be on its way at a time."""
-        while self._saving and (self._tier.can_save or not self._saving[0].left):
-            name, keys, left = self._saving[0]
-            batch = [left.popleft() for _ in range(min(COPIED_PAGES, len(left)))]
-            if batch:
-                self._tier.save(batch)
-                slots = self._tier.hold([key for key, _ in batch])
-                self._held.setdefault(name, []).extend(slots)
-                self._pages.give_back([page for _, page in batch])
-                if len(slots) < len(batch):
-                    self._pages.give_back([page for _, page in left])
-                    left.clear()
-            if not left:
+        while self._saving:
+            name = self._saving[0]
+            kept = self._kept[name]
+            if kept.left and not self._tier.can_save:
+                return
+            self._save_some(kept)
+            if not kept.left:
                 self._saving.popleft()
-                held = self._held.setdefault(name, [])
-                self._ready.append(Export(name, list(map(KeyedSlot, keys, held))))
+                self._ready.append(Export(name, list(map(KeyedSlot, kept.keys, kept.slots))))
 
     def take_ready(self) -> list[Export]:
-        """Those that can be read since this was last asked."""
+        """Those that can be read since this was last asked; without pages where these were
+        forgotten, which may be after they were ready."""
         ready, self._ready = self._ready, []
         return ready
 
+    def forget(self, keys: Sequence[bytes] | None) -> None:
+        """Nobody shall be given prompts with one of these keys, None: any prompt. What is not saved
+        never is; slots are held until the name is released, because somebody may be reading them.
+        """
+        for name, kept in self._kept.items():
+            if keys is None or not {*keys}.isdisjoint(kept.keys):
+                self._give_up(kept)
+                kept.keys.clear()
+                self._ready = [export for export in self._ready if export.name != name]
+                if name not in self._saving:
+                    self._ready.append(Export(name, []))
+
     def release(self, name: str) -> None:
         """Nobody will ask for this one any more. Unknown names are ignored."""
-        for slot in self._held.pop(name, ()):
+        if (kept := self._kept.pop(name, None)) is None:
+            return
+        if name in self._saving:
+            self._saving.remove(name)
+        self._give_up(kept)
+        for slot in kept.slots:
             self._tier.let_go(slot)
+
+    def _save_some(self, kept: _Kept) -> None:
+        """A program's worth; where there is no slot for all of it, the rest is given up."""
+        batch = [kept.left.popleft() for _ in range(min(COPIED_PAGES, len(kept.left)))]
+        self._tier.save(batch)
+        slots = self._tier.hold([key for key, _ in batch])
+        kept.slots.extend(slots)
+        self._pages.give_back([page for _, page in batch])
+        if len(slots) < len(batch):
+            self._give_up(kept)
+
+    def _give_up(self, kept: _Kept) -> None:
+        """What is left is not saved."""
+        self._pages.give_back([page for _, page in kept.left])
+        kept.left.clear()

@@ -4,6 +4,8 @@ Whatever goes wrong leaves a key out of the host's memory, and its sequence pref
 touches a page on the devices. A source that was begun is heard to its end, whoever still waits.
 """
 
+from collections.abc import Sequence
+
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
 from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageSource
 
@@ -13,7 +15,7 @@ class Fetches:
 
     def __init__(self, tier: HostTier):
         self._tier = tier
-        self._under_way: dict[int, tuple[PageSource, dict[int, bytes]]] = {}
+        self._under_way: dict[int, tuple[PageSource, dict[int, bytes | None]]] = {}
         self.failed = 0
 
     @property
@@ -39,11 +41,19 @@ class Fetches:
             source.load(placed)
         return {key for key, _ in placed}
 
+    def forget(self, keys: Sequence[bytes] | None) -> None:
+        """Nobody shall find what comes for these keys, None: any key, of what is under way."""
+        for _, slots in self._under_way.values():
+            for slot, key in slots.items():
+                if keys is None or key in keys:
+                    slots[slot] = None
+
     def go_on(self) -> None:
         """Takes what has come."""
         for name, (source, slots) in list(self._under_way.items()):
             for slot, ok in source.done():
-                self._tier.keep(slots.pop(slot), slot, ok=ok)
+                key = slots.pop(slot)
+                self._tier.keep(key or b"", slot, ok=ok and key is not None)
                 self.failed += not ok
             if not slots:
                 del self._under_way[name]
