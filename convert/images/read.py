@@ -78,9 +78,9 @@ def _item(
     sizes = sizes_of(*images[0].size, config.pixels.limit(frames), config)
     patches = np.stack([cut(image, sizes, config.patch_size) for image in images])
     times, rows, columns = patches.shape[:3]
-    if max(rows, columns) > config.pixels.patch_limit_on_one_side:
+    if max(rows, columns) > config.most_side:
         raise ValueError(
-            f"an image may have {config.pixels.patch_limit_on_one_side} patches on one side, got "
+            f"an image may have {config.most_side} patches on one side, got "
             f"{rows} x {columns}; send one with sides less far apart"
         )
     return ImageItem(

@@ -8,6 +8,7 @@ from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, read_r
 from eagle3_jax.config.moe import MoEConfig
 from eagle3_jax.config.published import read_number, read_sizes, require_keys, require_values
 from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
+from eagle3_jax.config.vision import PLACEHOLDER, read_placeholder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ class KimiConfig(TargetConfig):
         require_keys(text, [n for n in cls.__dataclass_fields__ if n not in _DERIVED])
         fields = read_shared_fields(config, _SIZES)
         fields |= read_sizes(text, _COUNTS, least=0)
-        if config.get(_PLACEHOLDER) is not None:
-            fields |= read_sizes(config, [_PLACEHOLDER], least=0)
+        if config.get(PLACEHOLDER) is not None or config.get("vision_config"):
+            fields[PLACEHOLDER] = read_placeholder(config)
         if fields["num_experts_per_tok"] > fields["n_routed_experts"]:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         return cls(
@@ -108,8 +109,7 @@ MOE_FIELDS = (
     *("hidden_size", "moe_intermediate_size", "n_routed_experts", "n_shared_experts"),
     *("num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor"),
 )
-_PLACEHOLDER = "media_placeholder_token_id"
-_DERIVED = ("q_lora_rank", "rope", "eos_token_ids", "latent_norm_eps", _PLACEHOLDER)
+_DERIVED = ("q_lora_rank", "rope", "eos_token_ids", "latent_norm_eps", PLACEHOLDER)
 _COUNTS = ("n_shared_experts", "first_k_dense_replace")
 _SIZES = (
     *("intermediate_size", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok"),

@@ -15,7 +15,9 @@ from eagle3_jax.config.target import text_fields
 class PixelConfig:
     """`media_proc_cfg` of preprocessor_config.json; the defaults are Kimi-K2.5's.
 
-    Limits count patches. image_mean, image_std: of red, green and blue between 0 and 1.
+    Limits count patches. image_mean, image_std: of red, green and blue between 0 and 1. The last
+    four say how a video is cut into chunks: no command reads videos, and checkpoints that are
+    written say it again.
     """
 
     in_patch_limit: int = 16384
@@ -24,17 +26,24 @@ class PixelConfig:
     patch_limit_on_one_side: int = 512
     image_mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     image_std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    sample_fps: float = 2.0
+    max_num_frames_each_video: int | None = None
+    temporal_merge_kernel_size: int = 4
+    timestamp_mode: str = "hh:mm:ss.fff"
 
     @classmethod
     def from_hf(cls, fields: Mapping[str, Any]) -> "PixelConfig":
         """Reads `media_proc_cfg`; ValueError for what is no number or not implemented."""
-        require_values(fields, {"fixed_output_tokens": (None,)})
-        sizes = ["in_patch_limit", "patch_limit_on_one_side"]
-        found: dict[str, Any] = read_sizes(fields, [name for name in sizes if name in fields])
-        for name in ("in_patch_limit_each_frame", "in_patch_limit_video"):
+        require_values(fields, {"fixed_output_tokens": (None,), "timestamp_mode": TIMESTAMP_MODES})
+        found: dict[str, Any] = read_sizes(fields, [name for name in SIZES if name in fields])
+        for name in SIZES_OR_NONE:
             if name in fields:
                 given = fields[name] is not None
                 found |= read_sizes(fields, [name]) if given else {name: None}
+        if "sample_fps" in fields:
+            found["sample_fps"] = read_number(fields, "sample_fps")
+        if "timestamp_mode" in fields:
+            found["timestamp_mode"] = fields["timestamp_mode"]
         for name in ("image_mean", "image_std"):
             if name in fields:
                 found[name] = _colours(fields, name)
@@ -93,7 +102,7 @@ class VisionConfig:
             **sizes,
             merge_size=merge,
             projector_ln_eps=read_number(vision, "projector_ln_eps", 1e-5),
-            **read_sizes(config, ["media_placeholder_token_id"], least=0),
+            media_placeholder_token_id=read_placeholder(config),
             pixels=PixelConfig.from_hf(media),
         )
 
@@ -107,6 +116,11 @@ class VisionConfig:
         """Patches of one frame that a token stands for."""
         return self.merge_size**2
 
+    @property
+    def most_side(self) -> int:
+        """Patches that a side may have, its border included."""
+        return min(self.pixels.patch_limit_on_one_side, ROTARY_POSITIONS)
+
     @cached_property
     def most_image_tokens(self) -> int:
         """No image has more tokens once it is resized.
@@ -115,13 +129,20 @@ class VisionConfig:
         stay (a + 1) / a as long as the limit has it; the border then fills its last token up.
         """
         limit, merge = self.pixels.in_patch_limit, self.merge_size
-        side = -(-self.pixels.patch_limit_on_one_side // merge)
+        side = max(1, self.most_side // merge)
         fits = (
             (rows + 1) * (columns + 1)
             for rows, columns in product(range(side), repeat=2)
             if (a := rows * merge) * (b := columns * merge) * a * b < limit * (a + 1) * (b + 1)
         )
         return max(fits)
+
+
+def read_placeholder(config: Mapping[str, Any]) -> int:
+    """The id that stands for images in a prompt; ValueError for what is none."""
+    if config.get(PLACEHOLDER) is None:
+        return MEDIA_PAD
+    return read_sizes(config, [PLACEHOLDER], least=0)[PLACEHOLDER]
 
 
 def _one_name(vision: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +208,14 @@ def _colours(fields: Mapping[str, Any], name: str) -> tuple[float, ...]:
     return tuple(read_number({name: value}, name) for value in given)
 
 
+PLACEHOLDER = "media_placeholder_token_id"
+MEDIA_PAD = 163605
+"""Kimi-K2.5's <|media_pad|>: the placeholder where config.json names none."""
+ROTARY_POSITIONS = 512
+"""Rows, and columns, that the released rotation has."""
+SIZES = ("in_patch_limit", "patch_limit_on_one_side", "temporal_merge_kernel_size")
+SIZES_OR_NONE = ("in_patch_limit_each_frame", "in_patch_limit_video", "max_num_frames_each_video")
+TIMESTAMP_MODES = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
 PUBLISHED_AS = {
     "hidden_size": "vt_hidden_size",
     "num_hidden_layers": "vt_num_hidden_layers",

@@ -13,7 +13,8 @@ from eagle3_jax.layers.patch_positions import Places
 from eagle3_jax.vision.item import ImageItem
 
 SMALLEST, STEP = 64, 4096
-"""Sizes of packed arrays: powers of two up to STEP patches, then its multiples."""
+"""Sizes of packed arrays: powers of two up to STEP patches, then its multiples; each filled up to
+whole tokens."""
 
 
 class Packed(NamedTuple):
@@ -24,11 +25,31 @@ class Packed(NamedTuple):
     frame_rows: Int[Array, "tokens frames"] | None
 
 
-def bucket_of(patches: int) -> int:
+def bucket_of(patches: int, token_patches: int) -> int:
     """The size of the array that so many patches are packed into."""
     if patches > STEP:
-        return -(-patches // STEP) * STEP
-    return max(SMALLEST, 1 << (patches - 1).bit_length())
+        size = -(-patches // STEP) * STEP
+    else:
+        size = max(SMALLEST, 1 << (patches - 1).bit_length())
+    return _whole(size, token_patches)
+
+
+def buckets_up_to(most: int, token_patches: int) -> tuple[int, ...]:
+    """All sizes, ascending, that arrays of so many patches and fewer have."""
+    small = [SMALLEST << i for i in range((STEP // SMALLEST).bit_length())]
+    large = range(2 * STEP, most + 1, STEP)
+    sizes = dict.fromkeys(_whole(size, token_patches) for size in (*small, *large))
+    return tuple(size for size in sizes if size <= most)
+
+
+def largest_bucket(config: VisionConfig, most_tokens: int | None = None) -> int:
+    """The size of the array that the largest image lies in; most_tokens: a limit besides."""
+    tokens = min(config.most_image_tokens, most_tokens or config.most_image_tokens)
+    return bucket_of(tokens * config.token_patches, config.token_patches)
+
+
+def _whole(patches: int, token_patches: int) -> int:
+    return -(-patches // token_patches) * token_patches
 
 
 def batches(items: Sequence[ImageItem], most: int) -> Iterator[list[ImageItem]]:
@@ -47,7 +68,7 @@ def pack(items: Sequence[ImageItem], config: VisionConfig) -> Packed:
     """Raises ValueError for items that are not of this model."""
     for item in items:
         check_item(item, config)
-    size = bucket_of(sum(len(item.patches) for item in items))
+    size = bucket_of(sum(len(item.patches) for item in items), config.token_patches)
     packed = pack_images(items, size, config)._replace(frame_rows=_frame_rows(items, size, config))
     return jax.tree.map(jnp.asarray, packed)
 
@@ -83,6 +104,8 @@ def check_item(item: ImageItem, config: VisionConfig) -> None:
         )
     if t > config.pos_emb_time:
         raise ValueError(f"an item may have {config.pos_emb_time} frames, got {t}")
+    if max(h, w) > config.most_side:
+        raise ValueError(f"an item may have {config.most_side} patches on a side, got {h} x {w}")
 
 
 def _token_order(grid: tuple[int, int, int], merge: int) -> np.ndarray:

@@ -87,5 +87,6 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         "--mm-encoder-cache-tokens",
         type=int,
         metavar="N",
-        help="tokens of images whose features devices keep; default: those of the largest image",
+        help="tokens of images whose features devices keep, the most that an image may have; "
+        "default: those of a prefill chunk and of two of the largest images",
     )

@@ -11,7 +11,7 @@ from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
 from convert.hub.checkpoint import find_config
 from convert.hub.source import Source
-from convert.published.vision import abstract_vision
+from convert.published.vision import abstract_vision, read_preprocessor
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -85,7 +85,7 @@ def read_pair(options: PlanOptions) -> AbstractPair:
     Raises FileNotFoundError and ValueError, naming the file.
     """
     target = _read(options.model, partial(target_from_config, dtype=jnp.bfloat16))
-    vision = None if options.language_model_only else _read(options.model, _vision)
+    vision = None if options.language_model_only else _read_vision(options.model)
     if options.draft is None:
         return AbstractPair(target, None, vision)
     count = target.config.num_hidden_layers
@@ -131,11 +131,17 @@ def _read(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _vision(fields: Mapping[str, Any]) -> VisionModel | None:
-    """The tower in bfloat16, as every published form of a checkpoint has it."""
-    if not fields.get("vision_config"):
-        return None
-    return abstract_vision(VisionConfig.from_hf(fields), jnp.bfloat16)
+def _read_vision(source: Source) -> VisionModel | None:
+    """The tower in bfloat16, as every published form of a checkpoint has it; the limits of its
+    images are those of the preprocessor_config.json beside its config.json, or the released."""
+    preprocessor = read_preprocessor(find_config(source).parent)
+
+    def build(fields: Mapping[str, Any]) -> VisionModel | None:
+        if not fields.get("vision_config"):
+            return None
+        return abstract_vision(VisionConfig.from_hf(fields, preprocessor), jnp.bfloat16)
+
+    return _read(source, build)
 
 
 def _check_length(options: PlanOptions, trained: int) -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from clients import seeing_clients
 from clients.all_clients import CLIENTS
 from clients.coding_agents import AGENTS, run_agent
 from clients.environments import make_environment
@@ -33,6 +34,7 @@ def _runs(flags: argparse.Namespace) -> Iterator[Run]:
     with TemporaryDirectory() as name:
         yield from _over_a_script(flags, Path(name))
         yield from _over_the_demo(flags, Path(name))
+        yield from _over_pictures(flags, Path(name) / "seeing")
 
 
 def _over_a_script(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
@@ -64,6 +66,17 @@ def _over_the_demo(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
             yield run_client(client, servers[0], programs, scratch / f"{number}")
         for router in routers:
             yield run_router(router, servers, environments, scratch / router.distribution)
+
+
+def _over_pictures(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
+    """What is asked of the embedded pair that sees."""
+    clients = [client for client in seeing_clients.CLIENTS if _wanted(client.name, flags)]
+    if not clients:
+        return
+    with demo_server(scratch, *FLAGS, sees=True) as server:
+        for number, client in enumerate(clients):
+            programs = make_environment(client.environment, flags.environments.resolve())
+            yield run_client(client, server, programs, scratch / f"{number}")
 
 
 def _wanted(name: str, flags: argparse.Namespace) -> bool:

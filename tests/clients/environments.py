@@ -16,7 +16,7 @@ VLLM_NEEDS = (
 """Of vLLM's and SGLang's requirements those that their benchmark clients import."""
 
 INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "lm_eval": (("lm_eval[api]==0.4.13", "openai==3.54.0"),),
+    "lm_eval": (("lm_eval[api]==0.4.13", "openai==3.54.0", "pillow"),),
     "locust": (("locust==2.47.0",),),
     "aiperf": (("aiperf==0.13.0",),),
     "guidellm": (("guidellm==0.8.1",),),

@@ -13,7 +13,8 @@ import httpx
 from clients.client import Client, Counts, Server
 
 from serve.bench.load.server_process import serving
-from serve.demo import demo_target_dir
+from serve.demo import demo_target_dir, demo_vision_target_dir
+from serve.options.pair import DEMO, DEMO_VISION
 
 CLIENT_TIMEOUT_S = 900.0
 
@@ -36,19 +37,23 @@ class Run:
 
 
 @contextmanager
-def demo_server(directory: Path, *flags: str, url: str | None = None) -> Iterator[Server]:
-    """eagle3-serve --demo, ready, with its tokenizer's files in `directory`.
+def demo_server(
+    directory: Path, *flags: str, url: str | None = None, sees: bool = False
+) -> Iterator[Server]:
+    """eagle3-serve --demo, or --demo-vision, ready, with its tokenizer's files in `directory`.
 
     url: one that runs already, in place of a new one with these flags.
     """
+    source = demo_vision_target_dir() if sees else demo_target_dir()
     tokenizer = shutil.copytree(
-        demo_target_dir(), directory / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors")
+        source, directory / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors")
     )
+    name = DEMO_VISION if sees else DEMO
     if url:
-        yield Server(url, "eagle3-demo", tokenizer)
+        yield Server(url, name, tokenizer)
         return
-    with serving(["--demo", *flags]) as (_, url):
-        yield Server(url, "eagle3-demo", tokenizer)
+    with serving(["--demo-vision" if sees else "--demo", *flags]) as (_, url):
+        yield Server(url, name, tokenizer)
 
 
 def is_healthy(url: str) -> bool:

@@ -5,7 +5,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 from eagle3_jax.engine.images.layout import ImageLayout, NewImage
-from eagle3_jax.vision.packing import bucket_of
 
 
 class EncodingCall(NamedTuple):
@@ -20,7 +19,7 @@ def divide(new: Sequence[NewImage], layout: ImageLayout, *, exact: bool) -> Iter
     device. exact: an image's bits depend on itself alone, so that none shares an array."""
     images = sorted(new, key=_patches, reverse=True)
     if exact:
-        for size, alike in groupby(images, lambda image: bucket_of(_patches(image))):
+        for size, alike in groupby(images, lambda image: layout.bucket_of(_patches(image))):
             alone = [[image] for image in alike]
             for first in range(0, len(alone), layout.devices):
                 yield EncodingCall(alone[first : first + layout.devices], size)
@@ -29,16 +28,12 @@ def divide(new: Sequence[NewImage], layout: ImageLayout, *, exact: bool) -> Iter
     for image in images:
         least = min(parts, key=_total)
         if least and _total(least) + _patches(image) > layout.most_patches:
-            yield EncodingCall(parts, _size(parts))
+            yield EncodingCall(parts, layout.bucket_of(max(map(_total, parts))))
             parts = [[] for _ in range(layout.devices)]
             least = parts[0]
         least.append(image)
     if parts[0]:
-        yield EncodingCall(parts, _size(parts))
-
-
-def _size(parts: list[list[NewImage]]) -> int:
-    return bucket_of(max(map(_total, parts)))
+        yield EncodingCall(parts, layout.bucket_of(max(map(_total, parts))))
 
 
 def _total(part: list[NewImage]) -> int:

@@ -16,7 +16,7 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.vision.item import ImageItem
 from eagle3_jax.vision.keep import ImageBatch
-from eagle3_jax.vision.packing import SMALLEST, STEP, bucket_of, pack_images
+from eagle3_jax.vision.packing import bucket_of, buckets_up_to, largest_bucket, pack_images
 
 NewImages = Sequence["NewImage"]
 
@@ -82,15 +82,16 @@ class ImageLayout:
     @property
     def most_patches(self) -> int:
         """Of the largest image that is taken: a device encodes no more of a call."""
-        tokens = min(self.capacity, self.vision.most_image_tokens)
-        return bucket_of(tokens * self.vision.token_patches)
+        return largest_bucket(self.vision, self.capacity)
+
+    def bucket_of(self, patches: int) -> int:
+        """The size of the array that so many patches are packed into."""
+        return bucket_of(patches, self.vision.token_patches)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Patches of the arrays that images are packed into, ascending."""
-        small = [SMALLEST << i for i in range((STEP // SMALLEST).bit_length())]
-        large = range(2 * STEP, self.most_patches + 1, STEP)
-        return tuple(size for size in (*small, *large) if size <= self.most_patches)
+        return buckets_up_to(self.most_patches, self.vision.token_patches)
 
     def pack(self, parts: Sequence[NewImages], size: int) -> ImageBatch:
         """Each device's images in arrays of `size` patches; devices without a part get none."""

@@ -24,6 +24,7 @@ from convert.files.safetensors_files import read_json
 from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.vision.packing import bucket_of, largest_bucket
 from pallas_kernels.aot import Program, compile_program
 from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
 from pallas_kernels.aot.launches import count, launches
@@ -33,14 +34,14 @@ from pallas_kernels.case import AMD, ARCHS
 from serve.plan.cli import FILE_WIDTH
 from serve.plan.compile.full_size import refusals
 from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN
-from serve.plan.model.memory import encoding_bytes, largest_bucket
+from serve.plan.model.memory import encoding_bytes
 from serve.plan.model.weights import model_bytes
 
 MOST_LAUNCHES = 8
 """Of a block on AMD GPUs: two norms, four products with their biases, q, k and v by heads, and
 attention. On NVIDIA's XLA chooses products, and what is fused with them, by measuring, which it
 cannot here."""
-BUCKET = 4096
+COMMON = 4096
 """Patches of an image of 900 x 900 pixels, beside those of the largest."""
 LIMIT_S = 600.0
 
@@ -79,8 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     archs = [arch for arch in flags.arch or ARCHS if target_of(arch).is_installed()]
     if not archs:
         parser.error("neither of XLA's compilers for GPUs is installed")
-    largest = largest_bucket(VisionConfig.from_hf(read_json(flags.config)))
-    jobs = [Job(flags.config, arch, size) for arch in archs for size in (BUCKET, largest)]
+    config = VisionConfig.from_hf(read_json(flags.config))
+    sizes = bucket_of(COMMON, config.token_patches), largest_bucket(config)
+    jobs = [Job(flags.config, arch, size) for arch in archs for size in sizes]
     results = list(run_each(report_tower, jobs, processes=os.cpu_count() or 1, limit_s=LIMIT_S))
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     console.print(_table(jobs, results))
@@ -111,7 +113,7 @@ def report_tower(job: Job) -> TowerReport:
     planned, total = encoding_bytes(config, job.patches), count(launches(program.hlo))
     per_block = _launches_per_block(program, config)
     leaves = jax.tree.leaves(weights)
-    problems = [*refused, *tower_problems(job, program, leaves, planned, per_block)]
+    problems = [*refused, *tower_problems(job, config, program, leaves, planned, per_block)]
     return TowerReport(
         job,
         model_bytes(model).device_nbytes,
@@ -135,6 +137,7 @@ def _launches_per_block(program: Program, config: VisionConfig) -> float:
 
 def tower_problems(
     job: Job,
+    config: VisionConfig,
     program: Program,
     weights: Sequence[jax.ShapeDtypeStruct],
     planned: int,
@@ -143,7 +146,8 @@ def tower_problems(
     """Everything that is not as it must be."""
     for kernel in program.kernels:
         yield from kernel_problems(kernel, job.arch)
-    yield from copy_problems(program, weights, {job.patches, job.patches // 4, 16})
+    tokens = job.patches // config.token_patches
+    yield from copy_problems(program, weights, {job.patches, tokens, config.num_attention_heads})
     if job.arch not in AMD:
         return
     if program.temporary_bytes > planned * (1 + MOST_BESIDE_PLAN):

@@ -13,7 +13,7 @@ from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.vision.packing import bucket_of
+from eagle3_jax.vision.packing import largest_bucket
 from pallas_kernels.item_attention.pallas import PIECE
 from serve.plan.data.gpus import GIB, Gpu
 from serve.plan.model.parallel import Parallelism
@@ -133,12 +133,6 @@ def plan_memory(
         vision and model_bytes(vision),
         encoding_bytes(vision.config) if vision else 0,
     )
-
-
-def largest_bucket(config: VisionConfig) -> int:
-    """Patches of the array that the largest image lies in: it may have more than the limit, because
-    its sides are rounded up."""
-    return bucket_of(config.pixels.in_patch_limit + 1)
 
 
 def encoding_bytes(config: VisionConfig, patches: int | None = None) -> int:

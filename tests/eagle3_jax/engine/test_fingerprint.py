@@ -1,5 +1,6 @@
 """Pairs whose pages differ have other names."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from driving import sizes
 from jax.sharding import NamedSharding, PartitionSpec
 from tiny import tiny_target
+from tiny_vision import VISION
 
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.programs import compiled_for
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
 from eagle3_jax.mesh import make_mesh
@@ -22,12 +25,14 @@ WEIGHTS = [
 ]
 
 
-def name_of(weights: list[np.ndarray], **fields: Any) -> bytes:
-    return name_of_arrays(tuple(map(jnp.asarray, weights)), **fields)
+def name_of(weights: list[np.ndarray], vision: VisionConfig | None = None, **fields: Any) -> bytes:
+    return name_of_arrays(tuple(map(jnp.asarray, weights)), vision, **fields)
 
 
-def name_of_arrays(arrays: tuple[jax.Array, ...], **fields: Any) -> bytes:
-    return page_fingerprint(tiny_target().config, None, arrays, sizes(3, **fields), 50)
+def name_of_arrays(
+    arrays: tuple[jax.Array, ...], vision: VisionConfig | None = None, **fields: Any
+) -> bytes:
+    return page_fingerprint(tiny_target().config, None, arrays, sizes(3, **fields), 50, vision)
 
 
 @pytest.mark.parametrize("which", range(len(WEIGHTS)))
@@ -43,6 +48,9 @@ def test_a_pairs_name_tells_places_sizes_and_modes_apart() -> None:
     names = [name_of(WEIGHTS), name_of(swapped), name_of(WEIGHTS, page_size=8)]
     names += [name_of(WEIGHTS, exact=True), name_of(WEIGHTS[1:])]
     names += [name_of(WEIGHTS, kv_cache_dtype="fp8", kv_cache_scale=s) for s in (0.5, 0.25)]
+    seeing = [{}, {"mm_draft_embedding": "target"}, {"mm_encoder_tp_mode": "weights"}]
+    names += [name_of(WEIGHTS, VISION, **fields) for fields in seeing]
+    names += [name_of(WEIGHTS, replace(VISION, projector_ln_eps=1e-3))]
     assert len({*names}) == len(names)
     assert name_of(WEIGHTS) == names[0]
 

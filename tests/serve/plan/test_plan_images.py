@@ -1,5 +1,6 @@
 """The tower of images in the memory plan, and what makes its program at full size fail."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from published_pairs import PUBLISHED, published, vision_bytes
 
 from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.engine.images.layout import ImageLayout
+from eagle3_jax.vision.packing import largest_bucket
 from pallas_kernels.aot import Program
 from pallas_kernels.aot.amd.code_object import GpuKernel
 from serve.plan.compile.tower import Job, tower_problems
-from serve.plan.model.memory import Memory, encoding_bytes, largest_bucket
+from serve.plan.model.memory import Memory, encoding_bytes
 from serve.plan.options import build_parser, read_options
 from serve.plan.planner import make_plan, read_pair
 
@@ -55,9 +58,22 @@ def test_the_largest_image_is_encoded_in_less_than_a_twentieth_of_what_is_not_pl
     assert found.encoding_bytes < (found.total - found.usable) / 20
 
 
+def test_a_checkpoints_own_limits_make_its_arrays(tmp_path: Path) -> None:
+    """The engine's largest array and the plan's are one, whatever preprocessor_config.json says."""
+    (tmp_path / "config.json").write_text(json.dumps(published(KIMI, "config")))
+    limits = {"in_patch_limit": 1000, "patch_limit_on_one_side": 40}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"media_proc_cfg": limits}))
+    small = VisionConfig.from_hf(published(KIMI, "config"), {"media_proc_cfg": limits})
+    layout = ImageLayout(small, capacity=10**6)
+    assert layout.most_patches == largest_bucket(small) == layout.sizes[-1] < largest_bucket(CONFIG)
+    options = read_options(build_parser().parse_args(["--model", str(tmp_path), "-tp=4"]))
+    found = make_plan(options, read_pair(options)).memory
+    assert found.encoding_bytes == encoding_bytes(CONFIG, layout.most_patches)
+
+
 def problems(per_block: float = 8, **changes: Any) -> list[str]:
     job = Job(Path(), "gfx950", 4096)
-    return list(tower_problems(job, replace(PROGRAM, **changes), [WEIGHT], 500, per_block))
+    return list(tower_problems(job, CONFIG, replace(PROGRAM, **changes), [WEIGHT], 500, per_block))
 
 
 def test_a_tower_as_planned_has_no_problems() -> None:
