@@ -13,7 +13,7 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-training rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
 
@@ -66,6 +66,11 @@ prove-kernels: .venv/installed-test
 prove-server: .venv/installed-fuzz
 	$(BIN)/python tests/serve/fuzz_server.py
 	$(BIN)/python tests/serve/hostile_bodies.py
+
+# Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
+# all in one run: an hour of two cores; it may be stopped and goes on.
+prove-training: .venv/installed-test
+	$(BIN)/python tests/serve/train/prove_training.py /tmp/eagle3-training --json docs/benchmarks/training.json
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
