@@ -15,7 +15,7 @@ INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
 .PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-training rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
-	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
+	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -138,6 +138,10 @@ ray-test: .venv-ray/installed
 # Loss and gradients of another trainer (speculators, PyTorch), which the tests hold ours to.
 peer-goldens: .venv-peer/installed
 	PYTHONPATH=tests .venv-peer/bin/python -m peers.training_goldens
+
+# Tokens a second of a draft's update, ours and speculators', on one core in one run.
+peer-speed: .venv-peer/installed
+	PYTHONPATH=.:tests:tests/eagle3_jax/training .venv-peer/bin/python -m peers.throughput --json docs/benchmarks/training_speed.json
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

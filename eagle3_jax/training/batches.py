@@ -1,5 +1,7 @@
 """Samples as batches of packed rows: shuffled, once an epoch, from a place that can be saved."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -8,7 +10,7 @@ import numpy as np
 from grain.experimental import FirstFitPackIterDataset
 
 from eagle3_jax.training.loop import Batches
-from eagle3_jax.training.packing import PackedBatch, Sample
+from eagle3_jax.training.packing import Features, PackedBatch, Sample
 
 
 class Samples(Protocol):
@@ -25,37 +27,59 @@ def packed_batches(
 
     Every sample comes once in each epoch, in another order each time; in the samples' own without a
     seed. A batch ends with the first sample that has no room in it; the last one may have empty
-    rows. Longer samples than a row are an error.
+    rows. Longer samples than a row are an error. All samples have features, or none has.
     """
     ordered = grain.MapDataset.source(samples)  # type: ignore[arg-type]
     if seed is not None:
         ordered = ordered.seed(seed % 2**32).shuffle()
     read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     stream = ordered.repeat(epochs).map(_arrays).to_iter_dataset(read)
-    lengths = {"token_ids": length, "wanted": length}
+    lengths = dict.fromkeys(_arrays(samples[0]), length)
     packed = FirstFitPackIterDataset(
         stream, length_struct=lengths, num_packing_bins=rows, shuffle_bins=False
     )
     return iter(packed.batch(rows).map(partial(_batch, rows)))  # type: ignore[return-value]
 
 
-def count_batches(samples: Samples, rows: int, length: int, *, seed: int, epochs: int) -> int:
-    """How many batches there will be; reads every sample."""
-    return sum(1 for _ in packed_batches(samples, rows, length, seed=seed, epochs=epochs))
+def count_batches(
+    lengths: Sequence[int] | np.ndarray, rows: int, length: int, *, seed: int, epochs: int
+) -> int:
+    """How many batches there will be of samples of these lengths."""
+    blank = _Blank(lengths)
+    return sum(1 for _ in packed_batches(blank, rows, length, seed=seed, epochs=epochs))
+
+
+@dataclass(frozen=True)
+class _Blank:
+    """Samples that have a length and no more."""
+
+    lengths: Sequence[int] | np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Sample:
+        size = int(self.lengths[index])
+        return Sample([0] * size, [False] * size)
 
 
 def _arrays(sample: Sample) -> dict[str, np.ndarray]:
+    shown = {} if sample.features is None else sample.features._asdict()
     return {
         "token_ids": np.asarray(sample.token_ids, np.int32),
         "wanted": np.asarray(sample.wanted, np.float32),
+        **shown,
     }
 
 
 def _batch(rows: int, element: dict[str, np.ndarray]) -> PackedBatch:
     """What grain packed, as a batch of so many rows."""
     missing = rows - len(element["token_ids"])
-    tokens, segments, positions, wanted = (
-        np.pad(element[name], ((0, missing), (0, 0)))
-        for name in ("token_ids", "token_ids_segment_ids", "token_ids_positions", "wanted")
-    )
-    return PackedBatch(tokens, segments, positions, wanted)
+
+    def whole(name: str) -> np.ndarray:
+        array = element[name]
+        return np.pad(array, ((0, missing), *((0, 0),) * (array.ndim - 1)))
+
+    names = "token_ids", "token_ids_segment_ids", "token_ids_positions", "wanted"
+    shown = Features(whole("aux"), whole("hidden")) if "aux" in element else None
+    return PackedBatch(*map(whole, names), features=shown)

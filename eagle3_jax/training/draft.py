@@ -14,10 +14,9 @@ from jaxtyping import Array, Float
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.training.divergence import DIVERGENCES
-from eagle3_jax.training.features import Features
 from eagle3_jax.training.lesson import Teacher, compare
 from eagle3_jax.training.loop import StepFunction, TrainState
-from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.packing import Features, PackedBatch
 from eagle3_jax.training.placement import Placement
 from eagle3_jax.training.unroll import unroll
 from pallas_kernels.dispatch import prefer
@@ -141,6 +140,7 @@ def draft_step(
             part = jax.tree.map(lambda rows, at=first: rows[at : at + size], batch)
             placed = placement.batch(part)
             shown = features(placed)
+            placed = placed._replace(features=None)
             with prefer("reference"):  # kernels have no derivatives
                 state, metrics = compiled(state, frozen, placed, shown, total)
             found.append(metrics)

@@ -6,28 +6,20 @@ paged cache: quantised kernels, all experts and the arithmetic of a chunk are se
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from eagle3_jax.cache import KVPools, view_pages
 from eagle3_jax.engine.programs.compiled import Leaves, Structure, flatten_model
 from eagle3_jax.mesh import mesh_of, parts, spec_of, variables
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.packing import Features, PackedBatch
 
 PAGE_SIZE = 16
-
-
-class Features(NamedTuple):
-    """aux: the residual stream before each aux layer, side by side; hidden: the last layer's
-    output, before the final norm. What stands in padding means nothing."""
-
-    aux: Float[Array, "rows length aux"]
-    hidden: Float[Array, "rows length hidden"]
 
 
 def feature_pass(
@@ -47,6 +39,12 @@ def feature_pass(
         run = jax.shard_map(run, mesh=mesh, in_specs=(specs, rows), out_specs=rows, check_vma=False)
     compiled = jax.jit(run)
     return lambda batch: compiled(leaves, (batch.token_ids, batch.segments, batch.positions))
+
+
+def known_features(batch: PackedBatch) -> Features:
+    """What the batch's samples came with."""
+    assert batch.features is not None
+    return batch.features
 
 
 def _pool_rows(target: Target, mesh: Mesh | None) -> list[tuple[int, ...]]:

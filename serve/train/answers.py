@@ -6,6 +6,7 @@ as an id that ends answers. Nothing is known of a model's marks but what templat
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from convert.text.tokenizer import Tokenizer
@@ -41,6 +42,7 @@ class SampleMaker:
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
         """One sample, or several where the template shows an answer otherwise once it is history;
         ValueError for what is no conversation with an answer."""
+        check_text_alone(messages)
         reading = choose_reading(self.tokenizer).tools
         as_objects = reading is None or reading.arguments_as_objects
         read = [template_message(message, as_objects) for message in messages]
@@ -78,6 +80,19 @@ class SampleMaker:
             return {}
         can_think = id_of(THINK, self.tokenizer) is not None
         return switch.variables(thinks, None, can_think=can_think)
+
+
+def check_text_alone(messages: Sequence[Message]) -> None:
+    """Raises ValueError for a part that is no text: of an image the draft would be taught a
+    placeholder, which the target never sees."""
+    contents = [message.get("content") for message in messages]
+    for part in chain.from_iterable(c if isinstance(c, list) else [c] for c in contents):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not (part is None or isinstance(part, str) or kind == "text"):
+            raise ValueError(
+                f"a content part of type {kind!r:.100}; drafts are trained on text alone, so leave "
+                "such conversations out"
+            )
 
 
 def _extend(samples: list[Sample], new: Sample) -> None:

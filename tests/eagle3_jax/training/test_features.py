@@ -17,8 +17,9 @@ from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.training.batches import packed_batches
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.packing import Sample, pack
+from eagle3_jax.training.packing import Sample
 
 CHUNK = 16
 LLAMA = LlamaConfig(
@@ -73,7 +74,8 @@ def test_features_are_servings_to_the_bit(name: str) -> None:
     aux = (0, 1, target.config.num_hidden_layers - 1)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 90, size).tolist() for size in (5, 37, 3, 18, 16, 1)]
-    batch = pack((Sample(ids, [True] * len(ids)) for ids in prompts), rows=2, length=48)
+    samples = [Sample(ids, [True] * len(ids)) for ids in prompts]
+    batch = next(packed_batches(samples, rows=2, length=48))
     found = np.asarray(feature_pass(target, aux, CHUNK)(batch).aux)
     config = EngineConfig(max_model_len=60, max_num_seqs=1, prefill_chunk=CHUNK)
     executor = Executor(target, any_draft(target, aux), config)

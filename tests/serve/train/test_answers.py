@@ -80,3 +80,14 @@ def test_thinking_that_a_template_cannot_turn_off_is_refused() -> None:
 def test_a_conversation_without_an_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="no message is of the role assistant"):
         wanted(kimi(), [QUESTION])
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+
+
+def test_an_image_is_refused_not_taught_as_a_placeholder() -> None:
+    """Text in parts is taken as text."""
+    text = {"type": "text", "text": "Q"}
+    assert wanted(kimi(), [{"role": "user", "content": [text]}, PLAIN]) == ["A<|im_end|>"]
+    with pytest.raises(ValueError, match=r"'image_url'.*text alone"):
+        wanted(kimi(), [{"role": "user", "content": [IMAGE, text]}, PLAIN])
