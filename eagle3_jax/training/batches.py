@@ -9,6 +9,7 @@ import grain
 import numpy as np
 from grain.experimental import FirstFitPackIterDataset
 
+from eagle3_jax.training.images import ImageEncoder
 from eagle3_jax.training.loop import Batches
 from eagle3_jax.training.packing import Features, PackedBatch, Sample
 
@@ -21,24 +22,32 @@ class Samples(Protocol):
 
 
 def packed_batches(
-    samples: Samples, rows: int, length: int, *, seed: int | None = None, epochs: int = 1
+    samples: Samples,
+    rows: int,
+    length: int,
+    *,
+    seed: int | None = None,
+    epochs: int = 1,
+    encode: ImageEncoder | None = None,
 ) -> Batches:
     """Batches of `rows` rows; each sample goes to the first row with room, whole.
 
     Every sample comes once in each epoch, in another order each time; in the samples' own without a
     seed. A batch ends with the first sample that has no room in it; the last one may have empty
-    rows. Longer samples than a row are an error. All samples have features, or none has.
+    rows. Longer samples than a row are an error. All samples have features, or none has. encode:
+    makes the rows of their images.
     """
-    ordered = grain.MapDataset.source(samples)  # type: ignore[arg-type]
+    ordered = grain.MapDataset.source(_Numbered(samples))  # type: ignore[arg-type]
     if seed is not None:
         ordered = ordered.seed(seed % 2**32).shuffle()
     read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    stream = ordered.repeat(epochs).map(_arrays).to_iter_dataset(read)
-    lengths = dict.fromkeys(_arrays(samples[0]), length)
+    stream = ordered.repeat(epochs).to_iter_dataset(read)
+    lengths = dict.fromkeys(_arrays(0, samples[0]), length)
     packed = FirstFitPackIterDataset(
         stream, length_struct=lengths, num_packing_bins=rows, shuffle_bins=False
     )
-    return iter(packed.batch(rows).map(partial(_batch, rows)))  # type: ignore[return-value]
+    batch = partial(_batch, rows, samples, encode)
+    return iter(packed.batch(rows).map(batch))  # type: ignore[return-value]
 
 
 def count_batches(
@@ -63,16 +72,32 @@ class _Blank:
         return Sample([0] * size, [False] * size)
 
 
-def _arrays(sample: Sample) -> dict[str, np.ndarray]:
+@dataclass(frozen=True)
+class _Numbered:
+    """Samples as arrays, with their numbers."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return _arrays(index, self.samples[index])
+
+
+def _arrays(number: int, sample: Sample) -> dict[str, np.ndarray]:
     shown = {} if sample.features is None else sample.features._asdict()
     return {
         "token_ids": np.asarray(sample.token_ids, np.int32),
         "wanted": np.asarray(sample.wanted, np.float32),
+        "number": np.full(len(sample.token_ids), number),
         **shown,
     }
 
 
-def _batch(rows: int, element: dict[str, np.ndarray]) -> PackedBatch:
+def _batch(
+    rows: int, samples: Samples, encode: ImageEncoder | None, element: dict[str, np.ndarray]
+) -> PackedBatch:
     """What grain packed, as a batch of so many rows."""
     missing = rows - len(element["token_ids"])
 
@@ -82,4 +107,11 @@ def _batch(rows: int, element: dict[str, np.ndarray]) -> PackedBatch:
 
     names = "token_ids", "token_ids_segment_ids", "token_ids_positions", "wanted"
     shown = Features(whole("aux"), whole("hidden")) if "aux" in element else None
-    return PackedBatch(*map(whole, names), features=shown)
+    batch = PackedBatch(*map(whole, names), features=shown)
+    if encode is None or shown is not None:
+        return batch
+    row, column = np.nonzero(batch.token_ids == encode.placeholder)
+    segments, numbers = (x[row, column].tolist() for x in (batch.segments, whole("number")))
+    # A sample may come twice: at the end of an epoch, and at the beginning of the next.
+    seen = dict.fromkeys(zip(row.tolist(), segments, numbers, strict=True))
+    return encode(batch, [item for *_, number in seen for item in samples[number].images])

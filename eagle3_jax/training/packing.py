@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from eagle3_jax.vision.item import ImageItem
+
 
 class Features(NamedTuple):
     """aux: the residual stream before each aux layer, side by side; hidden: the last layer's
@@ -19,12 +21,13 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One conversation: its token ids, which of them the loss asks for, and the target's features
-    of them [length, ...] where they are known already."""
+    """One conversation: its token ids, which of them the loss asks for, the target's features of
+    them [length, ...] where they are known already, and what its placeholders are of, in order."""
 
     token_ids: Sequence[int] | np.ndarray
     wanted: Sequence[bool] | np.ndarray
     features: Features | None = None
+    images: tuple[ImageItem, ...] = ()
 
 
 class PackedBatch(NamedTuple):
@@ -38,7 +41,7 @@ class PackedBatch(NamedTuple):
     segments: np.ndarray | jax.Array
     positions: np.ndarray | jax.Array
     wanted: np.ndarray | jax.Array
-    image_rows: jax.Array | None = None
+    image_rows: np.ndarray | jax.Array | None = None
     features: Features | None = None
 
 

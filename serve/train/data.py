@@ -87,13 +87,13 @@ class ConversationSamples:
     """The samples of all conversations that fit into a row.
 
     Every record is read once to know which those are. lengths: int32, tokens of each; left_out:
-    how many are longer.
+    how many are longer; has_images: whether any of them shows one.
     """
 
     def __init__(self, records: JsonLines | HubRecords, make: MakeSamples, longest: int) -> None:
         """Raises ValueError naming the record that is no conversation, and when none is left."""
         self._records, self._make = records, make
-        self._counts, self.left_out = np.zeros(0, np.int64), 0
+        self._counts, self.left_out, self.has_images = np.zeros(0, np.int64), 0, False
         found = list[tuple[int, int, int]]()
         for index in range(len(records)):
             for number, sample in enumerate(self._samples(index)):
@@ -101,6 +101,7 @@ class ConversationSamples:
                     self.left_out += 1
                 else:
                     found.append((index, number, length))
+                    self.has_images |= bool(sample.images)
                     self._count(sample)
         if not found:
             raise ValueError(f"{records.place(0)} and on: no sample of at most {longest} tokens")

@@ -27,6 +27,7 @@ from eagle3_jax.training.draft import (
     split_draft,
 )
 from eagle3_jax.training.features import feature_pass, known_features
+from eagle3_jax.training.images import ImageEncoder
 from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import Batches, Evaluation, StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
@@ -42,7 +43,7 @@ from serve.train.draft_model import (
 )
 from serve.train.evaluation import ServedAcceptance, evaluation_prompts
 from serve.train.run import new_output, run
-from serve.train.samples import Data, open_samples
+from serve.train.samples import Data, image_encoder, open_samples
 
 
 def train_draft(options: argparse.Namespace) -> bool:
@@ -73,10 +74,11 @@ def _train(options: argparse.Namespace) -> bool:
     placement.check(abstract_draft(plan.config, jnp.float32), options.rows)
     prompts = _prompts(options, tokenizer, outlined.model.config)
     samples = open_samples(options, tokenizer, outlined.model, plan.config.aux_layer_ids, directory)
-    batches = _batches(options, samples)
+    _set_epochs(options, samples)
     if options.features and not options.eval_every:  # then its ends teach, and nothing runs it
         outlined = replace(outlined, shared={*outlined.shared, "layers"})
     trainer = _trainer(options, plan, outlined.fill(), samples, placement)
+    batches = _batches(options, samples, image_encoder(samples, trainer.target, directory))
     evaluation = _evaluation(options, trainer, tokenizer, prompts)
     outcome, checkpoints = run(options, trainer.state, trainer.step, batches, evaluation)
     if outcome.step < options.steps:
@@ -89,17 +91,26 @@ def _train(options: argparse.Namespace) -> bool:
     return True
 
 
-def _batches(options: argparse.Namespace, samples: Data) -> Batches:
-    """With --epochs, options.steps becomes as many as there are."""
-    rows, length, seed = options.rows * options.accumulate, options.row_length, options.seed
+def _set_epochs(options: argparse.Namespace, samples: Data) -> None:
+    """Sets options.steps and options.epochs, both: one is as many as the other makes."""
     if isinstance(samples, recipe.DemoSamples):
-        options.steps = options.steps or options.demo_steps
-        return packed_batches(samples, rows, length)
-    if options.steps is None:
-        epochs = options.epochs or 1
-        options.steps = count_batches(samples.lengths, rows, length, seed=seed, epochs=epochs)
-        return packed_batches(samples, rows, length, seed=seed, epochs=epochs)
-    return packed_batches(samples, rows, length, seed=seed, epochs=options.steps)
+        options.steps, options.epochs = options.steps or options.demo_steps, 1
+    elif options.steps is None:
+        options.epochs = options.epochs or 1
+        rows, length = options.rows * options.accumulate, options.row_length
+        lengths, epochs = samples.lengths, options.epochs
+        options.steps = count_batches(lengths, rows, length, seed=options.seed, epochs=epochs)
+    else:
+        options.epochs = options.steps  # more than enough
+
+
+def _batches(options: argparse.Namespace, samples: Data, encode: ImageEncoder | None) -> Batches:
+    """The corpus comes in its own order, which is a mixture already."""
+    seed = None if isinstance(samples, recipe.DemoSamples) else options.seed
+    rows, epochs = options.rows * options.accumulate, options.epochs
+    return packed_batches(
+        samples, rows, options.row_length, seed=seed, epochs=epochs, encode=encode
+    )
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,19 @@ def add_conversation_flags(parser: argparse.ArgumentParser, *, required: bool = 
         help="on: before every answer; off: reasoning is left out; default: where there is some",
     )
     parser.add_argument("--row-length", type=positive, default=160, help="tokens of a packed row")
+    parser.add_argument(
+        "--allowed-local-media-path",
+        type=Path,
+        metavar="DIR",
+        help="conversations may name images in it by file:// URLs; default: none",
+    )
+    parser.add_argument(
+        "--allowed-media-domains",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="fetch images at http(s) URLs of these hosts; default: of none",
+    )
 
 
 def add_shape_flags(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,6 +18,7 @@ from convert.hub.roles import check_roles
 from convert.load import outline_target
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.features import feature_pass
+from eagle3_jax.training.images import ImageEncoder
 from eagle3_jax.training.packing import Features, PackedBatch, Sample, padded
 from eagle3_jax.training.placement import Placement, training_mesh
 from serve.options.checkpoint import ACTIVATIONS
@@ -29,7 +31,7 @@ from serve.train.features.directory import (
     path_of,
     write_samples,
 )
-from serve.train.samples import open_conversations
+from serve.train.samples import image_encoder, open_conversations
 
 
 def write_features(options: argparse.Namespace) -> bool:
@@ -44,7 +46,7 @@ def write_features(options: argparse.Namespace) -> bool:
     outlined = outline_target(directory, mesh=place.mesh, quantize_activations=activations)
     aux_layer_ids = plan_draft(options, outlined.model).config.aux_layer_ids
     place.check_rows(options.rows)
-    samples = open_conversations(options, tokenizer, outlined.model.config)
+    samples = open_conversations(options, tokenizer, outlined.model.config, directory)
     counted = samples.lengths.tobytes() + samples.counts(0).tobytes()
     contents = Contents(
         Computed.by(options, outlined.model, aux_layer_ids, directory),
@@ -54,7 +56,10 @@ def write_features(options: argparse.Namespace) -> bool:
     )
     _check_directory(options, contents, outlined.model, samples)
     try:
-        _write(options, contents, outlined.fill(), samples, place)
+        target = outlined.fill()
+        encode = image_encoder(samples, target, directory)
+        run = feature_pass(target, aux_layer_ids, options.prefill_chunk)
+        _write(options, contents, samples, partial(_shown, options.rows, run, encode, place))
     except KeyboardInterrupt:
         return False
     return True
@@ -86,37 +91,37 @@ def _existing(path: Path) -> Path:
 def _write(
     options: argparse.Namespace,
     contents: Contents,
-    target: Target,
     samples: ConversationSamples,
-    place: Placement,
+    show: Callable[[int, list[Sample]], list[Sample]],
 ) -> None:
-    run = feature_pass(target, contents.computed.aux_layer_ids, options.prefill_chunk)
-    longest = int(samples.lengths.max())
-    done = 0
+    longest, begun = int(samples.lengths.max()), False
     with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=contents.samples)
         for number, numbers in enumerate(contents.files):
             path = path_of(options.to, number)
             if not path.exists():
-                shown = _shown([samples[n] for n in numbers], options.rows, longest, run, place)
-                if not done:
+                shown = show(longest, [samples[n] for n in numbers])
+                if not begun:
                     contents.write(options.to)  # now that the target has run
                 write_samples(path, shown)
-                done += 1
+                begun = True
             progress.update(task, advance=len(numbers))
 
 
 def _shown(
-    samples: list[Sample],
     rows: int,
-    longest: int,
     run: Callable[[PackedBatch], Features],
+    encode: ImageEncoder | None,
     place: Placement,
+    longest: int,
+    samples: list[Sample],
 ) -> list[Sample]:
     """Samples with their features, each in a row of its own: the pass skips what is padding."""
     blank = [Sample([], [])] * (rows - len(samples))
     alone = [padded(sample, longest) for sample in [*samples, *blank]]
     batch: PackedBatch = jax.tree.map(lambda *parts: np.concatenate(parts), *alone)
+    if encode is not None:
+        batch = encode(batch, [item for sample in samples for item in sample.images])
     found = jax.tree.map(np.asarray, run(place.batch(batch)))
     return [
         Sample(sample.token_ids, sample.wanted, Features(aux[:size], hidden[:size]))

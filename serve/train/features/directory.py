@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -90,10 +91,15 @@ class Contents:
 
 def check_same(directory: Path, ours: Contents | Computed, wanted: Contents | Computed) -> None:
     """ValueError where a directory is not what a command with its flags would make."""
-    mine, others = ({**flat, **flat.pop("computed", {})} for flat in (asdict(ours), asdict(wanted)))
+    mine, others = _flat(asdict(ours)), _flat(asdict(wanted))
     if names := [name for name in mine if mine[name] != others[name]]:
         given = ", ".join(f"{name} {mine[name]}, not {others[name]}" for name in names)
         raise ValueError(f"{directory} holds other features: {given}")
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    computed = fields.pop("computed", {})
+    return {**fields, **computed}
 
 
 def path_of(directory: Path, number: int) -> Path:

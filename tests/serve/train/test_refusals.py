@@ -37,8 +37,8 @@ REFUSED = {
     "--wandb needs the extra": ["--wandb", "project"],
     "more than the target's context of 1024": ["--eval-every", "1", "--eval-tokens", "1000"],
     "--row-length must be 160 or more": ["--row-length", "100"],
-    "line 2: .*'image_url'.*text alone": ["--data", "{data}"],
-    "data.jsonl, line 2: .*text alone": ["--eval-every", "1", "--eval-data", "{data}"],
+    "line 2: .*takes no images": ["--data", "{data}"],
+    "data.jsonl, line 2: .*of text alone": ["--eval-every", "1", "--eval-data", "{data}"],
     "data.jsonl, line 3: .*`messages`": ["--data", "{plain}"],
 }
 
