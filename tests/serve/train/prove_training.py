@@ -8,6 +8,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,26 +23,25 @@ from serve.train.evaluation import ServedAcceptance, evaluation_prompts
 EMBEDDED = Path("serve/demo/pair")
 MINIMAX = "minimax"
 """The run that makes a target."""
-FEW_STEPS, SLOW = 100, "5e-4"
-"""Of the runs that go on with the draft of `kl`: what each loss does where a draft is good."""
+FEW_STEPS, SLOW = 30, "5e-4"
+"""Of the runs that go on with the shipped draft, which `kl` made: what each loss does where a draft
+is good already."""
 PROMPTS, TOKENS, DRAFTS, CHUNK = 40, 100, 3, 64
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run. target, first: other runs, or None for the embedded target and random
-    weights. Flags are those of `eagle3-train draft`."""
+    """A training run. target: another run's, or None for the embedded one. Flags are those of
+    `eagle3-train draft`."""
 
     name: str
     flags: tuple[str, ...] = ()
     target: str | None = None
-    first: str | None = None
 
     def command(self, directory: Path) -> list[str]:
         """Of eagle3-train."""
         target = directory / self.target if self.target else EMBEDDED / "target"
-        first = ["--init-from", f"{directory / self.first}"] if self.first else []
-        return ["draft", "--target", f"{target}", *first, *self.flags]
+        return ["draft", "--target", f"{target}", *self.flags]
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,13 @@ class Record:
     drafts_a_round: int = DRAFTS
 
 
-def on_from_kl(loss: str) -> Run:
-    """A short run from where `kl` ended."""
-    flags = "--loss", loss, "--steps", f"{FEW_STEPS}", "--learning-rate", SLOW, "--seed", "1"
-    return Run(f"kl, then {loss}", flags, first="kl")
+def onward(loss: str) -> Run:
+    """A short run from the shipped draft."""
+    first = "--init-from", f"{EMBEDDED / 'draft'}", "--loss", loss
+    return Run(
+        f"shipped, then {loss}",
+        (*first, "--steps", f"{FEW_STEPS}", "--learning-rate", SLOW, "--seed", "1"),
+    )
 
 
 TARGET_FLAGS = "target", "--architecture", "minimax", "--steps", "700"
@@ -65,28 +68,27 @@ RUNS = (
     Run("kl"),
     Run("lk", ("--loss", "lk")),
     Run("tv", ("--loss", "tv")),
-    *map(on_from_kl, ("kl", "lk", "tv")),
+    *map(onward, ("kl", "lk", "tv")),
     Run("minimax, step 0", ("--steps", "1", "--learning-rate", "0"), target=MINIMAX),
     Run("minimax, step 200", ("--steps", "200"), target=MINIMAX),
 )
 
 
 def main() -> None:
-    """Trains the runs that are named, or all and measures them."""
+    """Trains and measures all runs, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="of the runs")
-    parser.add_argument("--train", nargs="*", metavar="RUN", help="these alone, unmeasured")
+    parser.add_argument("--only", nargs="+", metavar="RUN", help=", ".join(r.name for r in RUNS))
     parser.add_argument("--json", type=Path, help="the record")
     flags = parser.parse_args()
-    chosen = [run for run in RUNS if flags.train is None or run.name in flags.train]
+    chosen = [run for run in RUNS if flags.only is None or run.name in flags.only]
     if any(run.target for run in chosen):
         train(flags.directory / MINIMAX, list(TARGET_FLAGS))
     for run in chosen:
         train(flags.directory / run.name, run.command(flags.directory))
-    if flags.train is None:
-        before, record = conditions(), Record(measured(flags.directory))
-        if flags.json:
-            write_record(flags.json, "training", before, record)
+    before, record = conditions(), Record(measured(flags.directory, chosen))
+    if flags.json:
+        write_record(flags.json, "training", before, record)
 
 
 def train(output: Path, command: list[str]) -> None:
@@ -97,12 +99,12 @@ def train(output: Path, command: list[str]) -> None:
         subprocess.run(whole, check=True)
 
 
-def measured(directory: Path) -> list[dict[str, Any]]:
+def measured(directory: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Served accept lengths, a row for each draft."""
     shipped: list[dict[str, Any]] = [{"draft": "shipped with the package"}]
-    rows = shipped + [{"draft": run.name, **described(directory, run)} for run in RUNS]
-    drafts = [EMBEDDED / "draft", *(directory / run.name for run in RUNS)]
-    targets = [None, *(run.target for run in RUNS)]
+    rows = shipped + [{"draft": run.name, **described(directory, run)} for run in runs]
+    drafts = [EMBEDDED / "draft", *(directory / run.name for run in runs)]
+    targets = [None, *(run.target for run in runs)]
     for name in dict.fromkeys(targets):
         path = directory / name if name else EMBEDDED / "target"
         target, tokenizer = load_target(path, dtype=jnp.float32), load_tokenizer(path)
