@@ -18,7 +18,7 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.batches import count_batches, packed_batches
+from eagle3_jax.training.batches import ImageEncoder, count_batches, packed_batches
 from eagle3_jax.training.draft import (
     DraftModels,
     DraftRecipe,
@@ -27,7 +27,6 @@ from eagle3_jax.training.draft import (
     split_draft,
 )
 from eagle3_jax.training.features import feature_pass, known_features
-from eagle3_jax.training.images import ImageEncoder
 from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import Batches, Evaluation, StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw

@@ -10,7 +10,7 @@ from convert.text.tokenizer import Tokenizer
 from convert.vision import holds_vision, outline_vision
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.images import ImageEncoder
+from eagle3_jax.training.batches import ImageEncoder
 from serve.chat_setup import set_up_images
 from serve.demo import recipe
 from serve.images.options import ImageOptions

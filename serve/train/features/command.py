@@ -17,8 +17,8 @@ from convert.hub.flags import source_of
 from convert.hub.roles import check_roles
 from convert.load import outline_target
 from eagle3_jax.models.target import Target
+from eagle3_jax.training.batches import ImageEncoder
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.images import ImageEncoder
 from eagle3_jax.training.packing import Features, PackedBatch, Sample, padded
 from eagle3_jax.training.placement import Placement, training_mesh
 from serve.options.checkpoint import ACTIVATIONS

@@ -13,9 +13,8 @@ from convert import load_draft, load_target, load_tokenizer, load_vision
 from convert.text.chat_template import compile_template
 from convert.vision import outline_vision
 from eagle3_jax.full_pass import forward
-from eagle3_jax.training.batches import packed_batches
+from eagle3_jax.training.batches import ImageEncoder, packed_batches
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.images import ImageEncoder
 from eagle3_jax.vision.encode import encode_images
 from serve.chat_setup import set_up_images
 from serve.demo import demo_vision_target_dir
