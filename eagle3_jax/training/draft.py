@@ -28,13 +28,15 @@ class DraftRecipe:
 
     num_steps: of the unrolled chain; step_decay: the weight of a step over that of the one before,
     because later ones are reached less often. loss: a key of DIVERGENCES. dtype: in which the draft
-    computes; its parameters and the optimizer's are float32.
+    computes; its parameters and the optimizer's are float32. keep_activations: backward computes
+    nothing twice, which is faster where memory has room.
     """
 
     num_steps: int = 4
     step_decay: float = 0.8
     loss: str = "kl"
     dtype: DTypeLike = jnp.float32
+    keep_activations: bool = False
 
     @property
     def step_weights(self) -> list[float]:
@@ -76,8 +78,16 @@ def draft_loss(
         jnp.asarray(batch.positions),
         jnp.asarray(batch.segments),
         recipe.num_steps,
+        keep_activations=recipe.keep_activations,
     )
-    compared = compare(teacher, draft, states, ahead(features.hidden), DIVERGENCES[recipe.loss])
+    compared = compare(
+        teacher,
+        draft,
+        states,
+        ahead(features.hidden),
+        DIVERGENCES[recipe.loss],
+        keep_activations=recipe.keep_activations,
+    )
     rows = taught_rows(batch.wanted)
     loss, alive, accepted = jnp.float32(0), jnp.ones_like(rows), []
     for step, (weight, found) in enumerate(zip(recipe.step_weights, compared, strict=True)):

@@ -143,7 +143,9 @@ def _trainer(
     teacher, teacher_state = nnx.split(Teacher(target))
     optimizer = adamw(options.learning_rate, options.steps, accumulate=options.accumulate)
     dtype = target.embed_tokens.embedding.get_value().dtype
-    described = DraftRecipe(options.unroll, options.step_decay, options.loss, dtype)
+    described = DraftRecipe(
+        options.unroll, options.step_decay, options.loss, dtype, options.keep_activations
+    )
     update = draft_update(optimizer, DraftModels(graphdef, teacher), described)
     frozen = rest, place.whole(teacher_state)
     step = draft_step(update, run_target, frozen, place, options.accumulate)

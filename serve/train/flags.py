@@ -216,6 +216,11 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accumulate", type=positive, default=1, help="times --rows that make an update"
     )
+    parser.add_argument(
+        "--keep-activations",
+        action="store_true",
+        help="compute nothing twice in the backward pass: faster, where memory has room",
+    )
 
 
 def _add_evaluation_flags(parser: argparse.ArgumentParser) -> None:

@@ -153,8 +153,9 @@ def test_bfloat16_computes_and_float32_learns() -> None:
     """Losses are near those of float32; parameters and the optimizer's memory stay float32."""
     found = []
     for dtype in (jnp.float32, jnp.bfloat16):
-        target = tiny_target(dtype=dtype)
+        target = tiny_target()
         louder(target.lm_head, 5.0)
+        nnx.update(target, jax.tree.map(lambda x, to=dtype: x.astype(to), nnx.state(target)))
         recipe = DraftRecipe(num_steps=2, dtype=dtype)
         step, state = training(target, tiny_draft(target), recipe, rate=3e-3)
         losses = []
@@ -166,3 +167,22 @@ def test_bfloat16_computes_and_float32_learns() -> None:
         found.append(losses)
     np.testing.assert_allclose(*found, rtol=0.03)
     assert found[1][-1] < found[1][0] - 0.1
+
+
+def test_what_is_kept_for_backward_changes_no_gradient(target: Target, draft: Eagle3Draft) -> None:
+    batch = random_batch(0)
+    features = feature_pass(target, draft.config.aux_layer_ids, 8)(batch)
+    graphdef, params, rest = split_draft(draft)
+    total = jnp.sum(taught_rows(batch.wanted))
+
+    @partial(jax.jit, static_argnums=1)
+    def gradients(params, recipe):
+        def loss_of(params):
+            built = nnx.merge(graphdef, params, rest)
+            return draft_loss(built, Teacher(target), batch, features, recipe, total)[0]
+
+        return jax.value_and_grad(loss_of)(params)
+
+    found = [gradients(params, DraftRecipe(2, keep_activations=kept)) for kept in (True, False)]
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
 from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, YarnConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -80,8 +79,8 @@ def louder(model: nnx.Module, factor: float) -> None:
     nnx.update(model, jax.tree.map(lambda x: x * factor if x.ndim > 1 else x, state))
 
 
-def tiny_target(seed: int = 0, dtype: DTypeLike = jnp.float32) -> Target:
-    target = KimiTarget(TARGET, rngs=nnx.Rngs(seed), dtype=dtype)
+def tiny_target(seed: int = 0) -> Target:
+    target = KimiTarget(TARGET, rngs=nnx.Rngs(seed))
     louder(target, 6.0)
     return target
 
