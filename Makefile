@@ -15,9 +15,10 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rehearse-gpu rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-training rehearse-gpu \
+	rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
-	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
+	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -73,6 +74,11 @@ prove-server: .venv/installed-fuzz
 # What is run when a GPU is lent for half an hour, on this CPU: with a crash, and killed at a random second.
 rehearse-gpu: .venv/installed-test
 	$(BIN)/python -m pytest tests/serve/bench/test_gpu_study.py tests/pallas_kernels/bench/test_short_lease.py --long
+
+# Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
+# all in one run: an hour of two cores; it may be stopped and goes on.
+prove-training: .venv/installed-test
+	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
@@ -141,6 +147,10 @@ ray-test: .venv-ray/installed
 # Loss and gradients of another trainer (speculators, PyTorch), which the tests hold ours to.
 peer-goldens: .venv-peer/installed
 	PYTHONPATH=tests .venv-peer/bin/python -m peers.training_goldens
+
+# Tokens a second of a draft's update, ours and speculators', on one core in one run.
+peer-speed: .venv-peer/installed
+	PYTHONPATH=.:tests:tests/eagle3_jax/training .venv-peer/bin/python -m peers.throughput --json docs/benchmarks/training_speed.json
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

@@ -1,14 +1,21 @@
 """Samples as batches of packed rows: shuffled, once an epoch, from a place that can be saved."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import grain
 import numpy as np
 from grain.experimental import FirstFitPackIterDataset
+from jax.typing import DTypeLike
 
+from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.training.loop import Batches
-from eagle3_jax.training.packing import PackedBatch, Sample
+from eagle3_jax.training.packing import Features, PackedBatch, Sample
+from eagle3_jax.vision.align import aligned
+from eagle3_jax.vision.encode import encode_images
+from eagle3_jax.vision.item import ImageItem
 
 
 class Samples(Protocol):
@@ -18,44 +25,119 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> Sample: ...
 
 
+@dataclass(frozen=True)
+class ImageEncoder:
+    """A target's vision. placeholder: the id whose positions images have; dtype: of the rows."""
+
+    vision: VisionModel
+    placeholder: int
+    dtype: DTypeLike
+
+    def __call__(self, batch: PackedBatch, items: Sequence[ImageItem]) -> PackedBatch:
+        """A batch, still on the host, with its images' rows; as it is where it has none. items: in
+        the order of its rows. Each is encoded alone, so that its bits are not its neighbours'.
+
+        Raises ValueError where placeholders and tokens of images are not equally many.
+        """
+        if not items:
+            return batch
+        features = [rows for item in items for rows in encode_images(self.vision, [item])]
+        hidden = features[0].shape[-1]
+        rows = aligned(np.asarray(batch.token_ids), features, self.placeholder, hidden)
+        return batch._replace(image_rows=np.asarray(rows.astype(self.dtype)))
+
+
 def packed_batches(
-    samples: Samples, rows: int, length: int, *, seed: int | None = None, epochs: int = 1
+    samples: Samples,
+    rows: int,
+    length: int,
+    *,
+    seed: int | None = None,
+    epochs: int = 1,
+    encode: ImageEncoder | None = None,
 ) -> Batches:
     """Batches of `rows` rows; each sample goes to the first row with room, whole.
 
     Every sample comes once in each epoch, in another order each time; in the samples' own without a
     seed. A batch ends with the first sample that has no room in it; the last one may have empty
-    rows. Longer samples than a row are an error.
+    rows. Longer samples than a row are an error. All samples have features, or none has. encode:
+    makes the rows of their images.
     """
-    ordered = grain.MapDataset.source(samples)  # type: ignore[arg-type]
+    ordered = grain.MapDataset.source(_Numbered(samples))  # type: ignore[arg-type]
     if seed is not None:
         ordered = ordered.seed(seed % 2**32).shuffle()
     read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    stream = ordered.repeat(epochs).map(_arrays).to_iter_dataset(read)
-    lengths = {"token_ids": length, "wanted": length}
+    stream = ordered.repeat(epochs).to_iter_dataset(read)
+    lengths = dict.fromkeys(_arrays(0, samples[0]), length)
     packed = FirstFitPackIterDataset(
         stream, length_struct=lengths, num_packing_bins=rows, shuffle_bins=False
     )
-    return iter(packed.batch(rows).map(partial(_batch, rows)))  # type: ignore[return-value]
+    batch = partial(_batch, rows, samples, encode)
+    return iter(packed.batch(rows).map(batch))  # type: ignore[return-value]
 
 
-def count_batches(samples: Samples, rows: int, length: int, *, seed: int, epochs: int) -> int:
-    """How many batches there will be; reads every sample."""
-    return sum(1 for _ in packed_batches(samples, rows, length, seed=seed, epochs=epochs))
+def count_batches(
+    lengths: Sequence[int] | np.ndarray, rows: int, length: int, *, seed: int, epochs: int
+) -> int:
+    """How many batches there will be of samples of these lengths."""
+    blank = _Blank(lengths)
+    return sum(1 for _ in packed_batches(blank, rows, length, seed=seed, epochs=epochs))
 
 
-def _arrays(sample: Sample) -> dict[str, np.ndarray]:
+@dataclass(frozen=True)
+class _Blank:
+    """Samples that have a length and no more."""
+
+    lengths: Sequence[int] | np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Sample:
+        size = int(self.lengths[index])
+        return Sample([0] * size, [False] * size)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """Samples as arrays, with their numbers."""
+
+    samples: Samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return _arrays(index, self.samples[index])
+
+
+def _arrays(number: int, sample: Sample) -> dict[str, np.ndarray]:
+    shown = {} if sample.features is None else sample.features._asdict()
     return {
         "token_ids": np.asarray(sample.token_ids, np.int32),
         "wanted": np.asarray(sample.wanted, np.float32),
+        "number": np.full(len(sample.token_ids), number),
+        **shown,
     }
 
 
-def _batch(rows: int, element: dict[str, np.ndarray]) -> PackedBatch:
+def _batch(
+    rows: int, samples: Samples, encode: ImageEncoder | None, element: dict[str, np.ndarray]
+) -> PackedBatch:
     """What grain packed, as a batch of so many rows."""
     missing = rows - len(element["token_ids"])
-    tokens, segments, positions, wanted = (
-        np.pad(element[name], ((0, missing), (0, 0)))
-        for name in ("token_ids", "token_ids_segment_ids", "token_ids_positions", "wanted")
-    )
-    return PackedBatch(tokens, segments, positions, wanted)
+
+    def whole(name: str) -> np.ndarray:
+        array = element[name]
+        return np.pad(array, ((0, missing), *((0, 0),) * (array.ndim - 1)))
+
+    names = "token_ids", "token_ids_segment_ids", "token_ids_positions", "wanted"
+    shown = Features(whole("aux"), whole("hidden")) if "aux" in element else None
+    batch = PackedBatch(*map(whole, names), features=shown)
+    if encode is None or shown is not None:
+        return batch
+    row, column = np.nonzero(batch.token_ids == encode.placeholder)
+    segments, numbers = (x[row, column].tolist() for x in (batch.segments, whole("number")))
+    # A sample may come twice: at the end of an epoch, and at the beginning of the next.
+    seen = dict.fromkeys(zip(row.tolist(), segments, numbers, strict=True))
+    return encode(batch, [item for *_, number in seen for item in samples[number].images])

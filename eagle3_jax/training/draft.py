@@ -14,10 +14,9 @@ from jaxtyping import Array, Float
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.training.divergence import DIVERGENCES
-from eagle3_jax.training.features import Features
 from eagle3_jax.training.lesson import Teacher, compare
 from eagle3_jax.training.loop import StepFunction, TrainState
-from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.packing import Features, PackedBatch
 from eagle3_jax.training.placement import Placement
 from eagle3_jax.training.unroll import unroll
 from pallas_kernels.dispatch import prefer
@@ -29,13 +28,15 @@ class DraftRecipe:
 
     num_steps: of the unrolled chain; step_decay: the weight of a step over that of the one before,
     because later ones are reached less often. loss: a key of DIVERGENCES. dtype: in which the draft
-    computes; its parameters and the optimizer's are float32.
+    computes; its parameters and the optimizer's are float32. keep_activations: backward computes
+    nothing twice, which is faster where memory has room.
     """
 
     num_steps: int = 4
     step_decay: float = 0.8
     loss: str = "kl"
     dtype: DTypeLike = jnp.float32
+    keep_activations: bool = False
 
     @property
     def step_weights(self) -> list[float]:
@@ -77,8 +78,16 @@ def draft_loss(
         jnp.asarray(batch.positions),
         jnp.asarray(batch.segments),
         recipe.num_steps,
+        keep_activations=recipe.keep_activations,
     )
-    compared = compare(teacher, draft, states, ahead(features.hidden), DIVERGENCES[recipe.loss])
+    compared = compare(
+        teacher,
+        draft,
+        states,
+        ahead(features.hidden),
+        DIVERGENCES[recipe.loss],
+        keep_activations=recipe.keep_activations,
+    )
     rows = taught_rows(batch.wanted)
     loss, alive, accepted = jnp.float32(0), jnp.ones_like(rows), []
     for step, (weight, found) in enumerate(zip(recipe.step_weights, compared, strict=True)):
@@ -141,6 +150,7 @@ def draft_step(
             part = jax.tree.map(lambda rows, at=first: rows[at : at + size], batch)
             placed = placement.batch(part)
             shown = features(placed)
+            placed = placed._replace(features=None)
             with prefer("reference"):  # kernels have no derivatives
                 state, metrics = compiled(state, frozen, placed, shown, total)
             found.append(metrics)

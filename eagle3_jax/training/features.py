@@ -6,28 +6,20 @@ paged cache: quantised kernels, all experts and the arithmetic of a chunk are se
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from eagle3_jax.cache import KVPools, view_pages
 from eagle3_jax.engine.programs.compiled import Leaves, Structure, flatten_model
 from eagle3_jax.mesh import mesh_of, parts, spec_of, variables
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.packing import Features, PackedBatch
 
 PAGE_SIZE = 16
-
-
-class Features(NamedTuple):
-    """aux: the residual stream before each aux layer, side by side; hidden: the last layer's
-    output, before the final norm. What stands in padding means nothing."""
-
-    aux: Float[Array, "rows length aux"]
-    hidden: Float[Array, "rows length hidden"]
 
 
 def feature_pass(
@@ -46,7 +38,19 @@ def feature_pass(
         specs = tuple(spec_of(variable) for variable in variables(target))
         run = jax.shard_map(run, mesh=mesh, in_specs=(specs, rows), out_specs=rows, check_vma=False)
     compiled = jax.jit(run)
-    return lambda batch: compiled(leaves, (batch.token_ids, batch.segments, batch.positions))
+
+    def features(batch: PackedBatch) -> Features:
+        rows = batch.token_ids, batch.segments, batch.positions
+        images = () if batch.image_rows is None else (batch.image_rows,)
+        return compiled(leaves, (*rows, *images))
+
+    return features
+
+
+def known_features(batch: PackedBatch) -> Features:
+    """What the batch's samples came with."""
+    assert batch.features is not None
+    return batch.features
 
 
 def _pool_rows(target: Target, mesh: Mesh | None) -> list[tuple[int, ...]]:
@@ -66,14 +70,14 @@ def _rows_features(
     chunk: int,
     pool_rows: list[tuple[int, ...]],
     leaves: Leaves,
-    rows: tuple[Int[Array, "rows length"], ...],
+    rows: tuple[Array, ...],
 ) -> Features:
     target: Target = structure.rebuild(leaves)
     length, hidden = rows[0].shape[1], target.config.hidden_size
     dtype = target.embed_tokens.embedding.get_value().dtype
     pages = -(-length // PAGE_SIZE) + 1
     pools = tuple(jnp.zeros((pages, PAGE_SIZE, *row), dtype) for row in pool_rows)
-    padded = [jnp.pad(part, ((0, 0), (0, chunk))) for part in rows]
+    padded = [jnp.pad(part, ((0, 0), (0, chunk), *((0, 0),) * (part.ndim - 2))) for part in rows]
 
     def row_features(pools: KVPools, row: Any) -> tuple[KVPools, Features]:
         empty = Features(
@@ -91,12 +95,15 @@ def _row_features(
     aux_layer_ids: tuple[int, ...],
     chunk: int,
     pools: KVPools,
-    row: tuple[Int[Array, " padded"], ...],
+    row: tuple[Array, ...],
     empty: Features,
 ) -> tuple[KVPools, Features]:
-    """One row. Chunks come in order, so that what one leaves behind its last token is overwritten
-    by the next; a segment's keys and values are written over those of the one before."""
-    tokens, segments, positions = row
+    """One row: tokens, segments, positions and, if any, rows of images [padded, hidden].
+
+    Chunks come in order, so that what one leaves behind its last token is overwritten by the next;
+    a segment's keys and values are written over those of the one before.
+    """
+    tokens, segments, positions, *images = row
     offsets = jnp.arange(chunk)
     begins = (positions % chunk == 0) & (segments > 0)
     (starts,) = jnp.nonzero(begins, size=len(tokens), fill_value=0)
@@ -109,7 +116,8 @@ def _row_features(
         size = jnp.sum(cut(segments) == segments[at])
         places = (positions[at] + jnp.minimum(offsets, size - 1))[None]
         pages = view_pages(table, places, (offsets < size)[None], PAGE_SIZE)
-        hidden, aux, pools = target(cut(tokens)[None], places, aux_layer_ids, pools, pages)
+        shown = [cut(image_rows)[None] for image_rows in images]
+        hidden, aux, pools = target(cut(tokens)[None], places, aux_layer_ids, pools, pages, *shown)
         put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
         return pools, Features(put(found.aux, aux[0]), put(found.hidden, hidden[0]))
 

@@ -63,8 +63,11 @@ def compare(
     states: Sequence[Float[Array, "rows length hidden"]],
     hidden: Float[Array, "rows length hidden"],
     divergence: Divergence,
+    *,
+    keep_activations: bool = False,
 ) -> list[Comparison]:
-    """Every step's states with the target's `hidden`, position by position."""
+    """Every step's states with the target's `hidden`, position by position. keep_activations:
+    logits are kept for backward, not made again."""
     length = hidden.shape[1]
     size = min(BLOCK, length)
 
@@ -72,8 +75,9 @@ def compare(
         padded = jnp.pad(x, ((0, 0), (0, -length % size), (0, 0)))
         return jnp.moveaxis(padded.reshape(len(x), -1, size, x.shape[-1]), 1, 0)
 
+    block = partial(_compare_block, teacher, draft, divergence)
     compared = jax.lax.map(
-        jax.checkpoint(partial(_compare_block, teacher, draft, divergence)),
+        block if keep_activations else jax.checkpoint(block),
         ([blocks(state) for state in states], blocks(hidden)),
     )
     return jax.tree.map(

@@ -56,10 +56,13 @@ class Placement:
 
     def check(self, draft: Eagle3Draft, rows: int) -> None:
         """Refuses a draft, or a number of rows, that devices can't have equal parts of."""
-        if self.mesh is None:
-            return
-        check_units(draft.units, self.mesh)
-        if rows % self.mesh.shape[DATA]:
+        if self.mesh is not None:
+            check_units(draft.units, self.mesh)
+        self.check_rows(rows)
+
+    def check_rows(self, rows: int) -> None:
+        """Refuses a number of rows that replicas can't have equal parts of."""
+        if self.mesh is not None and rows % self.mesh.shape[DATA]:
             raise ValueError(
                 f"{rows} rows cannot be split evenly over {self.mesh.shape[DATA]} replicas"
             )

@@ -6,11 +6,12 @@ of the chain that started at row i - j stands in row i; it reads the first step'
 i - j and, after those, the keys of steps 1..j of its own chain.
 
 Backward runs each step again, and its attention block by block, so that what is kept are the steps'
-states, keys and values, and no array is as large as length x length.
+states, keys and values, and no array is as large as length x length; unless everything is kept.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,24 +39,34 @@ def unroll(
     positions: Int[Array, "rows length"],
     segments: Int[Array, "rows length"],
     num_steps: int,
+    *,
+    keep_activations: bool = False,
 ) -> list[Float[Array, "rows length hidden"]]:
     """Recurrent states of every step, each [rows, length, hidden] (before the final norm).
 
     Row i of step j has the token after position i and j steps of the draft's own state behind it;
-    rows closer than j to the start of their segment mean nothing.
+    rows closer than j to the start of their segment mean nothing. keep_activations: nothing is
+    computed twice, and backward needs them all, scores of length x length too.
     """
+    again = _once if keep_activations else jax.checkpoint
     rope = rope_tables(draft.config.rope, draft.config.rotary_dim, positions)
     embedded = draft.embed_tokens(next_ids)
     state = draft.fuse(aux_hidden)
     steps: list[Step] = []
     for _ in range(num_steps):
-        advance = jax.checkpoint(partial(_step, draft, embedded, rope, segments))
+        advance = again(partial(_step, again, draft, embedded, rope, segments))
         steps.append(advance(state, steps))
         state = jnp.roll(steps[-1].state, 1, axis=1)
     return [step.state for step in steps]
 
 
+def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of `jax.checkpoint`."""
+    return function
+
+
 def _step(
+    again: Callable[..., Any],
     draft: Eagle3Draft,
     embedded: Float[Array, "rows length hidden"],
     rope: RopeTables,
@@ -67,12 +78,13 @@ def _step(
     x, residual = layer.enter(embedded, state.astype(embedded.dtype))
     q, k, v = attention.project(x, rope)
     keys, values = [*(s.keys for s in before), k], [*(s.values for s in before), v]
-    heads = _attend(q * attention.scale, keys, values, segments)
+    heads = _attend(again, q * attention.scale, keys, values, segments)
     attended = attention.o_proj(heads.reshape(*state.shape[:2], -1).astype(x.dtype))
     return Step(draft.recurrent(layer.finish(residual + attended)), k, v)
 
 
 def _attend(
+    again: Callable[..., Any],
     q: Float[Array, "rows length heads dim"],
     keys: list[Float[Array, "rows length kv_heads dim"]],
     values: list[Float[Array, "rows length kv_heads v_dim"]],
@@ -91,7 +103,7 @@ def _attend(
     indices = jnp.arange(length)[None]
     blocks = [_in_blocks(x, size) for x in (grouped, segments, indices, *chain)]
     first = keys[0], values[0], segments
-    out = jax.lax.map(jax.checkpoint(partial(_attend_block, step, first)), tuple(blocks))
+    out = jax.lax.map(again(partial(_attend_block, step, first)), tuple(blocks))
     out = jnp.moveaxis(out, 0, 1).reshape(len(q), -1, q.shape[2], values[0].shape[-1])
     return out[:, :length]
 

@@ -14,9 +14,8 @@ from eagle3_jax.layers.linear import STD
 from eagle3_jax.layers.patch_positions import Places
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.training.features import Features
 from eagle3_jax.training.loop import StepFunction, TrainState
-from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.packing import Features, PackedBatch
 from eagle3_jax.training.target import TargetMetrics, balance, target_loss
 from eagle3_jax.training.target_pass import target_pass
 from pallas_kernels.dispatch import prefer

@@ -4,20 +4,29 @@ An answer is what follows the prompt that the chat template makes of the message
 as an id that ends answers. Nothing is known of a model's marks but what template and tokenizer say.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.training.packing import Sample
+from serve.asgi.errors import ApiError
 from serve.chat_format.format import choose_reading
 from serve.chat_format.reader import THINK
 from serve.chat_format.reasoning import id_of
 from serve.chat_format.thinking_switch import switch_of
 from serve.demo.corpus.conversation import Message
+from serve.images.reader import ImageReader, NoImages
+from serve.images.sources import ImageSource
+from serve.openai.content import read_content, sources_in
 from serve.openai.history import REASONING, template_message
 
 THINKING = ("auto", "on", "off")
+TEXT_ALONE = NoImages()
 
 
 @dataclass(frozen=True)
@@ -25,12 +34,14 @@ class SampleMaker:
     """Makes samples of conversations.
 
     end_ids: what ends an answer. thinking: `on` asks for it before every answer, `off` leaves
-    reasoning out of prompts and answers, `auto` asks where an answer has some.
+    reasoning out of prompts and answers, `auto` asks where an answer has some. images: reads those
+    of conversations, as the server does.
     """
 
     tokenizer: Tokenizer
     end_ids: tuple[int, ...]
     thinking: str = "auto"
+    images: ImageReader | NoImages = TEXT_ALONE
 
     def __post_init__(self) -> None:
         if self.tokenizer.template is None:
@@ -41,16 +52,38 @@ class SampleMaker:
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
         """One sample, or several where the template shows an answer otherwise once it is history;
         ValueError for what is no conversation with an answer."""
+        told, sources = read_contents(messages)
         reading = choose_reading(self.tokenizer).tools
         as_objects = reading is None or reading.arguments_as_objects
-        read = [template_message(message, as_objects) for message in messages]
+        read = [template_message(message, as_objects) for message in told]
         samples: list[Sample] = []
+        seen = list[int]()
         for index, message in enumerate(read):
             if message["role"] == "assistant":
                 _extend(samples, self._answer(read[:index], message, list(tools) or None))
+                seen = [*seen[: len(samples) - 1], index]
         if not samples:
             raise ValueError("no message is of the role assistant")
-        return samples
+        shown = [list(chain.from_iterable(sources[:index])) for index in seen]
+        return [self._with_images(*found) for found in zip(samples, shown, strict=True)]
+
+    def _with_images(self, sample: Sample, sources: Sequence[ImageSource]) -> Sample:
+        """As many placeholders as each image has tokens, in place of one."""
+        ids = np.asarray(sample.token_ids)
+        here = ids == self.images.placeholder
+        if not sources and not here.any():
+            return sample
+        found = asyncio.run(self.images.read(sources))
+        items = tuple(found[source] for source in sources)
+        if here.sum() != len(items):
+            raise ValueError(
+                f"the chat template has {here.sum()} places for {len(items)} images: it is not "
+                "made for images, or leaves messages out"
+            )
+        times = np.ones(len(ids), int)
+        times[here] = [item.num_tokens for item in items]
+        wanted = np.repeat(np.asarray(sample.wanted), times)
+        return Sample(np.repeat(ids, times), wanted, images=items)
 
     def _answer(self, history: list[Message], answer: Message, tools: Any) -> Sample:
         """The chat up to an answer, of which only the answer is wanted."""
@@ -80,11 +113,27 @@ class SampleMaker:
         return switch.variables(thinks, None, can_think=can_think)
 
 
+def read_contents(messages: Sequence[Message]) -> tuple[list[Message], list[list[ImageSource]]]:
+    """Messages as templates read them, and the images that each shows; ValueError for parts that
+    are neither text nor images."""
+    try:
+        contents = [read_content(message.get("content")) for message in messages]
+    except ApiError as error:
+        raise ValueError(error.message) from error
+    told = [
+        {**message, "content": [part.for_template() for part in content]}
+        if isinstance(content, list)
+        else {**message, **({} if content is None else {"content": content})}
+        for message, content in zip(messages, contents, strict=True)
+    ]
+    return told, [sources_in([content]) for content in contents]
+
+
 def _extend(samples: list[Sample], new: Sample) -> None:
     """The new answer in the last sample, where that is how it begins."""
     if samples:
         last, size = samples[-1], len(samples[-1].token_ids)
-        if new.token_ids[:size] == last.token_ids:
+        if list(new.token_ids[:size]) == last.token_ids:
             new = Sample(new.token_ids, [*last.wanted, *new.wanted[size:]])
             samples.pop()
     samples.append(new)

@@ -8,7 +8,7 @@ from typing import Any
 from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
-from serve.train.data_flags import add_regenerate_command
+from serve.train.data_flags import add_features_command, add_regenerate_command
 from serve.train.flags import (
     DRAFT_EXAMPLE,
     add_draft_command,
@@ -48,6 +48,10 @@ def _command(name: str) -> Callable[[Any], bool]:
             from serve.train.target import train_target
 
             return train_target
+        if name == "features":
+            from serve.train.features.command import write_features
+
+            return write_features
         if name == "regenerate":
             from serve.train.regenerate.command import regenerate
 
@@ -70,6 +74,7 @@ def _parser() -> OneLineParser:
     add_target_command(commands)
     add_vision_command(commands)
     add_draft_command(commands)
+    add_features_command(commands)
     add_regenerate_command(commands)
     return parser
 

@@ -1,14 +1,17 @@
 """Conversations from a file or a data set as samples, each found by its number."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from eagle3_jax.training.packing import Sample
 from serve.demo.recipe import MakeSamples
+
+T = TypeVar("T")
 
 
 class Records(Protocol):
@@ -83,57 +86,72 @@ def open_records(data: str, split: str) -> JsonLines | HubRecords:
 class ConversationSamples:
     """The samples of all conversations that fit into a row.
 
-    Every record is read once to know which those are. left_out: how many are longer.
+    Every record is read once to know which those are. lengths: int32, tokens of each; left_out:
+    how many are longer; has_images: whether any of them shows one.
     """
 
     def __init__(self, records: JsonLines | HubRecords, make: MakeSamples, longest: int) -> None:
         """Raises ValueError naming the record that is no conversation, and when none is left."""
         self._records, self._make = records, make
-        self._places: list[tuple[int, int]] = []
-        self._answers = list[np.ndarray]()
-        self.left_out = 0
+        self._counts, self.left_out, self.has_images = np.zeros(0, np.int64), 0, False
+        found = list[tuple[int, int, int]]()
         for index in range(len(records)):
             for number, sample in enumerate(self._samples(index)):
-                if len(sample.token_ids) > longest:
+                if (length := len(sample.token_ids)) > longest:
                     self.left_out += 1
-                    continue
-                self._places.append((index, number))
-                wanted = np.asarray(sample.token_ids)[np.asarray(sample.wanted, bool)]
-                self._answers.append(np.stack(np.unique(wanted, return_counts=True)))
-        if not self._places:
+                else:
+                    found.append((index, number, length))
+                    self.has_images |= bool(sample.images)
+                    self._count(sample)
+        if not found:
             raise ValueError(f"{records.place(0)} and on: no sample of at most {longest} tokens")
+        self._places, self._numbers, self.lengths = np.array(found, np.int32).T
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.lengths)
 
     def __getitem__(self, index: int) -> Sample:
-        record, number = self._places[index]
-        return self._samples(record)[number]
+        return self._samples(int(self._places[index]))[self._numbers[index]]
 
     def counts(self, vocab_size: int) -> np.ndarray:
-        """How often each id occurs in all answers."""
-        found = np.zeros(vocab_size, np.int64)
-        for ids, times in self._answers:
-            found[ids] += times
-        return found
+        """How often each id occurs in all answers; more than so many ids where they have more."""
+        return np.pad(self._counts, (0, max(vocab_size - len(self._counts), 0)))
+
+    def _count(self, sample: Sample) -> None:
+        answered = np.asarray(sample.token_ids)[np.asarray(sample.wanted, bool)]
+        size = max(len(self._counts), int(answered.max(initial=0)) + 1)
+        self._counts = np.pad(self._counts, (0, size - len(self._counts)))
+        np.add.at(self._counts, answered, 1)
 
     def _samples(self, index: int) -> list[Sample]:
-        try:
-            record = self._records[index]
-            return self._make(record["messages"], record.get("tools") or ())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{self._records.place(index)}: expected an object with `messages`, got: {error}"
-            ) from error
+        return read_conversation(self._records, index, self._make)
 
 
-def prompts_of(records: Records, count: int) -> list[tuple[Sequence[Any], Sequence[Any]]]:
-    """Messages before the last answer, and tools, of the first conversations that have one."""
-    found = []
-    for index in range(len(records)):
+def read_conversation(
+    records: JsonLines | HubRecords,
+    index: int,
+    read: Callable[[Sequence[Any], Sequence[Any]], T],
+) -> T:
+    """What `read` makes of a record's messages and tools; ValueError names the record."""
+    try:
         record = records[index]
-        messages = record["messages"]
+        return read(record["messages"], record.get("tools") or ())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{records.place(index)}: expected an object with `messages`, got: {error}"
+        ) from error
+
+
+def prompts_of(
+    records: JsonLines | HubRecords, count: int, check: Callable[[Any], None]
+) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    """Messages before the last answer, and tools, of the first conversations that have one. check:
+    raises ValueError for messages that can't be asked; it names the record."""
+
+    def prompt(messages: Sequence[Any], tools: Sequence[Any]) -> Any:
+        check(messages)
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        if answers and len(found) < count:
-            found.append((messages[: answers[-1]], record.get("tools") or ()))
-    return found
+        return (messages[: answers[-1]], tools) if answers else None
+
+    found = (read_conversation(records, index, prompt) for index in range(len(records)))
+    return list(islice(filter(None, found), count))

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from convert.command_line.parser import OneLineParser
-from serve.train.flags import positive
+from serve.train.flags import (
+    add_aux_layers_flag,
+    add_conversation_flags,
+    add_draft_config_flag,
+    add_mesh_flags,
+    add_target_flags,
+    positive,
+)
 
 
 def add_regenerate_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
@@ -38,6 +45,28 @@ def add_regenerate_command(commands: "argparse._SubParsersAction[OneLineParser]"
         type=_json_object,
         metavar="JSON",
         help='more fields of each request: {"chat_template_kwargs": {"thinking": false}}',
+    )
+
+
+def add_features_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """`eagle3-train features`."""
+    command = commands.add_parser(
+        "features",
+        help="write what a target shows a draft of a small data set, to train on more than once",
+        example="eagle3-train features --target /models/Kimi-K2.5 --data conversations.jsonl "
+        "--to /data/features",
+    )
+    command.add_argument("--to", type=Path, required=True, help="directory of the features")
+    command.add_argument("--resume", action="store_true", help="go on with that directory")
+    add_target_flags(command)
+    add_conversation_flags(command, required=True)
+    command.add_argument("--rows", type=positive, default=12, help="samples at a time (default 12)")
+    add_aux_layers_flag(command)
+    add_draft_config_flag(command)
+    add_mesh_flags(command)
+    # The shape of a draft matters by its aux layers alone.
+    command.set_defaults(
+        init_from=None, draft_vocab=None, intermediate_size=None, attention=None, check=None
     )
 
 

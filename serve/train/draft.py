@@ -1,8 +1,7 @@
 """`eagle3-train draft`: a draft for a target that is served, on the target's own features."""
 
 import argparse
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,11 +13,12 @@ from convert.hub.checkpoint import find_checkpoint
 from convert.hub.flags import source_of
 from convert.hub.roles import check_roles
 from convert.load import outline_target
+from convert.published.parameters import abstract_draft
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.batches import count_batches, packed_batches
+from eagle3_jax.training.batches import ImageEncoder, count_batches, packed_batches
 from eagle3_jax.training.draft import (
     DraftModels,
     DraftRecipe,
@@ -26,15 +26,13 @@ from eagle3_jax.training.draft import (
     draft_update,
     split_draft,
 )
-from eagle3_jax.training.features import feature_pass
+from eagle3_jax.training.features import feature_pass, known_features
 from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import Batches, Evaluation, StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.placement import Placement, training_mesh
 from serve.demo import recipe
 from serve.options.checkpoint import ACTIVATIONS
-from serve.train.answers import SampleMaker
-from serve.train.data import ConversationSamples, open_records
 from serve.train.draft_model import (
     DraftPlan,
     export_draft,
@@ -43,15 +41,18 @@ from serve.train.draft_model import (
     with_whole_embedding,
 )
 from serve.train.evaluation import ServedAcceptance, evaluation_prompts
-from serve.train.run import refuse_another_run, run
-
-Data = ConversationSamples | recipe.DemoSamples
+from serve.train.run import new_output, run
+from serve.train.samples import Data, image_encoder, open_samples
 
 
 def train_draft(options: argparse.Namespace) -> bool:
     """Trains a draft for `options.target` and writes its published directory; False when
     interrupted."""
-    refuse_another_run(options)
+    with new_output(options):
+        return _train(options)
+
+
+def _train(options: argparse.Namespace) -> bool:
     if options.coordinator_address:
         jax.distributed.initialize(
             options.coordinator_address, options.num_processes, options.process_id
@@ -69,10 +70,14 @@ def train_draft(options: argparse.Namespace) -> bool:
     activations = ACTIVATIONS[options.quantize_activations]
     outlined = outline_target(directory, mesh=placement.mesh, quantize_activations=activations)
     plan = plan_draft(options, outlined.model)
-    prompts = _prompts(options, tokenizer)
-    samples = open_samples(options, tokenizer, outlined.model.config)
-    batches = _batches(options, samples)
+    placement.check(abstract_draft(plan.config, jnp.float32), options.rows)
+    prompts = _prompts(options, tokenizer, outlined.model.config)
+    samples = open_samples(options, tokenizer, outlined.model, plan.config.aux_layer_ids, directory)
+    _set_epochs(options, samples)
+    if options.features and not options.eval_every:  # then its ends teach, and nothing runs it
+        outlined = replace(outlined, shared={*outlined.shared, "layers"})
     trainer = _trainer(options, plan, outlined.fill(), samples, placement)
+    batches = _batches(options, samples, image_encoder(samples, trainer.target, directory))
     evaluation = _evaluation(options, trainer, tokenizer, prompts)
     outcome, checkpoints = run(options, trainer.state, trainer.step, batches, evaluation)
     if outcome.step < options.steps:
@@ -85,31 +90,26 @@ def train_draft(options: argparse.Namespace) -> bool:
     return True
 
 
-def open_samples(options: argparse.Namespace, tokenizer: Tokenizer, config: TargetConfig) -> Data:
-    """What the flags say is to be trained on; says what is left out."""
-    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *config.eos_token_ids)))
-    make = SampleMaker(tokenizer, ends, options.thinking)
-    if options.data is None:
-        return recipe.DemoSamples(make, options.seed)
-    records = open_records(options.data, options.split)
-    samples = ConversationSamples(records, make, options.row_length)
-    if samples.left_out:
-        longer = f"{samples.left_out} samples are longer than --row-length {options.row_length}"
-        print(f"note: {longer} and left out", file=sys.stderr)
-    return samples
+def _set_epochs(options: argparse.Namespace, samples: Data) -> None:
+    """Sets options.steps and options.epochs, both: one is as many as the other makes."""
+    if isinstance(samples, recipe.DemoSamples):
+        options.steps, options.epochs = options.steps or options.demo_steps, 1
+    elif options.steps is None:
+        options.epochs = options.epochs or 1
+        rows, length = options.rows * options.accumulate, options.row_length
+        lengths, epochs = samples.lengths, options.epochs
+        options.steps = count_batches(lengths, rows, length, seed=options.seed, epochs=epochs)
+    else:
+        options.epochs = options.steps  # more than enough
 
 
-def _batches(options: argparse.Namespace, samples: Data) -> Batches:
-    """With --epochs, options.steps becomes as many as there are."""
-    rows, length, seed = options.rows * options.accumulate, options.row_length, options.seed
-    if options.data is None:
-        options.steps = options.steps or options.demo_steps
-        return packed_batches(samples, rows, length)
-    if options.steps is None:
-        epochs = options.epochs or 1
-        options.steps = count_batches(samples, rows, length, seed=seed, epochs=epochs)
-        return packed_batches(samples, rows, length, seed=seed, epochs=epochs)
-    return packed_batches(samples, rows, length, seed=seed, epochs=options.steps)
+def _batches(options: argparse.Namespace, samples: Data, encode: ImageEncoder | None) -> Batches:
+    """The corpus comes in its own order, which is a mixture already."""
+    seed = None if isinstance(samples, recipe.DemoSamples) else options.seed
+    rows, epochs = options.rows * options.accumulate, options.epochs
+    return packed_batches(
+        samples, rows, options.row_length, seed=seed, epochs=epochs, encode=encode
+    )
 
 
 @dataclass(frozen=True)
@@ -135,24 +135,37 @@ def _trainer(
     options: argparse.Namespace, plan: DraftPlan, target: Target, samples: Data, place: Placement
 ) -> Trainer:
     draft = make_draft(plan, target, samples, options.seed)
-    place.check(draft, options.rows)
-    run_target = feature_pass(target, plan.config.aux_layer_ids, options.prefill_chunk)
+    run_target = known_features
+    if not options.features:
+        run_target = feature_pass(target, plan.config.aux_layer_ids, options.prefill_chunk)
     graphdef, params, rest = split_draft(with_whole_embedding(draft, target), plan.shared)
     params, rest = place.params(params), place.whole(rest)
     teacher, teacher_state = nnx.split(Teacher(target))
     optimizer = adamw(options.learning_rate, options.steps, accumulate=options.accumulate)
     dtype = target.embed_tokens.embedding.get_value().dtype
-    described = DraftRecipe(options.unroll, options.step_decay, options.loss, dtype)
+    described = DraftRecipe(
+        options.unroll, options.step_decay, options.loss, dtype, options.keep_activations
+    )
     update = draft_update(optimizer, DraftModels(graphdef, teacher), described)
     frozen = rest, place.whole(teacher_state)
     step = draft_step(update, run_target, frozen, place, options.accumulate)
     return Trainer(target, plan.shared, graphdef, rest, place.initial(optimizer, params), step)
 
 
-def _prompts(options: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:
+def _prompts(
+    options: argparse.Namespace, tokenizer: Tokenizer, config: TargetConfig
+) -> list[list[int]]:
+    """Held-out ones; ValueError where one and its answer are more than the target's context."""
     if not options.eval_every:
         return []
-    return evaluation_prompts(tokenizer, options.eval_data, options.split, options.eval_prompts)
+    found = evaluation_prompts(tokenizer, options.eval_data, options.split, options.eval_prompts)
+    longest, context = max(map(len, found)), config.max_position_embeddings
+    if longest + options.eval_tokens > context:
+        raise ValueError(
+            f"a prompt of {longest} tokens and --eval-tokens {options.eval_tokens} are more than "
+            f"the target's context of {context}"
+        )
+    return found
 
 
 def _evaluation(

@@ -34,7 +34,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.draft import draft_vocabulary
 from serve.demo import recipe
-from serve.train.data import ConversationSamples
+from serve.train.samples import Data
 
 HEAD_DIM = 64
 
@@ -66,14 +66,13 @@ def plan_draft(options: argparse.Namespace, target: Target) -> DraftPlan:
     elif options.draft_config:
         chosen = _published_shape(source_of(options, options.draft_config), config)
     else:
+        _check_aux_layers(options.aux_layers or (0,), config)
         chosen = _usual_shape(options, config)
     draft_to_hf(chosen, "bfloat16")
     return DraftPlan(chosen, first)
 
 
-def make_draft(
-    plan: DraftPlan, target: Target, samples: ConversationSamples | recipe.DemoSamples, seed: int
-) -> Eagle3Draft:
+def make_draft(plan: DraftPlan, target: Target, samples: Data, seed: int) -> Eagle3Draft:
     """The draft in float32; of new ones the vocabulary is what answers use most."""
     if plan.first is not None:
         return plan.first.fill()
@@ -133,6 +132,13 @@ def _published_shape(given: Source, target: TargetConfig) -> DraftConfig:
     except ValueError as error:
         raise ValueError(f"--draft-config {path}: {error}") from error
     return config
+
+
+def _check_aux_layers(ids: tuple[int, ...], target: TargetConfig) -> None:
+    last = target.num_hidden_layers
+    if not all(0 <= layer <= last for layer in ids):
+        given = ",".join(map(str, ids))
+        raise ValueError(f"--aux-layers must be 0..{last} each, {last} behind all; got {given}")
 
 
 def _usual_shape(options: argparse.Namespace, config: TargetConfig) -> DraftConfig:

@@ -15,6 +15,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from serve.demo.corpus import CATEGORIES, held_out_prompts
 from serve.pair.generation_config import SamplingDefaults
 from serve.pair.loading import LoadedPair, build_engine
+from serve.train.answers import read_contents
 from serve.train.data import open_records, prompts_of
 
 BATCH = 8
@@ -77,7 +78,13 @@ def evaluation_prompts(
             (c.prompt, c.tools) for name in CATEGORIES for c in held_out_prompts(name, each)
         ]
     else:
-        found = list(prompts_of(open_records(data, split), count))
+        found = list(prompts_of(open_records(data, split), count, _check_text_alone))
     if not found:
         raise ValueError(f"--eval-data {data}: no conversation has an answer")
     return [tokenizer.encode_chat(list(m), tools=list(t) or None) for m, t in found[:count]]
+
+
+def _check_text_alone(messages: Sequence[Any]) -> None:
+    _, sources = read_contents(messages)
+    if any(sources):
+        raise ValueError("an image; drafts are judged on prompts of text alone, so leave it out")

@@ -67,7 +67,8 @@ def add_draft_command(commands: "argparse._SubParsersAction[OneLineParser]") -> 
     add_shape_flags(draft)
     _add_recipe_flags(draft)
     _add_evaluation_flags(draft)
-    _add_device_flags(draft)
+    add_mesh_flags(draft)
+    _add_host_flags(draft)
 
 
 def check_draft_flags(options: argparse.Namespace) -> None:
@@ -79,8 +80,15 @@ def check_draft_flags(options: argparse.Namespace) -> None:
         raise ValueError(f"one of these says what the draft's shape is: {names}")
     if options.eval_every and options.num_processes:
         raise ValueError("--eval-every runs an engine, and that in one process alone")
-    if options.eval_every and options.data is not None and options.eval_data is None:
+    if options.features and options.data:
+        raise ValueError("one of these says what is trained on: --data, --features")
+    if options.features and (options.thinking, options.split) != ("auto", "train"):
+        raise ValueError("--thinking and --split are decided where --features are made")
+    own = options.data is not None or options.features is not None
+    if options.eval_every and own and options.eval_data is None:
         raise ValueError("--eval-every needs --eval-data: prompts that aren't trained on")
+    if options.epochs and not own:
+        raise ValueError("--epochs needs --data: the synthetic corpus has no end; use --steps")
     distributed = options.coordinator_address, options.num_processes, options.process_id
     if len({part is None for part in distributed}) > 1:
         raise ValueError("--coordinator-address, --num-processes and --process-id go together")
@@ -113,10 +121,23 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    add_conversation_flags(parser)
+    parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="DIR",
+        help="what `eagle3-train features` wrote, in place of --data: the target is not run",
+    )
+
+
+def add_conversation_flags(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Conversations and how they become samples."""
+    default = "" if required else " (default: the synthetic corpus)"
     parser.add_argument(
         "--data",
+        required=required,
         help='JSONL of {"messages": [...]} conversations, or what the extra `datasets` reads: a '
-        "directory or a hub id (default: the synthetic corpus)",
+        f"directory or a hub id{default}",
     )
     parser.add_argument("--split", default="train", help="of such a data set (default train)")
     parser.add_argument(
@@ -126,23 +147,28 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
         help="on: before every answer; off: reasoning is left out; default: where there is some",
     )
     parser.add_argument("--row-length", type=positive, default=160, help="tokens of a packed row")
+    parser.add_argument(
+        "--allowed-local-media-path",
+        type=Path,
+        metavar="DIR",
+        help="conversations may name images in it by file:// URLs; default: none",
+    )
+    parser.add_argument(
+        "--allowed-media-domains",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="fetch images at http(s) URLs of these hosts; default: of none",
+    )
 
 
 def add_shape_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init-from", metavar="DRAFT", help="begin with a draft's weights")
-    parser.add_argument(
-        "--draft-config",
-        metavar="DRAFT",
-        help="the shape of a published draft: its config.json, directory or hub id",
-    )
+    add_draft_config_flag(parser)
     parser.add_argument(
         "--draft-vocab", type=positive, help="most frequent answer tokens to keep; default: all"
     )
-    parser.add_argument(
-        "--aux-layers",
-        type=_layers,
-        help="before which target layers: 1,3,5; default: an early, a middle and a late one",
-    )
+    add_aux_layers_flag(parser)
     parser.add_argument(
         "--intermediate-size",
         type=positive,
@@ -152,6 +178,22 @@ def add_shape_flags(parser: argparse.ArgumentParser) -> None:
         "--attention",
         choices=("grouped", "latent"),
         help="grouped: Llama's (default); latent: Kimi's, of the target's widths",
+    )
+
+
+def add_draft_config_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--draft-config",
+        metavar="DRAFT",
+        help="the shape of a published draft: its config.json, directory or hub id",
+    )
+
+
+def add_aux_layers_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--aux-layers",
+        type=_layers,
+        help="before which target layers: 1,3,5; default: an early, a middle and a late one",
     )
 
 
@@ -174,6 +216,11 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accumulate", type=positive, default=1, help="times --rows that make an update"
     )
+    parser.add_argument(
+        "--keep-activations",
+        action="store_true",
+        help="compute nothing twice in the backward pass: faster, where memory has room",
+    )
 
 
 def _add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
@@ -195,7 +242,8 @@ def _add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_device_flags(parser: argparse.ArgumentParser) -> None:
+def add_mesh_flags(parser: argparse.ArgumentParser) -> None:
+    """Devices of one process."""
     parser.add_argument(
         "--tensor-parallel-size",
         type=positive,
@@ -213,6 +261,9 @@ def _add_device_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="each device holds whole experts, not a part of every one",
     )
+
+
+def _add_host_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--coordinator-address", help="of process 0: host:port")
     parser.add_argument("--num-processes", type=positive, help="that run this command")
     parser.add_argument("--process-id", type=int, help="this one's number, from 0")

@@ -2,14 +2,17 @@
 
 import argparse
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX import SummaryWriter
 
 from eagle3_jax.training.checkpoint import Checkpoints
 from eagle3_jax.training.loop import (
@@ -22,14 +25,30 @@ from eagle3_jax.training.loop import (
 )
 
 Log = Callable[[int, dict[str, float]], None]
+LOG = "log.jsonl"
 
 
-def refuse_another_run(options: argparse.Namespace) -> None:
-    """ValueError where the output directory has a run and this one isn't to go on with it."""
-    if _directory(options).exists() and not options.resume:
+@contextmanager
+def new_output(options: argparse.Namespace) -> Iterator[None]:
+    """Around a command that trains: what it wrote is taken away where it ends before a step.
+
+    Raises ValueError where the output directory has a run and this one isn't to go on with it, and
+    where metrics can't go where they should.
+    """
+    directory = _directory(options)
+    if directory.exists() and not options.resume:
         raise ValueError(
             f"{options.output} holds a training run; add --resume or name another --output"
         )
+    if options.wandb and find_spec("wandb") is None:
+        raise ValueError("--wandb needs the extra `wandb`")
+    new = next((path for path in (options.output, directory) if not path.exists()), None)
+    try:
+        yield
+    except BaseException:
+        if new is not None and not _steps_logged(directory) and jax.process_index() == 0:
+            shutil.rmtree(new, ignore_errors=True)
+        raise
 
 
 def run(
@@ -67,12 +86,17 @@ def _directory(options: argparse.Namespace) -> Path:
     return options.output / "training"
 
 
+def _steps_logged(directory: Path) -> bool:
+    log = directory / LOG
+    return log.exists() and log.stat().st_size > 0
+
+
 def _logs(options: argparse.Namespace, directory: Path) -> list[Any]:
     """Where metrics go; of several processes the first one writes them."""
     if jax.process_index():
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    logs = [_bar(options.steps), _lines(directory / "log.jsonl"), _tensorboard(directory)]
+    logs = [_bar(options.steps), _lines(directory / LOG), _tensorboard(directory)]
     return [*logs, _wandb(options)] if options.wandb else logs
 
 
@@ -105,8 +129,6 @@ def _lines(path: Path) -> Iterator[Log]:
 @contextmanager
 def _tensorboard(directory: Path) -> Iterator[Log]:
     """Event files beside the checkpoints."""
-    from tensorboardX import SummaryWriter
-
     with SummaryWriter(str(directory / "tensorboard")) as writer:
 
         def write(number: int, metrics: dict[str, float]) -> None:
@@ -119,9 +141,7 @@ def _tensorboard(directory: Path) -> Iterator[Log]:
 @contextmanager
 def _wandb(options: argparse.Namespace) -> Iterator[Log]:
     """A run of Weights & Biases."""
-    try:
-        import wandb  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ValueError("--wandb needs the extra `wandb`") from error
+    import wandb  # pyright: ignore[reportMissingImports]
+
     with wandb.init(project=options.wandb, name=options.output.name) as started:
         yield lambda number, metrics: started.log(metrics, step=number)

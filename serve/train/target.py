@@ -14,12 +14,16 @@ from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.target import target_step
 from serve.demo import recipe
 from serve.train.answers import SampleMaker
-from serve.train.run import refuse_another_run, run
+from serve.train.run import new_output, run
 
 
 def train_target(options: argparse.Namespace) -> bool:
     """Trains the target and writes its published directory; False when interrupted."""
-    refuse_another_run(options)
+    with new_output(options):
+        return _train(options)
+
+
+def _train(options: argparse.Namespace) -> bool:
     options.output.mkdir(parents=True, exist_ok=True)
     if not (options.output / "tiktoken.model").exists():
         recipe.make_tokenizer(options.output)

@@ -38,7 +38,7 @@ from serve.demo.pictures.accuracy import held_out_accuracy
 from serve.demo.pictures.batches import PictureBatches, picture_places
 from serve.text_table import text_table
 from serve.train.draft_model import export_draft, with_whole_embedding
-from serve.train.run import refuse_another_run, run
+from serve.train.run import new_output, run
 
 TARGET_DIR, DRAFT_DIR = "target", "draft"
 """Folders of the output."""
@@ -48,8 +48,10 @@ def train_vision(options: argparse.Namespace) -> bool:
     """Trains target and vision, prints how many held-out questions they answer, then trains their
     draft; False when interrupted."""
     directory = options.output / TARGET_DIR
-    if not _train_target(_part(options, TARGET_DIR, options.steps)):
-        return False
+    given = _part(options, TARGET_DIR, options.steps)
+    with new_output(given):
+        if not _train_target(given):
+            return False
     target = load_target(directory, dtype=jnp.float32)
     vision = load_vision(directory, dtype=jnp.float32)
     tokenizer = load_tokenizer(directory)
@@ -59,18 +61,17 @@ def train_vision(options: argparse.Namespace) -> bool:
         table.add_row(topic, f"{share:.1%}")
     Console().print(table)
     given = _part(options, DRAFT_DIR, options.draft_steps)
-    return _train_draft(given, target, vision, tokenizer)
+    with new_output(given):
+        return _train_draft(given, target, vision, tokenizer)
 
 
 def _part(options: argparse.Namespace, name: str, steps: int) -> argparse.Namespace:
     """The options of a run of its own, in its own folder."""
-    part = argparse.Namespace(**{**vars(options), "output": options.output / name, "steps": steps})
-    refuse_another_run(part)
-    part.output.mkdir(parents=True, exist_ok=True)
-    return part
+    return argparse.Namespace(**{**vars(options), "output": options.output / name, "steps": steps})
 
 
 def _train_target(options: argparse.Namespace) -> bool:
+    options.output.mkdir(parents=True, exist_ok=True)
     if not (options.output / "tiktoken.model").exists():
         recipe.make_tokenizer(options.output)
     tokenizer = load_tokenizer(options.output)

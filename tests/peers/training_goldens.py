@@ -5,7 +5,9 @@ What tests/eagle3_jax/training/test_peer.py holds ours to.
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from peers.speculators_draft import LOSSES, fill, loss_of, make_draft
@@ -35,11 +37,9 @@ def main() -> None:
     for number, (name, variant) in enumerate(VARIANTS.items()):
         rng = np.random.default_rng(number)
         draft = make_draft(SHAPE, variant)
-        weights = {
-            key: _weights(rng, key, tuple(value.shape)) for key, value in draft.state_dict().items()
-        }
+        weights = random_weights(rng, draft)
         fill(draft, weights)
-        batch = _batch(rng)
+        batch = random_batch(rng, SHAPE, SAMPLES, LENGTH)
         arrays = {f"batch.{key}": value for key, value in batch.items()}
         arrays |= {f"weight.{key}": value for key, value in weights.items()}
         for loss in LOSSES:
@@ -56,6 +56,12 @@ def main() -> None:
         print(f"{path.name}: {sum(key.startswith('gradient') for key in arrays)} gradients")
 
 
+def random_weights(rng: np.random.Generator, draft: Any) -> dict[str, np.ndarray]:
+    """For each of a draft's parameters."""
+    shapes = {name: tuple(value.shape) for name, value in draft.state_dict().items()}
+    return {name: _weights(rng, name, shape) for name, shape in shapes.items()}
+
+
 def _weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Wide enough that no part of the arithmetic is lost in the sum."""
     if len(shape) == 1:
@@ -64,21 +70,23 @@ def _weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.
     return (scale * rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32)
 
 
-def _batch(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def random_batch(
+    rng: np.random.Generator, shape: Mapping[str, int], samples: Sequence[int], length: int
+) -> dict[str, np.ndarray]:
     """Packed samples; taught: rows whose next token and the one after it are wanted."""
-    segments, positions, wanted = (np.zeros(LENGTH, np.int32) for _ in range(3))
+    segments, positions, wanted = (np.zeros(length, np.int32) for _ in range(3))
     at = 0
-    for number, size in enumerate(SAMPLES, start=1):
+    for number, size in enumerate(samples, start=1):
         segments[at : at + size], positions[at : at + size] = number, np.arange(size)
         wanted[at + PROMPT : at + size] = 1
         at += size
-    wide = {"aux": 3 * SHAPE["hidden_size"], "hidden": SHAPE["hidden_size"]}
+    wide = {"aux": 3 * shape["hidden_size"], "hidden": shape["hidden_size"]}
     features = {
-        name: rng.standard_normal((LENGTH, width)).astype(np.float32)
+        name: rng.standard_normal((length, width)).astype(np.float32)
         for name, width in wide.items()
     }
     return {
-        "token_ids": rng.integers(0, SHAPE["vocab_size"], LENGTH).astype(np.int32),
+        "token_ids": rng.integers(0, shape["vocab_size"], length).astype(np.int32),
         "segments": segments,
         "positions": positions,
         "wanted": wanted.astype(np.float32),

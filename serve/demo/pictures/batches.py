@@ -12,7 +12,7 @@ import numpy as np
 from convert import Tokenizer
 from convert.images.resize import cut, sizes_of
 from eagle3_jax.layers.patch_positions import Places
-from eagle3_jax.training.packing import Sample, pack
+from eagle3_jax.training.packing import Sample, padded
 from eagle3_jax.training.vision import PictureBatch
 from eagle3_jax.vision import packing
 from eagle3_jax.vision.item import ImageItem
@@ -49,7 +49,7 @@ class PictureBatches:
         shown = list(islice(pictures(self._split, place), ROWS))
         topics = rng.choices(TOPICS, SHARES, k=ROWS)
         asked = (ask(rng, topic, picture) for topic, picture in zip(topics, shown, strict=True))
-        rows = [pack(iter([self._make(question)]), 1, ROW_LENGTH) for question in asked]
+        rows = [padded(self._make(question), ROW_LENGTH) for question in asked]
         text = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
         return PictureBatch(text, np.stack([patches_of(p)[self._order] for p in shown]))
 

@@ -17,8 +17,9 @@ from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.training.batches import packed_batches
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.packing import Sample, pack
+from eagle3_jax.training.packing import Sample
 
 CHUNK = 16
 LLAMA = LlamaConfig(
@@ -69,12 +70,12 @@ def any_draft(target: Target, aux_layer_ids: tuple[int, ...]) -> Eagle3Draft:
 @pytest.mark.parametrize("name", [*PLAIN, *QUANTISED])
 def test_features_are_servings_to_the_bit(name: str) -> None:
     target = the_target(name)
-    # Behind the last layer XLA fuses a sum with whatever reads it, as no layer does.
-    aux = (0, 1, target.config.num_hidden_layers - 1)
+    aux = (0, 1, target.config.num_hidden_layers)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 90, size).tolist() for size in (5, 37, 3, 18, 16, 1)]
-    batch = pack((Sample(ids, [True] * len(ids)) for ids in prompts), rows=2, length=48)
-    found = np.asarray(feature_pass(target, aux, CHUNK)(batch).aux)
+    samples = [Sample(ids, [True] * len(ids)) for ids in prompts]
+    batch = next(packed_batches(samples, rows=2, length=48))
+    found = feature_pass(target, aux, CHUNK)(batch)
     config = EngineConfig(max_model_len=60, max_num_seqs=1, prefill_chunk=CHUNK)
     executor = Executor(target, any_draft(target, aux), config)
     ends = np.diff(batch.segments, axis=1, append=0) != 0
@@ -83,4 +84,6 @@ def test_features_are_servings_to_the_bit(name: str) -> None:
         for size in {1, (end - start + 1) // 2, end - start + 1} - {0}:
             ids = batch.token_ids[row, start : start + size].tolist()
             served = served_feature(executor, config, ids)
-            np.testing.assert_array_equal(found[row, start + size - 1], served)
+            at = row, start + size - 1
+            np.testing.assert_array_equal(found.aux[at], served)
+            np.testing.assert_array_equal(found.hidden[at], served[-target.config.hidden_size :])

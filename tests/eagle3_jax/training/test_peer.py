@@ -3,8 +3,6 @@
 speculators 0.9.0 (vllm-project, PyTorch) made the goldens: tests/peers/training_goldens.py.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,88 +10,41 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors import safe_open
-from tiny_pair import tiny_target
+from peer_golden import Golden, module_and_name, the_draft, the_teacher
 
-from convert.models.eagle3 import canonical_draft_name
-from eagle3_jax.config import DraftConfig, RopeConfig
-from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.training import draft as training
+from eagle3_jax.training.divergence import DIVERGENCES, TRUST, acceptance
 from eagle3_jax.training.draft import DraftRecipe, draft_loss, split_draft, taught_rows
-from eagle3_jax.training.features import Features
-from eagle3_jax.training.lesson import Teacher
-from eagle3_jax.training.packing import PackedBatch
+from eagle3_jax.training.packing import Features, PackedBatch
 
-GOLDENS = Path(__file__).parent / "goldens"
 WITHIN = 1e-5
 
 
-class Golden:
-    """A file of arrays by name, and what it says of itself."""
-
-    def __init__(self, variant: str) -> None:
-        with safe_open(GOLDENS / f"speculators_{variant}.safetensors", "numpy") as file:
-            self.arrays = {name: file.get_tensor(name) for name in file.keys()}
-            self.described = json.loads(file.metadata()["described"])
-
-    def under(self, prefix: str) -> dict[str, np.ndarray]:
-        found = {k: v for k, v in self.arrays.items() if k.startswith(f"{prefix}.")}
-        return {name.removeprefix(f"{prefix}."): array for name, array in found.items()}
+def entropy(probs: jax.Array, log_q: jax.Array) -> jax.Array:
+    """The target's own, by which our cross-entropy is more than their KL divergence."""
+    return -jnp.sum(probs * jnp.log(probs), axis=-1)
 
 
-CASES = [("plain", "kl"), ("plain", "tv"), ("plain", "lk"), ("eagle31", "kl")]
+def share_of_entropy(probs: jax.Array, log_q: jax.Array) -> jax.Array:
+    """As much of it as `lk` has of the cross-entropy."""
+    return jnp.exp(-TRUST * acceptance(probs, log_q)) * entropy(probs, log_q)
 
 
-def module_and_name(model: Any, name: str) -> tuple[nnx.Variable[Any], bool]:
-    """Our parameter of a published name, and whether it is kept transposed."""
-    *path, _ = canonical_draft_name(name).split(".")
-    for part in path:
-        model = model[int(part)] if part.isdigit() else getattr(model, part)
-    for kind in ("kernel", "embedding", "weight", "scale"):
-        if isinstance(found := getattr(model, kind, None), nnx.Variable):
-            return found, kind == "kernel"
-    raise AssertionError(name)
+EXCESS = {
+    "kl": entropy,
+    "lk": share_of_entropy,
+    "tv": lambda probs, log_q: jnp.zeros(probs.shape[:-1]),
+}
+"""What our losses have and theirs have not, row by row."""
+VARIANTS = "plain", "eagle31"
 
 
-def the_draft(golden: Golden) -> Eagle3Draft:
-    shape = golden.described["shape"]
-    config = DraftConfig(
-        **shape,
-        draft_vocab_size=shape["vocab_size"],
-        target_hidden_size=shape["hidden_size"],
-        rms_norm_eps=1e-6,
-        max_position_embeddings=4096,
-        rope=RopeConfig(10000.0),
-        aux_layer_ids=(0, 1, 2),
-        **golden.described["variant"],
-    )
-    draft = Eagle3Draft(config, rngs=nnx.Rngs(0))
-    for name, weight in golden.under("weight").items():
-        if not name.startswith("verifier"):
-            parameter, transposed = module_and_name(draft, name)
-            parameter.set_value(jnp.asarray(weight.T if transposed else weight))
-    return draft
-
-
-def the_teacher(golden: Golden) -> Teacher:
-    teacher = Teacher(tiny_target())
-    norm, _ = module_and_name(teacher, "norm.weight")
-    head, _ = module_and_name(teacher, "lm_head.weight")
-    norm.set_value(jnp.asarray(golden.arrays["weight.verifier_norm.weight"]))
-    head.set_value(jnp.asarray(golden.arrays["weight.verifier_lm_head.weight"].T))
-    teacher.norm.eps = 1e-6
-    return teacher
-
-
-def entropy(golden: Golden, teacher: Teacher, batch: PackedBatch, hidden: jax.Array) -> float:
-    """The mean of the teacher's own, by which our cross-entropy is more than a KL divergence."""
-    log_p = jax.nn.log_softmax(teacher.logits(jnp.roll(hidden, -1, axis=1)), axis=-1)
-    rows = taught_rows(batch.wanted)
-    return float(-jnp.sum(jnp.sum(jnp.exp(log_p) * log_p, axis=-1) * rows) / jnp.sum(rows))
-
-
-@pytest.mark.parametrize(("variant", "loss"), CASES)
-def test_loss_and_gradients_are_speculators(variant: str, loss: str) -> None:
-    golden = Golden(variant)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("loss", EXCESS)
+def test_loss_and_gradients_are_speculators(
+    variant: str, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = Golden.read(variant)
     teacher, given = the_teacher(golden), golden.under("batch")
     tokens, segments, positions, wanted = (
         given[name][None] for name in ("token_ids", "segments", "positions", "wanted")
@@ -101,21 +52,20 @@ def test_loss_and_gradients_are_speculators(variant: str, loss: str) -> None:
     batch = PackedBatch(tokens, segments, positions, wanted)
     np.testing.assert_array_equal(taught_rows(batch.wanted)[0], given["taught"])
     features = Features(jnp.asarray(given["aux"][None]), jnp.asarray(given["hidden"][None]))
-    recipe = DraftRecipe(golden.described["steps"], golden.described["decay"], loss)
+    steps, decay = golden.described["steps"], golden.described["decay"]
     graphdef, params, rest = split_draft(the_draft(golden))
 
-    def loss_of(params: Any) -> jax.Array:
+    def loss_of(params: Any, loss: str) -> jax.Array:
         draft = nnx.merge(graphdef, params, rest)
-        total = jnp.sum(taught_rows(batch.wanted))
+        total, recipe = jnp.sum(taught_rows(batch.wanted)), DraftRecipe(steps, decay, loss)
         return draft_loss(draft, teacher, batch, features, recipe, total)[0]
 
-    found, gradients = jax.jit(jax.value_and_grad(loss_of))(params)
-    weight = sum(recipe.step_decay**step for step in range(recipe.num_steps))  # theirs add up to it
+    found, gradients = jax.jit(jax.value_and_grad(loss_of), static_argnums=1)(params, loss)
+    monkeypatch.setattr(training, "DIVERGENCES", {**DIVERGENCES, "excess": EXCESS[loss]})
+    excess = jax.jit(loss_of, static_argnums=1)(params, "excess")
+    weight = sum(decay**step for step in range(steps))  # theirs add up to it
     theirs = float(golden.arrays[f"loss.{loss}"][0]) / weight
-    if loss == "kl":
-        found -= entropy(golden, teacher, batch, features.hidden)
-    if loss != "lk":  # theirs has a share of KL in it, not of cross-entropy
-        assert float(found) == pytest.approx(theirs, abs=WITHIN)
+    assert float(found - excess) == pytest.approx(theirs, abs=WITHIN)
     ours = nnx.merge(graphdef, gradients, rest)
     checked = golden.under(f"gradient.{loss}")
     for name, gradient in checked.items():

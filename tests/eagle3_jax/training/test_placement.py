@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_pair import DRAFT, TARGET, random_batch, tiny_draft, tiny_target, training
+from tiny_pair import DRAFT, LATENT_DRAFT, TARGET, random_batch, tiny_draft, tiny_target, training
 
+from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers.embedding import Embedding
 from eagle3_jax.mesh import shard
 from eagle3_jax.training.draft import DraftRecipe
@@ -23,31 +24,33 @@ def losses(step, state, batches) -> list[float]:
     return found
 
 
-def test_four_devices_learn_what_one_does() -> None:
-    """Two replicas of two devices: loss within 1e-5 over 50 steps."""
-    batches = [random_batch(i % 5, rows=4) for i in range(50)]
+@pytest.mark.parametrize(("config", "steps"), [(DRAFT, 50), (LATENT_DRAFT, 10)])
+def test_four_devices_learn_what_one_does(config: DraftConfig, steps: int) -> None:
+    """Two replicas of two devices: loss within 1e-5 over 50 steps, and of an MLA draft over 10."""
+    batches = [random_batch(i % 5, rows=4) for i in range(steps)]
     target = tiny_target()
-    alone = losses(*training(target, tiny_draft(target), RECIPE, rate=1e-3), batches)
+    one = tiny_draft(target, config=config)
+    alone = losses(*training(target, one, RECIPE, rate=1e-3), batches)
     placement = Placement(training_mesh(2, 2))
     assert placement.mesh is not None
     split = tiny_target()
     shard(split, placement.mesh)
-    draft = tiny_draft(target)
+    draft = tiny_draft(target, config=config)
     draft.embed_tokens = Embedding(
         TARGET.vocab_size, TARGET.hidden_size, rngs=nnx.Rngs(0), dtype=jnp.float32
     )
     draft.embed_tokens.embedding.set_value(split.embed_tokens.embedding.get_value())
     placement.check(draft, 4)
     step, state = training(split, draft, RECIPE, rate=1e-3, placement=placement)
-    heads = state.params["midlayer"]["self_attn"]["q_proj"]["kernel"].get_value()
+    heads = state.params["midlayer"]["self_attn"]["o_proj"]["kernel"].get_value()
     moments = [
         leaf
         for leaf in jax.tree.leaves(state.opt_state)
         if leaf.shape == heads.shape and leaf.sharding.is_equivalent_to(heads.sharding, 2)
     ]
-    assert heads.addressable_shards[0].data.shape == (64, 16) and len(moments) >= 2
+    assert heads.addressable_shards[0].data.shape[0] == heads.shape[0] // 2 and len(moments) >= 2
     np.testing.assert_allclose(losses(step, state, batches), alone, atol=1e-5)
-    assert alone[-1] < alone[0] - 0.05
+    assert alone[-1] < alone[0] - 0.001 * steps
 
 
 def test_four_parts_of_a_batch_make_the_update_of_the_whole() -> None:

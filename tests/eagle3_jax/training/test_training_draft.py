@@ -147,3 +147,42 @@ def test_loss_falls_and_the_shared_embedding_stays(target: Target, loss: str) ->
     assert losses[-1] < 0.7 * losses[0]
     assert "embed_tokens" in rest and "embed_tokens" not in state.params
     assert 1 <= float(history[-1].accept_length) <= 4
+
+
+def test_bfloat16_computes_and_float32_learns() -> None:
+    """Losses are near those of float32; parameters and the optimizer's memory stay float32."""
+    found = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+        target = tiny_target()
+        louder(target.lm_head, 5.0)
+        nnx.update(target, jax.tree.map(lambda x, to=dtype: x.astype(to), nnx.state(target)))
+        recipe = DraftRecipe(num_steps=2, dtype=dtype)
+        step, state = training(target, tiny_draft(target), recipe, rate=3e-3)
+        losses = []
+        for _ in range(12):
+            state, metrics = step(state, random_batch(0))
+            losses.append(float(metrics.loss))
+        kept = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        assert {leaf.dtype for leaf in kept} == {jnp.dtype(jnp.float32)}
+        found.append(losses)
+    np.testing.assert_allclose(*found, rtol=0.03)
+    assert found[1][-1] < found[1][0] - 0.1
+
+
+def test_what_is_kept_for_backward_changes_no_gradient(target: Target, draft: Eagle3Draft) -> None:
+    batch = random_batch(0)
+    features = feature_pass(target, draft.config.aux_layer_ids, 8)(batch)
+    graphdef, params, rest = split_draft(draft)
+    total = jnp.sum(taught_rows(batch.wanted))
+
+    @partial(jax.jit, static_argnums=1)
+    def gradients(params, recipe):
+        def loss_of(params):
+            built = nnx.merge(graphdef, params, rest)
+            return draft_loss(built, Teacher(target), batch, features, recipe, total)[0]
+
+        return jax.value_and_grad(loss_of)(params)
+
+    found = [gradients(params, DraftRecipe(2, keep_activations=kept)) for kept in (True, False)]
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5)

@@ -11,6 +11,7 @@ from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
+from eagle3_jax.training.batches import packed_batches
 from eagle3_jax.training.draft import (
     DraftModels,
     DraftRecipe,
@@ -22,7 +23,7 @@ from eagle3_jax.training.features import feature_pass
 from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.packing import PackedBatch, Sample, pack
+from eagle3_jax.training.packing import PackedBatch, Sample
 from eagle3_jax.training.placement import Placement
 
 VOCAB = 40
@@ -99,7 +100,7 @@ def random_batch(seed: int, rows: int = 2, length: int = 24) -> PackedBatch:
             ids = rng.integers(0, VOCAB, size).tolist()
             yield Sample(ids, [i > 2 for i in range(size)])
 
-    return pack(samples(), rows, length)
+    return next(packed_batches(list(samples()), rows, length))
 
 
 def training(

@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,8 +20,7 @@ from safetensors import safe_open
 
 from convert import load_draft, load_target, load_tokenizer, save_hf
 from convert.outline import Outline
-from convert.quantize.run import prepare, write
-from convert.quantize.schemes import scheme_of
+from convert.quantize.cli import main as quantize
 from eagle3_jax.config import LlamaConfig
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.layers.moe import MoE
@@ -32,11 +33,16 @@ from serve.demo.tokenizer import train_ranks, write_tokenizer
 from serve.train.cli import main
 
 BASE = 300
+ROOT = Path(__file__).parents[3]
+SIZES: dict[str, Any] = {
+    "vocab_size": BASE + 256,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "eos_token_ids": (BASE + 2,),
+}
 TINY = replace(
     recipe.TARGET,
-    vocab_size=BASE + 256,
-    hidden_size=64,
-    intermediate_size=64,
+    **SIZES,
     moe_intermediate_size=32,
     num_hidden_layers=3,
     num_attention_heads=2,
@@ -46,7 +52,6 @@ TINY = replace(
     qk_nope_head_dim=8,
     qk_rope_head_dim=8,
     v_head_dim=8,
-    eos_token_ids=(BASE + 2,),
 )
 
 
@@ -156,28 +161,49 @@ def test_a_draft_of_any_published_shape_trains_from_there_and_is_judged_as_serve
         np.testing.assert_allclose(a, b, atol=1e-2, rtol=1e-2)
 
 
+def documented(name: str) -> Iterator[list[str]]:
+    """The commands of the guide that write or read a directory of this name."""
+    for line in (ROOT / "docs" / "guide" / "prepare.md").read_text().splitlines():
+        if line.startswith("    eagle3-") and f"/tmp/{name}" in line:
+            yield line.partition("#")[0].split()
+
+
 @pytest.mark.parametrize("scheme", ["int4", "mxfp4"])
-def test_a_quantised_target_trains_a_draft_that_loads(
-    scheme: str, target_dir: Path, data: Path, tmp_path: Path
+def test_a_quantised_target_trains_a_draft_by_the_two_documented_commands(
+    scheme: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quantised, output = tmp_path / "quantised", tmp_path / "draft"
-    write(prepare(target_dir, quantised, scheme_of(scheme)))
-    assert main(draft_command(quantised, data, output, "--steps", "2")) == 0
-    mlp = load_target(quantised).layers[-1].mlp
+    """Of the embedded pair; a smaller draft on fewer rows, but with --long as they stand."""
+    monkeypatch.chdir(ROOT)
+    run = {"eagle3-quantize": quantize, "eagle3-train": main}
+    smaller = {"eagle3-train": ["--rows", "1", "--unroll", "1", "--intermediate-size", "64"]}
+    commands = list(documented(f"target-{scheme}"))
+    assert [command[0] for command in commands] == list(run)
+    for name, *given in commands:
+        flags = [part.replace("/tmp", f"{tmp_path}", 1) for part in given]
+        more = [] if request.config.getoption("long") else smaller.get(name, [])
+        assert run[name]([*flags, *more]) == 0
+    target = load_target(tmp_path / f"target-{scheme}")
+    mlp = target.layers[-1].mlp
     assert isinstance(mlp, MoE)
     assert isinstance(mlp.experts.up_proj.get_value(), QuantizedArray)
-    assert load_draft(output, load_target(quantised)).config.draft_vocab_size == 50
+    assert load_draft(tmp_path / f"draft-{scheme}", target).config.draft_vocab_size == 512
 
 
+ARCHITECTURE = {"kimi": TINY, "minimax": replace(recipe.MINIMAX, **SIZES)}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURE)
 def test_a_target_is_written_with_all_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(recipe.TARGETS, "kimi", TINY)
+    config = ARCHITECTURE[architecture]
+    monkeypatch.setitem(recipe.TARGETS, architecture, config)
     monkeypatch.setattr(recipe, "make_tokenizer", write_tiny_tokenizer)
     monkeypatch.setattr(recipe, "ROWS", 2)
     monkeypatch.setattr(recipe, "ROW_LENGTH", 800)
-    assert main(["target", "--output", str(tmp_path), "--steps", "2"]) == 0
-    assert load_target(tmp_path).config == TINY
+    where = ["--output", str(tmp_path), "--architecture", architecture]
+    assert main(["target", *where, "--steps", "2"]) == 0
+    assert load_target(tmp_path).config == config
     assert load_tokenizer(tmp_path).eos_token_ids == (BASE + 2,)
     lines = (tmp_path / "training" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
@@ -239,6 +265,7 @@ def test_latent_attention_needs_kimis(
 CONTRADICTIONS = {
     "what the draft's shape is": ["--init-from", "a", "--draft-vocab", "5"],
     "needs --eval-data": ["--eval-every", "5", "--data", "d.jsonl"],
+    "the synthetic corpus has no end": ["--epochs", "2"],
     "go together": ["--num-processes", "2"],
 }
 

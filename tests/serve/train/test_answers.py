@@ -80,3 +80,16 @@ def test_thinking_that_a_template_cannot_turn_off_is_refused() -> None:
 def test_a_conversation_without_an_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="no message is of the role assistant"):
         wanted(kimi(), [QUESTION])
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+
+
+def test_an_image_that_the_target_cannot_see_is_refused() -> None:
+    """Not taught as a placeholder. Text in parts is taken as text."""
+    text = {"type": "text", "text": "Q"}
+    assert wanted(kimi(), [{"role": "user", "content": [text]}, PLAIN]) == ["A<|im_end|>"]
+    with pytest.raises(ValueError, match="takes no images"):
+        wanted(kimi(), [{"role": "user", "content": [IMAGE, text]}, PLAIN])
+    with pytest.raises(ValueError, match="'input_audio' is not taken"):
+        wanted(kimi(), [{"role": "user", "content": [{"type": "input_audio"}]}, PLAIN])

@@ -1,0 +1,1 @@
+"""`eagle3-train features`: a directory of what a target shows a draft of a small data set."""

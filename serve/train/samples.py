@@ -1,0 +1,96 @@
+"""What the flags of a command say is to be trained on."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from convert import load_vision
+from convert.text.tokenizer import Tokenizer
+from convert.vision import holds_vision, outline_vision
+from eagle3_jax.config import TargetConfig
+from eagle3_jax.models.target import Target
+from eagle3_jax.training.batches import ImageEncoder
+from serve.chat_setup import set_up_images
+from serve.demo import recipe
+from serve.images.options import ImageOptions
+from serve.images.reader import ImageReader, NoImages
+from serve.train.answers import SampleMaker
+from serve.train.data import ConversationSamples, open_records
+from serve.train.features.directory import Computed, FeatureSamples
+
+Data = ConversationSamples | FeatureSamples | recipe.DemoSamples
+
+
+def open_samples(
+    options: argparse.Namespace,
+    tokenizer: Tokenizer,
+    target: Target,
+    aux_layer_ids: Sequence[int],
+    checkpoint: Path,
+) -> Data:
+    """Samples with features, conversations or the embedded corpus; says what is left out. target:
+    may be abstract; checkpoint: its directory. Raises ValueError for what can't be trained on."""
+    if options.features:
+        samples = FeatureSamples(options.features, options.row_length)
+        samples.check(Computed.by(options, target, aux_layer_ids, checkpoint))
+        _say_left_out(samples.left_out, options, target.config)
+        return samples
+    if options.data is not None:
+        return open_conversations(options, tokenizer, target.config, checkpoint)
+    if options.row_length < recipe.ROW_LENGTH:
+        raise ValueError(
+            f"--row-length must be {recipe.ROW_LENGTH} or more: conversations of the corpus are as "
+            f"long; got {options.row_length}"
+        )
+    return recipe.DemoSamples(_maker(options, tokenizer, target.config, NoImages()), options.seed)
+
+
+def open_conversations(
+    options: argparse.Namespace, tokenizer: Tokenizer, config: TargetConfig, checkpoint: Path
+) -> ConversationSamples:
+    """Those of options.data that a row and the target's context can hold."""
+    records = open_records(options.data, options.split)
+    longest = min(options.row_length, config.max_position_embeddings)
+    maker = _maker(options, tokenizer, config, _images(options, checkpoint))
+    samples = ConversationSamples(records, maker, longest)
+    _say_left_out(samples.left_out, options, config)
+    return samples
+
+
+def image_encoder(samples: Data, target: Target, checkpoint: Path) -> ImageEncoder | None:
+    """What encodes the samples' images, None where they have none. Reads the vision's weights."""
+    placeholder = target.config.media_placeholder_token_id
+    if not isinstance(samples, ConversationSamples) or not samples.has_images:
+        return None
+    assert placeholder is not None
+    dtype = target.embed_tokens.embedding.get_value().dtype
+    return ImageEncoder(load_vision(checkpoint, dtype=dtype), placeholder, dtype)
+
+
+def _images(options: argparse.Namespace, checkpoint: Path) -> ImageReader | NoImages:
+    local: Path | None = options.allowed_local_media_path
+    if local is not None and not local.is_dir():
+        raise ValueError(f"--allowed-local-media-path {local} is no directory")
+    given = ImageOptions(
+        domains=tuple(options.allowed_media_domains), local_path=local and local.resolve()
+    )
+    vision = outline_vision(checkpoint).model if holds_vision(checkpoint) else None
+    return set_up_images(given, vision)
+
+
+def _maker(
+    options: argparse.Namespace,
+    tokenizer: Tokenizer,
+    config: TargetConfig,
+    images: ImageReader | NoImages,
+) -> SampleMaker:
+    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *config.eos_token_ids)))
+    return SampleMaker(tokenizer, ends, options.thinking, images)
+
+
+def _say_left_out(count: int, options: argparse.Namespace, config: TargetConfig) -> None:
+    if count:
+        context = config.max_position_embeddings
+        limits = f"--row-length {options.row_length} and the context of {context} tokens allow"
+        print(f"note: {count} samples are longer than {limits}, and left out", file=sys.stderr)
