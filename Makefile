@@ -13,7 +13,7 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-hosts rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens lint lock clean
 
@@ -125,6 +125,12 @@ cuda-tests: .venv-cuda/installed
 # The clients people use, unmodified, against the demo server, from .venv-clients (about 17 GB).
 clients: .venv/installed-test
 	PYTHONPATH=tests:tests/serve $(BIN)/python -m clients $(CLIENTS)
+
+# Several processes at length: 200 requests by four of them, every end of either of two, and of Ray's
+# actors; `make test` and `make ray-test` have a cover.
+prove-hosts: .venv/installed-test .venv-ray/installed
+	$(BIN)/python -m pytest -rP --long tests/serve/hosts
+	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest -rP --long --timeout 900 tests/replicas/test_ray_hosts.py
 
 # Replicas behind Ray Serve, on this machine.
 ray-test: .venv-ray/installed

@@ -22,7 +22,7 @@ from serve.hosts.facts import Facts
 from serve.hosts.follow import Follower
 from serve.hosts.lead import Leader
 from serve.hosts.meet import gather, join
-from serve.hosts.messages import Kind, Listener, PeerLost, connect
+from serve.hosts.messages import Kind, Listener, PeerLost, await_free, connect
 from serve.options.hosts import HostOptions, read_key
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
@@ -159,6 +159,18 @@ def test_who_has_another_key_or_none_is_refused_and_changes_nothing(
     joining = [threads.submit(joined, of(process)) for process in (1, 2)]
     assert gathering.result(10) == [1, 2]
     assert [follower.result(10) for follower in joining]
+
+
+def test_a_port_is_waited_for_and_named_when_it_stays_taken(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.hosts.messages.FREE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"can't listen on {address}: Address already in use"):
+            await_free(address)
+        waiting = threads.submit(await_free, address)
+    assert waiting.result(5) is None
 
 
 @pytest.fixture
