@@ -146,8 +146,8 @@ lint: .venv/installed-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Writes down the versions that are installed (CUDA's runtime is the build of torch's affair too); `make clean lock LOCKED=` takes the newest there are.
-lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed
-	for bin in $(BIN) $(ROCM) $(CUDA); do $$bin/pip freeze --exclude-editable; done \
+lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed .venv-ray/installed
+	for bin in $(BIN) $(ROCM) $(CUDA) .venv-ray/bin; do $$bin/pip freeze --exclude-editable; done \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
