@@ -119,6 +119,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
 
 
 @pytest.fixture
+def long(request: pytest.FixtureRequest) -> None:
+    """A start and a restart each."""
+    if not request.config.getoption("--long"):
+        pytest.skip("a start each: --long, or make prove-hosts")
+
+
+@pytest.fixture
 def together(tmp_path: Path) -> Iterator[Server]:
     server = started(tmp_path, TOGETHER, (*RAY, "--restart-workers"), 2)
     try:
@@ -143,18 +150,13 @@ def test_two_actors_give_one_process_tokens_and_come_back_when_one_is_killed(
     assert together.process.wait(90) == 0
 
 
+@pytest.mark.usefixtures("long")
 @pytest.mark.parametrize(
     ("process", "how"), [(1, signal.SIGSTOP), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
 )
 def test_whoever_is_stopped_or_killed_is_named_and_all_come_back(
-    expected: list[list[int]],
-    together: Server,
-    process: int,
-    how: signal.Signals,
-    request: pytest.FixtureRequest,
+    expected: list[list[int]], together: Server, process: int, how: signal.Signals
 ) -> None:
-    if not request.config.getoption("--long"):
-        pytest.skip("a start each: --long, or make prove-hosts")
     check_end(together, process, how)
     assert together.answers() == expected
     assert len(together.pids(process)) == 2
