@@ -15,7 +15,7 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-training rehearse-gpu \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-training prove-hosts rehearse-gpu \
 	rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
@@ -140,6 +140,12 @@ cuda-tests: .venv-cuda/installed
 clients: .venv/installed-test
 	PYTHONPATH=tests:tests/serve $(BIN)/python -m clients $(CLIENTS)
 
+# Several processes at length: 200 requests by four of them, every end of either of two, and of Ray's
+# actors; `make test` and `make ray-test` have a cover.
+prove-hosts: .venv/installed-test .venv-ray/installed
+	$(BIN)/python -m pytest -rP --long tests/serve/hosts
+	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest -rP --long --timeout 900 tests/replicas/test_ray_hosts.py
+
 # Replicas behind Ray Serve, on this machine.
 ray-test: .venv-ray/installed
 	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest --timeout 900 tests/replicas
@@ -158,8 +164,8 @@ lint: .venv/installed-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Writes down the versions that are installed (CUDA's runtime is the build of torch's affair too); `make clean lock LOCKED=` takes the newest there are.
-lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed
-	for bin in $(BIN) $(ROCM) $(CUDA); do $$bin/pip freeze --exclude-editable; done \
+lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed .venv-ray/installed
+	for bin in $(BIN) $(ROCM) $(CUDA) .venv-ray/bin; do $$bin/pip freeze --exclude-editable; done \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:

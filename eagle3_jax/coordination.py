@@ -6,7 +6,6 @@ the service in process 0, so that the death of that one would end all others so.
 process 0 runs it, which outlives its parent for as long as the others need to end by themselves.
 """
 
-import socket
 import subprocess
 import sys
 import time
@@ -21,15 +20,14 @@ from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 START_S = 120
 OUTLIVES_S = 12.0
 """Longer than the others need to end when process 0 stops."""
-FREE_S = 15.0
-"""How long a port may be taken, by the service of an engine that has just ended."""
 
 
 def join(address: str, bind: str | None, num_processes: int, process_id: int) -> None:
     """Makes the devices of all processes known to this one.
 
-    bind: where process 0's service listens, None in the others. Raises OSError where the port is
-    taken or the others don't come.
+    bind: where process 0's service listens, None in the others; it must be free, since the service
+    shares a port with another one of its kind. Raises OSError where somebody else has the port, or
+    the others don't come.
     """
     # It would take SIGTERM away from the server.
     jax.config.update("jax_enable_preemption_service", False)
@@ -84,26 +82,11 @@ def _service_elsewhere() -> Iterator[None]:
 
 def _serve(bind: str, num_processes: int) -> None:
     """Until the parent has ended, and then for as long as others may need to notice."""
-    _await_free(bind)
     service = _jax.get_distributed_runtime_service(bind, num_processes)
     print("listening", flush=True)
     sys.stdin.read()
     time.sleep(OUTLIVES_S)
     service.shutdown()
-
-
-def _await_free(bind: str) -> None:
-    """The service would share a port that is taken with who has it, and never know."""
-    host, _, port = bind.rpartition(":")
-    host, deadline = host.strip("[]"), time.monotonic() + FREE_S
-    while True:
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, int(port)), family=family).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from serve.options.hosts import HostOptions, joined
 from serve.options.serve_options import ServeOptions
 from serve.pair.generation_config import choose_defaults
 from serve.pair.loading import LoadedPair, build_engine, fit_length, load_pair
-from serve.pair.notices import Say
+from serve.pair.notices import Say, both
 from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport, describe_engine, say_cautions
 from serve.telemetry.logs import configure_logging
@@ -59,10 +59,11 @@ SEND_S = 2.0
 """For a collector to take the last spans."""
 
 
-def run(options: ServeOptions, without_effect: list[str]) -> int:
+def run(options: ServeOptions, without_effect: list[str], overhear: Say | None = None) -> int:
     """Serves until a signal, then ends the process: with 0, or 1 when the engine died or could not
     start.
 
+    overhear: also told what this process of several has to say of the others.
     Returns 2 for an address, files or sizes that can't be used.
     """
     configure_logging(options.operations.log_format)
@@ -77,7 +78,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     hosts, leader = options.hosts, None
     if hosts and not hosts.leads:
-        return _follow(options, hosts, report, console)
+        return _follow(options, hosts, report, console, overhear)
     with ExitStack() as stack:
         try:
             address = stack.enter_context(bind(options.host, options.port))
@@ -85,7 +86,7 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
             if hosts:
                 from serve.hosts.lead import lead  # Needs the extra hosts.
 
-                leader = lead(hosts, *_alike(options, found), report.say)
+                leader = lead(hosts, *_alike(options, found), both(report.say, overhear))
             tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
             events = stack.enter_context(publishing(options.operations.kv_events, report.say))
             service = prepare(options, found, report, leader, events)
@@ -110,7 +111,13 @@ def run(options: ServeOptions, without_effect: list[str]) -> int:
     leave(status)
 
 
-def _follow(options: ServeOptions, hosts: HostOptions, report: Report, console: Console) -> int:
+def _follow(
+    options: ServeOptions,
+    hosts: HostOptions,
+    report: Report,
+    console: Console,
+    overhear: Say | None,
+) -> int:
     """Runs a process that is not the first; returns as `run`."""
     try:
         found = find_pair(options, console)
@@ -124,7 +131,7 @@ def _follow(options: ServeOptions, hosts: HostOptions, report: Report, console: 
         hosts,
         *_alike(options, found),
         lambda: _build(options, found, lambda _: None)[0],
-        report.say,
+        both(report.say, overhear),
     )
 
 

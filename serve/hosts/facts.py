@@ -1,6 +1,7 @@
-"""What every process of an engine must have alike."""
+"""What every process of an engine must have alike, and how it is told."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +28,25 @@ def facts(
     }
 
 
+def to_json(process: int, ours: Facts) -> bytes:
+    """Who a process is and what it would run."""
+    return json.dumps({"process": process, "facts": dict(ours)}).encode()
+
+
+def from_json(text: bytes) -> tuple[int, dict[str, str]] | None:
+    """What `to_json` made; None for everything else, which anybody may have sent."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    match found:
+        case {"process": int(process), "facts": dict(theirs), **more} if not more:
+            texts = [text for fact in theirs.items() for text in fact]
+            if type(process) is int and all(map(_is_text, texts)):
+                return process, theirs
+    return None
+
+
 def difference(name: str, ours: Facts, theirs: Facts) -> str | None:
     """In what another process, so named, differs; None where it does not."""
     differing = [
@@ -35,6 +55,11 @@ def difference(name: str, ours: Facts, theirs: Facts) -> str | None:
         if theirs.get(fact) != ours.get(fact)
     ]
     return f"{name} differs in {'; '.join(differing)}" if differing else None
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can be said in UTF-8, which half a surrogate pair can't."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _version(package: str) -> str:

@@ -127,7 +127,7 @@ class Follower:
         while True:
             ready = dict(poller.poll(LOOK_MS))
             if self._dealer in ready:
-                self._receive(*self._dealer.recv_multipart())
+                self._receive(self._dealer.recv_multipart())
             elif monitor in ready:  # Behind what was said before.
                 if not self._let_go.is_set():
                     self._on_lost(lost(self.leader))
@@ -137,18 +137,18 @@ class Follower:
                     return self._dealer.context.destroy(linger=LINGER_MS)
                 self._dealer.send_multipart(word)
 
-    def _receive(self, kind: bytes, payload: bytes) -> None:
-        match kind[0]:
-            case Kind.CALL:
-                self._calls.put(payload)
-            case Kind.STOP:
+    def _receive(self, frames: list[bytes]) -> None:
+        match frames:
+            case [kind, call] if kind == bytes([Kind.CALL]):
+                self._calls.put(call)
+            case [kind, _] if kind == bytes([Kind.STOP]):
                 self._let_go.set()
                 self._calls.put(None)
                 deadline = threading.Timer(STOP_S, leave, (0,))
                 deadline.daemon = True
                 deadline.start()
-            case Kind.FAILED:
-                self._on_lost(f"{self.leader} ends: {payload.decode()}")
+            case [kind, reason] if kind == bytes([Kind.FAILED]):
+                self._on_lost(f"{self.leader} ends: {reason.decode(errors='replace')}")
 
     def _on_lost(self, reason: str) -> None:
         self._lost.set()

@@ -14,7 +14,8 @@ from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 LOOK_S = 0.05
-"""How often it looks for words of the peers, and whether they are there."""
+"""How often it looks for words of the peers, and whether they are there: ZeroMQ closes a connection
+without beats, and its ROUTER tells so only to who sends something to that peer."""
 VERDICT_S = 5.0
 """A device's error about a peer that was killed may come before the connection's."""
 

@@ -1,15 +1,13 @@
 """How processes find each other before anything is loaded, and make sure that they agree."""
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from serve.hosts.facts import Facts, difference
+from serve.hosts.facts import Facts, difference, from_json, to_json
 from serve.hosts.messages import Kind, PeerLost
 from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
@@ -39,12 +37,12 @@ def gather(
     routes: list[bytes] = []
     say(f"process 0 of {hosts.num_processes}: waiting for the others at {hosts.calls_at}")
     try:
-        for route, address, hello in _hellos(router, hosts, peers, say):
+        for route, address, process, theirs in _hellos(router, hosts, peers, say):
             routes.append(route)
-            process, name = hello["process"], f"process {hello['process']} ({address})"
+            name = f"process {process} ({address})"
             if process in peers or not 0 < process < hosts.num_processes:
                 raise ValueError(f"{name}: ids must be 1..{hosts.num_processes - 1}, each once")
-            if problem := difference(name, facts, hello["facts"]):
+            if problem := difference(name, facts, theirs):
                 raise ValueError(problem)
             peers[process] = (route, name)
             say(f"{name} is here")
@@ -64,18 +62,19 @@ def join(dealer: zmq.Socket[bytes], hosts: HostOptions, facts: Facts) -> str:
     monitor = dealer.get_monitor_socket(EVENTS)
     dealer.connect(f"tcp://{hosts.calls_at}")
     _await_handshake(monitor, name)
-    hello = {"process": hosts.process_id, "facts": dict(facts)}
-    dealer.send_multipart([bytes([Kind.HELLO]), json.dumps(hello).encode()])
+    dealer.send_multipart([bytes([Kind.HELLO]), to_json(hosts.process_id, facts)])
     poller = zmq.Poller()
     poller.register(dealer, zmq.POLLIN)
     poller.register(monitor, zmq.POLLIN)
     ready = dict(poller.poll(_ms(MEET_S)))
     if dealer not in ready:
         raise PeerLost(f"{name} {'is gone' if ready else f'did not answer in {MEET_S:g} s'}")
-    kind, text = dealer.recv_multipart()
-    if kind[0] == Kind.REFUSED:
-        raise ValueError(text.decode())
-    return name
+    match dealer.recv_multipart():
+        case [kind, _] if kind == bytes([Kind.WELCOME]):
+            return name
+        case [kind, reason] if kind == bytes([Kind.REFUSED]):
+            raise ValueError(reason.decode(errors="replace"))
+    raise ValueError(f"{hosts.calls_at} answers, but is no process 0 of ours")
 
 
 def _await_handshake(monitor: zmq.Socket[bytes], name: str) -> None:
@@ -96,22 +95,26 @@ def _await_handshake(monitor: zmq.Socket[bytes], name: str) -> None:
 
 def _hellos(
     router: zmq.Socket[bytes], hosts: HostOptions, peers: Mapping[int, Peer], say: Say
-) -> Iterator[tuple[bytes, str, dict[str, Any]]]:
-    """Route, address and words of each process that comes; what is none is passed over."""
-    deadline = time.monotonic() + MEET_S
-    while router.poll(_ms(deadline - time.monotonic())):
+) -> Iterator[tuple[bytes, str, int, Facts]]:
+    """Route, address, process and facts of each that comes; others are passed over, and said once
+    an address."""
+    deadline, strangers = time.monotonic() + MEET_S, set[str]()
+    while (left := deadline - time.monotonic()) > 0 and router.poll(_ms(left)):
         route, *frames = router.recv_multipart(copy=False)
         address = str(route.get("Peer-Address")).removeprefix("::ffff:")
-        try:
-            kind, payload = (frame.bytes for frame in frames)
-            hello = json.loads(payload if kind == bytes([Kind.HELLO]) else b"")
-            hello = {"process": int(hello["process"]), "facts": dict(hello["facts"])}
-        except (ValueError, TypeError, KeyError, RecursionError):
+        if hello := _hello([frame.bytes for frame in frames]):
+            yield route.bytes, address, *hello
+        elif address not in strangers:
+            strangers.add(address)
             say(f"note: {address} sent something and is no process of ours")
-            continue
-        yield route.bytes, address, hello
     missing = [f"process {i}" for i in range(1, hosts.num_processes) if i not in peers]
     raise ValueError(f"{', '.join(missing)} did not come to {hosts.calls_at} in {MEET_S:g} s")
+
+
+def _hello(frames: list[bytes]) -> tuple[int, Facts] | None:
+    if len(frames) == 2 and frames[0] == bytes([Kind.HELLO]):
+        return from_json(frames[1])
+    return None
 
 
 def _tell(

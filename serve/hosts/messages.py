@@ -4,6 +4,7 @@ Process 0 has a ROUTER, each other process a DEALER. ZeroMQ's own threads beat a
 whatever the interpreter is busy with, and close a connection on which none come.
 """
 
+import time
 from enum import IntEnum
 
 import zmq
@@ -15,6 +16,8 @@ from serve.options.hosts import HostOptions, read_key
 BEAT_MS = 2000
 SILENCE_MS = 10_000
 """After so long without a byte a peer counts as lost; beats are 2 s apart."""
+FREE_S = 15.0
+"""How long a port may be taken, by what an engine that has just ended leaves behind."""
 LINGER_MS = 1000
 """For last words, when a process ends."""
 LARGEST = 2**20
@@ -27,7 +30,7 @@ class Kind(IntEnum):
     HELLO = 1  # who I am and what I would run: a JSON object
     WELCOME = 2  # all are here and agree
     REFUSED = 3  # why not: text
-    BEAT = 4  # nothing: it finds out whether the peer is there
+    BEAT = 4  # nothing: a ROUTER tells that a peer is gone only to who sends it something
     COMPILED = 5
     CALL = 6  # eagle3_jax.engine.programs.call
     DRAIN = 7  # asks process 0 to stop as if it had the signal itself
@@ -90,6 +93,21 @@ def connect(hosts: HostOptions) -> zmq.Socket[bytes]:
         dealer.curve_secretkey, dealer.curve_publickey = pair
         dealer.curve_serverkey = pair[1]
     return dealer
+
+
+def await_free(address: str) -> None:
+    """Returns when nobody listens there; OSError where somebody still does after FREE_S."""
+    deadline = time.monotonic() + FREE_S
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as probe:
+        probe.setsockopt(zmq.IPV6, 1)
+        while True:
+            try:
+                probe.bind(f"tcp://{address}")
+                return
+            except zmq.ZMQError as error:
+                if time.monotonic() > deadline:
+                    raise OSError(f"can't listen on {address}: {error.strerror}") from error
+            time.sleep(0.2)
 
 
 def _socket(kind: int) -> zmq.Socket[bytes]:

@@ -4,47 +4,33 @@ of them again. What the processes tell each other goes over ZeroMQ as without Ra
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import ray  # pyright: ignore[reportMissingImports]
-from ray.exceptions import GetTimeoutError, RayActorError  # pyright: ignore[reportMissingImports]
+from ray.exceptions import GetTimeoutError, RayActorError, RayError  # pyright: ignore[reportMissingImports]
 from ray.util import get_node_ip_address  # pyright: ignore[reportMissingImports]
 from ray.util.placement_group import PlacementGroup, placement_group  # pyright: ignore[reportMissingImports]
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
 
+from serve.hosts.ray_actors import Host, LastWords, Main, Start
 from serve.options.executor.ray import RayOptions
 from serve.pair.notices import Say
 
 LOOK_S = 0.25
 PLACE_S = 120.0
 """For Ray to find room; a cluster that scales up may need more than is idle."""
-END_S = 30.0
-"""For process 0 to answer everybody, and for the others to end."""
-Main = Callable[[Sequence[str]], int]
-"""The command eagle3-serve."""
+END_S = 12.0
+"""For process 0 to answer everybody."""
+FOLLOW_S = 3.0
+"""For the others to end when process 0 has; one that was stopped does not."""
+STARTS = 3
+"""In a row that may fail, of an engine that was ready once."""
 PASSED_ON = ("JAX_", "XLA_", "HF_", "NCCL_", "RCCL_")
 """Variables that mean the same on each host."""
-
-
-class Host:
-    """A process of the engine, as an actor on its host."""
-
-    def where(self) -> tuple[str, int]:
-        """The host's address, and the process there."""
-        return get_node_ip_address(), os.getpid()
-
-    def serve(self, main: Main, argv: list[str], key: str, directory: str) -> int:
-        """Runs eagle3-serve until the process ends, or returns its status where it can't start.
-
-        key: hexadecimal digits, as in a file of --hosts-key-file.
-        """
-        with suppress(OSError):  # It may be of the driver's host alone.
-            os.chdir(directory)
-        return main([*argv, "--hosts-key-file", _nameless_file(key)])
 
 
 @dataclass(frozen=True)
@@ -72,19 +58,27 @@ class Driver:
         ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
         self._address = get_node_ip_address()
         self._group = self._find_room()
+        here = {f"node:{self._address}": 0.001}
+        self._words = ray.remote(LastWords).options(num_cpus=0, resources=here).remote()
 
     def run(self) -> int:
         """The exit status: 0 when it was asked to stop, 1 for an engine that died, 2 for one that
         could not start."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
+        served, failed = False, 0
         while True:
             was_ready = self._run_once()
             if self._asked:
                 return 0
-            if not (was_ready and self._options.restart):
-                return 1 if was_ready else 2
-            self._say("starting all processes again")
+            served, failed = served or was_ready, 0 if was_ready else failed + 1
+            if not (served and self._options.restart):
+                return 1 if served else 2
+            if failed == STARTS:
+                self._say(f"error: {STARTS} starts in a row failed; giving up")
+                return 2
+            again = f", start {failed + 1} of at most {STARTS}" if failed else ""
+            self._say(f"starting all processes again{again}")
 
     def _find_room(self) -> PlacementGroup:
         """A bundle a process, the first on this host; ValueError where Ray finds none."""
@@ -108,33 +102,53 @@ class Driver:
 
     def _run_once(self) -> bool:
         """Until a process has ended, and all others with it; whether the engine was ready."""
-        self._placed = self._place()
-        was_ready = False
-        first: list[ray.ObjectRef] = []
-        while not first:
-            first, _ = ray.wait([p.ended for p in self._placed], timeout=LOOK_S)
-            was_ready = was_ready or self._options.is_ready()
-        if not self._asked:
-            for placed in self._placed:
-                if placed.ended in first:
+        was_ready, told = False, set[int]()
+        ended: list[ray.ObjectRef] = []
+        try:
+            self._place()
+            while not ended:
+                ended, _ = ray.wait([p.ended for p in self._placed], timeout=LOOK_S)
+                was_ready = was_ready or self._options.is_ready()
+                told |= self._hear()
+            for process, placed in enumerate(self._placed):
+                if placed.ended in ended and process not in told and not self._asked:
                     self._say(f"error: {_how_it_ended(placed)}")
-        ray.wait([p.ended for p in self._placed], num_returns=len(self._placed), timeout=END_S)
-        for placed in self._placed:
-            ray.kill(placed.actor)
+        except RayError as error:
+            self._say(f"error: Ray: {error}")
+        self._end_all()
         return was_ready
 
-    def _place(self) -> list[Placed]:
-        key, placed = secrets.token_hex(32), []
+    def _hear(self) -> set[int]:
+        """Says what processes had to say of their peers; which did."""
+        if self._asked:
+            return set()
+        said: list[tuple[int, str]] = ray.get(self._words.take.remote())
+        for process, reason in said:
+            self._say(f"error: {self._placed[process].name} says: {reason}")
+        return {process for process, _ in said}
+
+    def _end_all(self) -> None:
+        """Lets them end by themselves, then kills what is left; those of other hosts by Ray."""
+        if ended := [placed.ended for placed in self._placed]:
+            ray.wait(ended[:1], timeout=END_S)
+            ray.wait(ended, num_returns=len(ended), timeout=FOLLOW_S)
+            self._hear()
+        for placed in self._placed:
+            ray.kill(placed.actor)
+
+    def _place(self) -> None:
+        key, self._placed = secrets.token_hex(32), []
         for process in range(self._options.num_processes):
             place = PlacementGroupSchedulingStrategy(self._group, process)
             own = {"num_cpus": 1, "num_gpus": self._group.bundle_specs[process].get("GPU", 0)}
             actor = ray.remote(Host).options(scheduling_strategy=place, **own).remote()
-            address, pid = ray.get(actor.where.remote())
+            address, pid = ray.get(actor.where.remote(), timeout=PLACE_S)
             argv = [*self._argv, *self._options.flags_of(process, self._address)]
-            ended = actor.serve.remote(self._main, argv, key, os.getcwd())
-            placed.append(Placed(f"process {process} ({address})", pid, actor, ended))
+            start = Start(process, os.getcwd(), self._words)
+            ended = actor.serve.remote(self._main, argv, key, start)
+            name = f"process {process} ({address})"
+            self._placed.append(Placed(name, pid, actor, ended))
             self._say(f"process {process} of {self._options.num_processes}: {address}, pid {pid}")
-        return placed
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         """The first drains process 0, which is on this host and ends the others; a second kills."""
@@ -160,11 +174,3 @@ def _how_it_ended(placed: Placed) -> str:
         return f"{placed.name} ended with status {ray.get(placed.ended)}"
     except RayActorError:
         return f"lost {placed.name}: Ray says that its pid {placed.pid} is dead"
-
-
-def _nameless_file(content: str) -> str:
-    """The path, in this process alone, of a file of mode 0600 that goes when it ends."""
-    file = os.memfd_create("key")
-    os.fchmod(file, 0o600)
-    os.write(file, content.encode())
-    return f"/proc/self/fd/{file}"

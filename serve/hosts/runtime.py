@@ -13,9 +13,12 @@ from serve.options.hosts import HostOptions, joined
 def start_jax(hosts: HostOptions) -> None:
     """Makes the devices of all processes known to this one; OSError for a port that is taken."""
     from eagle3_jax.coordination import join  # JAX's private side, for who needs it.
+    from serve.hosts.messages import await_free  # Needs the extra hosts.
 
     host, port = hosts.coordinator
     bind = joined(host if hosts.is_local else "::", port) if hosts.leads else None
+    if bind:  # The service of an engine that has just ended may still be there.
+        await_free(bind)
     join(joined(host, port), bind, hosts.num_processes, hosts.process_id)
 
 

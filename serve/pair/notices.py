@@ -13,6 +13,17 @@ def say_on_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def both(first: Say, second: Say | None) -> Say:
+    """Says it to either, if there is a second."""
+
+    def say(text: str) -> None:
+        first(text)
+        if second is not None:
+            second(text)
+
+    return say
+
+
 class _Notices(logging.Handler):
     def __init__(self, say: Say) -> None:
         super().__init__(logging.WARNING)

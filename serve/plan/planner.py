@@ -18,6 +18,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from serve.plan.data.gpus import GPUS, Gpu
+from serve.plan.data_parallel.model import DataParallel, data_parallel
 from serve.plan.model.attention_work import StepRows
 from serve.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
 from serve.plan.model.draft_work import draft_shape
@@ -64,8 +65,9 @@ class CapacityPlan:
     """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
     limits, datasheet first; own_loads: by the model of our own kernels, where the second limit has
     published ones. divided: of MI355X, MI325X and the planned kind of GPU, every number of
-    neighbours that may divide contexts; empty where there is nothing that they divide. decode_load:
-    what is decoded for that comparison, at each concurrency. host: memory below the KV cache, with
+    neighbours that may divide contexts; empty where there is nothing that they divide.
+    data_parallel: of the same kinds, attention by data parallelism. decode_load: what is decoded
+    for these comparisons, at each concurrency. host: memory below the KV cache, with
     the same kinds of GPU."""
 
     options: PlanOptions
@@ -75,6 +77,7 @@ class CapacityPlan:
     loads: tuple[Load, ...]
     own_loads: tuple[Load, ...]
     divided: Mapping[str, tuple[DividedContext, ...]]
+    data_parallel: Mapping[str, DataParallel]
     decode_load: DecodeLoad
     host: HostMemory
 
@@ -109,6 +112,7 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
     if lacking_bytes(memory, length, dtype):
         what = too_big(memory, options.parallel.devices, length, dtype)
         raise ValueError(f"{what}; {_remedy(options, fits)}")
+    divided = _divided(options, pair, memory)
     return CapacityPlan(
         options,
         memory,
@@ -116,7 +120,8 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
         tuple(limits(memory, dtype)),
         tuple(load for bound in BOUNDS for load in _loads(options, pair, GPUS[options.gpu], bound)),
         tuple(_own_loads(options, pair)),
-        _divided(options, pair, memory),
+        divided,
+        _data_parallel(options, pair, divided),
         _decode_load(options, pair),
         _host_memory(options, pair),
     )
@@ -236,6 +241,18 @@ def _divided(
             on_gpu = there.on(gpu, options.gpu_memory_utilization), replace(shapes, gpu=gpu)
             found.setdefault(name, []).append(DividedContext(parts, *on_gpu))
     return {gpu: tuple(each) for gpu, each in found.items() if len(each) > 1}
+
+
+def _data_parallel(
+    options: PlanOptions, pair: AbstractPair, divided: Mapping[str, tuple[DividedContext, ...]]
+) -> Mapping[str, DataParallel]:
+    devices = options.parallel.devices
+    if pair.target.config.moe is None or pair.target.config.moe.n_routed_experts % devices:
+        return {}
+    return {
+        gpu: data_parallel(pair.target, pair.draft, each[0].memory, GPUS[gpu], devices)
+        for gpu, each in divided.items()
+    }
 
 
 def _host_memory(options: PlanOptions, pair: AbstractPair) -> HostMemory:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from serve.plan.data_parallel.model import DataParallel
 from serve.plan.model.divided_context import DividedContext
 from serve.plan.model.host_memory import HostMemory
 from serve.plan.model.memory import ITEMSIZE, Memory
@@ -25,6 +26,9 @@ def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> 
         "own_loads": [_load_fields(load) for load in plan.own_loads],
         "divided": [
             _divided_fields(gpu, one, plan) for gpu, each in plan.divided.items() for one in each
+        ],
+        "data_parallel": [
+            _data_parallel_fields(gpu, one, plan) for gpu, one in plan.data_parallel.items()
         ],
         "host_memory": _host_fields(plan.host),
         "published": [_published_fields(row) for row in compared],
@@ -72,6 +76,17 @@ def _divided_fields(gpu: str, one: DividedContext, plan: CapacityPlan) -> dict[s
         "decode_context_parallel_size": one.parts,
         "token_bytes": one.memory.token_bytes(dtype),
         "tokens": one.memory.tokens(dtype),
+        "sequences": one.sequences(load),
+        "rounds": [asdict(one.round(load, count)) for count in plan.options.concurrency],
+    }
+
+
+def _data_parallel_fields(gpu: str, one: DataParallel, plan: CapacityPlan) -> dict[str, Any]:
+    load, dtype = plan.decode_load, plan.options.kv_cache_dtype
+    return {
+        "gpu": gpu,
+        "weights": one.memory.weights,
+        "tokens": one.tokens(dtype),
         "sequences": one.sequences(load),
         "rounds": [asdict(one.round(load, count)) for count in plan.options.concurrency],
     }

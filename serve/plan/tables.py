@@ -9,6 +9,7 @@ from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from serve.plan.context_tables import context_notes, context_tables
 from serve.plan.data.gpus import GIB, GPUS, SOURCES
 from serve.plan.data.tuned import Tuned
+from serve.plan.data_parallel.table import data_parallel_notes, data_parallel_tables
 from serve.plan.host_tables import host_note, host_table
 from serve.plan.model.kernels import BOUNDS, Bound
 from serve.plan.model.limits import Limit
@@ -34,7 +35,7 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
     console.print(_limits_table(plan.limits))
     for title, loads in _tables_of_loads(plan):
         console.print(_loads_table(plan, title, loads))
-    for table in context_tables(plan):
+    for table in (*context_tables(plan), *data_parallel_tables(plan)):
         console.print(table)
     console.print(host_table(plan.host))
     for note in _notes(plan):
@@ -192,6 +193,7 @@ def _notes(plan: CapacityPlan) -> list[str]:
         f"Context {options.context:g} (isl + osl / 2), KV {options.kv_cache_dtype}; "
         f"accept lengths of k = 0, 1, …: {lengths}. Prefill is not counted.",
         *context_notes(plan),
+        *data_parallel_notes(plan),
         *(host_note(plan.host, gpu) for gpu in plan.host.shapes),
     ]
     if options.parallel.devices > 8:

@@ -9,7 +9,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def write_sparse(
         config.get("text_config", config)["num_hidden_layers"] = layers
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    tensors = list(_listed_tensors(manifest, layers))
+    tensors = list(listed_tensors(manifest, {} if layers is None else {"L": layers}))
     share = -(-len(tensors) // shards)
     weight_map: dict[str, str] = {}
     for shard, start in enumerate(range(0, len(tensors), share)):
@@ -47,11 +47,12 @@ def write_sparse(
     return tensors
 
 
-def _listed_tensors(manifest: dict[str, Any], layers: int | None) -> Iterator[Listed]:
+def listed_tensors(manifest: dict[str, Any], most: Mapping[str, int]) -> Iterator[Listed]:
+    """All of them. most: of an index, L of layers or E of experts, how many there are."""
     for entry in manifest["tensors"]:
         ranges = dict(entry["index_ranges"])
-        if layers is not None and "L" in ranges:
-            ranges["L"] = (ranges["L"][0], min(ranges["L"][1], layers - 1))
+        for index in most.keys() & ranges.keys():
+            ranges[index] = (ranges[index][0], min(ranges[index][1], most[index] - 1))
         spans = [range(first, last + 1) for first, last in ranges.values()]
         for values in itertools.product(*spans):
             name = entry["name"].format(**dict(zip(ranges, values, strict=True)))
@@ -60,6 +61,11 @@ def _listed_tensors(manifest: dict[str, Any], layers: int | None) -> Iterator[Li
 
 def write_hole(file: Path, tensors: list[Listed]) -> None:
     """Writes a header, and behind it a hole in place of the data."""
+    os.truncate(file, write_header(file, tensors))
+
+
+def write_header(file: Path, tensors: list[Listed]) -> int:
+    """Begins a file with these tensors; returns how many bytes it will have."""
     header: dict[str, Any] = {}
     end = 0
     for name, dtype, shape, nbytes in tensors:
@@ -67,7 +73,7 @@ def write_hole(file: Path, tensors: list[Listed]) -> None:
         end += nbytes
     encoded = json.dumps(header, separators=(",", ":")).encode()
     file.write_bytes(struct.pack("<Q", len(encoded)) + encoded)
-    os.truncate(file, 8 + len(encoded) + end)
+    return 8 + len(encoded) + end
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """One command, two actors of two CPU devices: one process's tokens, a death named, a restart."""
 
+import json
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +28,9 @@ BODIES = [
     {"prompt": "What is 95 + 61?", "max_tokens": 24, "seed": seed, "temperature": temperature}
     for seed, temperature in ((0, 0.0), (1, 1.0), (2, 0.7))
 ]
-NAMED_WITHIN_S = 2
+STREAM = {"prompt": "Count to 900.", "max_tokens": 400, "ignore_eos": True, "stream": True}
+NAMED_WITHIN_S = {signal.SIGKILL: 2, signal.SIGSTOP: 15}
+READY_WITHIN_S = 500
 
 
 @dataclass
@@ -35,21 +39,50 @@ class Server:
     port: int
     log: Path
 
+    @property
+    def completions(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1/completions"
+
     def get(self, path: str) -> bool:
         try:
             return httpx.get(f"http://127.0.0.1:{self.port}{path}").status_code == 200
         except httpx.TransportError:
             return False
 
-    def answers(self) -> list[list[int]]:
-        url = f"http://127.0.0.1:{self.port}/v1/completions"
-        asked: list[dict[str, Any]] = [body | {"return_token_ids": True} for body in BODIES]
-        found = [httpx.post(url, json=body, timeout=120).json() for body in asked]
-        return [answer["choices"][0]["token_ids"] for answer in found]
+    def answer(self, body: dict[str, Any]) -> list[int]:
+        """Of a client that tries again until it has one."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < deadline:
+            try:
+                asked = body | {"return_token_ids": True}
+                found = httpx.post(self.completions, json=asked, timeout=120)
+                if found.status_code == 200:
+                    return found.json()["choices"][0]["token_ids"]
+                assert found.status_code == 503, found.text
+            except httpx.TransportError:
+                pass
+            time.sleep(0.5)
+        raise AssertionError("no answer came")
 
-    def pids(self) -> list[int]:
-        """Of process 1, of each start."""
-        return [int(p) for p in re.findall(r"^process 1 of 2: \S+ pid (\d+)", self.said(), re.M)]
+    def answers(self) -> list[list[int]]:
+        return [self.answer(body) for body in BODIES]
+
+    def last_words(self) -> str:
+        """What a stream ends with: of the error event, or of a refusal; empty where it breaks."""
+        lines: list[str] = []
+        try:
+            with httpx.stream("POST", self.completions, json=STREAM, timeout=120) as got:
+                lines += [line for line in got.iter_lines() if line]
+        except httpx.TransportError:
+            return ""
+        if lines[-1] == "data: [DONE]":
+            lines.pop()
+        return json.loads(lines[-1].removeprefix("data: "))["error"]["message"]
+
+    def pids(self, process: int = 1) -> list[int]:
+        """Of this process, of each start."""
+        found = re.findall(rf"^process {process} of 2: \S+ pid (\d+)", self.said(), re.M)
+        return [int(pid) for pid in found]
 
     def said(self) -> str:
         return self.log.read_text()
@@ -86,6 +119,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
 
 
 @pytest.fixture
+def long(request: pytest.FixtureRequest) -> None:
+    """A start and a restart each."""
+    if not request.config.getoption("--long"):
+        pytest.skip("a start each: --long, or make prove-hosts")
+
+
+@pytest.fixture
 def together(tmp_path: Path) -> Iterator[Server]:
     server = started(tmp_path, TOGETHER, (*RAY, "--restart-workers"), 2)
     try:
@@ -99,11 +139,41 @@ def together(tmp_path: Path) -> Iterator[Server]:
 def test_two_actors_give_one_process_tokens_and_come_back_when_one_is_killed(
     expected: list[list[int]], together: Server
 ) -> None:
+    """Killed while requests are under way, and its successor while programs are compiled."""
     assert together.answers() == expected
-    os.kill(together.pids()[0], signal.SIGKILL)
-    wait_until(lambda: "error: lost process 1 (" in together.said(), NAMED_WITHIN_S)
-    wait_until(lambda: len(together.pids()) == 2, 120)
-    wait_until(lambda: together.get("/health"), 500)
+    check_end(together, 1, signal.SIGKILL)
+    wait_until(lambda: len(together.pids()) == 2, 60)
+    os.kill(together.pids()[1], signal.SIGKILL)
+    wait_until(lambda: "starting all processes again, start 2 of at most 3" in together.said(), 60)
     assert together.answers() == expected
     together.process.terminate()
     assert together.process.wait(90) == 0
+
+
+@pytest.mark.usefixtures("long")
+@pytest.mark.parametrize(
+    ("process", "how"), [(1, signal.SIGSTOP), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
+)
+def test_whoever_is_stopped_or_killed_is_named_and_all_come_back(
+    expected: list[list[int]], together: Server, process: int, how: signal.Signals
+) -> None:
+    check_end(together, process, how)
+    assert together.answers() == expected
+    assert len(together.pids(process)) == 2
+
+
+def check_end(server: Server, process: int, how: signal.Signals) -> None:
+    """Kills or stops one while two requests are under way, of which one waits: the command names
+    it, and process 0, if it lives, tells both clients why."""
+    with ThreadPoolExecutor() as clients:
+        endings = [clients.submit(server.last_words) for _ in range(2)]
+        time.sleep(1)
+        began = time.monotonic()
+        os.kill(server.pids(process)[-1], how)
+        named = re.compile(rf"^error: (?:.* says: )?lost process {process} \(", re.M)
+        wait_until(lambda: named.search(server.said()), NAMED_WITHIN_S[how])
+        print(f"{how.name} of process {process}: named after {time.monotonic() - began:.2f} s")
+        reasons = [ending.result() for ending in endings]
+        wait_until(lambda: len(server.pids()) == 2, 60)
+        print(f"placed again after {time.monotonic() - began:.2f} s")
+    assert all("lost process 1 (" in reason for reason in reasons) or process == 0

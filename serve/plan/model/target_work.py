@@ -84,7 +84,7 @@ def target_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
         for product in layer.dense:
             yield product_work("dense weights", product, rows.count, times)
         if layer.experts is not None:
-            yield _experts_work(shape, layer.experts, rows.count, times)
+            yield experts_work(shape, layer.experts, rows.count, times)
     yield from shape.core.work("attention", rows, layers)
     passed = ACTIVATION_BYTES * rows.count * shape.hidden
     yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
@@ -101,7 +101,7 @@ def product_work(part: str, product: Product, rows: int, times: int) -> Kernel:
     return Kernel(part, "gemm", nbytes, flop, product.activations, times)
 
 
-def _experts_work(shape: TargetShape, experts: Product, rows: int, times: int) -> Kernel:
+def experts_work(shape: TargetShape, experts: Product, rows: int, times: int) -> Kernel:
     """Routed experts: the weights that are read are those of the experts that were chosen."""
     read = read_share(shape.num_experts, shape.experts_per_token, rows, shape.parallel)
     nbytes = read * experts.nbytes + ACTIVATION_BYTES * rows * experts.width

@@ -17,8 +17,9 @@ def test_each_way_is_measured_over_the_bytes_of_all_files() -> None:
 
 
 def test_a_load_below_its_share_of_a_plain_read_does_not_hold() -> None:
-    assert LoadRecord(1, 1, [1], [1], [70], [100]).holds
-    assert not LoadRecord(1, 1, [1], [1], [69], [100]).holds
+    assert LoadRecord(1, 1, [7], [10], [70], [100]).holds
+    assert not LoadRecord(1, 1, [7], [10], [69], [100]).holds
+    assert not LoadRecord(1, 1, [6.9], [10], [70], [100]).holds
 
 
 def test_a_directory_without_published_files_is_refused(tmp_path: Path) -> None:

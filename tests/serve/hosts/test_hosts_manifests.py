@@ -1,11 +1,14 @@
 """The examples of several hosts give each process its place, as its cluster tells it."""
 
+import json
 import shlex
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator, ValidationError
 
 from serve.asgi.listening.graceful import CONNECTION_TIMEOUT_S
 from serve.options.hosts import HostOptions
@@ -13,7 +16,9 @@ from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
+SCHEMAS = Path(__file__).with_name("schemas")
 GROUP, SERVICE = yaml.safe_load_all((DEPLOY / "leader_worker_set.yaml").read_text())
+POOL = yaml.safe_load((DEPLOY / "llm_d.yaml").read_text())
 TEMPLATE: dict[str, Any] = GROUP["spec"]["leaderWorkerTemplate"]
 
 
@@ -34,6 +39,55 @@ def options_of(pod: dict[str, Any], key: str) -> ServeOptions:
     assert secret["defaultMode"] & 0o077 == 0
     flags = [flag.replace(f"={mount}/key", f"={key}") for flag in container["args"]]
     return parse_serve_flags([*model, *flags])[0]
+
+
+def strict(schema: Any) -> Any:
+    """As Kubernetes reads one with strict fields: what it does not name is refused."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
+    return closed | {name: strict(value) for name, value in schema.items()}
+
+
+def check(manifest: dict[str, Any], name: str) -> None:
+    """By the schema that its project publishes."""
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    Draft202012Validator(strict(schema)).validate(manifest)
+
+
+def test_manifests_are_valid_by_published_schemas() -> None:
+    check(GROUP, "leader_worker_set")
+    check(POOL, "inference_pool")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["spec", "leaderWorkerTemplate", "restartPolicy"], "Always"),
+        (["spec", "leaderWorkerTemplate", "size"], "2"),
+        (["spec", "leaderWorkerTemplate", "sizes"], 2),
+        (["spec", "leaderWorkerTemplate", "workerTemplate", "spec", "container"], []),
+        (["spec", "leaderWorkerTemplate", "workerTemplate", "spec", "containers"], None),
+    ],
+)
+def test_a_field_that_is_none_is_refused(path: list[str], value: Any) -> None:
+    changed: Any = deepcopy(GROUP)
+    *parents, last = path
+    found = changed
+    for name in parents:
+        found = found[name]
+    found[last] = value
+    with pytest.raises(ValidationError):
+        check(changed, "leader_worker_set")
+
+
+def test_llm_d_chooses_among_the_leaders_that_the_service_has() -> None:
+    (leader,) = TEMPLATE["leaderTemplate"]["spec"]["containers"]
+    (target,) = POOL["spec"]["targetPorts"]
+    assert POOL["spec"]["selector"]["matchLabels"] == SERVICE["spec"]["selector"]
+    assert target["number"] == leader["ports"][0]["containerPort"]
 
 
 def test_pods_of_a_group_are_one_engine_over_all_their_gpus(

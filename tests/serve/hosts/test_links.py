@@ -1,5 +1,6 @@
 """Processes that meet, talk, and miss each other; threads stand in for processes."""
 
+import ctypes
 import os
 import random
 import socket
@@ -14,13 +15,14 @@ from typing import Any
 
 import pytest
 import zmq
-from test_two_processes import free_ports
+from malformed import malformed
+from several_processes import free_ports
 
 from serve.hosts.facts import Facts
 from serve.hosts.follow import Follower
 from serve.hosts.lead import Leader
 from serve.hosts.meet import gather, join
-from serve.hosts.messages import Kind, Listener, PeerLost, connect
+from serve.hosts.messages import Kind, Listener, PeerLost, await_free, connect
 from serve.options.hosts import HostOptions, read_key
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
@@ -103,7 +105,7 @@ def test_processes_meet_in_any_order_and_strangers_are_passed_over(
         stranger_at(of(0)) as dealer,
     ):
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        for words in ([b""], [b"\x01", b"[1"], [b"\x01", b'{"process": 1}'], [b"\x01"] * 3):
+        for words in malformed(60, random.Random(0)):
             dealer.send_multipart(words)
         assert late.done() is False
         assert threads.submit(joined, of(1)).result(10) == late.result(10)
@@ -159,6 +161,18 @@ def test_who_has_another_key_or_none_is_refused_and_changes_nothing(
     assert [follower.result(10) for follower in joining]
 
 
+def test_a_port_is_waited_for_and_named_when_it_stays_taken(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.hosts.messages.FREE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"can't listen on {address}: Address already in use"):
+            await_free(address)
+        waiting = threads.submit(await_free, address)
+    assert waiting.result(5) is None
+
+
 @pytest.fixture
 def pair(
     of: Of, threads: ThreadPoolExecutor, said: list[str], monkeypatch: pytest.MonkeyPatch
@@ -199,6 +213,20 @@ def test_calls_come_in_order_whatever_strangers_send(pair: tuple[Leader, Followe
             leader.send(call)
         calls = follower.calls()
         assert [next(calls) for _ in sent] == sent
+
+
+@pytest.mark.parametrize("of", [True], indirect=True)
+@pytest.mark.parametrize("wait", ["idle", "busy"])
+def test_beats_keep_peers_that_are_idle_or_hold_the_interpreter(
+    pair: tuple[Leader, Follower], said: list[str], wait: str
+) -> None:
+    """As compiling may, for longer than silence is suffered."""
+    leader, follower = pair
+    micros = ctypes.c_uint(2_500_000)
+    (ctypes.PyDLL if wait == "busy" else ctypes.CDLL)(None).usleep(micros)
+    leader.send(b"call")
+    assert next(follower.calls()) == b"call"
+    assert not said
 
 
 @pytest.mark.parametrize("of", [False], indirect=True)

@@ -1,119 +1,43 @@
-"""Two processes of two devices: the tokens of one, and a clear end when one stops or is killed."""
+"""Two processes of two devices: the tokens of one, whatever strangers send, and a clear end when
+one is asked to stop, stops or is killed."""
 
 import json
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from driving import drive
-from oracle_files import ORACLES
+from malformed import send_malformed
+from several_processes import Group, Sizes, ask, plain_tokens, several_processes
 
-from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.sampling.params import SamplingParams
+from serve.hosts.messages import connect
 from serve.pair.loading import LoadedPair
 
-DRAFT = ORACLES / "draft_mha_bf16"
-TESTS = Path(__file__).parents[2]
 LONG = {"prompt": [5, 9, 2], "max_tokens": 250, "ignore_eos": True, "stream": True}
 OPTIONS = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}] * 2
 ENDS_WITHIN_S = 30
 NAMED_WITHIN_S = 15
+MALFORMED = 1000
 
 
-@dataclass
-class Group:
-    """Both processes, process 0's address, and what they say on standard error."""
-
-    processes: list[subprocess.Popen[bytes]]
-    url: str
-    logs: list[Path]
-
-    def said(self, process: int) -> str:
-        return self.logs[process].read_text()
+def annoy(group: Group) -> None:
+    """Sends what no process of ours sends, from somebody with the key."""
+    dealer = connect(replace(group.hosts, process_id=1))
+    send_malformed(dealer, group.hosts.calls_at, MALFORMED)
+    dealer.context.destroy(linger=10_000)
 
 
-def free_ports() -> tuple[int, int, int]:
-    """For HTTP, JAX and calls."""
-    with socket.socket() as a, socket.socket() as b, socket.socket() as c:
-        for probe in (a, b, c):
-            probe.bind(("127.0.0.1", 0))
-        http, coordinator, calls = (probe.getsockname()[1] for probe in (a, b, c))
-        return http, coordinator, calls
-
-
-@contextmanager
-def two_processes(directory: Path, target: Path, context_parts: int) -> Iterator[Group]:
-    """context_parts: devices that divide a context."""
-    http, coordinator, calls = free_ports()
-    speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
-    command = [sys.executable, str(Path(__file__).with_name("one_process.py")), str(target)]
-    command += ["-tp", "4", "--max-num-seqs", "2", "--max-model-len", "256", "--port", str(http)]
-    command += ["--speculative-config", speculation, "--num-processes", "2"]
-    command += ["--decode-context-parallel-size", str(context_parts), "--block-size", "4"]
-    command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", str(calls)]
-    command += ["--num-gpu-blocks-override", str(264 // (4 * context_parts) + 1)]
-    command += ["--kv-offloading-size", "0.01", "--hosts-key-file", str(directory / "key")]
-    (directory / "key").touch(0o600)
-    (directory / "key").write_text(os.urandom(32).hex())
-    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}"}
-    environment |= {"JAX_COMPILATION_CACHE_DIR": str(target.parent / "programs")}
-    environment |= {"JAX_NUM_CPU_DEVICES": "2", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    logs = [directory / f"{process}.log" for process in range(2)]
-    group = Group([], f"http://127.0.0.1:{http}", logs)
-    try:
-        for process, log in enumerate(logs):
-            with log.open("wb") as error:
-                argv = [*command, "--process-id", str(process)]
-                group.processes.append(subprocess.Popen(argv, env=environment, stderr=error))
-        wait_until_ready(group)
-        yield group
-    finally:
-        for process in group.processes:
-            process.kill()
-            process.wait()
-
-
-def wait_until_ready(group: Group) -> None:
-    deadline = time.monotonic() + 400
-    while time.monotonic() < deadline:
-        ended = [group.said(i) for i, p in enumerate(group.processes) if p.poll() is not None]
-        assert not ended, ended
-        try:
-            if httpx.get(f"{group.url}/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError("the group was not ready in time")
-
-
-def ask(group: Group, body: dict[str, Any]) -> list[int]:
-    answer = httpx.post(f"{group.url}/v1/completions", json=body, timeout=120).json()
-    return answer["choices"][0]["token_ids"]
-
-
-def plain_tokens(pair: LoadedPair, bodies: list[dict[str, Any]]) -> list[list[int]]:
-    """Of one process on one device without drafts."""
-    names = ("temperature", "top_p", "seed", "max_tokens", "ignore_eos")
-    requests = [
-        Request(f"{i}", body["prompt"], SamplingParams(**{n: body[n] for n in names if n in body}))
-        for i, body in enumerate(bodies)
-    ]
-    config = EngineConfig(0, max_model_len=256, max_num_seqs=8, batch_buckets=(8,))
-    answers = drive(Engine(pair.target, None, config), requests)
-    return [answers[request.request_id].token_ids for request in requests]
+def annoy_while_meeting(group: Group) -> None:
+    annoy(group)
+    deadline = time.monotonic() + 60
+    while "sent something and is no process of ours" not in group.said(0):
+        assert group.processes[0].poll() is None and time.monotonic() < deadline, group.said(0)
+        time.sleep(0.1)
 
 
 def came_back(group: Group) -> bool:
@@ -159,7 +83,14 @@ def end_under_way(group: Group, victim: int, how: signal.Signals) -> tuple[list[
         while "error: lost process" not in group.said(1 - victim):
             assert time.monotonic() < began + NAMED_WITHIN_S, "it was not missed"
             time.sleep(0.1)
+        named = time.monotonic()
         status = survivor.wait(ENDS_WITHIN_S)
+        ended = time.monotonic()
+        print(
+            f"{how.name} of process {victim}: named after {named - began:.1f} s, the other "
+            f"ended after {ended - began:.1f} s"
+        )
+        group.processes[victim].kill()  # Who is stopped holds its clients up.
         return [client.result(5) for client in under_way], group.said(1 - victim), status
 
 
@@ -168,28 +99,51 @@ def group(
     request: pytest.FixtureRequest, target_directory: Path, tmp_path: Path
 ) -> Iterator[Group]:
     """Of contexts that all four devices divide, unless a test says otherwise."""
-    with two_processes(tmp_path, target_directory, getattr(request, "param", 4)) as running:
+    sizes = Sizes(context_parts=getattr(request, "param", 4))
+    with several_processes(tmp_path, target_directory, sizes) as running:
+        yield running
+
+
+@pytest.fixture
+def long(request: pytest.FixtureRequest) -> None:
+    """A start each: two of the four ends are in the short form, Ray's tests have another."""
+    if not request.config.getoption("--long"):
+        pytest.skip("a start each: --long, or make prove-hosts")
+
+
+@pytest.fixture
+def annoyed(target_directory: Path, tmp_path: Path) -> Iterator[Group]:
+    """Met while somebody sent nonsense."""
+    with several_processes(tmp_path, target_directory, Sizes(), annoy_while_meeting) as running:
         yield running
 
 
 def test_two_processes_serve_the_tokens_of_one_and_end_when_the_second_stops(
-    group: Group, pair: LoadedPair
+    annoyed: Group, pair: LoadedPair
 ) -> None:
-    """The tokens under the tie rule; none of these requests has a tie."""
-    shared = {"max_tokens": 24, "ignore_eos": True}
+    """The tokens under the tie rule; none of these requests has a tie. Malformed messages change
+    nothing, neither while the two meet nor while they serve."""
+    group, shared = annoyed, {"max_tokens": 24, "ignore_eos": True}
     bodies = [
         {"prompt": [3 + i, 40, 7 * i + 1], "seed": i, **shared, **chosen}
         for i, chosen in enumerate(OPTIONS)
     ]
     with ThreadPoolExecutor() as clients:
+        annoying = clients.submit(annoy, group)
         asked = [body | {"return_token_ids": True} for body in bodies]
         served = list(clients.map(lambda body: ask(group, body), asked))
+        annoying.result()
     assert served == plain_tokens(pair, bodies)
     metrics = httpx.get(f"{group.url}/metrics").text
     accepted = re.search(r"^vllm:spec_decode_num_accepted_tokens_total\S* (\d+)", metrics, re.M)
     assert accepted and int(accepted[1]) > 0, "speculation was on"
     assert came_back(group), "pages went to host memory and came back with other tokens"
-    endings, said, status = end_under_way(group, 1, signal.SIGSTOP)
+    check_end_without_process_1(group, signal.SIGSTOP)
+
+
+def check_end_without_process_1(group: Group, how: signal.Signals) -> None:
+    """Process 0 names it, answers everybody and ends."""
+    endings, said, status = end_under_way(group, 1, how)
     assert status == 1
     assert re.search(r"lost process 1 \(127\.0\.0\.1\): its connection broke", said)
     for ending in endings:
@@ -198,10 +152,39 @@ def test_two_processes_serve_the_tokens_of_one_and_end_when_the_second_stops(
         assert "lost process 1 (127.0.0.1)" in error
 
 
+@pytest.mark.usefixtures("long")
+def test_process_0_ends_when_the_second_is_killed(group: Group) -> None:
+    check_end_without_process_1(group, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("group", [1], indirect=True)
 def test_the_second_process_ends_when_the_first_is_killed(group: Group) -> None:
-    endings, said, status = end_under_way(group, 0, signal.SIGKILL)
+    check_end_without_process_0(group, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("long")
+def test_the_second_process_ends_when_the_first_stops(group: Group) -> None:
+    check_end_without_process_0(group, signal.SIGSTOP)
+
+
+def check_end_without_process_0(group: Group, how: signal.Signals) -> None:
+    """Process 1 names it and ends; clients are broken off."""
+    endings, said, status = end_under_way(group, 0, how)
     assert status == 1
     assert re.search(r"lost process 0 \(127\.0\.0\.1:\d+\): its connection broke", said)
     assert all(ending.lines[-1] == "broken off" for ending in endings)
     assert max(ending.seconds for ending in endings) < ENDS_WITHIN_S
+
+
+def test_a_signal_to_either_ends_both_when_what_is_under_way_is_done(group: Group) -> None:
+    url, body = f"{group.url}/v1/completions", LONG | {"max_tokens": 60}
+    with httpx.stream("POST", url, json=body, timeout=120) as answer:
+        lines = (line for line in answer.iter_lines() if line)
+        found = [next(lines)]
+        group.processes[1].send_signal(signal.SIGTERM)
+        found += lines
+    assert found[-1] == "data: [DONE]"
+    last = json.loads(found[-2].removeprefix("data: "))
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert [process.wait(ENDS_WITHIN_S) for process in group.processes] == [0, 0]
+    assert "error" not in group.said(0) + group.said(1)

@@ -1,0 +1,1 @@
+"""Data parallel attention with expert parallelism, beside tensor and decode context parallelism."""

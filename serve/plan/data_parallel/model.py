@@ -1,0 +1,139 @@
+"""Data parallel attention: each device has sequences of its own, and all have parts of the experts.
+
+Attention, dense blocks, shared experts and the draft lie whole on each device, which works on its
+own sequences alone; so no latents are held twice. Routed experts are whole on one device each:
+in every layer rows go to the devices that have their experts, and what comes of them goes back.
+Embedding and head stay divided by vocabulary. eagle3-serve has no such engine.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from serve.plan.data.gpus import Gpu
+from serve.plan.model.attention_work import ACTIVATION_BYTES, StepRows
+from serve.plan.model.divided_context import BOUND, DecodeLoad, DividedRound
+from serve.plan.model.draft_work import CHOICE_BYTES, draft_shape, draft_work
+from serve.plan.model.kernels import Bound, Exchange, Kernel, Work, seconds_of_parts
+from serve.plan.model.memory import ITEMSIZE, Memory, kv_pools
+from serve.plan.model.parallel import Parallelism
+from serve.plan.model.rounds import Shapes
+from serve.plan.model.split import target_parts
+from serve.plan.model.target_work import (
+    SMALL_KERNELS,
+    TargetShape,
+    experts_work,
+    product_work,
+    target_shape,
+)
+from serve.plan.model.weights import ModelBytes, model_bytes
+
+DIVIDED = ("routed experts", "embedding", "head")
+"""Parts of the target that lie on one device each, or are split by vocabulary."""
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """A pair whose attention is data parallel over the devices of its shapes. memory: of each."""
+
+    memory: Memory
+    shapes: Shapes
+
+    @property
+    def devices(self) -> int:
+        """How many have sequences of their own."""
+        return self.shapes.target.parallel.devices
+
+    def tokens(self, kv_cache_dtype: str) -> int:
+        """Tokens of KV on all devices."""
+        return self.devices * self.memory.tokens(kv_cache_dtype)
+
+    def sequences(self, load: DecodeLoad) -> int:
+        """How many of the load's fit; each lies on one device."""
+        return self.devices * self.memory.sequences(load.length, load.kv_cache_dtype)
+
+    def round(self, load: DecodeLoad, concurrency: int, bound: Bound = BOUND) -> DividedRound:
+        """Of the load, as even as the devices allow; of no sequence it takes no time."""
+        batch = min(concurrency, self.sequences(load))
+        if not batch:
+            return DividedRound(concurrency, 0, {}, {}, 0.0)
+        shapes, itemsize = self.shapes, ITEMSIZE[load.kv_cache_dtype]
+        rows = StepRows(batch, load.drafts + 1, load.context, itemsize)
+        own = replace(rows, batch=math.ceil(batch / self.devices))
+        target_s = seconds_of_parts(data_parallel_work(shapes.target, rows), shapes.gpu, bound)
+        drafted = draft_work(shapes.draft, load.drafts, own) if shapes.draft else ()
+        draft_s = seconds_of_parts(drafted, shapes.gpu, bound)
+        total = sum(target_s.values()) + sum(draft_s.values())
+        return DividedRound(
+            concurrency, batch, target_s, draft_s, load.accept_length * batch / total / self.devices
+        )
+
+
+def data_parallel(
+    target: Target, draft: Eagle3Draft | None, memory: Memory, gpu: Gpu, devices: int
+) -> DataParallel:
+    """memory: of the same pair on as many devices by tensor parallelism, contexts undivided."""
+    alone, by_experts = Parallelism(), Parallelism(devices, expert_parallel=True)
+    own = replace(
+        memory,
+        target=_target_bytes(target, by_experts),
+        draft=model_bytes(draft) if draft else None,
+        pools=kv_pools(target, draft, alone),
+    )
+    drafts = draft_shape(draft, alone) if draft else None
+    return DataParallel(own, Shapes(_target_shape(target, by_experts), drafts, gpu))
+
+
+def _target_bytes(target: Target, by_experts: Parallelism) -> ModelBytes:
+    whole, divided = model_bytes(target), model_bytes(target, target_parts(by_experts))
+    parts: Mapping[str, int] = divided.by_part
+    by_part = {
+        part: parts[part] if part in DIVIDED else nbytes for part, nbytes in whole.by_part.items()
+    }
+    return replace(whole, device_nbytes=sum(by_part.values()), by_part=by_part)
+
+
+def _target_shape(target: Target, by_experts: Parallelism) -> TargetShape:
+    """Experts and head as devices divide them, everything else whole."""
+    whole, divided = target_shape(target, Parallelism()), target_shape(target, by_experts)
+    layers = tuple(
+        (replace(layer, experts=other.experts), times)
+        for (layer, times), (other, _) in zip(whole.layers, divided.layers, strict=True)
+    )
+    return replace(whole, layers=layers, head=divided.head, parallel=by_experts)
+
+
+def data_parallel_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
+    """All launches of a step on the busiest device, and its exchanges. rows: of all devices."""
+    devices = shape.parallel.devices
+    own = replace(rows, batch=math.ceil(rows.batch / devices))
+    layers = sum(times for _, times in shape.layers)
+    for layer, times in shape.layers:
+        for product in layer.attention:
+            yield product_work("attention weights", product, own.count, times)
+        for product in layer.dense:
+            yield product_work("dense weights", product, own.count, times)
+        if layer.experts is not None:
+            yield experts_work(shape, layer.experts, rows.count, times)
+            yield from _moves(shape, own.count, times)
+    yield from shape.core.work("attention", own, layers)
+    passed = ACTIVATION_BYTES * own.count * shape.hidden
+    yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
+    yield product_work("head", shape.head, rows.count, 1)
+    if devices > 1:
+        yield Exchange(passed, devices, 2, "embedding and head")
+        yield Exchange(CHOICE_BYTES * own.count, devices, 1, "embedding and head")
+
+
+def _moves(shape: TargetShape, rows: int, times: int) -> Iterator[Work]:
+    """Rows to the devices of their experts and back; to one neighbour go those that chose at least
+    one of its experts."""
+    devices = shape.parallel.devices
+    if devices == 1:
+        return
+    chosen = 1 - (1 - 1 / devices) ** shape.experts_per_token
+    nbytes = ACTIVATION_BYTES * rows * chosen * shape.hidden
+    yield Exchange(nbytes, devices, times, "rows to experts")
+    yield Exchange(nbytes, devices, times, "rows back")

@@ -1,0 +1,130 @@
+"""Several processes on this machine as one server, and one process's tokens beside theirs."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from driving import drive
+from oracle_files import ORACLES
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.sampling.params import SamplingParams
+from serve.options.hosts import HostOptions
+from serve.pair.loading import LoadedPair
+
+DRAFT = ORACLES / "draft_mha_bf16"
+TESTS = Path(__file__).parents[2]
+
+
+@dataclass
+class Group:
+    """All processes, process 0's address, what they say on standard error, and how they meet."""
+
+    processes: list[subprocess.Popen[bytes]]
+    url: str
+    logs: list[Path]
+    hosts: HostOptions
+
+    def said(self, process: int) -> str:
+        return self.logs[process].read_text()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """count processes of so many devices; context_parts: devices that divide a context."""
+
+    count: int = 2
+    devices: int = 2
+    context_parts: int = 4
+
+
+def free_ports() -> tuple[int, int, int]:
+    """For HTTP, JAX and calls."""
+    with socket.socket() as a, socket.socket() as b, socket.socket() as c:
+        for probe in (a, b, c):
+            probe.bind(("127.0.0.1", 0))
+        http, coordinator, calls = (probe.getsockname()[1] for probe in (a, b, c))
+        return http, coordinator, calls
+
+
+def _nothing(_: Group) -> None:
+    pass
+
+
+@contextmanager
+def several_processes(
+    directory: Path, target: Path, sizes: Sizes, while_meeting: Callable[[Group], None] = _nothing
+) -> Iterator[Group]:
+    """while_meeting: done when process 0 waits for the others, which aren't there."""
+    http, coordinator, calls = free_ports()
+    speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
+    command = [sys.executable, str(Path(__file__).with_name("one_process.py")), str(target)]
+    command += ["-tp", f"{sizes.count * sizes.devices}", "--num-processes", f"{sizes.count}"]
+    command += ["--max-num-seqs", "2", "--max-model-len", "256", "--port", f"{http}"]
+    command += ["--speculative-config", speculation, "--block-size", "4"]
+    command += ["--decode-context-parallel-size", f"{sizes.context_parts}"]
+    command += ["--num-gpu-blocks-override", f"{264 // (4 * sizes.context_parts) + 1}"]
+    command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", f"{calls}"]
+    command += ["--kv-offloading-size", "0.01", "--hosts-key-file", str(directory / "key")]
+    (directory / "key").touch(0o600)
+    (directory / "key").write_text(os.urandom(32).hex())
+    hosts = HostOptions(("127.0.0.1", coordinator), calls, sizes.count, 0, directory / "key")
+    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}"}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(target.parent / "programs")}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment |= {"JAX_NUM_CPU_DEVICES": f"{sizes.devices}"}
+    logs = [directory / f"{process}.log" for process in range(sizes.count)]
+    group = Group([], f"http://127.0.0.1:{http}", logs, hosts)
+    try:
+        for process, log in enumerate(logs):
+            with log.open("wb") as error:
+                argv = [*command, "--process-id", f"{process}"]
+                group.processes.append(subprocess.Popen(argv, env=environment, stderr=error))
+            if process == 0:
+                while_meeting(group)
+        wait_until_ready(group)
+        yield group
+    finally:
+        for process in group.processes:
+            process.kill()
+            process.wait()
+
+
+def wait_until_ready(group: Group) -> None:
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        ended = [group.said(i) for i, p in enumerate(group.processes) if p.poll() is not None]
+        assert not ended, ended
+        try:
+            if httpx.get(f"{group.url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError("the group was not ready in time")
+
+
+def ask(group: Group, body: dict[str, Any]) -> list[int]:
+    answer = httpx.post(f"{group.url}/v1/completions", json=body, timeout=120).json()
+    return answer["choices"][0]["token_ids"]
+
+
+def plain_tokens(pair: LoadedPair, bodies: list[dict[str, Any]]) -> list[list[int]]:
+    """Of one process on one device without drafts."""
+    names = ("temperature", "top_p", "seed", "max_tokens", "ignore_eos")
+    requests = [
+        Request(f"{i}", body["prompt"], SamplingParams(**{n: body[n] for n in names if n in body}))
+        for i, body in enumerate(bodies)
+    ]
+    config = EngineConfig(0, max_model_len=256, max_num_seqs=8, batch_buckets=(8,))
+    answers = drive(Engine(pair.target, None, config), requests)
+    return [answers[request.request_id].token_ids for request in requests]
