@@ -163,7 +163,7 @@ def test_a_tools_call_is_shown_and_its_result_goes_back(page: Any) -> None:
 
 
 def test_results_are_given_and_markdown_is_switched_by_the_keyboard_alone(page: Any) -> None:
-    called = {"index": 0, "id": "functions.weather:0", "type": "function"}
+    called: dict[str, Any] = {"index": 0, "id": "functions.weather:0", "type": "function"}
     called["function"] = {"name": "weather", "arguments": "{}"}
     bodies = answering(page, streamed("tool_calls", tool_calls=[called]), said("It **rains**."))
     page.focus("#tools")
