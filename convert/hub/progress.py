@@ -27,7 +27,7 @@ class Silent(tqdm):
 def stopped_by_signal() -> Iterator[Event]:
     """An event that Ctrl-C and SIGTERM set, before they do what they did."""
     stopped = Event()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     # A signal without a handler ends the process by itself.
     handled = {number: handler for number, handler in before.items() if callable(handler)}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clients import seeing_clients
+from clients.agents_client import DEFAULT_MODEL
 from clients.all_clients import CLIENTS
 from clients.coding_agents import AGENTS, run_agent
 from clients.environments import make_environment
@@ -16,7 +17,7 @@ from clients.protocol_clients import LIBRARIES, run_ai_sdk, run_library
 from clients.routers import ROUTERS, run_router
 from clients.runs import Run, demo_server, run_client
 
-FLAGS = ("--max-num-seqs", "8")
+FLAGS = ("--max-num-seqs", "8", "--served-model-name", "eagle3-demo", DEFAULT_MODEL)
 
 
 def main() -> int:

@@ -6,13 +6,16 @@ Runs in the client's own environment: nothing of ours is imported.
 import asyncio
 import json
 import sys
+from dataclasses import replace
 
 import agents
 import openai
+from agents.models import get_default_model_settings
 from pydantic import BaseModel
 
 WEATHER = "How is the weather in Oslo?"
-SETTINGS = agents.ModelSettings(temperature=0)
+SETTINGS = replace(get_default_model_settings(), temperature=0)
+"""Those that go with its default model, but for chance."""
 
 
 class Size(BaseModel):

@@ -18,6 +18,15 @@ def ask(page: Any, text: str) -> Any:
     return page.locator("article").last
 
 
+def go_to(page: Any, focused: str, key: str) -> None:
+    """Presses a key, Tab or Shift+Tab, until what has the focus is the element `e` meant."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        if page.evaluate(f"(e => {focused})(document.activeElement)"):
+            return
+    raise AssertionError(f"{key} does not come to {focused}")
+
+
 def shown(answer: Any) -> list[tuple[int, str]]:
     """(origin, text) of the tokens as they are coloured."""
     found = answer.locator(".token").evaluate_all(

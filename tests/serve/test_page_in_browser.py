@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browser_page import CHAT, answering, ask, contrast, luminance, said, shown, streamed
+from browser_page import CHAT, answering, ask, contrast, go_to, luminance, said, shown, streamed
 
 QUESTION = "What is 95 + 61?"
 MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
@@ -160,6 +160,32 @@ def test_a_tools_call_is_shown_and_its_result_goes_back(page: Any) -> None:
     }
     assert called["reasoning_content"] == "I must look."
     assert result == {"role": "tool", "tool_call_id": "functions.weather:0", "content": "rain"}
+
+
+def test_results_are_given_and_markdown_is_switched_by_the_keyboard_alone(page: Any) -> None:
+    called: dict[str, Any] = {"index": 0, "id": "functions.weather:0", "type": "function"}
+    called["function"] = {"name": "weather", "arguments": "{}"}
+    bodies = answering(page, streamed("tool_calls", tool_calls=[called]), said("It **rains**."))
+    page.focus("#tools")
+    page.keyboard.type(json.dumps(TOOLS))
+    go_to(page, "e.id == 'prompt'", "Shift+Tab")
+    page.keyboard.type("How is Oslo?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".result")
+    page.wait_for_selector("#send:visible")
+    go_to(page, "e.className == 'result'", "Shift+Tab")
+    page.keyboard.type("rain")
+    go_to(page, "e.textContent == 'Send results'", "Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("article strong")
+    page.wait_for_selector("#send:visible")
+    assert bodies[1]["messages"][-1]["content"] == "rain"
+    go_to(page, "e.id == 'markdown'", "Tab")
+    page.keyboard.press("Space")
+    answer = page.locator("article").last
+    assert answer.locator(".text").text_content() == "It **rains**."
+    page.keyboard.press("Space")
+    assert answer.locator("strong").text_content() == "rains"
 
 
 def test_markdown_is_shown_as_it_grows_with_its_tokens_colours_or_not_at_all(page: Any) -> None:

@@ -124,3 +124,28 @@ def test_a_message_is_the_chats_request_of_the_engine(
         )
         other = asked("/v1/chat/completions", {"messages": MESSAGES, **OPTIONS, **chat})
         assert one == other, name
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_real_engine_answers_a_message_as_a_chat(server: Served, temperature: float) -> None:
+    conversations: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "text": (
+            [{"role": "user", "content": "hello"}],
+            [{"role": "user", "content": "hello"}],
+            {},
+        ),
+        "a system": (TURNS[:1], MESSAGES[:2], {"system": "Be brief."}),
+        "a loop": (TURNS, MESSAGES, {"system": "Be brief."}),
+    }
+    options = {"max_tokens": 40, "seed": 5, "temperature": temperature}
+    for name, (turns, messages, system) in conversations.items():
+        asked = {"messages": turns, **system, **options}
+        message = server.http.post("/v1/messages", json=asked).json()
+        chat = server.http.post("/v1/chat/completions", json={"messages": messages, **options})
+        said, chats = chat.json()["choices"][0]["message"], chat.json()["usage"]
+        text = "".join(b.get("thinking", "") + b.get("text", "") for b in message["content"])
+        assert text == said.get("reasoning", "") + (said["content"] or ""), name
+        assert text or message["usage"]["output_tokens"] == 1
+        assert message["usage"]["output_tokens"] == chats["completion_tokens"], name
+        cached = message["usage"]["cache_read_input_tokens"]
+        assert message["usage"]["input_tokens"] + cached == chats["prompt_tokens"], name

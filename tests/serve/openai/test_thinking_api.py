@@ -131,8 +131,8 @@ def test_nothing_is_said_where_no_level_is_asked_for(
     servers: Callable[..., Served], caplog: pytest.LogCaptureFixture
 ) -> None:
     say_one_effort.cache_clear()
-    unlevelled: list[dict[str, Any]] = [{}, {"thinking": True}, {"reasoning_effort": "none"}]
-    for asked in unlevelled:
+    given: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"reasoning_effort": "none"})
+    for asked in given:
         assert post(servers(kimi), **asked).status_code == 200
     assert "reasoning_effort" not in caplog.text
 

@@ -182,17 +182,16 @@ def test_every_field_of_a_part_is_known(fake: Served) -> None:
 
 
 def test_a_breakpoint_of_the_cache_changes_nothing(hello: Served) -> None:
+    def asking(**mark: Any) -> dict[str, Any]:
+        part = {"type": "input_text", "text": "abc", **mark}
+        return {"input": [{"role": "user", "content": [part]}]}
+
     answers = []
-    for mark in ({}, {BREAKPOINT: {"mode": "explicit"}}):
-        content = [{"type": "input_text", "text": "abc", **mark}]
-        body = {"input": [{"role": "user", "content": content}]}
+    for body in (asking(), asking(**{BREAKPOINT: {"mode": "explicit"}})):
         answer = hello.http.post("/v1/responses", json=body).json()
         answers.append((answer["usage"], [item["type"] for item in answer["output"]]))
     assert answers[0] == answers[1]
-    content[0][BREAKPOINT] = "here"
-    assert (
-        BREAKPOINT in refused(hello, {"input": [{"role": "user", "content": content}]})["message"]
-    )
+    assert BREAKPOINT in refused(hello, asking(**{BREAKPOINT: "here"}))["message"]
 
 
 def test_everything_that_may_be_included_may_be_asked_for(hello: Served) -> None:
