@@ -119,7 +119,7 @@ def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:
             yield name_of(options), divided.per_layer - whole.per_layer + telling / layers
 
 
-class Report(Protocol):
+class Judged(Protocol):
     """Of a program that compiled."""
 
     @property
@@ -128,7 +128,7 @@ class Report(Protocol):
         ...
 
 
-def failed(names: Iterable[str], results: Iterable[Report | Failure]) -> Iterator[str]:
+def failed(names: Iterable[str], results: Iterable[Judged | Failure]) -> Iterator[str]:
     """A line for each program that does not compile, and for all that is wrong with the others."""
     for name, result in zip(names, results, strict=True):
         reasons = (
