@@ -135,14 +135,8 @@ def answered(
     target: Target, draft: Eagle3Draft | None, prompt: list[int], *, parts: int = 1, most: int = 1
 ) -> Answered:
     """By an engine of all 262,144 positions, chunk by chunk; greedy, so many tokens."""
-    config = EngineConfig(
-        3 if draft else 0,
-        LAST + 1,
-        1,
-        prefill_chunk=512,
-        page_size=64 // parts,
-        decode_context_parallel_size=parts,
-    )
+    shared: Any = {"page_size": 64 // parts, "decode_context_parallel_size": parts}
+    config = EngineConfig(3 if draft else 0, LAST + 1, 1, prefill_chunk=512, **shared)
     engine = Engine(target, draft, config, eos_token_ids=())
     sampling = SamplingParams(temperature=0.0, max_tokens=most, prompt_logprobs=0)
     answer = drive(engine, [Request("long", prompt, sampling)])["long"]

@@ -109,8 +109,8 @@ def full_size_round(options: PlanOptions) -> AbstractRound:
 def full_size_prefill(options: PlanOptions, chunk: int) -> AbstractRound:
     """The lean prefill of so many tokens, with the same pools; raises the same."""
     pair = read_pair(options)
-    sizes = {"kind": ProgramKind.PREFILL, "prefill_chunk": chunk}
-    return _round(options, pair, make_plan(options, pair).memory, **sizes)
+    memory = make_plan(options, pair).memory
+    return _round(options, pair, memory, ProgramKind.PREFILL, prefill_chunk=chunk)
 
 
 def _round(

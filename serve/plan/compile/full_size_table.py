@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
 from pallas_kernels.aot.workers import Failure, run_each
 from serve.plan.compile.full_size import FullSizeReport, report_full_size
-from serve.plan.compile.layer_launches import RoundReport
 from serve.plan.options import PlanOptions
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -119,9 +119,16 @@ def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:
             yield name_of(options), divided.per_layer - whole.per_layer + telling / layers
 
 
-def failed(
-    names: Iterable[str], results: Iterable[FullSizeReport | RoundReport | Failure]
-) -> Iterator[str]:
+class Judged(Protocol):
+    """Of a program that compiled."""
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """What is not as it must be."""
+        ...
+
+
+def failed(names: Iterable[str], results: Iterable[Judged | Failure]) -> Iterator[str]:
     """A line for each program that does not compile, and for all that is wrong with the others."""
     for name, result in zip(names, results, strict=True):
         reasons = (
