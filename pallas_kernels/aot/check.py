@@ -17,7 +17,7 @@ from pallas_kernels.aot.expectations import (
     matrix_problems,
     temporary_problems,
 )
-from pallas_kernels.aot.speed import not_weights, share_problems, width_problems
+from pallas_kernels.aot.speed import may_be_narrow, share_problems, width_problems
 from pallas_kernels.aot.targets import target_of
 from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
 from pallas_kernels.case import Case
@@ -66,8 +66,8 @@ def check(case: Case, arch: str, *, facts: bool = False) -> Checked:
     # What comes first is multiplied with the rest: activations, of which there may be copies.
     problems = examine(case, program, kernels, jax.tree.leaves(arguments[1:]))
     launched = _launched(program, kernels)
-    if case.matrix[arch]:  # What multiplies nothing has rows alone.
-        problems += width_problems(program.arch, launched, not_weights(arguments))
+    if any(case.matrix.values()):  # What multiplies nothing on any GPU has rows alone.
+        problems += width_problems(program.arch, launched, may_be_narrow(arguments))
     known = recorded(arch).get(case.name)
     found = _facts(case, arch, launched) if facts or known else None
     if found and known:

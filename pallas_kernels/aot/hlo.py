@@ -53,6 +53,12 @@ class Instruction:
         return _arrays(found[1]) if found else []
 
     @property
+    def operands(self) -> list[str]:
+        """Names of the instructions whose results it takes."""
+        given = self.text.partition(f" {self.opcode}(")[2].partition(")")[0]
+        return re.findall(r"%([\w.\-]+)", given)
+
+    @property
     def op_name(self) -> str:
         """The JAX operation it comes from, with the named scopes around it."""
         found = _OP_NAME.search(self.text)

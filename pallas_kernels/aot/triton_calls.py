@@ -14,7 +14,9 @@ _NUMBER = r"\b{} = (\d+) : i32"
 @dataclass(frozen=True)
 class TritonCall:
     """compiled: the kernel's name in the code, where XLA numbers namesakes. operands: bytes of each
-    array it reads, by its place among the kernel's arguments; shapes: how XLA writes them.
+    array it reads, by its place among the kernel's arguments; shapes: how XLA writes them. sources:
+    the program's argument that each is, as JAX calls it (`a[1].values`), or "" for what the program
+    made.
     result_bytes: of all that it writes. text: what it is compiled from, and how it is launched."""
 
     name: str
@@ -26,17 +28,34 @@ class TritonCall:
     result_bytes: int
     shapes: tuple[str, ...]
     text: str = field(repr=False)
+    sources: tuple[str, ...] = ()
+
+    def source(self, place: int) -> str | None:
+        """None where there is no such operand."""
+        return self.sources[place] if 0 <= place < len(self.sources) else None
+
+    def shown(self, place: int) -> str:
+        """An operand, as reports name it."""
+        if self.source(place) is None:
+            return "an array that its code does not tell"
+        return f"{self.sources[place]}: {self.shapes[place]}"
 
 
 def triton_calls(hlo: str) -> list[TritonCall]:
     """Every call of an optimised module, in order, those of a loop's body once."""
-    found = [
-        instruction
-        for instruction, _ in parse_module(hlo).executed()
-        if f'custom_call_target="{TARGET}"' in instruction.text
-    ]
+    instructions = [instruction for instruction, _ in parse_module(hlo).executed()]
+    found = [one for one in instructions if f'custom_call_target="{TARGET}"' in one.text]
     compiled = _compiled_names(dict.fromkeys(map(_text, found)))
-    return [_call(one, compiled[_text(one)]) for one in found]
+    by_name = {one.name: one for one in instructions}
+    return [_call(one, compiled[_text(one)], by_name) for one in found]
+
+
+def _source(name: str, by_name: Mapping[str, Instruction]) -> str:
+    """The argument that an instruction's result is."""
+    one = by_name[name]
+    if one.opcode == "bitcast":
+        return _source(one.operands[0], by_name)
+    return one.op_name if one.opcode == "parameter" else ""
 
 
 def _text(call: Instruction) -> str:
@@ -58,7 +77,9 @@ def _name(text: str) -> str:
     return re.findall(r'\bname = "([^"]*)"', text)[-1]
 
 
-def _call(instruction: Instruction, compiled: str) -> TritonCall:
+def _call(
+    instruction: Instruction, compiled: str, by_name: Mapping[str, Instruction]
+) -> TritonCall:
     text, operands = instruction.text, instruction.operand_arrays
 
     def number(name: str) -> int:
@@ -74,4 +95,5 @@ def _call(instruction: Instruction, compiled: str) -> TritonCall:
         sum(array_bytes(*array) for array in instruction.arrays),
         tuple(f"{dtype}{list(shape)}" for dtype, shape in operands),
         _text(instruction),
+        tuple(_source(name, by_name) for name in instruction.operands),
     )

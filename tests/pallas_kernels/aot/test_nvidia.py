@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from halved import halved, with_half_the_stages
 from jax import Array
 from jax.experimental.pallas import triton as plt
 from small_kernels import INPUTS, OUTPUTS, ROWS, matmul, small_case
@@ -126,6 +127,27 @@ def test_a_broken_kernel_fails(cuda_compiler: None, case: Case, problem: str):
 def test_weights_that_are_loaded_two_bytes_at_a_time_fail(cuda_compiler: None):
     (problem,) = check(nvidia_case(matmul(64, narrow=True)), "sm_90").problems
     assert f"bf16[{INPUTS}, {OUTPUTS}]" in problem and "one or two bytes" in problem
+
+
+def test_half_the_stages_fail_against_the_record(cuda_compiler: None):
+    good, bad = (nvidia_case(matmul(64, stages=stages)) for stages in (4, 2))
+    (problem,) = halved(good, bad, "sm_90")
+    assert "predicted share" in problem and "small_matmul" in problem
+    assert halved(bad, good, "sm_90") == []
+
+
+@pytest.mark.usefixtures("no_jaxtyping")
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("fp8_matmul draft_mha.down@tp4 ptpc rows16", "predicted share"),
+        ("mla_decode kimi.attention@tp4 q1_8.5k_page64_b64_values", "predicted share"),
+        ("logits_argmax kimi.lm_head@tp4 ptpc rows16", "1 stages, recorded 3"),
+    ],
+)
+def test_a_kernel_of_ours_with_half_its_stages_fails(cuda_compiler: None, name: str, problem: str):
+    """Also where the model sees another limit."""
+    assert problem in with_half_the_stages(name, "sm_90")
 
 
 def test_a_tile_beyond_shared_memory_is_refused_by_the_compiler(cuda_compiler: None):

@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from halved import halved, with_half_the_stages
 from small_kernels import INPUTS, OUTPUTS, matmul, small_case
 
 from pallas_kernels.aot import check as checking
 from pallas_kernels.aot.check import check
 from pallas_kernels.aot.speed import TOLERANCE, share_problems
-from pallas_kernels.case import Case
+from pallas_kernels.case import AMD, Case
 from pallas_kernels.kernel_model.record import CaseFacts, recorded, write_record
 
 GOOD = small_case(matmul(64, stages=3))
@@ -63,7 +64,30 @@ def test_a_case_of_the_record_is_compared_with_it(
     assert TOLERANCE < 0.1
 
 
-@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+@pytest.mark.parametrize("arch", AMD)
+def test_half_the_stages_fail_against_the_record(rocm_compiler: None, arch: str):
+    """Two are what our kernels have there."""
+    (problem,) = halved(small_case(matmul(64)), small_case(matmul(64, stages=1)), arch)
+    assert "predicted share" in problem and "small_matmul" in problem
+
+
+@pytest.mark.usefixtures("no_jaxtyping")
+@pytest.mark.parametrize(
+    ("arch", "name", "problem"),
+    [
+        ("gfx950", "mla_decode kimi.attention@tp4 q4_8.5k_page64_values", "predicted share"),
+        ("gfx942", "fp8_matmul draft_mha.down@tp4 ptpc rows16", "predicted share"),
+        ("gfx950", "logits_argmax kimi.lm_head@tp4 ptpc rows16", "1 stages, recorded 2"),
+    ],
+)
+def test_a_kernel_of_ours_with_half_its_stages_fails(
+    rocm_compiler: None, arch: str, name: str, problem: str
+):
+    """Also where the model sees another limit."""
+    assert problem in with_half_the_stages(name, arch)
+
+
+@pytest.mark.parametrize("arch", AMD)
 def test_narrow_loads_of_a_weight_fail(rocm_compiler: None, arch: str):
     (problem,) = check(small_case(matmul(64, narrow=True)), arch).problems
     assert f"bf16[{INPUTS}, {OUTPUTS}]" in problem and "one or two bytes" in problem

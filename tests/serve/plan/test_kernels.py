@@ -68,15 +68,14 @@ def test_fits_to_the_model_are_times_that_can_be(gpu) -> None:
     assert (gpu.tuned is gpu.published) == (gpu.name == "MI355X")
 
 
-@pytest.mark.parametrize("gpu", ["MI355X", "H200"])
-def test_a_plan_has_our_own_kernels_by_the_model_whatever_was_published(
-    gpu: str, capsys: pytest.CaptureFixture[str]
+def test_a_plan_has_our_own_kernels_by_the_model_beside_the_published_ones(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = ORACLES / "published" / "kimi-k2.5-mxfp4.config.json"
-    assert main(["--model", str(config), "--gpu", gpu, "-tp", "8", "--concurrency", "16"]) == 0
+    assert main(["--model", str(config), "--gpu", "MI355X", "-tp", "8", "--concurrency", "16"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("model of their code: model, not measured") == 1
-    assert ("the best published ones" in shown) == (gpu == "MI355X")
+    assert shown.count("the best published ones") == 1
 
 
 def test_our_own_kernels_are_planned_with_the_model_s_constants_alone() -> None:
