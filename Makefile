@@ -15,8 +15,8 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-server prove-training prove-hosts rehearse-gpu \
-	rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-tiers prove-server \
+	prove-training prove-hosts rehearse-gpu rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
@@ -64,6 +64,15 @@ prove-sharding: .venv/installed-test
 prove-kernels: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
 	$(BIN)/python -m pytest tests/amdgpu/rounds --long
+
+# Pages below the devices and between servers: writers, servers and both ends of transfers killed with
+# -9 at random points, five origins of a prompt, bytes a token with all layers; agents whose prompts
+# outgrow the pool; ten minutes of random traffic with a directory below host memory.
+prove-tiers: .venv/installed-test
+	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_killed_writer.py \
+		$(addprefix tests/serve/kv_transfer/test_,killed_ends.py killed_servers.py bytes_moved.py five_origins.py)
+	$(BIN)/eagle3-bench agents
+	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 
 # 10,000 requests that no client should send, at the embedded pair, and bodies made to hold others
 # up; `make test` sends 250 and 6.

@@ -124,7 +124,7 @@ class PageServer:
 
     def _answer(self, peer: socket.socket) -> None:
         asked = receive_line(peer)
-        name, wanted = asked.get("transfer"), asked.get("pages")
+        name, wanted = str(asked.get("transfer")), asked.get("pages")
         if asked.get("fingerprint") != self.fingerprint:
             send_line(peer, {"error": "the two servers' pages don't mean the same"})
             return
@@ -142,12 +142,10 @@ class PageServer:
             send_page(peer, page)
             self.bytes_sent += self._pages.page_bytes
         if receive_line(peer).get("acknowledged"):
-            self.forget(str(name), acknowledged=True)
+            self.forget(name, acknowledged=True)
 
-    def _kept(self, name: Any) -> list[int] | None:
+    def _kept(self, name: str) -> list[int] | None:
         """The slots of a name's pages, once they are filled; None where it is not kept."""
-        if not isinstance(name, str):
-            return None
         with self._changed:
             self._changed.wait_for(
                 lambda: name in self._ready or name not in self._deadlines, SOCKET_S

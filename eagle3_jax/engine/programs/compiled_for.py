@@ -3,6 +3,7 @@
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax import Array
@@ -18,12 +19,13 @@ WITHOUT_EFFECT = "--xla_dump", "--xla_force_host_platform_device_count", "--xla_
 def compiled_for(leaf: Array) -> tuple[object, ...]:
     """Of the devices that an array lies on: the version of their runtime, XLA's flags, the
     precision of products and, of CPUs, their instructions and how many threads divide a sum."""
+    config: Any = jax.config  # Its stubs leave the field out.
     flags = os.environ.get("XLA_FLAGS", "").split()
     (name,) = {device.platform for device in leaf.devices()}
     return (
         backend.get_backend(name).platform_version,
         sorted(flag for flag in flags if not flag.startswith(WITHOUT_EFFECT)),
-        str(jax.config.jax_default_matmul_precision),
+        str(config.jax_default_matmul_precision),
         (cpu_features(), cpu_threads()) if name == "cpu" else None,
     )
 

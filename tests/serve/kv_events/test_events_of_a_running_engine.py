@@ -62,7 +62,7 @@ def test_two_processes_have_the_index_of_an_engine_that_ran(
         drive(engine, asked(random.Random(3)), arrival_gap=2)
         last = publisher._next_number - 1
         with follower(publisher, last) as other:
-            copy = follow(str(publisher.endpoint), str(publisher.replay_endpoint), last)
+            copy = follow(publisher.endpoint, f"{publisher.replay_endpoint}", last)
             told, _ = other.communicate(timeout=60)
     places = sorted((medium, int.from_bytes(key[-8:])) for medium, key in places_in(engine))
     assert {medium for medium, _ in places} == {"GPU", "CPU", "STORAGE"}

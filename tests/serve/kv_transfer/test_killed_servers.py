@@ -1,0 +1,198 @@
+"""Launched servers, killed with -9 while they serve, behind a router; with --long of the embedded
+pair, else of a tiny one.
+
+In exact mode, so that whatever was killed and wherever a prompt's pages lie an answer has the bits
+of one by a server that nobody killed.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from oracle_files import ORACLES
+
+from serve.bench.load.server_process import metric, serving
+
+ROUTER = Path(__file__).with_name("small_router.py")
+READY_S, ANSWER_S, SETTLED_S = 300.0, 60.0, 30.0
+ENGINE = "--exact --max-num-seqs 2 --max-model-len 256 --num-gpu-blocks-override 40"
+CHUNKS = "--max-num-batched-tokens 32 --kv-offloading-size 0.1"
+AGENTS, TURNS = 3, 3
+Choice = dict[str, Any]
+Prompt = list[int]
+
+
+def prompts() -> list[Prompt]:
+    """Of agents whose prompts grow, all in their first turn, then all in the next."""
+    rng = random.Random(7)
+    stems = [[rng.randrange(20, 500) for _ in range(64 + 48 * TURNS)] for _ in range(AGENTS)]
+    return [stem[: 70 + 48 * turn] for turn in range(TURNS) for stem in stems]
+
+
+class Launched:
+    """A server that can be killed and started again."""
+
+    def __init__(self, *flags: str) -> None:
+        self._flags, self._open = (*ENGINE.split(), *CHUNKS.split(), *flags), ExitStack()
+
+    def start(self) -> None:
+        self.process, self.url = self._open.enter_context(serving(self._flags, timeout_s=READY_S))
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._open.close()
+
+    def __enter__(self) -> "Launched":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return metric(httpx.get(f"{self.url}/metrics").text, name, **labels)
+
+    def holds(self) -> dict[str, float]:
+        """What it has in use, by metric."""
+        names = ["kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"]
+        names = [f"vllm:{name}" for name in names]
+        if "--kv-transfer-config" in self._flags:
+            names.append("eagle3:kv_transfers_kept")
+        return {name: self.metric(name) for name in names}
+
+
+@contextmanager
+def router(producer: Launched, consumer: Launched) -> Iterator[str]:
+    command = [sys.executable, str(ROUTER), producer.url, consumer.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.kill()
+
+
+def asked(url: str, salt: str = "") -> list[Choice | None]:
+    """What each prompt is answered, bits of log-probabilities too; None where no answer came."""
+
+    def ask(prompt: Prompt) -> Choice | None:
+        body = {"prompt": prompt, "max_tokens": 8, "logprobs": 1, "temperature": 0.7, "seed": 3}
+        own = {"cache_salt": salt} if salt else {}
+        try:
+            answer = httpx.post(f"{url}/v1/completions", json=body | own, timeout=ANSWER_S)
+        except httpx.HTTPError:
+            return None
+        return answer.json()["choices"][0] if answer.status_code == 200 else None
+
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(ask, prompts()))
+
+
+def killed_while_it_serves(victim: Launched, url: str, after_s: float) -> list[Choice | None]:
+    """What was answered meanwhile."""
+    with ThreadPoolExecutor(1) as thread:
+        answers = thread.submit(asked, url)
+        time.sleep(after_s)
+        victim.kill()
+        return answers.result()
+
+
+def eventually(holds: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SETTLED_S
+    while not holds():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def assert_gives_all_back(survivor: Launched) -> None:
+    eventually(lambda: not any(survivor.holds().values()), survivor.holds)
+
+
+def assert_serves_whole_pages(producer: Launched) -> None:
+    """What it found in the directory was used, and nothing in it was damaged."""
+    assert producer.metric("eagle3:prompt_tokens_cached_by_tier_total", tier="disk") > 0
+    counts = ("eagle3:kv_damaged_pages_total", "eagle3:kv_foreign_files")
+    assert [producer.metric(name) for name in counts] == [0, 0]
+
+
+def assert_right(told: list[Choice | None], expected: list[Choice | None]) -> None:
+    """Where an answer came at all."""
+    assert all(choice in (None, right) for choice, right in zip(told, expected, strict=True))
+
+
+@pytest.fixture
+def pair(
+    target_directory: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    pytestconfig: pytest.Config,
+) -> tuple[str, ...]:
+    """Flags that name it. The first server compiles for all that are started after it."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("programs")))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    if pytestconfig.getoption("long"):
+        return ("--demo",)
+    drafts = {"model": str(ORACLES / "draft_mha_bf16"), "method": "eagle3"}
+    config = drafts | {"num_speculative_tokens": 1}
+    return (str(target_directory), "--speculative-config", json.dumps(config))
+
+
+def on_disk(directory: Path) -> tuple[str, ...]:
+    return ("--kv-offloading-dir", str(directory), "--kv-offloading-dir-size", "0.1")
+
+
+def test_a_server_killed_while_it_serves_goes_on_from_whole_pages(
+    pair: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Started again on its directory; with --long ten times."""
+    rng = random.Random(5)
+    with Launched(*pair, *on_disk(tmp_path)) as server:
+        expected = asked(server.url)
+        assert None not in expected
+        eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
+        for _ in range(10 if pytestconfig.getoption("long") else 1):
+            told = killed_while_it_serves(server, server.url, rng.uniform(0, 1))
+            assert_right(told, expected)
+            server.start()
+            assert asked(server.url) == expected
+            assert_serves_whole_pages(server)
+            assert_gives_all_back(server)
+
+
+def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
+    pair: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """The producer is killed and started again on its directory, then the consumer, ten times."""
+    if not pytestconfig.getoption("long"):
+        pytest.skip("with --long: four starts")
+    rng = random.Random(11)
+    config = {"kv_role": "kv_both", "kv_port": 0, "kv_connector_extra_config": {"expiry_s": 3}}
+    role = (*pair, "--kv-transfer-config", json.dumps(config))
+    with Launched(*role, *on_disk(tmp_path)) as producer, Launched(*role) as consumer:
+        expected = asked(consumer.url, salt="apart")
+        assert None not in expected
+        for _ in range(10):
+            with router(producer, consumer) as url:
+                assert asked(url) == expected
+                eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
+                told = killed_while_it_serves(producer, url, rng.uniform(0, 1))
+                assert told == expected, "the consumer runs what the producer does not"
+            assert_gives_all_back(consumer)
+            producer.start()
+            with router(producer, consumer) as url:
+                assert asked(url) == expected
+                assert_serves_whole_pages(producer)
+                assert_right(killed_while_it_serves(consumer, url, rng.uniform(0, 1)), expected)
+            assert_gives_all_back(producer)
+            assert asked(producer.url) == expected
+            consumer.start()
