@@ -22,7 +22,7 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import TrainState
 
 DATA = "data"
-Rows = TypeVar("Rows")
+PackedRows = TypeVar("PackedRows")
 """A pytree of arrays whose first dimension is rows."""
 
 
@@ -82,7 +82,7 @@ class Placement:
                 f"{rows} rows cannot be split evenly over {self.mesh.shape[DATA]} replicas"
             )
 
-    def batch(self, batch: Rows) -> Rows:
+    def batch(self, batch: PackedRows) -> PackedRows:
         """Each replica's rows; every process reads all of them and sends its own."""
         return jax.tree.map(partial(self._put, PartitionSpec(DATA)), batch)
 
