@@ -155,10 +155,10 @@ def _shard_parameter(name: str, parameter: nnx.Variable[Any], mesh: Mesh) -> Non
 
 
 def place(value: Any, sharding: NamedSharding) -> Any:
-    """An array moved to where it belongs, or a shape that says so."""
+    """An array, or one of NumPy's, moved to where it belongs, or a shape that says so."""
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
-    if value.sharding == sharding:
+    if getattr(value, "sharding", None) == sharding:
         return value
     # Cut on the host: on devices each shape would compile a program of its own.
     return jax.make_array_from_callback(value.shape, sharding, np.asarray(value).__getitem__)

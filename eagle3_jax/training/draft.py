@@ -19,6 +19,7 @@ from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import Features, PackedBatch
 from eagle3_jax.training.placement import Placement
 from eagle3_jax.training.unroll import unroll
+from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 
 
@@ -140,7 +141,7 @@ def draft_step(
 ) -> StepFunction:
     """A step of the loop: a batch in `accumulate` equal parts, of which each is run through the
     target and makes a gradient. All parts count as in one batch."""
-    compiled = jax.jit(update, donate_argnums=0)
+    compiled = jax.jit(update, donate_argnums=0, compiler_options=gpu.compiler_options())
 
     def step(state: TrainState, batch: PackedBatch) -> tuple[TrainState, DraftMetrics]:
         asked = np.sum(taught_rows(batch.wanted))

@@ -18,6 +18,7 @@ from eagle3_jax.engine.programs.compiled import Leaves, Structure, flatten_model
 from eagle3_jax.mesh import mesh_of, parts, spec_of, variables
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.packing import Features, PackedBatch
+from pallas_kernels import gpu
 
 PAGE_SIZE = 16
 
@@ -30,14 +31,8 @@ def feature_pass(
     On the target's mesh each device runs its part of the model, and where that mesh has an axis
     `data`, on its part of the rows.
     """
-    mesh = mesh_of(target)
-    leaves, structure = flatten_model(target, mesh)
-    run = partial(_rows_features, structure, tuple(aux_layer_ids), chunk, _pool_rows(target, mesh))
-    if mesh is not None:
-        rows = PartitionSpec("data" if "data" in mesh.axis_names else None)
-        specs = tuple(spec_of(variable) for variable in variables(target))
-        run = jax.shard_map(run, mesh=mesh, in_specs=(specs, rows), out_specs=rows, check_vma=False)
-    compiled = jax.jit(run)
+    run, leaves = feature_program(target, aux_layer_ids, chunk)
+    compiled = jax.jit(run, compiler_options=gpu.compiler_options())
 
     def features(batch: PackedBatch) -> Features:
         rows = batch.token_ids, batch.segments, batch.positions
@@ -45,6 +40,21 @@ def feature_pass(
         return compiled(leaves, (*rows, *images))
 
     return features
+
+
+def feature_program(
+    target: Target, aux_layer_ids: Sequence[int], chunk: int
+) -> tuple[Callable[[Leaves, Any], Features], Leaves]:
+    """That pass before it is compiled, a function of the target's leaves and of a batch's ids,
+    segments, positions and, if any, rows of images; and these leaves."""
+    mesh = mesh_of(target)
+    leaves, structure = flatten_model(target, mesh)
+    run = partial(_rows_features, structure, tuple(aux_layer_ids), chunk, _pool_rows(target, mesh))
+    if mesh is not None:
+        rows = PartitionSpec("data" if "data" in mesh.axis_names else None)
+        specs = tuple(spec_of(variable) for variable in variables(target))
+        run = jax.shard_map(run, mesh=mesh, in_specs=(specs, rows), out_specs=rows, check_vma=False)
+    return run, leaves
 
 
 def known_features(batch: PackedBatch) -> Features:

@@ -7,7 +7,7 @@ devices must exchange.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,12 +15,15 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_jax.mesh import DEVICES, check_units, parameter_axes, parts
+from eagle3_jax.layers.embedding import Embedding
+from eagle3_jax.mesh import DEVICES, check_units, parameter_axes, parts, place
 from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import TrainState
-from eagle3_jax.training.packing import PackedBatch
 
 DATA = "data"
+PackedRows = TypeVar("PackedRows")
+"""A pytree of arrays whose first dimension is rows."""
 
 
 def training_mesh(
@@ -48,8 +51,23 @@ def training_mesh(
     return Mesh(np.array(found[:wanted]).reshape(shape), (DATA, *DEVICES))
 
 
+def with_whole_embedding(draft: Eagle3Draft, target: Target) -> Eagle3Draft:
+    """The draft with an embedding that XLA splits: the target's own expects to run on each
+    device."""
+    if draft.embed_tokens is target.embed_tokens:
+        table = target.embed_tokens.embedding.get_value()
+        size, width = table.shape
+        own = nnx.eval_shape(lambda: Embedding(size, width, rngs=nnx.Rngs(0), dtype=table.dtype))
+        own.embedding.set_value(table)
+        draft.embed_tokens = own
+    return draft
+
+
 class Placement:
-    """Puts what a run has where it belongs; on one device, nothing is moved."""
+    """Puts what a run has where it belongs; on one device, nothing is moved.
+
+    Shapes in the place of arrays learn where these would lie.
+    """
 
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
@@ -67,7 +85,7 @@ class Placement:
                 f"{rows} rows cannot be split evenly over {self.mesh.shape[DATA]} replicas"
             )
 
-    def batch(self, batch: PackedBatch) -> PackedBatch:
+    def batch(self, batch: PackedRows) -> PackedRows:
         """Each replica's rows; every process reads all of them and sends its own."""
         return jax.tree.map(partial(self._put, PartitionSpec(DATA)), batch)
 
@@ -79,21 +97,32 @@ class Placement:
         """Each parameter split as its logical axes say."""
         if self.mesh is None:
             return params
-        return jax.tree.map(_placed, params, self._shardings(params))
+        return jax.tree.map(place, params, self._shardings(params))
 
     def initial(self, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
         """The state before the first step; the optimizer's part of a parameter lies where that
         does."""
         if self.mesh is None:
             return TrainState(params, optimizer.init(params))
-        shardings = optax.tree.map_params(
+        init = jax.jit(optimizer.init, out_shardings=self._moments(optimizer, params))
+        return TrainState(params, init(params))
+
+    def initial_shapes(self, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
+        """The same of parameters that are shapes."""
+        shapes = jax.eval_shape(optimizer.init, params)
+        if self.mesh is None:
+            return TrainState(params, shapes)
+        return TrainState(params, jax.tree.map(place, shapes, self._moments(optimizer, params)))
+
+    def _moments(self, optimizer: optax.GradientTransformation, params: Any) -> Any:
+        """Where the optimizer's state lies."""
+        return optax.tree.map_params(
             optimizer,
             lambda _, sharding: sharding,
             jax.eval_shape(optimizer.init, params),
             self._shardings(params),
             transform_non_params=lambda _: NamedSharding(self._mesh, PartitionSpec()),
         )
-        return TrainState(params, jax.jit(optimizer.init, out_shardings=shardings)(params))
 
     @property
     def _mesh(self) -> Mesh:
@@ -112,13 +141,8 @@ class Placement:
     def _put(self, spec: PartitionSpec, array: Any) -> Any:
         if self.mesh is None:
             return array
-        return _placed(array, NamedSharding(self.mesh, spec))
+        return place(array, NamedSharding(self.mesh, spec))
 
     def _unless_placed(self, array: Any) -> Any:
-        placed = isinstance(array, jax.Array) and isinstance(array.sharding, NamedSharding)
+        placed = isinstance(getattr(array, "sharding", None), NamedSharding)
         return array if placed else self._put(PartitionSpec(), array)
-
-
-def _placed(array: Any, sharding: NamedSharding) -> jax.Array:
-    host = np.asarray(array)
-    return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)

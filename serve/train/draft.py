@@ -30,7 +30,7 @@ from eagle3_jax.training.features import feature_pass, known_features
 from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import Batches, Evaluation, StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.placement import Placement, training_mesh
+from eagle3_jax.training.placement import Placement, training_mesh, with_whole_embedding
 from serve.demo import recipe
 from serve.options.checkpoint import ACTIVATIONS
 from serve.train.draft_model import (
@@ -38,7 +38,6 @@ from serve.train.draft_model import (
     export_draft,
     make_draft,
     plan_draft,
-    with_whole_embedding,
 )
 from serve.train.evaluation import ServedAcceptance, evaluation_prompts
 from serve.train.run import new_output, run

@@ -28,7 +28,6 @@ from eagle3_jax.config import (
     TargetConfig,
     default_aux_layer_ids,
 )
-from eagle3_jax.layers.embedding import Embedding
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -81,18 +80,6 @@ def make_draft(plan: DraftPlan, target: Target, samples: Data, seed: int) -> Eag
     if config.draft_vocab_size < config.vocab_size:
         counts = samples.counts(config.vocab_size)
         draft.d2t.set_value(jnp.asarray(draft_vocabulary(counts, config.draft_vocab_size)))
-    return draft
-
-
-def with_whole_embedding(draft: Eagle3Draft, target: Target) -> Eagle3Draft:
-    """The draft with an embedding that XLA splits: the target's own expects to run on each
-    device."""
-    if draft.embed_tokens is target.embed_tokens:
-        table = target.embed_tokens.embedding.get_value()
-        size, width = table.shape
-        own = nnx.eval_shape(lambda: Embedding(size, width, rngs=nnx.Rngs(0), dtype=table.dtype))
-        own.embedding.set_value(table)
-        draft.embed_tokens = own
     return draft
 
 

@@ -25,7 +25,7 @@ from eagle3_jax.training.draft import (
 from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.placement import Placement
+from eagle3_jax.training.placement import Placement, with_whole_embedding
 from eagle3_jax.training.vision import (
     SightedModels,
     picture_features,
@@ -37,7 +37,7 @@ from serve.demo.pictures import recipe
 from serve.demo.pictures.accuracy import held_out_accuracy
 from serve.demo.pictures.batches import PictureBatches, picture_places
 from serve.text_table import text_table
-from serve.train.draft_model import export_draft, with_whole_embedding
+from serve.train.draft_model import export_draft
 from serve.train.run import new_output, run
 
 TARGET_DIR, DRAFT_DIR = "target", "draft"

@@ -1,6 +1,6 @@
 """The engine's round for GPUs, compiled from shapes alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -71,11 +71,10 @@ class AbstractRound:
     def compile(self) -> CompiledRound:
         """Raises what the compiler raises, RuntimeError where it is not installed."""
         compiled = compile_program(self.arch, self.function, *self.shapes, donate=(self.state,))
-        state = _parts(self.shapes[self.state])
         return CompiledRound(
             compiled,
-            _parts(self.shapes[: self.state]),
-            sum(prod(shape.shape) * shape.dtype.itemsize for shape in state),
+            device_parts(self.shapes[: self.state]),
+            nbytes(device_parts(self.shapes[self.state])),
         )
 
 
@@ -119,7 +118,7 @@ def _chunk(config: EngineConfig) -> tuple[Any, ...]:
     return (shapes_of(empty_chunk(config)),)
 
 
-def _parts(tree: Any) -> list[jax.ShapeDtypeStruct]:
+def device_parts(tree: Any) -> list[jax.ShapeDtypeStruct]:
     """A device's part of each array."""
 
     def part(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -127,3 +126,8 @@ def _parts(tree: Any) -> list[jax.ShapeDtypeStruct]:
         return jax.ShapeDtypeStruct(split, shape.dtype)
 
     return [part(shape) for shape in jax.tree.leaves(tree)]
+
+
+def nbytes(shapes: Iterable[jax.ShapeDtypeStruct]) -> int:
+    """Of arrays of these shapes together."""
+    return sum(prod(shape.shape) * shape.dtype.itemsize for shape in shapes)

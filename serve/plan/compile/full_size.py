@@ -93,7 +93,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
         tuple(dict.fromkeys(problems)),
         round(time.monotonic() - begin, 1),
         round(time.process_time(), 1),
-        _peak_bytes(),
+        peak_bytes(),
     )
 
 
@@ -149,7 +149,8 @@ def _launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:
     return round(sum(counted) / max(1, len(counted)), 1)
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
+    """The most host memory that this process had."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return int(found[1]) << 10 if found else 0

@@ -1,12 +1,13 @@
 """Rounds compiled at their real size as a table for a terminal, and what is wrong with them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
+from pallas_kernels.aot.collectives import Collective
 from pallas_kernels.aot.workers import Failure, run_each
 from serve.plan.compile.full_size import FullSizeReport, report_full_size
 from serve.plan.options import PlanOptions
@@ -94,15 +95,19 @@ def _cells(report: FullSizeReport) -> tuple[str, ...]:
 
 
 def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
-    """Of each program: how many of which kind and size, those with most bytes first."""
+    """Of each program."""
     for report in results:
         if isinstance(report, Failure):
             continue
         yield f"\n{name_of(report.options)}:"
-        traffic = sorted(report.collectives.items(), key=lambda item: -item[0].nbytes * item[1])
-        for one, count in traffic:
-            loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"
-            yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
+        yield from traffic(report.collectives)
+
+
+def traffic(counted: Mapping[Collective, int]) -> Iterator[str]:
+    """How many of which kind and size, those with most bytes first."""
+    for one, count in sorted(counted.items(), key=lambda item: -item[0].nbytes * item[1]):
+        loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"
+        yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
 
 
 def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from flax import nnx
 
@@ -16,18 +17,22 @@ from serve.plan.model.attention_work import StepRows
 from serve.plan.model.draft_work import draft_shape
 from serve.plan.model.kernels import AllReduce, Bound, Kernel, Work, seconds
 from serve.plan.model.memory import ITEMSIZE, Pool, kv_pools
+from serve.plan.model.parallel import Parallelism
 from serve.plan.model.split import check_divides, draft_parts, target_parts
 from serve.plan.model.target_work import product_work, target_shape
 from serve.plan.model.target_work import target_work as one_pass
-from serve.plan.model.weights import model_bytes
+from serve.plan.model.weights import ModelBytes, model_bytes
 from serve.plan.planner import AbstractPair
 from serve.plan.training.options import TrainingOptions
 
+Part = Literal["features", "update"]
+PARTS: tuple[Part, ...] = ("features", "update")
+"""The programs of a step: the target's pass, and the draft's gradient with what follows of it."""
 FLOAT, HALF = 4, 2
 PASSES = 4
 """Forward, again for backward, and backward, which is twice a forward."""
-TRAINED_BYTES = 4 * FLOAT + HALF
-"""Of a parameter: itself, two moments, a gradient, and what computes."""
+MASTER_BYTES, UPDATE_BYTES = 3 * FLOAT, FLOAT + HALF
+"""Of a parameter: itself and two moments; while it is updated a gradient, and what computes."""
 TORCHSPEC_HOURS = 1500
 """H200 hours of 6 B tokens, as TorchSpec's authors report."""
 
@@ -53,37 +58,52 @@ class TrainingPlan:
         return self.options.rows * self.options.pair.max_model_len
 
     @cached_property
-    def memory(self) -> dict[str, int]:
-        """Bytes on each device, by what they are."""
-        target, draft, parallel = self.pair.target, self._draft, self.options.pair.parallel
+    def resident(self) -> dict[str, int]:
+        """Bytes on each device that stay from one program to the next."""
+        return {
+            "target": self._target.device_nbytes,
+            "draft, moments": self._trained * MASTER_BYTES,
+            "features": self.tokens * self._feature_row * HALF,
+        }
+
+    def arguments(self, part: Part) -> dict[str, int]:
+        """Bytes that a program is given on each device."""
+        kept, parts = self.resident, self._target.by_part
+        if part == "features":
+            return {"target but for its head": kept["target"] - parts["head"]}
+        ends = {"target's embedding and head": parts["embedding"] + parts["head"]}
+        return ends | {name: kept[name] for name in ("draft, moments", "features")}
+
+    def temporaries(self, part: Part) -> dict[str, int]:
+        """Bytes that a program takes on each device while it runs."""
+        if part == "features":
+            return self._temporaries_of_features()
+        draft, rows, devices = self._draft, self.options.rows, self._parallel.draft_devices
         config, length = draft.config, self.options.pair.max_model_len
-        weights = model_bytes(draft, draft_parts(parallel))
-        embedding = weights.by_part.get("embedding", 0)
-        numbers = (weights.device_nbytes - embedding) // HALF
-        whole = config.hidden_size * (config.vocab_size + target.config.vocab_size)
-        devices = parallel.draft_devices
-        ids = config.draft_vocab_size // devices + target.config.vocab_size
-        row = config.num_aux * config.target_hidden_size + target.config.hidden_size
+        ids = (config.draft_vocab_size + self.pair.target.config.vocab_size) // devices
         # A step leaves its state, keys and values; the devices share heads, not states.
-        core = draft_shape(draft, parallel).attention
+        core = draft_shape(draft, self._parallel).attention
         step = config.hidden_size + core.heads * core.multiplied
         heads = config.num_attention_heads // devices
         return {
-            "target": model_bytes(target, target_parts(parallel)).device_nbytes,
-            "target's embedding and head, whole": whole * HALF,
-            "KV of a row": sum(pool.elements * pool.layers for pool in self._pools) * length * HALF,
-            "features": self.tokens * row * HALF,
-            "draft, moments, gradient": numbers * TRAINED_BYTES,
+            "gradient, and what computes": self._trained * UPDATE_BYTES,
             "states of the chain": self.options.unroll * self.tokens * step * HALF,
-            "logits of a block": 3 * self.options.rows * BLOCK * ids * FLOAT,
-            "scores of a block": 3 * self.options.rows * QUERY_BLOCK * heads * length * FLOAT,
+            "logits of a block": 3 * rows * BLOCK * ids * FLOAT,
+            "scores of a block": 3 * rows * QUERY_BLOCK * heads * length * FLOAT,
         }
+
+    @property
+    def most(self) -> int:
+        """Bytes on each device while the larger program runs."""
+        return sum(self.resident.values()) + max(
+            sum(self.temporaries(part).values()) for part in PARTS
+        )
 
     def fits(self) -> bool:
         """Within the share of the memory that serving would take too."""
         options = self.options.pair
         share = options.gpu_memory_utilization * GPUS[options.gpu].memory
-        return sum(self.memory.values()) <= share
+        return self.most <= share
 
     def seconds(self, bound: Bound) -> dict[str, float]:
         """Of a step, by who works."""
@@ -108,19 +128,50 @@ class TrainingPlan:
         return self.pair.draft
 
     @property
+    def _parallel(self) -> Parallelism:
+        return self.options.pair.parallel
+
+    @cached_property
+    def _target(self) -> ModelBytes:
+        return model_bytes(self.pair.target, target_parts(self._parallel))
+
+    @cached_property
+    def _trained(self) -> int:
+        """Numbers on a device; the embedding is the target's."""
+        weights = model_bytes(self._draft, draft_parts(self._parallel))
+        return (weights.device_nbytes - weights.by_part.get("embedding", 0)) // HALF
+
+    @property
+    def _feature_row(self) -> int:
+        """Numbers of a token: what aux layers read, and what the last one gives."""
+        config = self._draft.config
+        return config.num_aux * config.target_hidden_size + self.pair.target.config.hidden_size
+
+    def _temporaries_of_features(self) -> dict[str, int]:
+        """A row at a time, which has room for a chunk behind its end."""
+        config, length = self.pair.target.config, self.options.pair.max_model_len
+        numbers = sum(pool.elements * pool.layers for pool in self._pools)
+        chosen = 1 + (config.moe.num_experts_per_tok if config.moe else 0)
+        return {
+            "KV of a row": numbers * length * HALF,
+            "features of a row": (length + self.options.chunk) * self._feature_row * HALF,
+            "rows of experts": self.options.chunk * chosen * config.hidden_size * HALF,
+        }
+
+    @property
     def _pools(self) -> tuple[Pool, ...]:
-        return kv_pools(self.pair.target, None, self.options.pair.parallel)
+        return kv_pools(self.pair.target, None, self._parallel)
 
     def _target_work(self) -> Iterator[Work]:
         """Chunk after chunk over half a row's context, which is their mean."""
-        shape = target_shape(self.pair.target, self.options.pair.parallel)
+        shape = target_shape(self.pair.target, self._parallel)
         chunk = min(self.options.chunk, self.options.pair.max_model_len)
         rows = StepRows(1, chunk, self.options.pair.max_model_len / 2, ITEMSIZE["bfloat16"])
         for _ in range(math.ceil(self.tokens / chunk)):
             yield from one_pass(shape, rows)
 
     def _draft_work(self) -> Iterator[Work]:
-        shape = draft_shape(self._draft, self.options.pair.parallel)
+        shape = draft_shape(self._draft, self._parallel)
         steps, length = self.options.unroll, self.options.pair.max_model_len
         times, hidden = PASSES * steps, self._draft.config.hidden_size
         yield product_work("fc", shape.fc, self.tokens, PASSES)

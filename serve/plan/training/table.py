@@ -5,8 +5,10 @@ from rich.table import Table
 
 from serve.plan.data.gpus import GIB, GPUS
 from serve.plan.model.kernels import BOUNDS
-from serve.plan.training.model import TORCHSPEC_HOURS, TrainingPlan
+from serve.plan.training.model import TORCHSPEC_HOURS, Part, TrainingPlan
 from serve.plan.training.options import TOKENS
+
+PROGRAMS: dict[Part, str] = {"features": "the target's pass", "update": "the update"}
 
 
 def print_training(console: Console, plan: TrainingPlan) -> None:
@@ -19,12 +21,17 @@ def print_training(console: Console, plan: TrainingPlan) -> None:
         "what",
         "GiB",
     )
-    for what, nbytes in plan.memory.items():
+    for what, nbytes in plan.resident.items():
         memory.add_row(what, f"{nbytes / GIB:.2f}")
+    for part, name in PROGRAMS.items():
+        taken = plan.temporaries(part)
+        memory.add_section()
+        memory.add_row(f"while {name} runs", f"{sum(taken.values()) / GIB:.2f}")
+        for what, nbytes in taken.items():
+            memory.add_row(f"  {what}", f"{nbytes / GIB:.2f}")
+    memory.add_section()
     verdict = "fits" if plan.fits() else "does not fit"
-    memory.add_row(
-        "in all", f"{sum(plan.memory.values()) / GIB:.1f} of {gpu.memory / GIB:.0f}: {verdict}"
-    )
+    memory.add_row("at most", f"{plan.most / GIB:.1f} of {gpu.memory / GIB:.0f}: {verdict}")
     console.print(memory)
     hours = [f"hours on\n{count}" for count in plan.options.gpus]
     times = _table(

@@ -12,17 +12,22 @@ from eagle3_jax.training.draft import split_draft
 from eagle3_jax.training.optimizer import adamw
 from serve.plan.cli import main
 from serve.plan.planner import read_pair
-from serve.plan.training.model import TORCHSPEC_HOURS, TrainingPlan
+from serve.plan.training.model import PARTS, TORCHSPEC_HOURS, TrainingPlan
 from serve.plan.training.options import build_parser, read_options
 
 PUBLISHED = ORACLES / "published"
 PAIR = ["--model", f"{PUBLISHED / 'kimi-k2.5.config.json'}", "--draft"]
 DRAFT = PUBLISHED / "kimi-k2.5-eagle3.config.json"
+GRADIENT = "gradient, and what computes"
 
 
 def plan(*flags: str, draft: Path = DRAFT) -> TrainingPlan:
     options = read_options(build_parser().parse_args([*PAIR, f"{draft}", *flags]))
     return TrainingPlan(options, read_pair(options.pair))
+
+
+def trained_bytes(plan: TrainingPlan) -> int:
+    return plan.resident["draft, moments"] + plan.temporaries("update")[GRADIENT]
 
 
 def test_a_draft_takes_what_parameters_moments_and_gradient_take() -> None:
@@ -34,9 +39,9 @@ def test_a_draft_takes_what_parameters_moments_and_gradient_take() -> None:
     numbers = sum(x.size for x in jax.tree.leaves(params))
     kept = sum(x.size for x in jax.tree.leaves(moments) if x.ndim)
     bytes_of = 4 * (numbers + kept) + 4 * numbers + 2 * numbers
-    found = whole.memory["draft, moments, gradient"]
+    found = trained_bytes(whole)
     assert found == pytest.approx(bytes_of, rel=1e-3)
-    eighth = plan().memory["draft, moments, gradient"]
+    eighth = trained_bytes(plan())
     kernel: Any = whole.pair.draft.fc.kernel.get_value()
     fc = 18 * kernel.size  # whole on each device
     assert eighth == pytest.approx(found / 8 + fc * 7 / 8, rel=1e-3)
@@ -44,7 +49,7 @@ def test_a_draft_takes_what_parameters_moments_and_gradient_take() -> None:
 
 def test_time_and_memory_grow_with_tokens_and_hours_shrink_with_gpus() -> None:
     one, two = plan(), plan("--rows", "2")
-    assert two.memory["features"] == 2 * one.memory["features"]
+    assert two.resident["features"] == 2 * one.resident["features"]
     assert two.seconds("tuned")["target"] == pytest.approx(2 * one.seconds("tuned")["target"])
     assert one.hours(8, "tuned") == pytest.approx(4 * one.hours(32, "tuned"))
     tokens = one.hours(8, "tuned") * 3600 * one.tokens_per_second("tuned")
@@ -53,9 +58,18 @@ def test_time_and_memory_grow_with_tokens_and_hours_shrink_with_gpus() -> None:
 
 
 def test_no_row_of_twenty_thousand_tokens_has_all_its_logits_or_scores() -> None:
-    memory, length = plan().memory, 20480
-    assert memory["logits of a block"] < length * 163_840 * 4 / 20
-    assert memory["scores of a block"] < length * length * 4
+    taken, length = plan().temporaries("update"), 20480
+    assert taken["logits of a block"] < length * 163_840 * 4 / 20
+    assert taken["scores of a block"] < length * length * 4
+
+
+def test_an_update_is_given_its_own_part_of_the_targets_ends_and_these_are_counted_once() -> None:
+    """Embedding and head in bfloat16, an eighth of each on 8 devices: part of the target there."""
+    ends = "target's embedding and head"
+    assert plan().arguments("update")[ends] == 2 * 2 * 163_840 * 7168 // 8
+    assert ends not in plan().resident
+    most = plan().most - sum(plan().resident.values())
+    assert most == max(sum(plan().temporaries(part).values()) for part in PARTS)
 
 
 @pytest.mark.parametrize(

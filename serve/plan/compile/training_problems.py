@@ -1,0 +1,50 @@
+"""Checks of a training step's programs at full size, as a list of what does not hold."""
+
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from pallas_kernels.aot import Program
+from pallas_kernels.aot.collectives import Collective, collectives
+from pallas_kernels.aot.expectations import copy_problems, kernel_problems
+from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN, MOST_TOLD_BYTES, SUMS_A_LAYER
+from serve.plan.training.model import Part, TrainingPlan
+
+
+def training_problems(
+    plan: TrainingPlan,
+    part: Part,
+    program: Program,
+    weights: Sequence[jax.ShapeDtypeStruct],
+    donated_bytes: int,
+) -> Iterator[str]:
+    """Everything that is not as it must be. weights: a device's part of what is not updated."""
+    planned = sum(plan.arguments(part).values())
+    if abs(program.argument_bytes - planned) > MOST_BESIDE_PLAN * planned:
+        yield f"{program.argument_bytes:,} B of arguments, {planned:,} were planned"
+    planned = sum(plan.temporaries(part).values())
+    if program.temporary_bytes > (1 + MOST_BESIDE_PLAN) * planned:
+        yield f"{program.temporary_bytes:,} B of temporaries, {planned:,} were planned"
+    if program.alias_bytes < donated_bytes:
+        yield f"{program.alias_bytes:,} B of {donated_bytes:,} donated are written in place"
+    yield from copy_problems(program, weights, {plan.options.rows, plan.options.chunk})
+    for kernel in program.kernels:
+        yield from kernel_problems(kernel, program.arch)
+    yield from collective_problems(plan, part, collectives(program.hlo))
+
+
+def collective_problems(
+    plan: TrainingPlan, part: Part, found: Sequence[Collective]
+) -> Iterator[str]:
+    """Logits, more sums of hidden states in the target's pass than two a layer and one an
+    embedding, and whatever else is large."""
+    target, draft = plan.pair.target.config, plan.pair.draft
+    assert draft is not None, "a draft is trained"
+    widths = {target.hidden_size, draft.config.hidden_size}
+    sums = [one for one in found if one.kind == "all-reduce" and {*one.shape[-1:]} & widths]
+    most = SUMS_A_LAYER * target.num_hidden_layers + 1
+    if part == "features" and len(sums) > most:
+        yield f"{len(sums)} sums of hidden states, {most} would do"
+    for one in found:
+        if one not in sums and one.nbytes > MOST_TOLD_BYTES:
+            yield f"{one.kind} of {one.dtype}{list(one.shape)}"

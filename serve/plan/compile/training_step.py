@@ -1,0 +1,57 @@
+"""python -m serve.plan.compile.training_step FOLDER: a draft's training step at full size.
+
+FOLDER has published config.json files (tests/oracles/published). Both programs of a step, the
+target's pass over a packed row and the draft's update, are compiled for eight MI355X. Needs the
+extra `rocm`, gcc and binutils, no GPU. Exit status 1 where one does not compile, or not as it must.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from pallas_kernels.aot.workers import run_each
+from serve.plan.cli import FILE_WIDTH
+from serve.plan.compile.full_size_table import LIMIT_S
+from serve.plan.compile.training_report import Job, report_program
+from serve.plan.compile.training_table import print_steps
+from serve.plan.training.options import TrainingOptions, build_parser, read_options
+
+TARGETS = ("kimi-k2.5", "kimi-k2.5-mxfp4")
+DRAFTS = ("kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m serve.plan.compile.training_step", description=__doc__
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")
+    flags = parser.parse_args(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    jobs, results = list(step_jobs(flags.folder)), []
+    for job in jobs:  # each in a process of its own
+        results += run_each(report_program, [job], processes=1, limit_s=flags.limit)
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    return 0 if print_steps(console, jobs, results) else 1
+
+
+def step_jobs(folder: Path) -> Iterator[Job]:
+    """The programs of all four pairs: a target's pass is the same beside both drafts, and a draft's
+    update beside both targets."""
+    yield from (Job(step_options(folder, target, DRAFTS[0]), "features") for target in TARGETS)
+    yield from (Job(step_options(folder, TARGETS[0], draft), "update") for draft in DRAFTS)
+
+
+def step_options(folder: Path, target: str, draft: str) -> TrainingOptions:
+    """As `eagle3-plan train` takes them, on 8 MI355X: one row of 20,480 tokens, chunks of 2048."""
+    models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
+    return read_options(build_parser().parse_args(models))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

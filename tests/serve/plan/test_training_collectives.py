@@ -1,0 +1,42 @@
+"""What devices tell each other in a draft's update, counted in the compiled program."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+from published_pairs import PUBLISHED
+from small_pair import HIDDEN, VOCAB, small_pair
+
+from pallas_kernels.aot.collectives import collectives
+from serve.plan.compile.training_programs import AbstractProgram, training_programs
+from serve.plan.compile.training_step import DRAFTS, TARGETS, step_options
+
+OPTIONS = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])
+LENGTH = 384
+
+
+def small_update(draft: str, draft_vocab: int) -> AbstractProgram:
+    options = replace(OPTIONS, unroll=2, pair=replace(OPTIONS.pair, max_model_len=LENGTH))
+    pair = small_pair(draft, draft_vocab)
+    return training_programs(options, pair, "gfx950", jax.devices())["update"]
+
+
+@pytest.mark.parametrize(("draft", "draft_vocab"), [(DRAFTS[0], VOCAB // 2), (DRAFTS[1], VOCAB)])
+def test_an_update_keeps_its_state_in_place_and_tells_sums_of_states_alone(
+    draft: str, draft_vocab: int
+) -> None:
+    """On eight devices: moments, too, come out where they went in, and nothing is told that is as
+    wide as a vocabulary or larger than the states of a row."""
+    program = small_update(draft, draft_vocab)
+    update = jax.jit(program.function, donate_argnums=program.donate)
+    compiled = update.lower(*program.shapes).compile()
+    given, left = jax.tree.leaves(program.shapes[0]), jax.tree.leaves(compiled.output_shardings[0])
+    moved = [
+        shape.shape
+        for shape, sharding in zip(given, left, strict=True)
+        if not shape.sharding.is_equivalent_to(sharding, len(shape.shape))
+    ]
+    assert not moved
+    found = collectives(compiled.as_text() or "")
+    assert found and not [one for one in found if {*one.shape} & {VOCAB, draft_vocab}]
+    assert max(one.nbytes for one in found) <= LENGTH * HIDDEN * 4
