@@ -75,7 +75,7 @@ def draft_loss(
     states = unroll(
         draft,
         ahead(batch.token_ids),
-        features.aux,
+        jnp.asarray(features.aux),
         jnp.asarray(batch.positions),
         jnp.asarray(batch.segments),
         recipe.num_steps,

@@ -30,7 +30,8 @@ def target_pass(target: Target, batch: PackedBatch) -> PassOutput:
     positions, segments = jnp.asarray(batch.positions), jnp.asarray(batch.segments)
     rope = target.rope(positions)
     visible = visibility(segments)
-    x = target.embed(jnp.asarray(batch.token_ids), batch.image_rows)
+    images = None if batch.image_rows is None else jnp.asarray(batch.image_rows)
+    x = target.embed(jnp.asarray(batch.token_ids), images)
     streams, loads = [x], []
     for layer in target.layers:
         x = x + _attend(layer.self_attn, layer.input_layernorm(x), rope, visible)

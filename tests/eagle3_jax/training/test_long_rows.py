@@ -38,7 +38,9 @@ def test_a_long_row_teaches_what_its_samples_teach_in_rows_of_their_own(
             return draft_loss(draft, Teacher(target), batch, shown, recipe, total)[0]
 
         compiled = jax.jit(jax.value_and_grad(loss_of)).lower(params).compile()
-        return compiled(params), compiled.memory_analysis().temp_size_in_bytes
+        analysis = compiled.memory_analysis()
+        assert analysis is not None
+        return compiled(params), analysis.temp_size_in_bytes
 
     whole, bytes_of_whole = loss_and_gradients(next(packed_batches(samples, 1, SAMPLES * size)))
     apart, _ = loss_and_gradients(next(packed_batches(samples, SAMPLES, size)))
