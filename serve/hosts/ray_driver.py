@@ -109,17 +109,17 @@ class Driver:
         return {process for process, _ in said}
 
     def _end_all(self) -> None:
-        """Lets them end by themselves, then kills what is left."""
+        """Lets them end by themselves, then kills what is left: Ray would ask a process first, and
+        one that was stopped hears nothing."""
         if not self._placed:
             return
         ended = [placed.ended for placed in self._placed]
         ray.wait(ended[:1], timeout=END_S)
         _, left = ray.wait(ended, num_returns=len(ended), timeout=FOLLOW_S)
         for placed in self._placed:
-            if (
-                placed.ended in left and placed.is_here
-            ):  # Ray asks first: who stopped hears nothing.
-                os.kill(placed.pid, signal.SIGKILL)
+            if placed.ended in left and placed.is_here:
+                with suppress(ProcessLookupError):
+                    os.kill(placed.pid, signal.SIGKILL)
             ray.kill(placed.actor)
         with suppress(RayError):
             self._hear()
