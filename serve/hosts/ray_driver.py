@@ -35,10 +35,11 @@ PASSED_ON = ("JAX_", "XLA_", "HF_", "NCCL_", "RCCL_")
 
 @dataclass(frozen=True)
 class Placed:
-    """An actor that serves. ended: what Ray makes of its end."""
+    """An actor that serves. is_here: on the driver's host; ended: what Ray makes of its end."""
 
     name: str
     pid: int
+    is_here: bool
     actor: Any
     ended: ray.ObjectRef
 
@@ -57,7 +58,7 @@ class Driver:
         variables = {n: v for n, v in os.environ.items() if n.startswith(PASSED_ON)}
         ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
         self._address = get_node_ip_address()
-        self._group = self._find_room()
+        self._group = find_room(options, self._address)
         here = {f"node:{self._address}": 0.001}
         self._words = ray.remote(LastWords).options(num_cpus=0, resources=here).remote()
 
@@ -79,26 +80,6 @@ class Driver:
                 return 2
             again = f", start {failed + 1} of at most {STARTS}" if failed else ""
             self._say(f"starting all processes again{again}")
-
-    def _find_room(self) -> PlacementGroup:
-        """A bundle a process, the first on this host; ValueError where Ray finds none."""
-        options, nodes = self._options, [n for n in ray.nodes() if n["Alive"]]
-        has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's and NVIDIA's.
-        each: dict[str, float] = {"CPU": 1.0}
-        if has_gpus:
-            each["GPU"] = options.devices_each
-        here = {f"node:{self._address}": 0.001}
-        bundles = [each | here, *[each] * (options.num_processes - 1)]
-        spread = "STRICT_SPREAD" if len(nodes) >= options.num_processes else "SPREAD"
-        group = placement_group(bundles, strategy=spread)
-        try:
-            ray.get(group.ready(), timeout=PLACE_S)
-        except GetTimeoutError:
-            raise ValueError(
-                f"Ray has no room for {options.num_processes} processes of {each} each after "
-                f"{PLACE_S:g} s, the first at {self._address}: it has {ray.cluster_resources()}"
-            ) from None
-        return group
 
     def _run_once(self) -> bool:
         """Until a process has ended, and all others with it; whether the engine was ready."""
@@ -122,19 +103,26 @@ class Driver:
         """Says what processes had to say of their peers; which did."""
         if self._asked:
             return set()
-        said: list[tuple[int, str]] = ray.get(self._words.take.remote())
+        said: list[tuple[int, str]] = ray.get(self._words.take.remote(), timeout=PLACE_S)
         for process, reason in said:
             self._say(f"error: {self._placed[process].name} says: {reason}")
         return {process for process, _ in said}
 
     def _end_all(self) -> None:
-        """Lets them end by themselves, then kills what is left; those of other hosts by Ray."""
-        if ended := [placed.ended for placed in self._placed]:
-            ray.wait(ended[:1], timeout=END_S)
-            ray.wait(ended, num_returns=len(ended), timeout=FOLLOW_S)
-            self._hear()
+        """Lets them end by themselves, then kills what is left: Ray would ask a process first, and
+        one that was stopped hears nothing."""
+        if not self._placed:
+            return
+        ended = [placed.ended for placed in self._placed]
+        ray.wait(ended[:1], timeout=END_S)
+        _, left = ray.wait(ended, num_returns=len(ended), timeout=FOLLOW_S)
         for placed in self._placed:
+            if placed.ended in left and placed.is_here:
+                with suppress(ProcessLookupError):
+                    os.kill(placed.pid, signal.SIGKILL)
             ray.kill(placed.actor)
+        with suppress(RayError):
+            self._hear()
 
     def _place(self) -> None:
         key, self._placed = secrets.token_hex(32), []
@@ -147,7 +135,7 @@ class Driver:
             start = Start(process, os.getcwd(), self._words)
             ended = actor.serve.remote(self._main, argv, key, start)
             name = f"process {process} ({address})"
-            self._placed.append(Placed(name, pid, actor, ended))
+            self._placed.append(Placed(name, pid, address == self._address, actor, ended))
             self._say(f"process {process} of {self._options.num_processes}: {address}, pid {pid}")
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -167,6 +155,27 @@ def drive(main: Main, argv: Sequence[str], options: RayOptions, say: Say) -> int
         say(f"eagle3-serve: error: {error}")
         return 2
     return driver.run()
+
+
+def find_room(options: RayOptions, address: str) -> PlacementGroup:
+    """A bundle a process, the first at this address; ValueError where Ray finds none."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's and NVIDIA's.
+    each: dict[str, float] = {"CPU": 1.0}
+    if has_gpus:
+        each["GPU"] = options.devices_each
+    here = {f"node:{address}": 0.001}
+    bundles = [each | here, *[each] * (options.num_processes - 1)]
+    spread = "STRICT_SPREAD" if len(nodes) >= options.num_processes else "SPREAD"
+    group = placement_group(bundles, strategy=spread)
+    try:
+        ray.get(group.ready(), timeout=PLACE_S)
+    except GetTimeoutError:
+        raise ValueError(
+            f"Ray has no room for {options.num_processes} processes of {each} each after "
+            f"{PLACE_S:g} s, the first at {address}: it has {ray.cluster_resources()}"
+        ) from None
+    return group
 
 
 def _how_it_ended(placed: Placed) -> str:

@@ -177,7 +177,7 @@ def check_end_without_process_0(group: Group, how: signal.Signals) -> None:
 
 
 def test_a_signal_to_either_ends_both_when_what_is_under_way_is_done(group: Group) -> None:
-    url, body = f"{group.url}/v1/completions", LONG | {"max_tokens": 60}
+    url, body = f"{group.url}/v1/completions", LONG | {"max_tokens": 40}
     with httpx.stream("POST", url, json=body, timeout=120) as answer:
         lines = (line for line in answer.iter_lines() if line)
         found = [next(lines)]
@@ -187,4 +187,4 @@ def test_a_signal_to_either_ends_both_when_what_is_under_way_is_done(group: Grou
     last = json.loads(found[-2].removeprefix("data: "))
     assert last["choices"][0]["finish_reason"] == "length"
     assert [process.wait(ENDS_WITHIN_S) for process in group.processes] == [0, 0]
-    assert "error" not in group.said(0) + group.said(1)
+    assert "error: " not in group.said(0) + group.said(1)
