@@ -32,6 +32,7 @@ ROUTER_TOLERANCE = 1e-5
 
 Cause = Literal["score", "cut", "router"]
 Floats = NDArray[np.float64]
+Features = Sequence[jax.Array]
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,17 @@ class Scorer:
         sampling: SamplingParams,
         first: Sequence[int],
         second: Sequence[int],
+        features: Features = (),
     ) -> Difference | None:
-        """The first difference of two answers, None when they are equal. The seed must be given."""
+        """The first difference of two answers, None when they are equal. The seed must be given.
+
+        features: of the prompt's images (`encode_images`); no other token may be the placeholder.
+        """
         index = first_difference(first, second)
         if index is None:
             return None
         pair = _token(first, index), _token(second, index)
-        scores, noise, router = self._recompute(prompt, first[:index], sampling)
+        scores, noise, router = self._recompute(prompt, first[:index], sampling, features)
         margin = np.inf
         if pair[0] is not None and pair[1] is not None:
             noisy = scores + noise
@@ -106,13 +111,18 @@ class Scorer:
         return [difference for difference in found if difference]
 
     def _recompute(
-        self, prompt: Sequence[int], answer: Sequence[int], sampling: SamplingParams
+        self,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        sampling: SamplingParams,
+        features: Features,
     ) -> tuple[Floats, Floats, float]:
         """Scores before filters and noise of the next token; the router's least margin so far."""
         prefix = [*prompt, *answer]
         # One length, one program: what follows a causal prefix doesn't matter.
         padded = jnp.asarray([prefix + [0] * (self._max_len - len(prefix))])
-        logits = forward(self._target, padded).logits[:, len(prefix) - 1 : len(prefix)]
+        whole = forward(self._target, padded, image_features=features or None).logits
+        logits = whole[:, len(prefix) - 1 : len(prefix)]
         position = jnp.asarray([[len(prefix)]])
         sequence = self._sequence(prompt, prefix, sampling)
         # Its options without those that filter.
@@ -124,7 +134,7 @@ class Scorer:
         scores = np.asarray(process_logits(logits, position, rows), np.float64)[0, 0]
         ids = jnp.arange(scores.shape[0])
         noise = np.asarray(gumbel(rows.seed[:, None], position, ids), np.float64)[0, 0]
-        routed = np.asarray(router_scores(self._target, padded))[:, :, : len(prefix)]
+        routed = np.asarray(router_scores(self._target, padded, features))[:, :, : len(prefix)]
         moe = self._target.config.moe
         margins = router_margins(routed, moe.num_experts_per_tok) if moe else np.array(np.inf)
         return scores, noise * (sampling.temperature > 0), float(margins.min(initial=np.inf))
