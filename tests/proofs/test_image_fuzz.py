@@ -85,11 +85,11 @@ def image_requests(rng: np.random.Generator, count: int) -> list[Request]:
     def prompt() -> list[Any]:
         parts: list[Any] = [common[: rng.integers(0, 9)]]
         for _ in range(rng.choice([0, 1, 1, 1, 2])):
-            parts += [SHOWN[rng.integers(len(SHOWN))], words(rng.integers(0, 3))]
-        return [*parts, words(rng.integers(1, 4))]
+            parts += [SHOWN[rng.integers(len(SHOWN))], words(0, 2)]
+        return [*parts, words(1, 3)]
 
-    def words(length: int) -> list[int]:
-        return rng.integers(0, VOCAB - 1, length).tolist()
+    def words(least: int, most: int) -> list[int]:
+        return rng.integers(0, VOCAB - 1, rng.integers(least, most + 1)).tolist()
 
     def options() -> Any:
         drawn_options = random_options(rng)

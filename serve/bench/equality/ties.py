@@ -105,8 +105,8 @@ class Scorer:
     ) -> list[Difference]:
         """What `explain` finds in two lists of answers to these requests."""
         found = (
-            self.explain(one.request_id, one.prompt_ids, one.sampling, *answers)
-            for one, *answers in zip(requests, first, second, strict=True)
+            self.explain(one.request_id, one.prompt_ids, one.sampling, ours, theirs)
+            for one, ours, theirs in zip(requests, first, second, strict=True)
         )
         return [difference for difference in found if difference]
 
