@@ -15,8 +15,8 @@ CUDA_NEWEST := .venv-cuda-newest/bin
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
 
-.PHONY: serve test page-check prove prove-long-contexts prove-contexts prove-sharding prove-kernels prove-tiers prove-server \
-	prove-training prove-hosts rehearse-gpu rocm-check rocm-check-short \
+.PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels prove-tiers \
+	prove-server prove-training prove-hosts rehearse-gpu rocm-check rocm-check-short \
 	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
@@ -37,6 +37,13 @@ page-check: .venv/installed-page-check
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
+
+# Images: every draft and shape of rounds on the golden prompts, 200 sampled requests of each kind on
+# 1 and 2 devices, 2,000 malformed images and parts, and lm_eval's multimodal path; `make test` runs a
+# cover, 16, 100 and OpenAI's package alone.
+prove-images: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
+		tests/proofs/test_image_fuzz.py tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
 # short ones.

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -88,14 +89,31 @@ def test_states_before_and_after_every_block_are_transformers(
     check(tower(packed.patches, places), "final")
 
 
+def test_the_towers_last_states_of_all_items_in_one_call_are_transformers(
+    vision: VisionModel, items: dict[str, ImageItem]
+) -> None:
+    packed = pack(list(items.values()), vision.config)
+    states = np.asarray(vision.vision_tower(packed.patches, packed.places))
+    item, *where = (np.asarray(column) for column in packed.places[:4])
+    for number, (name, read) in enumerate(items.items()):
+        own = item == number
+        order = np.ravel_multi_index(tuple(column[own] for column in where), read.grid_thw)
+        np.testing.assert_allclose(states[own], GOLDENS[f"{name}.final"][order], atol=1e-4)
+
+
 @pytest.mark.parametrize("prompt", FACTS["prompts"])
-def test_image_prompts_give_transformers_logits(
+def test_image_prompts_give_transformers_embeddings_states_and_logits(
     prompt: str, target: Target, features: dict[str, np.ndarray]
 ) -> None:
     facts = FACTS["prompts"][prompt]
     ids = np.array([facts["expanded_ids"]])
-    logits = forward(target, ids, image_features=[features[m] for m in facts["media"]]).logits[0]
-    expected = GOLDENS[f"p.{prompt}.logits"]
+    shown = [features[name] for name in facts["media"]]
+    found = forward(target, ids, aux_layer_ids=(0, 1), image_features=shown)
+    embeds, states = np.split(np.asarray(found.aux_hidden[0]), 2, -1)
+    np.testing.assert_allclose(embeds, GOLDENS[f"p.{prompt}.inputs_embeds"], atol=1e-4)
+    if (inputs := GOLDENS.get(f"p.{prompt}.hidden.1")) is not None:
+        np.testing.assert_allclose(states, inputs, atol=1e-4)
+    logits, expected = found.logits[0], GOLDENS[f"p.{prompt}.logits"]
     np.testing.assert_allclose(logits[-len(expected) :], expected, atol=1e-4)
     np.testing.assert_array_equal(logits.argmax(-1), GOLDENS[f"p.{prompt}.argmax"])
 
@@ -108,18 +126,34 @@ def test_image_prompts_on_the_target_that_drafts_are_made_for() -> None:
     for name, facts in prompts.items():
         images = [read_item(image, vision.config) for image in facts["images"]]
         ids = np.array([facts["expanded_ids"] + facts["greedy"]])
-        logits = forward(target, ids, image_features=encode_images(vision, images)).logits[0]
-        np.testing.assert_array_equal(logits.argmax(-1), golden[f"{name}.argmax"])
+        features = encode_images(vision, images)
+        found = forward(target, ids, aux_layer_ids=(1, 2, 3), image_features=features)
+        np.testing.assert_array_equal(found.logits[0].argmax(-1), golden[f"{name}.argmax"])
+        end, expected = len(facts["expanded_ids"]), golden[f"{name}.logits_last"]
+        np.testing.assert_allclose(found.logits[0, end - 1], expected, atol=1e-4)
+        aux = np.split(np.asarray(found.aux_hidden[0, end - 4 : end]), 3, -1)
+        for layer, states in enumerate(aux, 1):
+            np.testing.assert_allclose(states, golden[f"{name}.hidden.{layer}"], atol=1e-4)
 
 
 def test_bfloat16_stays_within_two_percent(items: dict[str, ImageItem]) -> None:
+    """Of all items together in one call, and of the embeddings of every prompt."""
     rounded = load_vision(CHECKPOINT, dtype="bfloat16")
-    chosen = ["down", "wide", "chunk4"]
-    found = encode_images(rounded, [items[name] for name in chosen])
-    for name, rows in zip(chosen, found, strict=True):
-        expected = GOLDENS[f"{name}.projected"]
-        error = np.sqrt(np.mean((np.asarray(rows) - expected) ** 2))
-        assert error <= 0.02 * np.sqrt(np.mean(expected**2))
+    found = dict(zip(items, encode_images(rounded, list(items.values())), strict=True))
+    for name, rows in found.items():
+        assert relative_error(rows, GOLDENS[f"{name}.projected"]) <= 0.02, name
+    text = load_target(CHECKPOINT, dtype="bfloat16")
+    for prompt, facts in FACTS["prompts"].items():
+        shown = [found[name] for name in facts["media"]]
+        ids = np.array([facts["expanded_ids"]])
+        given = forward(text, ids, aux_layer_ids=(0,), image_features=shown).aux_hidden[0]
+        assert relative_error(given, GOLDENS[f"p.{prompt}.inputs_embeds"]) <= 0.02, prompt
+
+
+def relative_error(found: Any, expected: np.ndarray) -> float:
+    """Root mean squares of the error and of what was expected, in their ratio."""
+    error = np.asarray(found, np.float32) - expected
+    return float(np.sqrt(np.mean(error**2) / np.mean(expected**2)))
 
 
 def test_features_must_be_as_many_as_placeholders(target: Target) -> None:

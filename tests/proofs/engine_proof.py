@@ -1,11 +1,13 @@
 """An engine under proof: random traffic with speculation on against plain answers."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from driving import Answer, drive, sizes
 from float8_scores import Float8Scorer
+from jax import Array
 from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves
 
@@ -56,6 +58,10 @@ class Proof:
         assert engine.stats().num_draft_tokens == 0
         return answers
 
+    def features(self, request: Request) -> Sequence[Array]:
+        """Of its images."""
+        return ()
+
     def check(self, config: EngineConfig, requests: list[Request]) -> None:
         """Speculative answers are the plain ones; the traffic was as wild as it should be."""
         expected = self.plain(requests, config)
@@ -93,7 +99,8 @@ class Proof:
                 ours, theirs = ours[:shared], theirs[:shared]
             elif ours == theirs:
                 assert (found.text, found.finish) == (plain.text, plain.finish)
-            tie = scorer.explain(name, request.prompt_ids, request.sampling, ours, theirs)
+            features = () if ours == theirs else self.features(request)
+            tie = scorer.explain(name, request.prompt_ids, request.sampling, ours, theirs, features)
             if tie:
                 assert tie.cause, f"{describe(tie)}; {request}"
                 lines.append(describe(tie))

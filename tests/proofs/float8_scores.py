@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import QuantizedPool, view_pages
 from eagle3_jax.models.target import Target
-from serve.bench.equality.ties import Scorer
+from serve.bench.equality.ties import Features, Scorer
 
 
 class Float8Scorer(Scorer):
@@ -20,8 +20,11 @@ class Float8Scorer(Scorer):
         super().__init__(target, max_len, eos_token_ids)
         self._scale = jnp.float32(scale)
 
-    def logits(self, token_ids: Int[Array, "1 seq"]) -> Float[Array, "1 seq vocab"]:
-        """In one pass, through pages of one sequence."""
+    def logits(
+        self, token_ids: Int[Array, "1 seq"], features: Features
+    ) -> Float[Array, "1 seq vocab"]:
+        """In one pass, through pages of one sequence; without images."""
+        assert not features
         return _cached_pass(self._target, token_ids, self._scale)
 
 

@@ -1,5 +1,7 @@
 """Router scores and margins along a sequence, recomputed without a cache in float32."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,30 +12,40 @@ from jaxtyping import Array, Float, Int
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import mesh_of, on_every_device
 from eagle3_jax.models.target import Target
+from eagle3_jax.vision.align import aligned
 
 
 def router_scores(
-    target: Target, token_ids: Int[Array, "batch seq"]
+    target: Target, token_ids: Int[Array, "batch seq"], image_features: Sequence[Array] = ()
 ) -> Float[Array, "moe_layers batch seq experts"]:
     """The biased scores by which each MoE layer chooses its experts, at every position; of a target
-    on several devices each finds the same."""
-    return _on_its_devices(target, token_ids, mesh_of(target))
+    on several devices each finds the same. image_features: as of `eagle3_jax.forward`."""
+    rows = None
+    if image_features:
+        placeholder, hidden = target.config.media_placeholder_token_id, target.config.hidden_size
+        rows = aligned(np.asarray(token_ids), image_features, placeholder, hidden)
+    return _on_its_devices(target, token_ids, rows, mesh_of(target))
 
 
 @nnx.jit(static_argnames=("mesh",))
 def _on_its_devices(
-    target: Target, token_ids: Int[Array, "batch seq"], mesh: Mesh | None
+    target: Target,
+    token_ids: Int[Array, "batch seq"],
+    features: Float[Array, "batch seq hidden"] | None,
+    mesh: Mesh | None,
 ) -> Float[Array, "moe_layers batch seq experts"]:
-    return on_every_device(_scores, mesh, target, PartitionSpec())(token_ids)
+    return on_every_device(_scores, mesh, target, PartitionSpec())(token_ids, features)
 
 
 def _scores(
-    target: Target, token_ids: Int[Array, "batch seq"]
+    target: Target,
+    token_ids: Int[Array, "batch seq"],
+    features: Float[Array, "batch seq hidden"] | None,
 ) -> Float[Array, "moe_layers batch seq experts"]:
     positions = jnp.broadcast_to(jnp.arange(token_ids.shape[1]), token_ids.shape)
     rope = target.rope(positions)
     moe = target.config.moe
-    x, scores = target.embed_tokens(token_ids), []
+    x, scores = target.embed(token_ids, features), []
     for layer in target.layers:
         if isinstance(layer.mlp, MoE):
             attended, _ = layer.self_attn(layer.input_layernorm(x), rope)

@@ -33,6 +33,7 @@ ROUTER_TOLERANCE = 1e-5
 
 Cause = Literal["score", "cut", "router"]
 Floats = NDArray[np.float64]
+Features = Sequence[jax.Array]
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,17 @@ class Scorer:
         sampling: SamplingParams,
         first: Sequence[int],
         second: Sequence[int],
+        features: Features = (),
     ) -> Difference | None:
-        """The first difference of two answers, None when they are equal. The seed must be given."""
+        """The first difference of two answers, None when they are equal. The seed must be given.
+
+        features: of the prompt's images (`encode_images`); no other token may be the placeholder.
+        """
         index = first_difference(first, second)
         if index is None:
             return None
         pair = _token(first, index), _token(second, index)
-        scores, noise, router = self._recompute(prompt, first[:index], sampling)
+        scores, noise, router = self._recompute(prompt, first[:index], sampling, features)
         margin = np.inf
         if pair[0] is not None and pair[1] is not None:
             noisy = scores + noise
@@ -101,23 +106,29 @@ class Scorer:
     ) -> list[Difference]:
         """What `explain` finds in two lists of answers to these requests."""
         found = (
-            self.explain(one.request_id, one.prompt_ids, one.sampling, *answers)
-            for one, *answers in zip(requests, first, second, strict=True)
+            self.explain(one.request_id, one.prompt_ids, one.sampling, ours, theirs)
+            for one, ours, theirs in zip(requests, first, second, strict=True)
         )
         return [difference for difference in found if difference]
 
-    def logits(self, token_ids: Int[Array, "1 seq"]) -> Float[Array, "1 seq vocab"]:
-        """float32, of every position."""
-        return forward(self._target, token_ids).logits
+    def logits(
+        self, token_ids: Int[Array, "1 seq"], features: Features
+    ) -> Float[Array, "1 seq vocab"]:
+        """float32, of every position. features: of its images."""
+        return forward(self._target, token_ids, image_features=features or None).logits
 
     def _recompute(
-        self, prompt: Sequence[int], answer: Sequence[int], sampling: SamplingParams
+        self,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        sampling: SamplingParams,
+        features: Features,
     ) -> tuple[Floats, Floats, float]:
         """Scores before filters and noise of the next token; the router's least margin so far."""
         prefix = [*prompt, *answer]
         # One length, one program: what follows a causal prefix doesn't matter.
         padded = jnp.asarray([prefix + [0] * (self._max_len - len(prefix))])
-        logits = self.logits(padded)[:, len(prefix) - 1 : len(prefix)]
+        logits = self.logits(padded, features)[:, len(prefix) - 1 : len(prefix)]
         position = jnp.asarray([[len(prefix)]])
         sequence = self._sequence(prompt, prefix, sampling)
         # Its options without those that filter.
@@ -129,7 +140,7 @@ class Scorer:
         scores = np.asarray(process_logits(logits, position, rows), np.float64)[0, 0]
         ids = jnp.arange(scores.shape[0])
         noise = np.asarray(gumbel(rows.seed[:, None], position, ids), np.float64)[0, 0]
-        routed = np.asarray(router_scores(self._target, padded))[:, :, : len(prefix)]
+        routed = np.asarray(router_scores(self._target, padded, features))[:, :, : len(prefix)]
         moe = self._target.config.moe
         margins = router_margins(routed, moe.num_experts_per_tok) if moe else np.array(np.inf)
         return scores, noise * (sampling.temperature > 0), float(margins.min(initial=np.inf))

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from driving import Answer, drive, sizes
-from golden_images import PROMPTS, golden_draft, golden_requests, golden_target
-from golden_images import golden_vision as golden_eyes
 from tiny_vision import image, seeing_draft, seeing_target, tiny_vision, with_images
 
 from eagle3_jax import encode_images, forward
@@ -89,12 +87,3 @@ def test_logprobs_of_a_prompt_are_those_of_a_whole_pass() -> None:
             token = request.prompt_ids[position]
             assert row is not None
             assert row[token].logprob == pytest.approx(found[position - 1, token], abs=1e-4)
-
-
-def test_greedy_answers_are_transformers() -> None:
-    config = sizes(3)
-    target, draft = golden_target(), golden_draft("mla")
-    seeing = Engine(target, draft, config, eos_token_ids=(), vision=golden_eyes())
-    answers = drive(seeing, golden_requests())
-    for name, facts in PROMPTS.items():
-        assert answers[name].token_ids == facts["greedy"]
