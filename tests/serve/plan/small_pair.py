@@ -22,7 +22,10 @@ def small_pair(draft: str, draft_vocab: int) -> AbstractPair:
     """The published shapes with other sizes, and in bfloat16."""
     config = published("kimi-k2.5", "config")
     text = _narrow(config["text_config"])
-    of_draft = _narrow(published(draft, "config")) | {"draft_vocab_size": draft_vocab}
+    of_draft = _narrow(published(draft, "config")) | {
+        "num_hidden_layers": 1,
+        "draft_vocab_size": draft_vocab,
+    }
     return AbstractPair(
         target_from_config({**config, "text_config": text}, jnp.bfloat16),
         draft_from_config(of_draft, jnp.bfloat16, num_target_layers=LAYERS),
