@@ -33,8 +33,10 @@ def answer_form(
     strict = strict_tools or not may_be_text
     functions = [replace(tool, strict=strict or tool.strict) for tool in body.callable]
     # What must call has no content that could have the form.
-    only_calls = form is None or body.must_call
-    start = ["start: calls"] if only_calls else ["start: calls | content", _content(form)]
+    if form is None or body.must_call:
+        start = ["start: calls"]
+    else:
+        start = ["start: calls | content", _content(form)]
     between = reading.call_ids if may_be_text else None
     try:
         rules = chat_format.grammar(functions, once)

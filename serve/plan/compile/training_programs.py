@@ -56,9 +56,10 @@ def training_programs(
     if placement.mesh is not None:
         shard(pair.target, placement.mesh)
     shape = (options.rows, options.pair.max_model_len)
-    batch = placement.batch(
-        PackedBatch(*[ShapeDtypeStruct(shape, jnp.int32)] * 3, ShapeDtypeStruct(shape, jnp.float32))
-    )
+    # Shapes stand in for arrays.
+    ids: Any = ShapeDtypeStruct(shape, jnp.int32)
+    wanted: Any = ShapeDtypeStruct(shape, jnp.float32)
+    batch = placement.batch(PackedBatch(ids, ids, ids, wanted))
     with gpu.assume(arch):
         features = _features(options, pair, batch)
     return {"features": features, "update": _update(options, pair, placement, batch)}
@@ -87,7 +88,8 @@ def _update(
     frozen = placement.whole((rest, teacher_state))
     shape, config = batch.token_ids.shape, draft.config
     widths = config.num_aux * config.target_hidden_size, target.config.hidden_size
-    shown = Features(*(ShapeDtypeStruct((*shape, width), computed) for width in widths))
+    rows: list[Any] = [ShapeDtypeStruct((*shape, width), computed) for width in widths]
+    shown = Features(*rows)
     total = placement.whole(ShapeDtypeStruct((), jnp.float32))
 
     def run(*arguments: Any) -> Any:

@@ -102,15 +102,16 @@ def compare(pair: SmallPair, expected: Transcript, found: Transcript) -> list[Ve
 def _compare(
     pair: SmallPair, request: Request, row: int, expected: Transcript, found: Transcript
 ) -> Verdict:
-    answers = expected.answer(row), found.answer(row)
+    ours, theirs = expected.answer(row), found.answer(row)
     # Equal tokens may come in rounds of other lengths.
-    common = min(map(len, answers))
+    common = min(len(ours), len(theirs))
     scorer = Scorer(pair.target, ENGINE.max_model_len)
     difference = scorer.explain(
         request.request_id,
         request.prompt_ids,
         request.sampling,
-        *(answer[:common] for answer in answers),
+        ours[:common],
+        theirs[:common],
     )
     if difference:
         kind = "tie" if difference.cause else "different"
