@@ -76,3 +76,13 @@ def test_a_name_has_one_meaning() -> None:
             homes[name].append(name_of(path))
     several = {name: modules for name, modules in homes.items() if len(modules) > 1}
     assert not several, f"defined in several modules: {several}"
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """Folders of tests are no packages: of two modules of one name pytest imports one alone."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path in (ROOT / "tests").rglob("*.py"):
+        if not (path.parent / "__init__.py").exists() and path.name != "conftest.py":
+            homes[path.name].append(name_of(path))
+    several = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert not several, f"modules of one name: {several}"

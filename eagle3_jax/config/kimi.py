@@ -44,6 +44,11 @@ class KimiConfig(TargetConfig):
         fields |= read_sizes(text, _COUNTS, least=0)
         if config.get(PLACEHOLDER) is not None or config.get("vision_config"):
             fields[PLACEHOLDER] = read_placeholder(config)
+            if fields[PLACEHOLDER] >= fields["vocab_size"]:
+                raise ValueError(
+                    f"{PLACEHOLDER} is {fields[PLACEHOLDER]}, which must be below the vocabulary's "
+                    f"{fields['vocab_size']}; config.json must name the id that images have"
+                )
         if fields["num_experts_per_tok"] > fields["n_routed_experts"]:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         return cls(

@@ -34,6 +34,7 @@ class PixelConfig:
     @classmethod
     def from_hf(cls, fields: Mapping[str, Any]) -> "PixelConfig":
         """Reads `media_proc_cfg`; ValueError for what is no number or not implemented."""
+        fields = {k: v for k, v in fields.items() if v is not None or k not in OF_VIDEOS}
         require_values(fields, {"fixed_output_tokens": (None,), "timestamp_mode": TIMESTAMP_MODES})
         found: dict[str, Any] = read_sizes(fields, [name for name in SIZES if name in fields])
         for name in SIZES_OR_NONE:
@@ -214,6 +215,8 @@ MEDIA_PAD = 163605
 ROTARY_POSITIONS = 512
 """Rows, and columns, that the released rotation has."""
 SIZES = ("in_patch_limit", "patch_limit_on_one_side", "temporal_merge_kernel_size")
+OF_VIDEOS = ("sample_fps", "temporal_merge_kernel_size", "timestamp_mode")
+"""What nothing reads yet but is written back: null is as good as absent."""
 SIZES_OR_NONE = ("in_patch_limit_each_frame", "in_patch_limit_video", "max_num_frames_each_video")
 TIMESTAMP_MODES = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
 PUBLISHED_AS = {

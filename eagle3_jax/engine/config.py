@@ -46,7 +46,7 @@ class EngineConfig:
     mm_draft_embedding: what the draft embeds at positions of images: `pad`, the placeholder's id,
     as vLLM does, or `target`, the row that the target has there, as SGLang does.
     mm_encoder_cache_tokens: tokens of images whose features the devices keep, which is the most
-    that one image may have; 0 for as many as the model's largest has.
+    that one image may have; 0 for those of a prefill chunk and two of the model's largest.
     mm_encoder_tp_mode: `data`, images are divided over devices that each hold the whole tower;
     `weights`, the tower is, and every device sees every image.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.training.loop import Batches
 from eagle3_jax.training.packing import Features, PackedBatch, Sample
-from eagle3_jax.vision.align import aligned
+from eagle3_jax.vision.align import placeholders
 from eagle3_jax.vision.encode import encode_images
 from eagle3_jax.vision.item import ImageItem
 
@@ -41,10 +41,12 @@ class ImageEncoder:
         """
         if not items:
             return batch
-        features = [rows for item in items for rows in encode_images(self.vision, [item])]
-        hidden = features[0].shape[-1]
-        rows = aligned(np.asarray(batch.token_ids), features, self.placeholder, hidden)
-        return batch._replace(image_rows=np.asarray(rows.astype(self.dtype)))
+        features = [np.asarray(encode_images(self.vision, [item])[0]) for item in items]
+        token_ids = np.asarray(batch.token_ids)
+        # On the host: all parts of an accumulated batch would be much for one device.
+        rows = np.zeros((*token_ids.shape, features[0].shape[-1]), self.dtype)
+        rows[placeholders(token_ids, features, self.placeholder)] = np.concatenate(features)
+        return batch._replace(image_rows=rows)
 
 
 def packed_batches(

@@ -34,4 +34,9 @@ def adamw(
 
 
 def _matrices(params: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+    """Biases of several heads' parts lie in rows, and are none."""
+
+    def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
+        return leaf.ndim > 1 and "bias" not in jax.tree_util.keystr(path)
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)

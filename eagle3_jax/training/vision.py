@@ -20,7 +20,7 @@ from eagle3_jax.training.target import TargetMetrics, balance, target_loss
 from eagle3_jax.training.target_pass import target_pass
 from pallas_kernels.dispatch import prefer
 
-LOOKED_UP, CONVOLUTION = "embed_tokens", "patch_embed']['proj"
+LOOKED_UP, CONVOLUTION, JOINT = "embed_tokens", "patch_embed']['proj", "wqkv"
 """Parts of the paths of what is multiplied with nothing, and of what has all dimensions but the
 first as inputs."""
 
@@ -46,13 +46,14 @@ class SightedModels(NamedTuple):
 def scaled_to_inputs(params: Any) -> Any:
     """Drawn parameters with a standard deviation of inputs ** -0.5, so that what a module adds is
     about as large as what it reads. Of a kernel, or a stack of them, inputs are the last dimension
-    but one."""
+    but one; of the joint one of heads the first."""
 
     def scaled(path: tuple[Any, ...], leaf: Array) -> Array:
         name = jax.tree_util.keystr(path)
         if leaf.ndim < 2 or LOOKED_UP in name:
             return leaf
-        inputs = leaf[0].size if CONVOLUTION in name else leaf.shape[-2]
+        inputs = leaf.shape[0] if JOINT in name else leaf.shape[-2]
+        inputs = leaf[0].size if CONVOLUTION in name else inputs
         return leaf * (inputs**-0.5 / STD)
 
     return jax.tree_util.tree_map_with_path(scaled, params)

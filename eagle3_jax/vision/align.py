@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 def aligned(
@@ -15,6 +15,20 @@ def aligned(
 ) -> Float[Array, "batch seq hidden"]:
     """Features in the rows [batch, seq, hidden] whose positions hold the placeholder, zeros in the
     others.
+
+    Raises ValueError as `placeholders` does.
+    """
+    where = placeholders(token_ids, features, placeholder)
+    empty = jnp.zeros((*token_ids.shape, hidden), jnp.float32)
+    return empty.at[where].set(jnp.concatenate(features)) if where.any() else empty
+
+
+def placeholders(
+    token_ids: Int[np.ndarray, "batch seq"],
+    features: Sequence[Float[Array | np.ndarray, "_ hidden"]],
+    placeholder: int | None,
+) -> Bool[np.ndarray, "batch seq"]:
+    """Where features belong, in their order.
 
     Raises ValueError where their numbers differ, or the model has no placeholder.
     """
@@ -29,5 +43,4 @@ def aligned(
             f"{int(where.sum())} positions hold the placeholder {placeholder}, and the images have "
             f"{rows} features; each image needs num_tokens placeholders"
         )
-    empty = jnp.zeros((*token_ids.shape, hidden), jnp.float32)
-    return empty.at[where].set(jnp.concatenate(features)) if rows else empty
+    return where

@@ -26,11 +26,13 @@ class Packed(NamedTuple):
 
 
 def bucket_of(patches: int, token_patches: int) -> int:
-    """The size of the array that so many patches are packed into."""
-    if patches > STEP:
-        size = -(-patches // STEP) * STEP
+    """The size of the array that so many patches, of whole tokens, are packed into."""
+    # What whole tokens fill a size up with asks for no larger one.
+    least = max(1, patches - token_patches + 1)
+    if least > STEP:
+        size = -(-least // STEP) * STEP
     else:
-        size = max(SMALLEST, 1 << (patches - 1).bit_length())
+        size = max(SMALLEST, 1 << (least - 1).bit_length())
     return _whole(size, token_patches)
 
 

@@ -7,5 +7,11 @@ SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
 def regex_body(pattern: str) -> str:
-    """A regular expression as it stands between slashes."""
-    return SLASH.sub(lambda found: found[1] or "\\/", pattern).replace("\n", "\\n")
+    """A regular expression as it stands between slashes, where a newline can't; an escaped one is
+    one too."""
+
+    def written(found: re.Match[str]) -> str:
+        pair = found[1] or "\\/"
+        return "\n" if pair == "\\\n" else pair
+
+    return SLASH.sub(written, pattern).replace("\n", "\\n")

@@ -1,7 +1,8 @@
 """Conversations from a file or a data set as samples, each found by its number."""
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -87,14 +88,15 @@ class ConversationSamples:
     """The samples of all conversations that fit into a row.
 
     Every record is read once to know which those are. lengths: int32, tokens of each; left_out:
-    how many are longer; has_images: whether any of them shows one.
+    how many are longer; has_images: whether any of them shows one; digest: SHA-256 of all that they
+    hold, as hexadecimal digits.
     """
 
     def __init__(self, records: JsonLines | HubRecords, make: MakeSamples, longest: int) -> None:
         """Raises ValueError naming the record that is no conversation, and when none is left."""
         self._records, self._make = records, make
         self._counts, self.left_out, self.has_images = np.zeros(0, np.int64), 0, False
-        found = list[tuple[int, int, int]]()
+        found, content = list[tuple[int, int, int]](), hashlib.sha256()
         for index in range(len(records)):
             for number, sample in enumerate(self._samples(index)):
                 if (length := len(sample.token_ids)) > longest:
@@ -103,6 +105,9 @@ class ConversationSamples:
                     found.append((index, number, length))
                     self.has_images |= bool(sample.images)
                     self._count(sample)
+                    for part in _content(sample):
+                        content.update(part)
+        self.digest = content.hexdigest()
         if not found:
             raise ValueError(f"{records.place(0)} and on: no sample of at most {longest} tokens")
         self._places, self._numbers, self.lengths = np.array(found, np.int32).T
@@ -125,6 +130,13 @@ class ConversationSamples:
 
     def _samples(self, index: int) -> list[Sample]:
         return read_conversation(self._records, index, self._make)
+
+
+def _content(sample: Sample) -> Iterator[bytes]:
+    yield len(sample.token_ids).to_bytes(8)
+    yield np.asarray(sample.token_ids, np.int32).tobytes()
+    yield np.asarray(sample.wanted, bool).tobytes()
+    yield from (item.digest for item in sample.images)
 
 
 def read_conversation(

@@ -130,7 +130,8 @@ def _check_aux_layers(ids: tuple[int, ...], target: TargetConfig) -> None:
 
 def _usual_shape(options: argparse.Namespace, config: TargetConfig) -> DraftConfig:
     heads = max(config.hidden_size // HEAD_DIM, 1)
-    everything = recipe.DRAFT_VOCAB if options.data is None else config.vocab_size
+    is_corpus = options.data is None and getattr(options, "features", None) is None
+    everything = recipe.DRAFT_VOCAB if is_corpus else config.vocab_size
     return DraftConfig(
         vocab_size=config.vocab_size,
         draft_vocab_size=min(options.draft_vocab or everything, config.vocab_size),

@@ -88,7 +88,9 @@ def check_draft_flags(options: argparse.Namespace) -> None:
     if options.eval_every and own and options.eval_data is None:
         raise ValueError("--eval-every needs --eval-data: prompts that aren't trained on")
     if options.epochs and not own:
-        raise ValueError("--epochs needs --data: the synthetic corpus has no end; use --steps")
+        raise ValueError(
+            "--epochs needs --data or --features: the synthetic corpus has no end; use --steps"
+        )
     distributed = options.coordinator_address, options.num_processes, options.process_id
     if len({part is None for part in distributed}) > 1:
         raise ValueError("--coordinator-address, --num-processes and --process-id go together")

@@ -46,7 +46,9 @@ def new_output(options: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if new is not None and not _steps_logged(directory) and jax.process_index() == 0:
+        # Before processes have met, each of them counts as the first.
+        is_first = not getattr(options, "process_id", None) and jax.process_index() == 0
+        if new is not None and not _steps_logged(directory) and is_first:
             shutil.rmtree(new, ignore_errors=True)
         raise
 

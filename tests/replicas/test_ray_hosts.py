@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -67,12 +68,15 @@ class Server:
     def answers(self) -> list[list[int]]:
         return [self.answer(body) for body in BODIES]
 
-    def last_words(self) -> str:
-        """What a stream ends with: of the error event, or of a refusal; empty where it breaks."""
+    def last_words(self, begun: Event) -> str:
+        """What a stream ends with: of the error event, or of a refusal; empty where it breaks.
+        begun: set with the first line."""
         lines: list[str] = []
         try:
             with httpx.stream("POST", self.completions, json=STREAM, timeout=120) as got:
-                lines += [line for line in got.iter_lines() if line]
+                for line in filter(None, got.iter_lines()):
+                    lines.append(line)
+                    begun.set()
         except httpx.TransportError:
             return ""
         if lines[-1] == "data: [DONE]":
@@ -166,8 +170,9 @@ def check_end(server: Server, process: int, how: signal.Signals) -> None:
     """Kills or stops one while two requests are under way, of which one waits: the command names
     it, and process 0, if it lives, tells both clients why."""
     with ThreadPoolExecutor() as clients:
-        endings = [clients.submit(server.last_words) for _ in range(2)]
-        time.sleep(1)
+        begun = Event()
+        endings = [clients.submit(server.last_words, begun) for _ in range(2)]
+        assert begun.wait(60)
         began = time.monotonic()
         os.kill(server.pids(process)[-1], how)
         named = re.compile(rf"^error: (?:.* says: )?lost process {process} \(", re.M)

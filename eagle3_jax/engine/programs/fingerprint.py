@@ -19,6 +19,7 @@ from eagle3_jax.config import DraftConfig, TargetConfig
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled_for import compiled_for
+from eagle3_jax.layers.split_context import GATHERED_SLOTS
 
 PAGE_LAYOUT = 2
 """Of the rows within a page and of its bytes on the way (`page_copies.py`); a change raises it."""
@@ -49,6 +50,7 @@ def page_fingerprint(
         "page": (page_bytes, config.page_size, config.decode_context_parallel_size),
         "cache": (config.kv_cache_dtype, repr(config.kv_cache_scale)),
         "kernels": (config.kernels, sorted(config.xla_kernels)),
+        "pieces": config.pages_per_seq * config.page_tokens > GATHERED_SLOTS,
         "exact": (config.exact, config.prefill_chunk if config.exact else None),
         "pair": (repr(target), repr(draft)),
     }

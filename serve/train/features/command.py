@@ -1,7 +1,6 @@
 """The command: samples through the target, a few at a time, with progress; it may be stopped."""
 
 import argparse
-import hashlib
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -47,10 +46,9 @@ def write_features(options: argparse.Namespace) -> bool:
     aux_layer_ids = plan_draft(options, outlined.model).config.aux_layer_ids
     place.check_rows(options.rows)
     samples = open_conversations(options, tokenizer, outlined.model.config, directory)
-    counted = samples.lengths.tobytes() + samples.counts(0).tobytes()
     contents = Contents(
         Computed.by(options, outlined.model, aux_layer_ids, directory),
-        data=hashlib.sha256(counted).hexdigest(),
+        data=samples.digest,
         samples=len(samples),
         file_samples=options.rows,
     )

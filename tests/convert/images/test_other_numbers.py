@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 from convert import load_vision, read_frames, read_image
 from convert.models.vision import preprocessor_to_hf, vision_to_hf
 from eagle3_jax import ImageItem, encode_images
+from eagle3_jax.config import KimiConfig
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.vision.packing import buckets_up_to, largest_bucket, pack
+from eagle3_jax.vision.packing import bucket_of, buckets_up_to, largest_bucket, pack
 
 TEXT = 40
 VISION = {
@@ -185,3 +186,16 @@ def test_whatever_a_checkpoint_says_is_said_again_where_it_is_written() -> None:
 def test_a_config_that_names_no_placeholder_has_the_released_one() -> None:
     assert VisionConfig.from_hf(published(3)[0]).media_placeholder_token_id == 163_605
     assert config_of().media_placeholder_token_id == 341
+
+
+@pytest.mark.parametrize("token_patches", [1, 4, 9, 25, 36])
+def test_what_fills_an_array_asks_for_no_larger_one(token_patches: int) -> None:
+    for size in buckets_up_to(40_000, token_patches):
+        assert size % token_patches == 0 and bucket_of(size, token_patches) == size
+
+
+def test_a_vocabulary_without_the_default_placeholder_is_refused() -> None:
+    config, _ = published(2)
+    config["text_config"]["vocab_size"] = 1000
+    with pytest.raises(ValueError, match="is 163605, which must be below the vocabulary"):
+        KimiConfig.from_hf(config)

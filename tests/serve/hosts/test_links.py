@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zmq
-from malformed import malformed
+from malformed_hellos import malformed
 from several_processes import free_ports
 
 from serve.hosts.facts import Facts

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from malformed import send_malformed
+from malformed_hellos import send_malformed
 from several_processes import Group, Sizes, ask, plain_tokens, several_processes
 
 from serve.hosts.messages import connect

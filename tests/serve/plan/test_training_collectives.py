@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import jax
 import pytest
+from narrow_pair import HIDDEN, VOCAB, small_pair
 from published_pairs import PUBLISHED
-from small_pair import HIDDEN, VOCAB, small_pair
 
 from pallas_kernels.aot.collectives import collectives
 from serve.plan.compile.training_programs import AbstractProgram, training_programs

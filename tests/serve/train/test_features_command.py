@@ -38,7 +38,7 @@ def features(data: Path, to: Path, *more: str) -> int:
 
 def draft(output: Path, *more: str) -> int:
     given = ["--target", f"{TARGET}", "--output", f"{output}", "--intermediate-size", "64"]
-    return main(["draft", *given, *ROWS, "--unroll", "2", "--draft-vocab", "60", *more])
+    return main(["draft", *given, *ROWS, "--unroll", "2", *more])
 
 
 def failing_after(files: int, error: BaseException) -> Callable[..., Any]:
@@ -128,6 +128,10 @@ def test_features_of_another_target_or_of_other_flags_are_refused(
     tuned = bytearray(weights.read_bytes())
     tuned[-1] ^= 1
     weights.write_bytes(tuned)
+    said = tmp_path / "conversations.jsonl"
+    said.write_text(data.read_text().replace('"content": "0"', '"content": "9"'))
+    assert features(said, whole, "--resume") == 2
+    assert "holds other features: data" in capsys.readouterr().err
     rows = [*ROWS, "--output", f"{tmp_path / 'out'}", "--features", f"{whole}"]
     assert main(["draft", "--target", f"{other}", *rows]) == 2
     assert "holds other features: target" in capsys.readouterr().err
