@@ -43,7 +43,8 @@ prove: .venv/installed-test
 # cover, 16, 100 and OpenAI's package alone.
 prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
-		tests/proofs/test_image_fuzz.py tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py
+		tests/proofs/test_image_fuzz.py tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
+		tests/eagle3_jax/engine/images/test_image_tiers.py tests/serve/kv_transfer/test_images_sent.py
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
 # short ones.
@@ -94,6 +95,8 @@ rehearse-gpu: .venv/installed-test
 # Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
 # all in one run: an hour of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training/test_long_rows.py tests/serve/demo/test_train_cli.py \
+		$(addprefix tests/serve/train/test_,several_processes.py killed_run.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.

@@ -77,16 +77,25 @@ def on_two_devices(**fields: Any) -> Engine:
     return Engine(*parts, eos_token_ids=(), vision=vision)
 
 
+DIVIDED_EXACTLY = "exact, float8, context of two devices"
 MAKERS: dict[str, Any] = {
     "MHA": lambda **fields: on_one_device(tiny_draft, **fields),
     "MHA sees": lambda **fields: on_one_device(tiny_draft, mm_draft_embedding="target", **fields),
     "MLA": lambda **fields: on_one_device(latent_draft, **fields),
-    "exact, float8, context of two devices": lambda **f: on_two_devices(**DIVIDED, **FLOAT8, **f),
+    DIVIDED_EXACTLY: lambda **f: on_two_devices(**DIVIDED, **FLOAT8, **f),
 }
 
 
+SHORT = {"host": ("MHA sees", DIVIDED_EXACTLY), "disk": (DIVIDED_EXACTLY,)}
+"""Of each tier the makers that are tried without --long."""
+
+
 @pytest.mark.parametrize("maker", MAKERS)
-def test_the_hosts_memory_keeps_pages_by_their_images(maker: str) -> None:
+def test_the_hosts_memory_keeps_pages_by_their_images(
+    maker: str, request: pytest.FixtureRequest
+) -> None:
+    if maker not in SHORT["host"] and not request.config.getoption("long"):
+        pytest.skip("with --long")
     engine = MAKERS[maker](kv_offloading_bytes=ROOM)
     fresh = told(engine, asked(STEM, SEEN, TAIL, salt="a"))
     first = told(engine, asked(STEM, SEEN, TAIL))
@@ -102,8 +111,12 @@ def test_the_hosts_memory_keeps_pages_by_their_images(maker: str) -> None:
     assert told(engine, asked(STEM, [PAD] * 12, TAIL))[2] == TokensByTier(host=BEFORE)
 
 
-@pytest.mark.parametrize("maker", ["MHA", "exact, float8, context of two devices"])
-def test_a_restarted_engine_finds_pages_by_their_images(maker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("maker", ["MHA", DIVIDED_EXACTLY])
+def test_a_restarted_engine_finds_pages_by_their_images(
+    maker: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if maker not in SHORT["disk"] and not request.config.getoption("long"):
+        pytest.skip("with --long")
     kept: dict[str, Any] = {
         "kv_offloading_bytes": ROOM,
         "kv_offloading_dir": str(tmp_path),
