@@ -43,11 +43,13 @@ class KimiConfig(TargetConfig):
         fields = read_shared_fields(config, _SIZES)
         fields |= read_sizes(text, _COUNTS, least=0)
         if config.get(PLACEHOLDER) is not None or config.get("vision_config"):
-            fields[PLACEHOLDER] = read_placeholder(config)
-            if fields[PLACEHOLDER] >= fields["vocab_size"]:
+            placeholder, is_named = read_placeholder(config), config.get(PLACEHOLDER) is not None
+            if placeholder < fields["vocab_size"]:
+                fields[PLACEHOLDER] = placeholder
+            elif is_named:
                 raise ValueError(
-                    f"{PLACEHOLDER} is {fields[PLACEHOLDER]}, which must be below the vocabulary's "
-                    f"{fields['vocab_size']}; config.json must name the id that images have"
+                    f"{PLACEHOLDER} must be below vocab_size {fields['vocab_size']}, "
+                    f"got {placeholder}"
                 )
         if fields["num_experts_per_tok"] > fields["n_routed_experts"]:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")

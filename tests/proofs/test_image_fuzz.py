@@ -51,11 +51,16 @@ class SeeingProof(Proof):
     devices: int
 
     def engine(self, config: EngineConfig, *, speculative: bool) -> Engine:
+        return self._engine(config, self.devices, speculative)
+
+    def alone(self, config: EngineConfig) -> Engine:
+        return self._engine(ALONE, 1, False)
+
+    def _engine(self, config: EngineConfig, devices: int, speculative: bool) -> Engine:
         target, vision = seeing_target(), drawn(VISION)
         draft = tiny_draft(target)
-        # Answers without drafts come from one device, but in exact mode.
-        if self.devices > 1 and config != ALONE:
-            mesh = make_mesh(self.devices, devices=jax.devices()[: self.devices])
+        if devices > 1:
+            mesh = make_mesh(devices, devices=jax.devices()[:devices])
             for model in (target, draft, vision):
                 shard(model, mesh)
         return Engine(
@@ -145,4 +150,4 @@ def test_the_proof_notices_pages_that_other_images_share(monkeypatch: pytest.Mon
     monkeypatch.setattr(prefix_cache, "images_in", lambda *_: ())
     answers = drive(proof.engine(config, speculative=False), requests, arrival_gap=4)
     with pytest.raises(AssertionError, match="not a tie"):
-        proof.differences(requests, Run(answers, set()), expected)
+        proof.differences(requests, Run(answers, set()), expected, proof.scorer(config))

@@ -194,8 +194,10 @@ def test_what_fills_an_array_asks_for_no_larger_one(token_patches: int) -> None:
         assert size % token_patches == 0 and bucket_of(size, token_patches) == size
 
 
-def test_a_vocabulary_without_the_default_placeholder_is_refused() -> None:
+def test_a_vocabulary_without_the_placeholder_takes_no_images() -> None:
     config, _ = published(2)
+    assert KimiConfig.from_hf(config).media_placeholder_token_id == 163_605
     config["text_config"]["vocab_size"] = 1000
-    with pytest.raises(ValueError, match="is 163605, which must be below the vocabulary"):
-        KimiConfig.from_hf(config)
+    assert KimiConfig.from_hf(config).media_placeholder_token_id is None
+    with pytest.raises(ValueError, match="must be below vocab_size 1000, got 1000"):
+        KimiConfig.from_hf(config | {"media_placeholder_token_id": 1000})

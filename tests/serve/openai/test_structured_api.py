@@ -171,10 +171,8 @@ def test_with_tools_the_answer_is_calls_or_has_its_form(
 @pytest.mark.parametrize(
     "given",
     [
-        {"tools": [TOOL], "guided_regex": "a"},
         {"tool_choice": "required"},
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
-        {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
         {"tools": [{"type": "function", "function": {"name": "a b"}}], "tool_choice": "none"},
     ],
 )
