@@ -44,13 +44,9 @@ class KimiConfig(TargetConfig):
         fields |= read_sizes(text, _COUNTS, least=0)
         if config.get(PLACEHOLDER) is not None or config.get("vision_config"):
             placeholder, is_named = read_placeholder(config), config.get(PLACEHOLDER) is not None
-            if placeholder < fields["vocab_size"]:
+            # A vocabulary that ends before the default id has no images.
+            if is_named or placeholder < fields["vocab_size"]:
                 fields[PLACEHOLDER] = placeholder
-            elif is_named:
-                raise ValueError(
-                    f"{PLACEHOLDER} must be below vocab_size {fields['vocab_size']}, "
-                    f"got {placeholder}"
-                )
         if fields["num_experts_per_tok"] > fields["n_routed_experts"]:
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         return cls(

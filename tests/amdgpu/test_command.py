@@ -27,7 +27,7 @@ def test_the_short_form_has_each_small_case_on_both_gpus_and_one_round() -> None
     named = [(job.name, job.arch) for job in short if job.check.__name__ == "check_named"]
     assert len(set(named)) == len(named) and {arch for _, arch in named} == set(AMD)
     assert {(job.name, job.arch) for job in long} > set(named)
-    assert sum(job.check.__name__ == "check_full_size_code" for job in long) == 16
+    assert sum(job.check.__name__ == "check_full_size_code" for job in long) == 18
 
 
 def test_a_name_that_no_case_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,5 +199,3 @@ def test_a_vocabulary_without_the_placeholder_takes_no_images() -> None:
     assert KimiConfig.from_hf(config).media_placeholder_token_id == 163_605
     config["text_config"]["vocab_size"] = 1000
     assert KimiConfig.from_hf(config).media_placeholder_token_id is None
-    with pytest.raises(ValueError, match="must be below vocab_size 1000, got 1000"):
-        KimiConfig.from_hf(config | {"media_placeholder_token_id": 1000})
