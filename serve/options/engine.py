@@ -55,16 +55,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> 
     """Adds the groups "speculation" and "engine"; keys: also what `add_speculation_flags` adds."""
     add_speculation_flags(parser, keys=keys)
     group = parser.add_argument_group("engine")
-    for field, (meaning, *names) in COUNTS.items():
-        default = getattr(EngineConfig, field) or "what that many requests of full length need"
-        text = f"{meaning}; default {default}"
-        group.add_argument(*names, type=int, metavar="N", dest=field, help=text)
-    group.add_argument(
-        "--kv-cache-dtype",
-        choices=KV_CACHE_DTYPES,
-        default="auto",
-        help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
-    )
+    for field in COUNTS:
+        add_count_flag(group, field)
+    add_cache_dtype_flag(group)
     add_scale_flag(group)
     group.add_argument(
         "--kernels",
@@ -104,6 +97,24 @@ def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> E
         return EngineConfig(**given)
     except ValueError as error:
         raise ValueError(under_flags_names(str(error))) from error
+
+
+def add_count_flag(parser: Any, field: str) -> None:
+    """The flag of a field of COUNTS, to a parser or a group of one."""
+    meaning, *names = COUNTS[field]
+    default = getattr(EngineConfig, field) or "what that many requests of full length need"
+    text = f"{meaning}; default {default}"
+    parser.add_argument(*names, type=int, metavar="N", dest=field, help=text)
+
+
+def add_cache_dtype_flag(parser: Any) -> None:
+    """--kv-cache-dtype, to a parser or a group of one."""
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default="auto",
+        help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
+    )
 
 
 def add_xla_kernels_flag(parser: Any) -> None:

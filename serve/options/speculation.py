@@ -73,13 +73,18 @@ def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False
         metavar="K",
         help=f"drafts a round; default {DEFAULT_K}",
     )
-    add(
+    add_tree_flags(group)
+
+
+def add_tree_flags(parser: Any) -> None:
+    """SGLang's flags of a tree, to a parser or a group of one."""
+    parser.add_argument(
         "--speculative-eagle-topk",
         type=int,
         metavar="N",
         help="children a node; default 1, a chain",
     )
-    add(
+    parser.add_argument(
         "--speculative-num-draft-tokens",
         type=int,
         metavar="N",

@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -23,7 +24,13 @@ from serve.bench.common.flags import add_shared
 from serve.bench.doctor.findings import Finding
 from serve.bench.doctor.workers import Work, work
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.options.engine import KV_CACHE_DTYPES, add_xla_kernels_flag, under_flags_names
+from serve.options.engine import (
+    add_cache_dtype_flag,
+    add_count_flag,
+    add_xla_kernels_flag,
+    under_flags_names,
+)
+from serve.options.speculation import add_tree_flags
 
 LIMIT_S = 300.0
 
@@ -63,47 +70,26 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--num-speculative-tokens", type=int, metavar="K", default=3, help="drafts; default: 3"
     )
-    group.add_argument(
-        "--speculative-eagle-topk",
-        type=int,
-        metavar="N",
-        default=1,
-        dest="eagle_topk",
-        help="children a node; default: 1, a chain",
-    )
-    group.add_argument(
-        "--speculative-num-draft-tokens",
-        type=int,
-        metavar="N",
-        dest="num_draft_tokens",
-        help="nodes of a tree to verify, the verified token among them",
-    )
-    group.add_argument(
-        *("--block-size", "--page-size"),
-        type=int,
-        metavar="N",
-        default=16,
-        dest="page_size",
-        help="tokens a cache page holds; default: 16",
-    )
-    group.add_argument(
-        "--kv-cache-dtype",
-        choices=KV_CACHE_DTYPES,
-        default="auto",
-        help="of the cache that attention reads; default: auto, as the model computes",
-    )
+    add_tree_flags(group)
+    add_count_flag(group, "page_size")
+    add_cache_dtype_flag(group)
 
 
 def _engine(flags: argparse.Namespace) -> EngineConfig:
     """As it will be served. Raises ValueError, naming the flag, for what can't work."""
-    same = "num_speculative_tokens", "eagle_topk", "num_draft_tokens", "page_size"
     dtype = flags.kv_cache_dtype.removesuffix("_e4m3")
+    given: dict[str, Any] = {
+        "eagle_topk": flags.speculative_eagle_topk,
+        "num_draft_tokens": flags.speculative_num_draft_tokens,
+        "page_size": flags.page_size,
+        "kv_cache_scale": 1.0 if dtype == "fp8" else None,
+    }
     try:
         return EngineConfig(
-            **{name: getattr(flags, name) for name in same},
+            num_speculative_tokens=flags.num_speculative_tokens,
             decode_context_parallel_size=flags.decode_context_parallel_size,
             kv_cache_dtype=dtype,
-            kv_cache_scale=1.0 if dtype == "fp8" else None,
+            **{name: value for name, value in given.items() if value is not None},
         )
     except ValueError as error:
         raise ValueError(under_flags_names(str(error))) from error
