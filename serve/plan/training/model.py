@@ -81,13 +81,18 @@ class TrainingPlan:
         draft, rows, devices = self._draft, self.options.rows, self._parallel.draft_devices
         config, length = draft.config, self.options.pair.max_model_len
         ids = (config.draft_vocab_size + self.pair.target.config.vocab_size) // devices
-        # A step leaves its state, keys and values; the devices share heads, not states.
+        # A step leaves keys, values and its state, from which the next begins a row later, and
+        # whose gradient waits for backward; the devices share heads, not states.
         core = draft_shape(draft, self._parallel).attention
-        step = config.hidden_size + core.heads * core.multiplied
+        step = 3 * config.hidden_size + core.heads * core.multiplied
+        # The embeddings, what the chain begins with, and a layer's input, two states wide, with its
+        # gradient.
+        entered = (2 + 2 * 2) * config.hidden_size
         heads = config.num_attention_heads // devices
         return {
             "gradient, and what computes": self._trained * UPDATE_BYTES,
             "states of the chain": self.options.unroll * self.tokens * step * HALF,
+            "a layer's input": self.tokens * entered * HALF,
             "logits of a block": 3 * rows * BLOCK * ids * FLOAT,
             "scores of a block": 3 * rows * QUERY_BLOCK * heads * length * FLOAT,
         }
@@ -152,10 +157,11 @@ class TrainingPlan:
         config, length = self.pair.target.config, self.options.pair.max_model_len
         numbers = sum(pool.elements * pool.layers for pool in self._pools)
         chosen = 1 + (config.moe.num_experts_per_tok if config.moe else 0)
+        states = (1 + chosen) * config.hidden_size  # a layer's, and of the experts of every token
         return {
             "KV of a row": numbers * length * HALF,
             "features of a row": (length + self.options.chunk) * self._feature_row * HALF,
-            "rows of experts": self.options.chunk * chosen * config.hidden_size * HALF,
+            "a chunk's states, in and out": 2 * self.options.chunk * states * HALF,
         }
 
     @property
