@@ -3,7 +3,9 @@
 import ctypes
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from eagle3_jax.engine.programs.compiled import compile_program
 from pallas_kernels.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
+from serve.pair.program_cache import VARIABLE as CACHE
 
 # Sharded tests need the devices. The others run on the first: a program for one device has the same
 # bits and takes the same time beside seven idle ones (threads are shared), so one process does.
@@ -67,10 +70,26 @@ def pytest_configure(config: pytest.Config) -> None:
     ignore it if pytest does, as a shell's background job."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not any(map(config.getoption, ("long", "optimise", "rocm", "cuda"))):
+    quick = not any(map(config.getoption, ("long", "optimise", "rocm", "cuda")))
+    if quick:
         flags = os.environ.get("XLA_FLAGS", "").split()
         os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*QUICK, *flags]))
+    # What is compiled for GPUs must be compiled each time: it leaves files that are read.
+    share_programs(config, quick and not AMD.is_installed() and not NVIDIA.is_installed())
     context_parts.PARTS = config.getoption("context_parts")
+
+
+def share_programs(config: pytest.Config, shared: bool) -> None:
+    """All processes of a run, servers too, compile a program once; the user's cache is neither read
+    nor filled."""
+    if hasattr(config, "workerinput"):  # It has what the first process chose.
+        directory = os.environ[CACHE]
+    else:
+        directory = tempfile.mkdtemp(prefix="programs") if shared else ""
+        config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+    os.environ |= {CACHE: directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    jax.config.update("jax_compilation_cache_dir", directory or None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -47,14 +47,6 @@ def fake() -> Iterator[Served]:
         yield server
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_program_cache() -> Iterator[None]:
-    """Tests neither read nor fill the user's cache of compiled programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", "")
-        yield
-
-
 @pytest.fixture(scope="session")
 def target_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint as it is published: weights, tokenizer and chat template in one place."""
