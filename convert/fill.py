@@ -1,6 +1,8 @@
-"""Fill an abstract Flax model: no random weights, one parameter at a time."""
+"""Fill an abstract Flax model: no random weights, a few parameters at a time."""
 
+import os
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import jax
@@ -10,6 +12,9 @@ from jax.sharding import Sharding
 
 from eagle3_jax.layers.quantized import Frozen
 from pallas_kernels import QuantFormat
+
+READERS = 4
+"""Parameters that are read at once at most: one is waited for while others are laid out."""
 
 
 class ParameterSource(Protocol):
@@ -26,13 +31,24 @@ class ParameterSource(Protocol):
 
 
 def fill(model: nnx.Module, source: ParameterSource, skip: Collection[str] = ()) -> None:
-    """Gives every variable of an abstract model its value, one after the other: no more than one
-    is in host memory.
+    """Gives every variable of an abstract model its value; no more than READERS, or one a core, are
+    in host memory on their way.
 
     skip: submodules that the caller fills. Raises ValueError for a value that cannot be right.
     """
-    for path, variable in named_variables(model, skip).items():
-        variable.set_value(read_value(source, path, variable).block_until_ready())
+    variables = named_variables(model, skip)
+    with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as readers:
+
+        def read(path: str) -> jax.Array:
+            return read_value(source, path, variables[path]).block_until_ready()
+
+        try:
+            for variable, value in zip(
+                variables.values(), readers.map(read, variables), strict=True
+            ):
+                variable.set_value(value)
+        finally:
+            readers.shutdown(cancel_futures=True)
 
 
 def read_value(source: ParameterSource, path: str, variable: nnx.Variable[Any]) -> jax.Array:

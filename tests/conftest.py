@@ -70,12 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
     ignore it if pytest does, as a shell's background job."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    quick = not any(map(config.getoption, ("long", "optimise", "rocm", "cuda")))
-    if quick:
+    if not any(map(config.getoption, ("long", "optimise", "rocm", "cuda"))):
         flags = os.environ.get("XLA_FLAGS", "").split()
         os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*QUICK, *flags]))
     # What is compiled for GPUs must be compiled each time: it leaves files that are read.
-    share_programs(config, quick and not AMD.is_installed() and not NVIDIA.is_installed())
+    share_programs(config, not AMD.is_installed() and not NVIDIA.is_installed())
     context_parts.PARTS = config.getoption("context_parts")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from convert.files.aligned import aligned_empty
 from convert.files.box import Box, box_shape, scaled, whole
 from convert.files.safetensors_files import DTYPES, read_box
 from convert.files.slabs import row_slabs
@@ -17,10 +18,13 @@ from convert.published.plan import Source
 from convert.published.weights import Weight
 from pallas_kernels import QuantFormat, QuantizedArray, dequantize
 
+TILE = 256
+"""Columns of a slab that are turned together: they and what comes of them fit into a cache."""
+
 
 def read_floats(sources: Sequence[Source], box: Box, dtype: np.dtype) -> np.ndarray:
     """Reads a box of a float (or integer) parameter in `dtype`, in memory of its own."""
-    out = np.empty(box_shape(box), dtype)
+    out = aligned_empty(box_shape(box), dtype)
     for source, row in _rows(sources, box):
         if row is None:
             _copy(source, box, out)
@@ -42,7 +46,7 @@ def read_kept(sources: Sequence[Source], which: str, box: Box | None) -> np.ndar
     for source, row in _rows(sources, (rows,)):
         part = _read_part(source.weight, which, box and box[1:])
         if out is None:
-            out = np.empty((rows.stop - rows.start, *part.shape), part.dtype)
+            out = aligned_empty((rows.stop - rows.start, *part.shape), part.dtype)
         out[row] = part
     assert out is not None, "a stacked parameter has rows"
     return out
@@ -79,7 +83,18 @@ def _copy(source: Source, box: Box, out: np.ndarray) -> None:
     for rows in row_slabs(wanted[0].stop - first, math.prod(box_shape(columns))):
         where = rows if layout.row_axis == 0 else (..., rows)
         slab = slice(first + rows.start, first + rows.stop)
-        out[where] = layout.load(read_box(info, (slab, *columns)))[source.part]
+        _place(out[where], layout.load(read_box(info, (slab, *columns)))[source.part])
+
+
+def _place(out: np.ndarray, values: np.ndarray) -> None:
+    """Copies and casts. A turned matrix goes a tile at a time, cast before it is turned: numpy
+    would cast its numbers one by one, each from another line of the cache."""
+    if values.ndim != 2 or values.flags.c_contiguous:
+        out[...] = values
+        return
+    for start in range(0, len(values), TILE):
+        tile = values[start : start + TILE].T
+        out[start : start + TILE] = np.array(tile, out.dtype, order="C").T
 
 
 def _dequantized(weight: Weight) -> np.ndarray:
