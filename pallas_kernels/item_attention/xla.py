@@ -1,11 +1,11 @@
-"""Attention within items on a CPU: a block of queries meets the blocks of keys of its items."""
+"""Attention within items on a CPU, head by head: queries meet their items' keys in blocks."""
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-BLOCK = 256
-"""Rows of queries, and of keys, at a time: scores are [heads, BLOCK, BLOCK]."""
+QUERIES, KEYS = 128, 256
+"""Rows at a time; a head's scores of them, [QUERIES, KEYS], stay in a core's cache."""
 
 
 def item_attention(
@@ -16,29 +16,35 @@ def item_attention(
     scale: float,
 ) -> Float[Array, "n heads dim"]:
     """See `pallas_kernels.item_attention.api.item_attention`."""
-    n, heads, dim = q.shape
-    block = min(BLOCK, n)
-    q, k, v = (in_blocks(x, block) for x in (q, k, v))
-    of_keys = in_blocks(items, block, fill=jnp.iinfo(items.dtype).max)
+    size, width = min(QUERIES, len(q)), min(KEYS, len(q))
+    of_queries, of_keys = (
+        in_blocks(items, rows, fill=jnp.iinfo(items.dtype).max) for rows in (size, width)
+    )
     every = of_keys.reshape(-1)
 
-    def attend(of_block: tuple[Array, Array]) -> Array:
-        queries, own = of_block
+    def of_head(head: tuple[Array, Array, Array]) -> Array:
+        queries = in_blocks(head[0], size)
+        keys, values = (in_blocks(x, width) for x in head[1:])
 
-        def meet(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            return _meet(state, queries, k[i], v[i], own[:, None] == of_keys[i], scale)
+        def attend(of_block: tuple[Array, Array]) -> Array:
+            query, own = of_block
 
-        start = (
-            jnp.full((heads, block, 1), -jnp.inf),
-            jnp.zeros((heads, block, 1)),
-            jnp.zeros((heads, block, dim)),
-        )
-        first = jnp.searchsorted(every, own[0], side="left") // block
-        end = -(-jnp.searchsorted(every, own[-1], side="right") // block)
-        _, mass, total = lax.fori_loop(first, end, meet, start)
-        return jnp.swapaxes(total / mass, 0, 1).astype(q.dtype)
+            def meet(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                same = own[:, None] == of_keys[i]
+                return _meet(state, query, keys[i], values[i], same, scale)
 
-    return lax.map(attend, (q, of_keys)).reshape(-1, heads, dim)[:n]
+            one = jnp.zeros((size, 1))
+            start = (one - jnp.inf, one, jnp.zeros(query.shape))
+            first = jnp.searchsorted(every, own[0], side="left") // width
+            end = -(-jnp.searchsorted(every, own[-1], side="right") // width)
+            _, mass, total = lax.fori_loop(first, end, meet, start)
+            return total / mass
+
+        attended = lax.map(attend, (queries, of_queries))
+        return attended.reshape(-1, attended.shape[-1])[: len(q)].astype(q.dtype)
+
+    heads = tuple(jnp.swapaxes(x, 0, 1) for x in (q, k, v))
+    return jnp.swapaxes(lax.map(of_head, heads), 0, 1)
 
 
 def in_blocks(x: Array, block: int, fill: int = 0) -> Array:
@@ -50,19 +56,19 @@ def in_blocks(x: Array, block: int, fill: int = 0) -> Array:
 
 def _meet(
     state: tuple[Array, Array, Array],
-    q: Float[Array, "block heads dim"],
-    k: Float[Array, "block heads dim"],
-    v: Float[Array, "block heads dim"],
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim"],
     same: Array,
     scale: float,
 ) -> tuple[Array, Array, Array]:
     """Largest scores, masses and weighted sums after one more block of keys; float32."""
     largest, mass, total = state
-    scores = jnp.einsum("qhd,khd->hqk", q, k, preferred_element_type=jnp.float32) * scale
+    scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32) * scale
     scores = jnp.where(same, scores, -jnp.inf)
     now = jnp.maximum(largest, scores.max(-1, keepdims=True))
     # Where nothing was seen yet, exp of a finite number: -inf less -inf is NaN.
     finite = jnp.where(now == -jnp.inf, 0.0, now)
     weights, kept = jnp.exp(scores - finite), jnp.exp(largest - finite)
-    values = jnp.einsum("hqk,khd->hqd", weights.astype(v.dtype), v)
+    values = weights.astype(v.dtype) @ v
     return now, mass * kept + weights.sum(-1, keepdims=True), total * kept + values
