@@ -31,24 +31,20 @@ class ParameterSource(Protocol):
 
 
 def fill(model: nnx.Module, source: ParameterSource, skip: Collection[str] = ()) -> None:
-    """Gives every variable of an abstract model its value; no more than READERS, or one a core, are
+    """Gives every variable of an abstract model its value; no more than READERS, one a core, are
     in host memory on their way.
 
     skip: submodules that the caller fills. Raises ValueError for a value that cannot be right.
     """
     variables = named_variables(model, skip)
+
+    def read(path: str) -> jax.Array:
+        return read_value(source, path, variables[path]).block_until_ready()
+
     with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as readers:
-
-        def read(path: str) -> jax.Array:
-            return read_value(source, path, variables[path]).block_until_ready()
-
-        try:
-            for variable, value in zip(
-                variables.values(), readers.map(read, variables), strict=True
-            ):
-                variable.set_value(value)
-        finally:
-            readers.shutdown(cancel_futures=True)
+        # After an error `map` cancels what has not begun.
+        for variable, value in zip(variables.values(), readers.map(read, variables), strict=True):
+            variable.set_value(value)
 
 
 def read_value(source: ParameterSource, path: str, variable: nnx.Variable[Any]) -> jax.Array:

@@ -33,8 +33,8 @@ def item_attention(
                 same = own[:, None] == of_keys[i]
                 return _meet(state, query, keys[i], values[i], same, scale)
 
-            one = jnp.zeros((size, 1))
-            start = (one - jnp.inf, one, jnp.zeros(query.shape))
+            unseen = jnp.zeros((size, 1))
+            start = (unseen - jnp.inf, unseen, jnp.zeros(query.shape))
             first = jnp.searchsorted(every, own[0], side="left") // width
             end = -(-jnp.searchsorted(every, own[-1], side="right") // width)
             _, mass, total = lax.fori_loop(first, end, meet, start)
