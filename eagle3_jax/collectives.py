@@ -43,6 +43,20 @@ def all_columns(
     return x if axis is None else lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
 
 
+def all_rows(x: Shaped[Array, "rows columns"], axis: Axis) -> Shaped[Array, "all_rows columns"]:
+    """All devices' rows, in order."""
+    return x if axis is None else lax.all_gather(x, axis, tiled=True)
+
+
+def own_rows_sum(x: Float[Array, "all_rows columns"], axis: Axis) -> Float[Array, "rows columns"]:
+    """This device's rows of the sum over devices: added in float32 in the devices' order, so that a
+    row has the same bits on whichever device it is."""
+    assert axis is not None, "several devices have rows of their own"
+    parts = x.reshape(num_devices(axis), -1, x.shape[-1])
+    mine = lax.all_to_all(parts, axis, 0, 0, tiled=True)
+    return mine.astype(jnp.float32).sum(0).astype(x.dtype)
+
+
 def own_unit(units: int, axis: Axis) -> Int[Array, ""]:
     """Which of `units` this device has, that there are fewer of than devices: neighbours share."""
     assert axis is not None, "several devices share one"

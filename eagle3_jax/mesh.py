@@ -15,11 +15,13 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-TENSOR, EXPERT = "tensor", "expert"
+DATA, TENSOR, EXPERT = "data", "tensor", "expert"
 MeshAxes = tuple[str, ...]
 DEVICES: MeshAxes = (TENSOR, EXPERT)
-"""All devices. A mesh is as large as tensor parallelism; with expert parallelism its devices lie
-along `expert` and hold whole experts, else along `tensor` and hold a part of each."""
+"""All devices that run the same rows. These are as many as tensor parallelism has; with expert
+parallelism they lie along `expert` and hold whole experts, else along `tensor` and hold a part of
+each. A mesh with an axis `data` has several such replicas, each with rows of its own; only routed
+experts are divided over all of them."""
 
 KV_HEADS = "kv_heads"
 RULES: Mapping[str, MeshAxes] = {
@@ -27,7 +29,7 @@ RULES: Mapping[str, MeshAxes] = {
     KV_HEADS: DEVICES,
     "mlp": DEVICES,
     "vocab": DEVICES,
-    "expert": (EXPERT,),
+    "expert": (DATA, EXPERT),
     "expert_mlp": (TENSOR,),
     "embed": (),
     "latent": (),
@@ -40,24 +42,32 @@ def make_mesh(
     tensor_parallel_size: int,
     *,
     enable_expert_parallel: bool = False,
+    data_parallel_size: int = 1,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """A mesh of the first tensor_parallel_size devices, of one kind.
+    """A mesh of the first devices, of one kind: data_parallel_size replicas of tensor_parallel_size
+    each.
 
-    Raises ValueError where there are too few, or of several kinds.
+    Raises ValueError where there are too few, or of several kinds, and for replicas whose experts
+    would not be whole.
     """
     found = jax.devices() if devices is None else devices
-    if not 1 <= tensor_parallel_size <= len(found):
+    size, replicas = tensor_parallel_size, data_parallel_size
+    if size < 1 or replicas < 1 or size * replicas > len(found):
         raise ValueError(
-            f"tensor_parallel_size must be 1..{len(found)}, as many devices as there are; "
-            f"got {tensor_parallel_size}"
+            f"tensor_parallel_size must be 1..{len(found)}, as many devices as there are; got "
+            f"{size}" + f" for each of {replicas} replicas" * (replicas != 1)
         )
-    taken = list(found[:tensor_parallel_size])
+    if replicas > 1 and not enable_expert_parallel:
+        raise ValueError("replicas share whole experts: give enable_expert_parallel too")
+    taken = list(found[: size * replicas])
     kinds = sorted({device.device_kind for device in taken})
     if len(kinds) > 1:
         raise ValueError(f"the devices of a mesh must be of one kind, got {', '.join(kinds)}")
-    shape = (1, len(taken)) if enable_expert_parallel else (len(taken), 1)
-    return Mesh(np.array(taken).reshape(shape), DEVICES)
+    shape = (1, size) if enable_expert_parallel else (size, 1)
+    if replicas == 1:
+        return Mesh(np.array(taken).reshape(shape), DEVICES)
+    return Mesh(np.array(taken).reshape(replicas, *shape), (DATA, *DEVICES))
 
 
 def mesh_axes(axes: Sequence[str | None]) -> tuple[MeshAxes, ...]:
@@ -78,13 +88,15 @@ def parameter_axes(
     """The mesh axes that split each dimension of a parameter; count: how many parts some make.
 
     One that makes KV heads (its metadata say how many) is whole where several devices share each.
+    Without replicas nothing is split over them.
     """
     metadata = parameter.get_metadata()
     axes = metadata.get("axes") or (None,) * parameter.get_value().ndim
     heads = metadata.get(KV_HEADS)
     if heads is not None and sharers(heads, count(RULES[KV_HEADS])) > 1:
         axes = [None if name == KV_HEADS else name for name in axes]
-    return mesh_axes(axes)
+    absent = (DATA,) if count((DATA,)) == 1 else ()
+    return tuple(tuple(axis for axis in names if axis not in absent) for names in mesh_axes(axes))
 
 
 def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
@@ -125,8 +137,13 @@ UNIT_NAMES: Mapping[str, str] = {
 
 
 def parts(mesh: Mesh, axes: MeshAxes) -> int:
-    """How many parts these mesh axes make."""
-    return math.prod(mesh.shape[axis] for axis in axes)
+    """How many parts these mesh axes make; one that the mesh has not makes none."""
+    return math.prod(mesh.shape.get(axis, 1) for axis in axes)
+
+
+def replicas(mesh: Mesh | None) -> int:
+    """How many groups of devices run rows of their own."""
+    return 1 if mesh is None else parts(mesh, (DATA,))
 
 
 def shard(model: nnx.Module, mesh: Mesh) -> None:

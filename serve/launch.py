@@ -138,11 +138,10 @@ def _follow(
 def _alike(options: ServeOptions, found: PairDirectories) -> tuple[Facts, int]:
     """What all processes of an engine must have alike, and over how many devices it lies."""
     assert options.hosts, "only several processes are compared"
-    parallel = options.parallel
-    settings = {**asdict(options.engine), "devices": parallel, "loading": options.load}
+    settings = {**asdict(options.engine), "devices": options.parallel, "loading": options.load}
     settings["vision"] = options.images.loads_vision
     alike = facts(options.hosts, found.target, found.draft, settings)
-    return alike, parallel.tensor_parallel_size
+    return alike, options.parallel.devices
 
 
 def prepare(

@@ -74,8 +74,10 @@ def describe_engine(config: EngineConfig) -> str:
     how = "" if method == "coupled" else f" ({method})"
     if tree := config.method.tree:
         how = f" levels of a tree (topk {tree.topk}, {tree.num_draft_tokens} nodes verified)"
+    replicas = config.data_parallel_size
+    of_each = f"{replicas} replicas, each: " if replicas > 1 else ""
     return (
-        f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
+        f"{of_each}context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
         f"k = {k}{how}, KV cache size: {tokens} tokens"
         + ("" if config.kv_cache_dtype == "auto" else f" in {config.kv_cache_dtype}")
     )

@@ -96,7 +96,7 @@ class IndexCopy:
 
 def places_in(engine: Engine) -> set[tuple[str, bytes]]:
     """What each medium has, by the engine's own indexes."""
-    scheduler = engine._scheduler
+    scheduler = engine._replicas.first
     tier, disk = scheduler.tier, scheduler.disk
     assert tier is not None and disk is not None
     on_disk = disk._index.keys_of(engine.host_pages.fingerprint.hex())

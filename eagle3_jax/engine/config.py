@@ -49,6 +49,8 @@ class EngineConfig:
     that one image may have; 0 for those of a prefill chunk and two of the model's largest.
     mm_encoder_tp_mode: `data`, images are divided over devices that each hold the whole tower;
     `weights`, the tower is, and every device sees every image.
+    data_parallel_size: replicas with max_num_seqs slots and pages of their own, which share routed
+    experts alone; sizes of batches and pools are those of one replica.
     eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
     eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
     Raises ValueError for sizes that cannot work.
@@ -83,6 +85,7 @@ class EngineConfig:
     mm_draft_embedding: str = "pad"
     mm_encoder_cache_tokens: int = 0
     mm_encoder_tp_mode: str = "data"
+    data_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
@@ -90,8 +93,8 @@ class EngineConfig:
                 f"num_speculative_tokens must be 0..{MAX_SPECULATIVE_TOKENS}, "
                 f"got {self.num_speculative_tokens}"
             )
-        least_one = "max_num_seqs", "page_size", "prefill_chunk", "decode_context_parallel_size"
-        for name in least_one:
+        sizes = "max_num_seqs", "page_size", "prefill_chunk"
+        for name in (*sizes, "decode_context_parallel_size", "data_parallel_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_model_len < 2:
@@ -129,6 +132,11 @@ class EngineConfig:
             raise ValueError(f"kv_offloading_bytes must be at least 0: {self.kv_offloading_bytes}")
         if self.kv_offloading_bytes and not self.enable_prefix_caching:
             raise ValueError("kv_offloading_bytes keeps pages of the prefix cache, which is off")
+        if self.kv_offloading_bytes and self.data_parallel_size > 1:
+            raise ValueError(
+                "kv_offloading_bytes keeps the pages of one replica: data_parallel_size must be 1, "
+                f"got {self.data_parallel_size}"
+            )
         least = self.kv_offloading_least_tokens
         if least is not None and least < 1:
             raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")

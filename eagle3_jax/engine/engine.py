@@ -26,9 +26,10 @@ from eagle3_jax.engine.kv.tiers.exports import Exports
 from eagle3_jax.engine.kv.tiers.tier import PageBytes
 from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.runner import RowReport, Runner
+from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.runner import Runner
+from eagle3_jax.engine.replicas import Replicas
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
-from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
@@ -83,7 +84,7 @@ class Engine:
         more: Any = {"peers": peers, "vision": vision, "images": images}
         self._runner = Runner(target, draft, config, has_grammars=has_grammars, **more)
         tiers = tiers_below(self._runner, config, kv_events, alone=peers is None)
-        self._scheduler = Scheduler(config, tiers, kv_events, images)
+        self._replicas = Replicas(config, tiers, kv_events, images)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
@@ -108,11 +109,11 @@ class Engine:
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
         request.check_token_ids(self._vocab_size)
-        self._scheduler.check(request)
+        self._replicas.first.check(request)
         matcher, most = matcher_of(request, self.config, self.grammars), self.config.max_model_len
         sequence = Sequence.of(request, self._eos, most, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
-        self._scheduler.add(sequence)
+        self._replicas.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
 
     def cancel(self, request_id: str) -> None:
@@ -127,23 +128,23 @@ class Engine:
         happens, while there are requests."""
         if self._sequences:
             return False
-        self._scheduler.forget_prefixes()
+        self._replicas.forget_prefixes()
         return True
 
     @property
     def has_work(self) -> bool:
         """Whether step() has something to do."""
         own = self._sequences or self._in_flight or self._outputs
-        return bool(own or self._scheduler.is_copying)
+        return bool(own or self._replicas.is_copying)
 
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
         self.started = []
         self._masking.begin_step()
-        self._scheduler.go_on_with_copies()
+        self._replicas.go_on_with_copies()
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
-            if self._scheduler.leaves_slots_idle:
+            if self._replicas.leaves_slots_idle:
                 self._dispatch_prefill()
         dispatched |= self._dispatch_round()
         self._end_failed()
@@ -151,7 +152,7 @@ class Engine:
         while self._in_flight and (not self._in_flight[0].is_round or len(self._in_flight) > keep):
             self._read_oldest()
         if not (dispatched or self._in_flight or self._outputs):
-            if self._scheduler.is_copying:
+            if self._replicas.is_copying:
                 time.sleep(BETWEEN_LOOKS_S)
             self._masking.wait()
         outputs, self._outputs = self._outputs, []
@@ -159,8 +160,8 @@ class Engine:
 
     def close(self) -> None:
         """Leaves its directory of pages, if it has one, to another engine."""
-        if self._scheduler.disk is not None:
-            self._scheduler.disk.close()
+        if (disk := self._replicas.first.disk) is not None:
+            disk.close()
 
     @property
     def host_pages(self) -> PageBytes:
@@ -170,7 +171,7 @@ class Engine:
     @property
     def exports(self) -> Exports | None:
         """Prompts' pages that are kept for other engines."""
-        return self._scheduler.exports
+        return self._replicas.first.exports
 
     def kv_peaks(self) -> KVPeaks:
         """The largest magnitudes in the KV pools; what was overwritten since is not there."""
@@ -178,26 +179,24 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot of load and counters."""
-        return EngineStats.of(self._scheduler, self._counters, self._num_drafts)
+        return EngineStats.of(self._replicas.schedulers, self._counters, self._num_drafts)
 
     def _dispatch_prefill(self) -> bool:
-        chunk = self._scheduler.next_chunk()
-        if chunk is None:
+        """The next chunk of each replica that has one, but for those whose masks are late."""
+        chunks = self._replicas.next_chunks()
+        ending = [chunk.sequence for chunk in chunks if chunk.last]
+        ready, masks = with_masks(ending, self._masking, self._constrained)
+        chunks = [chunk for chunk in chunks if not chunk.last or chunk.sequence in ready]
+        if not chunks:
             return False
-        mask, matcher = None, chunk.sequence.matcher
-        if chunk.last and matcher is not None and self._constrained(chunk.sequence):
-            mask = self._masking.next_masks([matcher]).get(matcher)
-            if mask is None:
-                return False
-        if not chunk.sequence.has_started:
-            chunk.sequence.has_started = True
-            self.started.append(chunk.sequence.request.request_id)
-        chunk = self._scheduler.bring_images(chunk)
-        output = self._runner.prefill(chunk, mask)
-        self._scheduler.chunk_dispatched(chunk)
+        members = [chunk.sequence for chunk in chunks]
+        self.started += [s.request.request_id for s in members if not s.has_started]
+        output = self._runner.prefill(self._replicas.bring_images(chunks), masks)
+        self._replicas.chunks_dispatched(chunks)
+        has_news = any(chunk.last or chunk.sequence.scores_prompt for chunk in chunks)
         # One without news is read only to know when the round behind it began.
-        if chunk.last or chunk.sequence.scores_prompt or (self._clock and self._in_flight):
-            self._in_flight.append(InFlight(output, [chunk.sequence], is_round=False))
+        if has_news or (self._clock and self._in_flight):
+            self._in_flight.append(InFlight(output, members, is_round=False))
         return True
 
     def _dispatch_round(self) -> bool:
@@ -246,13 +245,14 @@ class Engine:
         """Who takes part in the next round. When pages run out, first reads what is in flight
         (it may finish and free some), then preempts."""
         while True:
-            members = self._scheduler.round_members()
-            if self._scheduler.uncovered(members) is None:
+            members = self._replicas.round_members()
+            if (uncovered := self._replicas.uncovered(members)) is None:
                 return members
             if self._in_flight:
                 self._read_oldest()
             else:
-                self._masking.forget(self._scheduler.preempt_youngest().matcher)
+                preempted = self._replicas.of(uncovered).preempt_youngest()
+                self._masking.forget(preempted.matcher)
 
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()
@@ -265,7 +265,7 @@ class Engine:
         for sequence, row in zip(program.members, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
             alive = sequence.status is not Status.FINISHED
-            if alive and row.prompt_logprobs is not None:
+            if alive and sequence.scores_prompt and row.prompt_logprobs is not None:
                 sequence.score_prompt(row.prompt_logprobs)
             if alive and row.token_ids:
                 self._commit(sequence, row, program.is_round, program.drafted)
@@ -277,7 +277,7 @@ class Engine:
         replayed = sequence.replay > 0
         if is_round:
             # The round began by giving the rows below its length their final draft KV.
-            self._scheduler.prefixes.publish(sequence, sequence.kv_len)
+            self._replicas.of(sequence).prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
         kept = sequence.take(row.token_ids, row.logprobs)
         self._counters.generation_tokens += kept
@@ -293,7 +293,7 @@ class Engine:
         """Queues the sequence's news; a finished one leaves the engine."""
         output = sequence.output()
         if sequence.status is Status.FINISHED:
-            self._scheduler.remove(sequence)
+            self._replicas.of(sequence).remove(sequence)
             self._masking.forget(sequence.matcher)
             del self._sequences[sequence.request.request_id]
         if output is not None:

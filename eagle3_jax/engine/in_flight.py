@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from eagle3_jax.engine.adaptive.choose_k import ChosenK
-from eagle3_jax.engine.programs.runner import ProgramOutput
+from eagle3_jax.engine.programs.output import ProgramOutput
 from eagle3_jax.engine.sequence import Sequence
 
 

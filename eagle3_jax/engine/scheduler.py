@@ -136,6 +136,11 @@ class Scheduler:
         return replace(chunk, feature_rows=rows, new_images=new)
 
     @property
+    def has_free_slot(self) -> bool:
+        """Whether one more sequence could be admitted, if there are pages for it."""
+        return bool(self._free_slots)
+
+    @property
     def leaves_slots_idle(self) -> bool:
         """Whether prompts wait although there are slots for them."""
         return bool(self.waiting and self._free_slots)
@@ -143,6 +148,7 @@ class Scheduler:
     def chunk_dispatched(self, chunk: ChunkPlan) -> None:
         """Notes a dispatched chunk; after the last one the sequence joins the rounds."""
         sequence = chunk.sequence
+        sequence.has_started = True
         sequence.num_prefilled += chunk.length
         # The draft's row of the prompt's last token is written by the first round.
         self.prefixes.publish(sequence, sequence.num_prefilled - chunk.last)
@@ -290,9 +296,6 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.admitted.remove(sequence)
-        self._give_back_pages(sequence)
         self._free_slots.append(sequence.slot)
-
-    def _give_back_pages(self, sequence: Sequence) -> None:
         self.pages.give_back(sequence.pages)
         sequence.pages, sequence.num_published, sequence.num_prefilled = array("i"), 0, 0

@@ -42,7 +42,8 @@ class Sequence:
 
     limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
     rounds_in_flight: dispatched rounds not read yet. last_drafts: k of the last one dispatched, 0
-    before the first. replay: tokens already delivered that an exact re-run still has to reproduce.
+    before the first. replica: whose slot it has, and whose pages. replay: tokens already delivered
+    that an exact re-run still has to reproduce.
     pages: of 32 bits, to be copied into page tables as they are. page_keys: of its first pages, for
     the prefix cache, which knows num_published of them. cached: prompt tokens found there at the
     first admission, None before; loaded: those of the latest one that are brought to the devices.
@@ -61,6 +62,7 @@ class Sequence:
     status: Status = Status.WAITING
     has_started: bool = False
     slot: int = -1
+    replica: int = 0
     pages: "array[int]" = field(default_factory=lambda: array("i"))
     prefill_ids: list[int] = field(default_factory=list)
     page_keys: list[bytes] = field(default_factory=list)
@@ -132,13 +134,14 @@ class Sequence:
     @cached_property
     def controlled(self) -> bool:
         """Whether it needs logit controls: also many stop ids to hold back."""
-        return self._holds_back_many or AppliedBy.LOGIT_CONTROLS in self._applied_by.values()
+        active = self.request.sampling.active
+        return self._holds_back_many or AppliedBy.LOGIT_CONTROLS in active.values()
 
     @cached_property
     def needs_logits(self) -> bool:
         """Whether its tokens can only be chosen from written logits. A kernel knows a few biases,
         which are controls else."""
-        applied = self._applied_by
+        applied = self.request.sampling.active
         if len(self.request.sampling.bias_pairs) <= MAX_KERNEL_BIASES:
             applied = {name: by for name, by in applied.items() if name != "logit_bias"}
         written = {AppliedBy.SAMPLER, AppliedBy.FULL_PROGRAMS, AppliedBy.LOGIT_CONTROLS}
@@ -147,11 +150,8 @@ class Sequence:
     @cached_property
     def needs_full(self) -> bool:
         """Whether only a full program has what it asks for."""
-        return self.controlled or AppliedBy.FULL_PROGRAMS in self._applied_by.values()
-
-    @property
-    def _applied_by(self) -> dict[str, AppliedBy]:
-        return self.request.sampling.active
+        active = self.request.sampling.active
+        return self.controlled or AppliedBy.FULL_PROGRAMS in active.values()
 
     @property
     def _holds_back_many(self) -> bool:

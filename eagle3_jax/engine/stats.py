@@ -1,6 +1,7 @@
 """Load and counters of an engine."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -86,30 +87,35 @@ class EngineStats(Acceptance):
     @classmethod
     def of(
         cls,
-        scheduler: "Scheduler",
+        schedulers: "Sequence[Scheduler]",
         counters: Counters,
         num_speculative_tokens: int,
     ) -> "EngineStats":
-        """As they are now."""
-        pages, prefixes, disk = scheduler.pages, scheduler.prefixes, scheduler.disk
+        """As they are now, of all replicas together."""
+        first, disk, cached = schedulers[0], schedulers[0].disk, NO_TOKENS
+        for scheduler in schedulers:
+            cached = cached.plus(scheduler.prefixes.hits)
+        free, total = (
+            sum(getattr(one.pages, name) for one in schedulers) for name in ("free", "total")
+        )
         return cls(
             **{**vars(counters), "rounds": dict(counters.rounds)},
             num_speculative_tokens=num_speculative_tokens,
-            num_running=len(scheduler.admitted),
-            num_waiting=len(scheduler.waiting),
-            num_deferred=scheduler.num_deferred,
-            kv_cache_usage=1 - pages.free / pages.total,
-            num_preemptions=scheduler.num_preemptions,
-            free_pages=pages.free,
-            total_pages=pages.total,
-            prefix_cache_queries=prefixes.num_queries,
-            cached=prefixes.hits,
-            tiers=scheduler.tier_rooms,
+            num_running=sum(len(one.admitted) for one in schedulers),
+            num_waiting=sum(len(one.waiting) for one in schedulers),
+            num_deferred=first.num_deferred,
+            kv_cache_usage=1 - free / total,
+            num_preemptions=sum(one.num_preemptions for one in schedulers),
+            free_pages=free,
+            total_pages=total,
+            prefix_cache_queries=sum(one.prefixes.num_queries for one in schedulers),
+            cached=cached,
+            tiers=first.tier_rooms,
             damaged_pages=disk.num_damaged if disk else 0,
-            failed_fetches=scheduler.fetches.failed if scheduler.fetches else 0,
+            failed_fetches=first.fetches.failed if first.fetches else 0,
             foreign_files=disk.num_ignored if disk else 0,
-            **_of_images(scheduler.images),
-            synthetic_acceptance_length=scheduler.config.method.synthetic_acceptance_length,
+            **_of_images(first.images),
+            synthetic_acceptance_length=first.config.method.synthetic_acceptance_length,
         )
 
 

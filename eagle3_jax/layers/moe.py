@@ -6,12 +6,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle3_jax.collectives import all_sum, first_column
+from eagle3_jax.collectives import all_rows, all_sum, first_column, own_rows_sum
 from eagle3_jax.config import MoEConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
-from eagle3_jax.mesh import MeshAxes
+from eagle3_jax.mesh import DATA, MeshAxes
 from pallas_kernels import GatedKernels, RouterOptions, moe_mlp, route, router_logits
 
 Stack = nnx.Param | QuantizedKernel
@@ -75,10 +75,15 @@ class Experts(nnx.Module):
 
     @property
     def split(self) -> MeshAxes | None:
-        """The mesh axes over which what they add up is spread."""
-        experts, *inner = kernel_split(self.gate_proj)
-        axes = (experts or ()) + tuple(axis for axes in inner for axis in axes or ())
+        """The mesh axes over which what they add up is spread, among devices with the same rows."""
+        split = kernel_split(self.gate_proj)
+        axes = tuple(axis for axes in split for axis in axes or () if axis != DATA)
         return axes or None
+
+    @property
+    def replicas(self) -> MeshAxes | None:
+        """The mesh axis of those that have other rows and other experts, if there are any."""
+        return (DATA,) if DATA in (kernel_split(self.gate_proj)[0] or ()) else None
 
     @property
     def first(self) -> Int[Array, ""] | int | None:
@@ -100,17 +105,32 @@ class MoE(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        """Devices that hold parts add up both sums at once."""
+        """Devices that hold parts add up both sums at once.
+
+        Replicas bring each other their rows, run their experts on all of them, and bring back what
+        these add; the shared expert, of which each has all, sees its own rows alone.
+        """
         tokens, shared = x.reshape(-1, x.shape[-1]), self.shared_experts
+        replicas, split = self.experts.replicas, self.experts.split
+        if replicas is None:
+            kernels = None if shared is None else shared.kernels
+            return all_sum(self._routed(tokens, kernels), split).reshape(x.shape)
+        added = own_rows_sum(self._routed(all_rows(tokens, replicas)), replicas)
+        routed = all_sum(added, split).reshape(x.shape)
+        return routed if shared is None else routed + shared(x)
+
+    def _routed(
+        self, tokens: Float[Array, "tokens hidden"], shared: GatedKernels | None = None
+    ) -> Float[Array, "tokens hidden"]:
+        """What the experts here add, with the shared one in the same kernels where it is given."""
         with jax.named_scope("moe_router"):
             logits = self.gate.logits(tokens)
-        added = moe_mlp(
+        return moe_mlp(
             tokens,
             logits,
             self.gate.e_score_correction_bias.get_value(),
             self.experts.kernels,
             self.gate.options,
             first=self.experts.first,
-            shared=None if shared is None else shared.kernels,
+            shared=shared,
         )
-        return all_sum(added, self.experts.split).reshape(x.shape)

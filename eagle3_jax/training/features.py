@@ -18,6 +18,7 @@ from eagle3_jax.engine.programs.compiled import Leaves, Structure, flatten_model
 from eagle3_jax.mesh import mesh_of, parts, spec_of, variables
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.packing import Features, PackedBatch
+from eagle3_jax.training.placement import ROWS
 from pallas_kernels import gpu
 
 PAGE_SIZE = 16
@@ -51,7 +52,7 @@ def feature_program(
     leaves, structure = flatten_model(target, mesh)
     run = partial(_rows_features, structure, tuple(aux_layer_ids), chunk, _pool_rows(target, mesh))
     if mesh is not None:
-        rows = PartitionSpec("data" if "data" in mesh.axis_names else None)
+        rows = PartitionSpec(ROWS if ROWS in mesh.axis_names else None)
         specs = tuple(spec_of(variable) for variable in variables(target))
         run = jax.shard_map(run, mesh=mesh, in_specs=(specs, rows), out_specs=rows, check_vma=False)
     return run, leaves

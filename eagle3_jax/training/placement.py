@@ -1,4 +1,4 @@
-"""Where a training run lies on its devices: rows over `data`, models over what serving has.
+"""Where a training run lies on its devices: batches over `rows`, models over what serving has.
 
 The target runs as it is served, each device on its part. The draft's update is one program over
 whole arrays, whose parameters and optimizer state lie as serving would split them; XLA finds what
@@ -21,7 +21,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import TrainState
 
-DATA = "data"
+ROWS = "rows"
 PackedRows = TypeVar("PackedRows")
 """A pytree of arrays whose first dimension is rows."""
 
@@ -48,7 +48,7 @@ def training_mesh(
         return None
     model = (1, tensor_parallel_size) if enable_expert_parallel else (tensor_parallel_size, 1)
     shape = (data_parallel_size, *model)
-    return Mesh(np.array(found[:wanted]).reshape(shape), (DATA, *DEVICES))
+    return Mesh(np.array(found[:wanted]).reshape(shape), (ROWS, *DEVICES))
 
 
 def with_whole_embedding(draft: Eagle3Draft, target: Target) -> Eagle3Draft:
@@ -80,14 +80,14 @@ class Placement:
 
     def check_rows(self, rows: int) -> None:
         """Refuses a number of rows that replicas can't have equal parts of."""
-        if self.mesh is not None and rows % self.mesh.shape[DATA]:
+        if self.mesh is not None and rows % self.mesh.shape[ROWS]:
             raise ValueError(
-                f"{rows} rows cannot be split evenly over {self.mesh.shape[DATA]} replicas"
+                f"{rows} rows cannot be split evenly over {self.mesh.shape[ROWS]} replicas"
             )
 
     def batch(self, batch: PackedRows) -> PackedRows:
         """Each replica's rows; every process reads all of them and sends its own."""
-        return jax.tree.map(partial(self._put, PartitionSpec(DATA)), batch)
+        return jax.tree.map(partial(self._put, PartitionSpec(ROWS)), batch)
 
     def whole(self, tree: Any) -> Any:
         """The same on every device; what lies on the mesh already stays there."""

@@ -28,7 +28,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def follow(
     hosts: HostOptions,
     facts: Facts,
-    tensor_parallel_size: int,
+    devices: int,
     build: Callable[[], Engine],
     say: Say,
 ) -> int:
@@ -45,7 +45,7 @@ def follow(
         return 2
     try:
         start_jax(hosts)
-        check_devices(hosts, tensor_parallel_size)
+        check_devices(hosts, devices)
         engine = build()
         say(
             f"process {hosts.process_id} of {hosts.num_processes}, {jax.local_device_count()} "

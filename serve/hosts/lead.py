@@ -137,7 +137,7 @@ class Leader:
         self.on_end(reason)
 
 
-def lead(hosts: HostOptions, facts: Facts, tensor_parallel_size: int, say: Say) -> Leader:
+def lead(hosts: HostOptions, facts: Facts, devices: int, say: Say) -> Leader:
     """Meets the others and starts JAX; ValueError or OSError, which is sent to them, where that
     can't be."""
     listener = Listener(hosts)
@@ -148,7 +148,7 @@ def lead(hosts: HostOptions, facts: Facts, tensor_parallel_size: int, say: Say) 
         raise
     try:
         start_jax(hosts)
-        check_devices(hosts, tensor_parallel_size)
+        check_devices(hosts, devices)
     except (OSError, ValueError) as error:
         leader.stop(str(error))
         raise

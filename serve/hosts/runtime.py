@@ -22,19 +22,20 @@ def start_jax(hosts: HostOptions) -> None:
     join(joined(host, port), bind, hosts.num_processes, hosts.process_id)
 
 
-def check_devices(hosts: HostOptions, tensor_parallel_size: int) -> None:
+def check_devices(hosts: HostOptions, devices: int) -> None:
     """Refuses processes that have not the same devices, and a mesh that leaves some out."""
     found = [Counter[str]() for _ in range(hosts.num_processes)]
     for device in jax.devices():
         found[device.process_index][device.device_kind] += 1
     listed = [" and ".join(f"{n} x {kind}" for kind, n in sorted(c.items())) for c in found]
     if len(set(listed)) > 1 or len(found[0]) != 1:
-        each = "; ".join(f"process {i} has {devices}" for i, devices in enumerate(listed))
+        each = "; ".join(f"process {i} has {those}" for i, those in enumerate(listed))
         raise ValueError(f"all processes need as many devices of one kind: {each}")
-    if tensor_parallel_size != len(jax.devices()):
+    if devices != len(jax.devices()):
         raise ValueError(
-            f"--tensor-parallel-size must be {len(jax.devices())}, all devices of "
-            f"{hosts.num_processes} processes with {listed[0]} each; got {tensor_parallel_size}"
+            "--tensor-parallel-size, times --data-parallel-size, must be "
+            f"{len(jax.devices())}, all devices of {hosts.num_processes} processes with "
+            f"{listed[0]} each; got {devices}"
         )
 
 

@@ -32,6 +32,7 @@ COUNTS = {
 """Flags of fields that are counts, behind what they mean."""
 FLAGS = {
     "adaptive": "--adaptive",
+    "data_parallel_size": "--data-parallel-size",
     "decode_context_parallel_size": "--decode-context-parallel-size",
     "eagle_topk": "--speculative-eagle-topk",
     "exact mode": "--exact",

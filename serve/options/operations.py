@@ -127,6 +127,8 @@ def _read_kv_events(flags: argparse.Namespace) -> KVEventsConfig | None:
     config = read_kv_events_config(flags.kv_events_config, os.environ)
     if config and not flags.enable_prefix_caching:
         raise ValueError(f"{FLAG}: nothing is stored for others with --no-enable-prefix-caching")
+    if config and flags.data_parallel_size > 1:
+        raise ValueError(f"{FLAG}: events name no replica; --data-parallel-size must be 1")
     return config
 
 

@@ -52,7 +52,7 @@ def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> No
     add_engine_flags(parser, keys=keys)
     add_memory_flags(parser)
     add_load_flags(parser)
-    add_parallel_flags(parser)
+    add_parallel_flags(parser, data=True)
 
 
 def read_pair_options(

@@ -1,12 +1,13 @@
-"""Flags of tensor, expert and decode context parallelism."""
+"""Flags of tensor, expert, data and decode context parallelism."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+DATA_FLAG, DATA_ALIASES = "--data-parallel-size", ("-dp", "--dp", "--dp-size")
 ONE_OF_EACH = {
-    "--data-parallel-size": ("-dp", "--dp", "--dp-size"),
     "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
     "--prefill-context-parallel-size": ("-pcp",),
 }
@@ -16,12 +17,19 @@ ONE_OF_EACH = {
 @dataclass(frozen=True)
 class ParallelOptions:
     """How many devices hold the target, whether by whole experts, and how many hold the draft: as
-    many, or each of them all of it. kv_cache_interleave_size: see `add_interleave_flag`."""
+    many, or each of them all of it. kv_cache_interleave_size: see `add_interleave_flag`.
+    data_parallel_size: how often that is there, but for the experts."""
 
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
     draft_tensor_parallel_size: int = 1
     kv_cache_interleave_size: int | None = None
+    data_parallel_size: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Of all replicas."""
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def splits_draft(self) -> bool:
@@ -32,8 +40,8 @@ class ParallelOptions:
 ONE_DEVICE = ParallelOptions()
 
 
-def add_parallel_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the group to a command."""
+def add_parallel_flags(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
+    """Adds the group to a command; data: it may run replicas."""
     group = parser.add_argument_group("several devices")
     group.add_argument(
         "--tensor-parallel-size",
@@ -63,7 +71,17 @@ def add_parallel_flags(parser: argparse.ArgumentParser) -> None:
         "a KV head that they share): N times as many tokens fit",
     )
     add_interleave_flag(group)
-    for name, aliases in ONE_OF_EACH.items():
+    if data:
+        group.add_argument(
+            DATA_FLAG,
+            *DATA_ALIASES,
+            type=partial(_positive, "of replicas"),
+            default=1,
+            metavar="N",
+            help="replicas of as many devices, each with requests and KV cache of its own; whole "
+            "experts lie over all of them (--enable-expert-parallel)",
+        )
+    for name, aliases in (ONE_OF_EACH | ({} if data else {DATA_FLAG: DATA_ALIASES})).items():
         parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)
 
 
@@ -74,7 +92,7 @@ def add_interleave_flag(group: Any) -> None:
         "--dcp-kv-cache-interleave-size",
         "--cp-kv-cache-interleave-size",
         dest="kv_cache_interleave_size",
-        type=_positive,
+        type=partial(_positive, "of tokens"),
         metavar="N",
         help="tokens of such a context that a device keeps in a row: always --block-size, a line "
         "says so where N is another number",
@@ -101,6 +119,7 @@ def read_parallel_options(
     draft_tensor_parallel_size: as the speculative config has it, None for the target's.
     """
     size, experts = flags.tensor_parallel_size, flags.expert_parallel_size
+    replicas = flags.data_parallel_size
     if size < 1:
         raise ValueError(f"--tensor-parallel-size must be at least 1; got {size}")
     if (contexts := flags.decode_context_parallel_size) < 1 or size % contexts:
@@ -108,10 +127,10 @@ def read_parallel_options(
             f"--decode-context-parallel-size must divide --tensor-parallel-size {size}; "
             f"got {contexts}"
         )
-    if experts not in (None, 1, size):
+    if experts not in (None, 1, size * replicas):
         raise ValueError(
-            "--expert-parallel-size must be 1 or --tensor-parallel-size, experts lie on the same "
-            f"devices: {size}; got {experts}"
+            "--expert-parallel-size must be 1 or the number of devices, experts lie on all of "
+            f"them: {size * replicas}; got {experts}"
         )
     draft = size if draft_tensor_parallel_size is None else draft_tensor_parallel_size
     if type(draft) is not int or draft not in (1, size):
@@ -119,12 +138,17 @@ def read_parallel_options(
             f"draft_tensor_parallel_size must be 1 or --tensor-parallel-size: {size}; got {draft!r}"
         )
     by_expert = flags.enable_expert_parallel or (experts is not None and experts > 1)
-    return ParallelOptions(size, by_expert, draft, flags.kv_cache_interleave_size)
+    if replicas > 1 and not by_expert:
+        raise ValueError(
+            f"{DATA_FLAG} {replicas} needs --enable-expert-parallel: replicas share whole experts "
+            "and nothing else; for servers that share nothing, start one for each and a router"
+        )
+    return ParallelOptions(size, by_expert, draft, flags.kv_cache_interleave_size, replicas)
 
 
-def _positive(text: str) -> int:
+def _positive(what: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of tokens, 1 or more; got {text}")
+        raise argparse.ArgumentTypeError(f"must be a number {what}, 1 or more; got {text}")
     return int(text)
 
 

@@ -56,7 +56,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
         raise ValueError(f"--drain-timeout must be 0 or more; got {flags.drain_timeout}")
     if flags.kv_cache_dtype.startswith("fp8") and flags.kv_cache_scale is None:
         flags.kv_cache_scale = UNMEASURED
-    ray = read_ray_options(flags, flags.tensor_parallel_size)
+    ray = read_ray_options(flags, flags.tensor_parallel_size * flags.data_parallel_size)
     hosts = None if ray else read_host_options(flags)
     several = hosts is not None or ray is not None
     transfer = _read_kv_transfer(flags, several_hosts=several)

@@ -204,16 +204,21 @@ def _state_shapes(
 
 def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
     """The mesh of that many devices, None for one; ValueError where there are fewer."""
-    size, found = parallel.tensor_parallel_size, len(jax.devices())
+    size, found = parallel.devices, len(jax.devices())
     if size == 1:
         return None
     if size > found and jax.default_backend() == "cpu":
+        flag = "--tensor-parallel-size" if parallel.data_parallel_size == 1 else "devices:"
         raise ValueError(
-            f"--tensor-parallel-size {size}: there is 1 CPU device unless the environment says "
+            f"{flag} {size}: there is 1 CPU device unless the environment says "
             f"otherwise, here {found}; XLA_FLAGS=--xla_force_host_platform_device_count={size} "
             "makes as many, to try it out"
         )
-    return make_mesh(size, enable_expert_parallel=parallel.enable_expert_parallel)
+    return make_mesh(
+        parallel.tensor_parallel_size,
+        enable_expert_parallel=parallel.enable_expert_parallel,
+        data_parallel_size=parallel.data_parallel_size,
+    )
 
 
 def with_draft(

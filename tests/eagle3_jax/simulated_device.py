@@ -19,7 +19,7 @@ import pytest
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.engine import MOST_CHUNKS
-from eagle3_jax.engine.programs.runner import RowReport
+from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.text import Tokenizer
@@ -83,7 +83,8 @@ class SimulatedRunner:
 
     def compile(self, progress: object = None) -> None: ...
 
-    def prefill(self, chunk: ChunkPlan, mask: None = None) -> list[RowReport]:
+    def prefill(self, chunks: Rows[ChunkPlan], masks: object = None) -> list[RowReport]:
+        (chunk,) = chunks
         sequence, end = chunk.sequence, chunk.start + chunk.length
         assert 0 < chunk.length <= self.config.prefill_chunk
         if self.config.exact:

@@ -39,7 +39,7 @@ class Poison:
         target_rows = np.zeros((config.pool_pages, config.page_tokens), bool)
         draft_rows = target_rows.copy()
         target_rows[SCRATCH_PAGE] = draft_rows[SCRATCH_PAGE] = True
-        for sequence in self._engine._scheduler.admitted:
+        for sequence in self._engine._replicas.first.admitted:
             slot, first = sequence.slot, sequence.num_prefilled
             known, settled = first, first
             if sequence.status is Status.RUNNING:

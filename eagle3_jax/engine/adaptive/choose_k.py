@@ -12,6 +12,7 @@ from eagle3_jax.engine.adaptive.recent_acceptance import RecentAcceptance
 from eagle3_jax.engine.adaptive.step_cost import StepCosts
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.choice import ProgramChoice
+from eagle3_jax.engine.programs.placing import most_together
 from eagle3_jax.engine.programs.program import Program
 from eagle3_jax.engine.sequence import Sequence
 
@@ -45,7 +46,7 @@ class FixedChooser:
 
     def choose(self, members: Rows[Sequence]) -> ChosenK:
         """k of the next round of these sequences."""
-        return self._choices[len(members) - 1]
+        return self._choices[most_together(members) - 1]
 
     def took(self, choice: ChosenK, seconds: float) -> None:
         """Nothing depends on time."""

@@ -17,6 +17,8 @@ import numpy as np
 from eagle3_jax.engine.grammars.interface import Matcher, reject_from
 from eagle3_jax.sampling.token_mask import open_masks
 
+Masks = dict[Matcher, np.ndarray]
+"""The mask [words] of each matcher's next token."""
 WAIT_S = 0.04
 """What all masks of one step may keep others waiting, half of it before the drafts are made."""
 MOST_S = 5.0
@@ -96,7 +98,7 @@ class Masking:
         """Waits of the engine's last step count no longer."""
         self._left = WAIT_S
 
-    def next_masks(self, matchers: Sequence[Matcher]) -> dict[Matcher, np.ndarray]:
+    def next_masks(self, matchers: Sequence[Matcher]) -> Masks:
         """The masks [words] of their next tokens, as far as they are ready; each is given once.
         The others are to be asked for again, and nobody waits for them a second time."""
         jobs = {m: self._next.get(m) or self._submit(m, 1, ()) for m in matchers}

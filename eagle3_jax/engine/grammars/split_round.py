@@ -3,15 +3,11 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
-import numpy as np
-
-from eagle3_jax.engine.grammars.interface import Matcher
-from eagle3_jax.engine.grammars.masking import Masking
-from eagle3_jax.engine.programs.runner import ProgramOutput, Runner
+from eagle3_jax.engine.grammars.masking import Masking, Masks
+from eagle3_jax.engine.programs.output import ProgramOutput
+from eagle3_jax.engine.programs.placing import most_together, places
+from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.sequence import Sequence
-
-Masks = dict[Matcher, np.ndarray]
-"""The mask [words] of each matcher's next token."""
 
 
 def with_masks(
@@ -40,8 +36,9 @@ def run_split_round(
     """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
     grammar leaves one choice the host drafts it."""
     config = runner.config
-    masks = runner.open_masks(config.split_bucket_for(len(members)), config.width)
-    rows = enumerate(members)
+    bucket = config.split_bucket_for(most_together(members))
+    masks = runner.open_masks(bucket * config.data_parallel_size, config.width)
+    rows = zip(places(members, bucket), members, strict=True)
     constrained = [(row, s.matcher) for row, s in rows if s.matcher and s.matcher in first]
     for row, matcher in constrained:
         masks[row, 0] = first[matcher]

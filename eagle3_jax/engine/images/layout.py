@@ -10,7 +10,7 @@ from jaxtyping import Int
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.layers.patch_positions import Places
-from eagle3_jax.mesh import mesh_of
+from eagle3_jax.mesh import DEVICES, mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
@@ -32,8 +32,8 @@ class NewImage(NamedTuple):
 class ImageLayout:
     """Of an engine's images: capacity tokens' features are kept, the row behind them is scratch.
 
-    devices: over which the images of a call are divided; each has the features of all. One where
-    devices divide the model.
+    devices: of a replica, over which the images of a call are divided; each has the features of
+    all. One where devices divide the model.
     """
 
     vision: VisionConfig
@@ -72,7 +72,7 @@ class ImageLayout:
         # One chunk may touch its own tokens, and of two images the rest.
         reach = config.prefill_chunk + 2 * sizes.most_image_tokens
         capacity = config.mm_encoder_cache_tokens or reach
-        return cls(sizes, capacity, 1 if mesh is None or vision.split else mesh.size)
+        return cls(sizes, capacity, 1 if mesh is None or vision.split else parts(mesh, DEVICES))
 
     @property
     def rows(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Rows
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.programs.placing import most_together
 from eagle3_jax.engine.programs.program import Program, ProgramKind, has_argmax
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
@@ -21,7 +22,7 @@ class ProgramChoice:
         kind = ProgramKind.FULL_ROUND if self._needs_full(members) else ProgramKind.ROUND
         if self._can_argmax(members):
             kind = ProgramKind.ARGMAX_ROUND
-        batch = self._config.bucket_for(len(members))
+        batch = self._config.bucket_for(most_together(members))
         if drafts is None or not self._config.chooses_k:
             return Program(kind, batch)
         # The narrowest one that reads all rows of the last round.
@@ -29,11 +30,12 @@ class ProgramChoice:
         fitting = (w for w in self._config.round_widths if w and w.drafts == drafts)
         return Program(kind, batch, next(w for w in fitting if w.first_rows >= rows))
 
-    def prefill_for(self, chunk: ChunkPlan, *, masked: bool = False) -> Program:
-        """The prefill of one chunk: only a prompt's last one samples, and may do so under a mask. A
-        full one leaves biases to the rounds that follow, so that it goes before argmax."""
-        sampling = [chunk.sequence] if chunk.last else []
-        if chunk.sequence.scores_prompt:
+    def prefill_for(self, chunks: Rows[ChunkPlan], *, masked: bool = False) -> Program:
+        """The prefill of chunks, one a replica: only a prompt's last one samples, and may do so
+        under a mask. A full one leaves biases to the rounds that follow, so that it goes before
+        argmax."""
+        sampling = [chunk.sequence for chunk in chunks if chunk.last]
+        if any(chunk.sequence.scores_prompt for chunk in chunks):
             return Program(ProgramKind.SCORING_PREFILL)
         if masked or self._needs_full(sampling):
             return Program(ProgramKind.FULL_PREFILL)

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
-from jax import Array, ShapeDtypeStruct
+from jax import Array, ShapeDtypeStruct, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.quantized import fit_to_gpu
-from eagle3_jax.mesh import place, spec_of, variables
+from eagle3_jax.mesh import DATA, place, replicas, spec_of, variables
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs
@@ -175,8 +175,9 @@ def program(
 ) -> Callable[..., tuple[Any, ...]]:
     """What `compile_program` compiles, as a function of arrays of these shapes.
 
-    On a mesh each device runs it on its part of weights and state; what the host sends and reads is
-    the same everywhere.
+    On a mesh each device runs it on its part of weights and state; what the host reads is the same
+    everywhere. What it sends is too, unless there are replicas: state and inputs then have one more
+    dimension in front, of which each has its own, and outputs are those of all.
     """
     function = partial(FUNCTIONS[kind], pair)
     if widths is not None:
@@ -184,17 +185,34 @@ def program(
     sharding = state.slots.seq_lens.sharding
     if not isinstance(sharding, NamedSharding):
         return function
-    held, whole = (target, draft, state), PartitionSpec()
+    assert isinstance(sharding.mesh, Mesh), "of devices, not of their number alone"
+    held, whole, sent = (target, draft, state), PartitionSpec(), PartitionSpec()
+    if replicas(sharding.mesh) > 1:
+        function, sent = partial(_as_replica, function), PartitionSpec(DATA)
     specs = jax.tree.map(lambda shape: shape.sharding.spec, held)
     outputs = {ProgramKind.PROPOSE: (whole,), ProgramKind.ENCODE: ()}.get(kind, (whole, whole))
     return jax.shard_map(
         function,
         mesh=sharding.mesh,
-        in_specs=(*specs, *[whole] * len(inputs)),
+        in_specs=(*specs, *[sent] * len(inputs)),
         out_specs=(specs[2], *outputs),
         # It follows the axes of values through jnp alone, not through kernels.
         check_vma=False,
     )
+
+
+def _as_replica(
+    function: Callable[..., tuple[Any, ...]],
+    target: Leaves,
+    draft: Leaves,
+    state: DecodeState,
+    *inputs: Any,
+) -> tuple[Any, ...]:
+    """The function of this replica's state and inputs; what all replicas put out, in order."""
+    own_state, *own = jax.tree.map(lambda x: x[0], (state, *inputs))
+    new_state, *outputs = function(target, draft, own_state, *own)
+    gathered = jax.tree.map(lambda x: lax.all_gather(x, DATA), outputs)
+    return jax.tree.map(lambda x: x[None], new_state), *gathered
 
 
 def shapes_of(tree: Any) -> Any:

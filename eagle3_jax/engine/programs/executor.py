@@ -33,7 +33,7 @@ from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.page_copies import compile_copies
 from eagle3_jax.engine.programs.page_store import PageStore
 from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind, all_programs
-from eagle3_jax.mesh import mesh_of
+from eagle3_jax.mesh import DATA, mesh_of, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
@@ -70,8 +70,10 @@ class Executor:
         if config.exact and draft is None:
             capture = default_aux_layer_ids(target.config.num_hidden_layers)
         mesh = mesh_of(target)
-        # What the host sends goes to every device of the mesh.
-        self._everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        self._replicas = replicas(mesh)
+        # What the host sends goes to every device of the mesh, or replica by replica.
+        spec = PartitionSpec(DATA) if self._replicas > 1 else PartitionSpec()
+        self._sending = None if mesh is None else NamedSharding(mesh, spec)
         self._target, target_structure = flatten_model(target, mesh)
         self._draft, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
         self._vision, vision_structure = flatten_model(vision, mesh) if vision else ((), None)
@@ -87,7 +89,7 @@ class Executor:
             vision is not None and config.mm_draft_embedding == "target",
         )
         self._vocab_size = target.config.vocab_size
-        self._uploaded: dict[int, tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
+        self._uploaded: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         rows = images.rows if images else 0
         self.state = initial_state(target, draft, config, len(capture), mesh, rows)
         self.compiled: dict[Program, Callable[..., tuple[Any, ...]]] = {}
@@ -150,7 +152,16 @@ class Executor:
             self.state = self.pages.load(self.state, self._put(ids[0]), slots)
 
     def input_shapes(self, program: Program) -> Inputs:
-        """Shapes and dtypes of what the host sends a program."""
+        """Shapes and dtypes of what the host sends a program; what replicas get has one dimension
+        more, in front."""
+        shapes = self._own_shapes(program)
+        return shapes if self._replicas == 1 else jax.tree.map(self._of_replicas, shapes)
+
+    def _of_replicas(self, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self._replicas, *shape.shape), shape.dtype)
+
+    def _own_shapes(self, program: Program) -> Inputs:
+        """Of one replica."""
         config = self._config
         if program.kind in PAGE_COPIES:
             return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))
@@ -178,35 +189,39 @@ class Executor:
         pools = self.state.target_pools, self.state.draft_pools
         if not self._sees_all:
             raise ValueError("a KV cache is measured by one process; several hold parts of this")
+        if self._replicas > 1:
+            raise ValueError(
+                "a KV cache is measured without replicas: leave data_parallel_size out"
+            )
         target, draft = (tuple(map(float, jax.device_get(pool_peaks(p)))) for p in pools)
         return KVPeaks(target, draft)
 
     @property
     def _sees_all(self) -> bool:
         """Whether all devices belong to this process."""
-        return self._everywhere is None or self._everywhere.is_fully_addressable
+        return self._sending is None or self._sending.is_fully_addressable
 
     def _put_batch(self, slots: np.ndarray, table: np.ndarray, *rest: Any) -> list[Any]:
         """Sends a round's inputs; slots and page table only where they are not what their bucket
         saw last."""
-        known = self._uploaded.get(len(slots))
+        known = self._uploaded.get(slots.shape)
         if known and np.array_equal(known[0], slots) and np.array_equal(known[1], table):
             arrays = known[2]
         else:
             arrays = self._put([slots, table])
-            self._uploaded[len(slots)] = (slots, table, arrays)
+            self._uploaded[slots.shape] = (slots, table, arrays)
         return [*arrays, *(self._put(rest) if rest else ())]
 
     def _put(self, sent: Any) -> Any:
         if self._sees_all:
-            return jax.device_put(sent, self._everywhere)
+            return jax.device_put(sent, self._sending)
         return jax.tree.map(self._put_here, sent)
 
     def _put_here(self, sent: np.ndarray) -> jax.Array:
         """One array on this process's devices: device_put would compare it with the other
         processes' by a collective."""
-        assert self._everywhere is not None, "several processes have a mesh"
-        return jax.make_array_from_callback(sent.shape, self._everywhere, sent.__getitem__)
+        assert self._sending is not None, "several processes have a mesh"
+        return jax.make_array_from_callback(sent.shape, self._sending, sent.__getitem__)
 
     def _compile(self, program: Program) -> Callable[..., tuple[Any, ...]]:
         held = shapes_of((*self._weights(program), self.state))

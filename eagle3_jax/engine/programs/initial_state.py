@@ -12,7 +12,7 @@ from eagle3_jax.cache import KVPool, QuantizedPool, SplitPool
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.scales import pool_scales
 from eagle3_jax.layers.split_context import SharedContext
-from eagle3_jax.mesh import MeshAxes, parts
+from eagle3_jax.mesh import DATA, DEVICES, MeshAxes, parts, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.logit_control_rows import empty_controls
@@ -32,9 +32,10 @@ def initial_state(
 
     On a mesh pools are split as their rows are, or their pages among neighbours
     (decode_context_parallel_size; a draft's among fewer of them, if fewer need a page), and all
-    else is whole on every device. Raises ValueError where the mesh can't be divided so.
+    else is whole on every device. Replicas have a state each: one more dimension in front. Raises
+    ValueError where the mesh can't be divided so.
     """
-    _check_context_parts(target, config, mesh)
+    _check_mesh(target, config, mesh)
     if mesh is None:
         return _empty_state(target, draft, config, num_aux, None, image_rows)
     # No device ever holds what belongs to others.
@@ -50,15 +51,20 @@ def state_shapes(
     image_rows: int = 0,
 ) -> DecodeState:
     """Shapes of the same, and where they lie on the mesh."""
-    _check_context_parts(target, config, mesh)
+    _check_mesh(target, config, mesh)
     if mesh is None:
         build = partial(_empty_state, target, draft, config, num_aux, None, image_rows)
         return jax.eval_shape(build)
     return _sharded_state(target, draft, config, num_aux, mesh, image_rows).eval_shape()
 
 
-def _check_context_parts(target: Target, config: EngineConfig, mesh: Mesh | None) -> None:
-    size, devices = config.decode_context_parallel_size, 1 if mesh is None else mesh.size
+def _check_mesh(target: Target, config: EngineConfig, mesh: Mesh | None) -> None:
+    if replicas(mesh) != config.data_parallel_size:
+        raise ValueError(
+            f"data_parallel_size {config.data_parallel_size} needs a mesh of as many replicas; "
+            f"this has {replicas(mesh)}"
+        )
+    size, devices = config.decode_context_parallel_size, 1 if mesh is None else parts(mesh, DEVICES)
     if devices % size:
         raise ValueError(
             f"decode_context_parallel_size must divide the devices of the mesh, {devices}; "
@@ -135,7 +141,16 @@ def _sharded_state(
     image_rows: int,
 ) -> Any:
     build = partial(_empty_state, target, draft, config, num_aux, mesh, image_rows)
-    return jax.jit(build, out_shardings=_shardings(target, draft, config, mesh, image_rows))
+    shardings = _shardings(target, draft, config, mesh, image_rows)
+    if (number := replicas(mesh)) == 1:
+        return jax.jit(build, out_shardings=shardings)
+    each = jax.tree.map(
+        lambda lies: NamedSharding(mesh, PartitionSpec(DATA, *lies.spec)), shardings
+    )
+    return jax.jit(
+        lambda: jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), build()),
+        out_shardings=each,
+    )
 
 
 def _empty_state(

@@ -1,6 +1,7 @@
 """Packs a chunk of a prompt into the fixed shapes the prefill program takes. NumPy only."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Sequences
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +19,15 @@ from eagle3_jax.speculative.state import NO_PAUSE, NO_ROW, PrefillChunk
 
 
 def empty_chunk(config: EngineConfig, *, images: bool = False) -> PrefillChunk:
-    """A chunk of no tokens: every shape and dtype of the prefill program's input. images: of an
-    engine with a vision model."""
+    """A chunk of nobody: one token in the slot of padding, written to scratch; every shape and
+    dtype of the prefill program's input. images: of an engine with a vision model."""
     return PrefillChunk(
         tokens=_pack([0] * (config.prefill_chunk + 1)),
         page_table=_pack(pack_page_table((), 1, config)),
         start=_pack(0),
-        length=_pack(0),
+        length=_pack(1),
         last=_pack(False, np.bool_),
-        slot=_pack(0),
+        slot=_pack(config.max_num_seqs),
         max_len=_pack(0),
         num_drafts=_pack(0),
         pause_id=_pack(NO_PAUSE),
@@ -58,12 +59,16 @@ def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> Prefil
 
 
 def pack_page_table(
-    sequences: Iterable[Sequence], rows: int, config: EngineConfig
+    sequences: Sequences[Sequence],
+    rows: int,
+    config: EngineConfig,
+    places: Iterable[int] | None = None,
 ) -> Int[np.ndarray, "rows pages_per_seq"]:
-    """The pages of each sequence, then scratch; rows without a sequence are scratch."""
+    """The pages of each sequence, then scratch; rows without a sequence are scratch. places: the
+    rows of the sequences, where these are not the first."""
     table = np.full((rows, config.pages_per_seq), SCRATCH_PAGE, np.int32)
-    for row, sequence in zip(table, sequences, strict=False):
-        row[: len(sequence.pages)] = sequence.pages
+    for row, sequence in zip(places or range(rows), sequences, strict=False):
+        table[row, : len(sequence.pages)] = sequence.pages
     return table
 
 

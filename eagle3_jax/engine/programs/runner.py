@@ -1,6 +1,7 @@
 """The host's side of the only seam between host and device: packs what requests need into
 program calls, makes them here and in peers, and reads what programs put out."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,48 +11,33 @@ import numpy as np
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.grammars.masking import Masks
 from eagle3_jax.engine.images.calls import divide
 from eagle3_jax.engine.images.layout import ImageLayout, NewImage
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
-from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
-from eagle3_jax.engine.programs.packing import pack_chunk, pack_page_table
+from eagle3_jax.engine.programs.output import ProgramOutput, read_output
+from eagle3_jax.engine.programs.packing import empty_chunk, pack_chunk, pack_page_table
 from eagle3_jax.engine.programs.page_store import NO_SLOT
+from eagle3_jax.engine.programs.placing import places
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.sampling.logprobs import Logprobs
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
-
-
-class ProgramOutput(NamedTuple):
-    """What a dispatched program will put out: a report a row; logprobs where somebody asked."""
-
-    rows: jax.Array
-    logprobs: Logprobs | None
-
-
-class RowReport(NamedTuple):
-    """What one program committed for one sequence: tokens, and how many drafts it verified.
-
-    logprobs: of the tokens. prompt_logprobs: of the prompt's tokens after each of the chunk's.
-    """
-
-    token_ids: list[int]
-    verified: int
-    logprobs: LogprobRows | None = None
-    prompt_logprobs: LogprobRows | None = None
+from eagle3_jax.speculative.logit_control_rows import no_controls
+from eagle3_jax.speculative.state import PrefillChunk
 
 
 class Proposal(NamedTuple):
-    """The first half of a round under way: its slots and page table, and the drafts' ids."""
+    """The first half of a round under way: its slots and page table, and the drafts' ids [rows, k],
+    in one dimension more where there are replicas."""
 
     batch: tuple[np.ndarray, np.ndarray]
     draft_ids: jax.Array | np.ndarray
@@ -81,7 +67,8 @@ class Runner:
         self._format = CallFormat(self.executor.programs, self.executor.input_shapes)
         self._peers = peers
         self._vocab_size = target.config.vocab_size
-        self._padding_slot = config.max_num_seqs
+        self._replicas = config.data_parallel_size
+        self._idle_chunk = empty_chunk(config, images=images is not None)
         self._choice = ProgramChoice(config)
 
     def compile(self, progress: Progress | None = None) -> None:
@@ -102,29 +89,49 @@ class Runner:
             jax.block_until_ready(before)
             before = outputs
 
-    def prefill(self, chunk: ChunkPlan, mask: np.ndarray | None = None) -> ProgramOutput:
-        """Dispatches one chunk, behind the encoding of its new images; returns its output, to be
-        read later.
+    def prefill(self, chunks: Sequence[ChunkPlan], masks: Masks | None = None) -> ProgramOutput:
+        """Dispatches chunks, at most one a replica, behind the encoding of their new images;
+        returns their output, to be read later.
 
-        mask [words]: of the token that a prompt's last chunk samples, where a grammar allows only
-        some.
+        masks: of the tokens that prompts' last chunks sample, where grammars allow only some.
         """
-        if chunk.new_images:
-            self._encode(chunk.new_images)
-        drafts = self.config.num_speculative_tokens if self._has_draft else 0
-        packed, sequence = pack_chunk(chunk, self.config, drafts), chunk.sequence
-        program = self._choice.prefill_for(chunk, masked=mask is not None)
-        if program.takes_controls:
-            masks = self.open_masks(1, 1)[0] if mask is None else mask[None]
-            logit_controls = pack_controls(sequence, self._vocab_size)
-            packed = replace(packed, logit_controls=logit_controls, mask=masks)
-        return self._dispatch(program, [sequence], packed)
+        for chunk in chunks:
+            if chunk.new_images:
+                self._encode(chunk.new_images, chunk.sequence.replica)
+        program = self._choice.prefill_for(chunks, masked=bool(masks))
+        own = {chunk.sequence.replica: chunk for chunk in chunks}
+        packed = [
+            self._packed(program, own.get(replica), masks or {})
+            for replica in range(self._replicas)
+        ]
+        members = [chunk.sequence for chunk in chunks]
+        return self._dispatch(program, members, list(own), self._together(packed))
 
-    def _encode(self, new: Sequence[NewImage]) -> None:
-        """Dispatches the encoding of these images into the rows that were given to them."""
+    def _packed(self, program: Program, chunk: ChunkPlan | None, masks: Masks) -> PrefillChunk:
+        """A replica's chunk, or one of nobody, as the program takes it."""
+        drafts = self.config.num_speculative_tokens if self._has_draft else 0
+        packed = pack_chunk(chunk, self.config, drafts) if chunk else self._idle_chunk
+        if not program.takes_controls:
+            return packed
+        mask = masks.get(chunk.sequence.matcher) if chunk and chunk.sequence.matcher else None
+        masked = self.open_masks(1, 1)[0] if mask is None else mask[None]
+        size = self._vocab_size
+        controls = pack_controls(chunk.sequence, size) if chunk else no_controls(size)
+        return replace(packed, logit_controls=controls, mask=masked)
+
+    def _encode(self, new: Sequence[NewImage], replica: int) -> None:
+        """Dispatches the encoding of a replica's images into the rows that were given to them;
+        others encode nothing meanwhile."""
         assert self._images is not None, "an engine without vision has no images"
         for parts, size in divide(new, self._images, exact=self.config.exact):
-            self._run(Program(ProgramKind.ENCODE, size), self._images.pack(parts, size))
+            packed = {replica: self._images.pack(parts, size)}
+            nothing = self._images.pack((), size) if self._replicas > 1 else None
+            sent = self._together([packed.get(i, nothing) for i in range(self._replicas)])
+            self._run(Program(ProgramKind.ENCODE, size), sent)
+
+    def _together(self, each: Sequence[Any]) -> Any:
+        """What each replica is sent, as programs take it."""
+        return each[0] if self._replicas == 1 else jax.tree.map(lambda *x: np.stack(x), *each)
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> ProgramOutput:
         """Dispatches one round of `drafts` drafts over these sequences; returns its output, to be
@@ -134,19 +141,20 @@ class Runner:
         """
         program = self._choice.program_for(members, drafts)
         assert program.batch is not None, "rounds have a batch"
-        return self._dispatch(program, members, *self._batch(members, program.batch))
+        rows = places(members, program.batch)
+        return self._dispatch(program, members, rows, *self._batch(members, rows, program.batch))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
-        """Dispatches the first half of a round over these sequences, with masks [batch, 1, words]
+        """Dispatches the first half of a round over these sequences, with masks [rows, 1, words]
         of the first drafts."""
-        bucket = masks.shape[0]
-        batch = self._batch(members, bucket)
+        bucket = len(masks) // self._replicas
+        batch = self._batch(members, places(members, bucket), bucket)
         if self._has_draft:
             program = Program(ProgramKind.PROPOSE, bucket)
-            (drafts,) = self._run(program, *batch, masks)
+            (drafts,) = self._run(program, *batch, self._by_replica(masks))
             drafts.ids.copy_to_host_async()
             return Proposal(batch, drafts.ids)
-        return Proposal(batch, np.zeros((bucket, self.config.num_speculative_tokens), np.int32))
+        return Proposal(batch, np.zeros((len(masks), self.config.num_speculative_tokens), np.int32))
 
     def verify(
         self,
@@ -155,10 +163,15 @@ class Runner:
         draft_ids: np.ndarray,
         masks: np.ndarray,
     ) -> ProgramOutput:
-        """Dispatches the second half, with masks [batch, k+1, words]; returns its output."""
-        program = Program(ProgramKind.VERIFY, masks.shape[0])
-        drafts: Any = draft_ids  # NumPy stands in for device arrays until they are sent.
-        return self._dispatch(program, members, *proposal.batch, Drafts(drafts), masks)
+        """Dispatches the second half, with drafts [rows, k] and masks [rows, k+1, words]; returns
+        its output."""
+        bucket = len(masks) // self._replicas
+        # NumPy stands in for device arrays until they are sent.
+        drafts: Any = self._by_replica(draft_ids)
+        inputs = *proposal.batch, Drafts(drafts), self._by_replica(masks)
+        return self._dispatch(
+            Program(ProgramKind.VERIFY, bucket), members, places(members, bucket), *inputs
+        )
 
     @property
     def page_bytes(self) -> int:
@@ -200,44 +213,43 @@ class Runner:
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> np.ndarray:
-        """Waits for the drafts [batch, k]; the copy is the caller's to change."""
-        return np.array(jax.device_get(proposal.draft_ids))
+        """Waits for the drafts [rows, k]; the copy is the caller's to change."""
+        drafts = np.array(jax.device_get(proposal.draft_ids))
+        return drafts.reshape(math.prod(drafts.shape[:-1]), drafts.shape[-1])
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""
         return open_masks(self._vocab_size, batch, rows)
 
-    @staticmethod
-    def read(output: ProgramOutput) -> list[RowReport]:
-        """Waits for a program and reads what it put out: the one device-to-host transfer of a round
-        that nobody asks for logprobs.
-
-        A prefill reports [token, committed], a round of k drafts [k+1 tokens, committed, verified].
-        """
-        rows, logprobs = jax.device_get(output)
-        if rows.shape[1] == 2:
-            reports = [RowReport([int(token)][: int(count)], 0) for token, count in rows]
-        else:
-            reports = [RowReport(row[: row[-2]].tolist(), int(row[-1])) for row in rows]
-        return _with_logprobs(reports, logprobs) if logprobs else reports
+    read = staticmethod(read_output)
 
     def _batch(
-        self, members: Sequence[EngineSequence], bucket: int
+        self, members: Sequence[EngineSequence], rows: Sequence[int], bucket: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and page table of these sequences, padded to the bucket."""
-        slots = np.full((bucket,), self._padding_slot, np.int32)
-        slots[: len(members)] = [sequence.slot for sequence in members]
-        return slots, pack_page_table(members, bucket, self.config)
+        """Slots and page table of these sequences, each in its row, padded to the bucket."""
+        size = bucket * self._replicas
+        slots = np.full((size,), self.config.max_num_seqs, np.int32)
+        slots[rows] = [sequence.slot for sequence in members]
+        table = pack_page_table(members, size, self.config, rows)
+        return self._by_replica(slots), self._by_replica(table)
+
+    def _by_replica(self, rows: np.ndarray) -> np.ndarray:
+        """As programs take rows of all replicas."""
+        return rows if self._replicas == 1 else rows.reshape(self._replicas, -1, *rows.shape[1:])
 
     def _dispatch(
-        self, program: Program, members: Sequence[EngineSequence], *inputs: object
+        self,
+        program: Program,
+        members: Sequence[EngineSequence],
+        places: Sequence[int],
+        *inputs: object,
     ) -> ProgramOutput:
         """Dispatches a program; its logprobs are for those members who want some."""
         rows, logprobs = self._run(program, *inputs)
         scores_prompt = program.kind is ProgramKind.SCORING_PREFILL
         asked = scores_prompt or any(sequence.wants_logprobs for sequence in members)
-        output = ProgramOutput(rows, logprobs if asked else None)
-        for array in jax.tree.leaves(output):
+        output = ProgramOutput(rows, logprobs if asked else None, places)
+        for array in jax.tree.leaves(output[:2]):
             array.copy_to_host_async()
         return output
 
@@ -256,12 +268,3 @@ def _padded(numbers: Sequence[int], nothing: int) -> np.ndarray:
 
 def _slots(slots: Sequence[int]) -> np.ndarray:
     return _padded(slots, NO_SLOT)
-
-
-def _with_logprobs(reports: list[RowReport], logprobs: Logprobs) -> list[RowReport]:
-    """The rows' reports with their logprobs, read from the device."""
-
-    def of_row(row: int) -> list[LogprobRows | None]:
-        return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]
-
-    return [RowReport(*report[:2], *of_row(row)) for row, report in enumerate(reports)]

@@ -59,10 +59,10 @@ class LongEngine(Engine):
         prompt = [rng.randrange(self._vocab_size) for _ in range(length)]
         request = Request("long", prompt, ENDLESS)
         known = Sequence.of(request, (), config.max_model_len, None)
-        pages = self._scheduler.pages
+        pages = self._replicas.first.pages
         pages.forget_all()
         known.pages.extend(pages.take(length // config.page_size) or ())
-        self._scheduler.prefixes.publish(known, length - 1)
+        self._replicas.first.prefixes.publish(known, length - 1)
         pages.give_back(known.pages)
         self.add(request)
         while not self.step():

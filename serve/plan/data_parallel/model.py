@@ -1,9 +1,8 @@
 """Data parallel attention: each device has sequences of its own, and all have parts of the experts.
 
-Attention, dense blocks, shared experts and the draft lie whole on each device, which works on its
-own sequences alone; so no latents are held twice. Routed experts are whole on one device each:
-in every layer rows go to the devices that have their experts, and what comes of them goes back.
-Embedding and head stay divided by vocabulary. eagle3-serve has no such engine.
+As `--data-parallel-size` has it: all but routed experts lies whole on each device, which works on
+its own sequences alone; so no latents are held twice. Routed experts are whole on one device each:
+in every layer all devices get all rows, and what their experts make of them goes back.
 """
 
 import math
@@ -15,7 +14,7 @@ from eagle3_jax.models.target import Target
 from serve.plan.data.gpus import Gpu
 from serve.plan.model.attention_work import ACTIVATION_BYTES, StepRows
 from serve.plan.model.divided_context import BOUND, DecodeLoad, DividedRound
-from serve.plan.model.draft_work import CHOICE_BYTES, draft_shape, draft_work
+from serve.plan.model.draft_work import draft_shape, draft_work
 from serve.plan.model.kernels import Bound, Exchange, Kernel, Work, seconds_of_parts
 from serve.plan.model.memory import ITEMSIZE, Memory, kv_pools
 from serve.plan.model.parallel import Parallelism
@@ -30,8 +29,11 @@ from serve.plan.model.target_work import (
 )
 from serve.plan.model.weights import ModelBytes, model_bytes
 
-DIVIDED = ("routed experts", "embedding", "head")
-"""Parts of the target that lie on one device each, or are split by vocabulary."""
+DIVIDED = "routed experts"
+"""The part of the target that lies on one device each."""
+
+REPORT_BYTES = 32
+"""About what a round tells the host of a sequence, gathered from all devices."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +92,19 @@ def _target_bytes(target: Target, by_experts: Parallelism) -> ModelBytes:
     whole, divided = model_bytes(target), model_bytes(target, target_parts(by_experts))
     parts: Mapping[str, int] = divided.by_part
     by_part = {
-        part: parts[part] if part in DIVIDED else nbytes for part, nbytes in whole.by_part.items()
+        part: parts[part] if part == DIVIDED else nbytes for part, nbytes in whole.by_part.items()
     }
     return replace(whole, device_nbytes=sum(by_part.values()), by_part=by_part)
 
 
 def _target_shape(target: Target, by_experts: Parallelism) -> TargetShape:
-    """Experts and head as devices divide them, everything else whole."""
+    """Experts as devices divide them, everything else whole."""
     whole, divided = target_shape(target, Parallelism()), target_shape(target, by_experts)
     layers = tuple(
         (replace(layer, experts=other.experts), times)
         for (layer, times), (other, _) in zip(whole.layers, divided.layers, strict=True)
     )
-    return replace(whole, layers=layers, head=divided.head, parallel=by_experts)
+    return replace(whole, layers=layers, parallel=by_experts)
 
 
 def data_parallel_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
@@ -121,19 +123,16 @@ def data_parallel_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
     yield from shape.core.work("attention", own, layers)
     passed = ACTIVATION_BYTES * own.count * shape.hidden
     yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
-    yield product_work("head", shape.head, rows.count, 1)
+    yield product_work("head", shape.head, own.count, 1)
     if devices > 1:
-        yield Exchange(passed, devices, 2, "embedding and head")
-        yield Exchange(CHOICE_BYTES * own.count, devices, 1, "embedding and head")
+        yield Exchange(REPORT_BYTES * own.batch, devices, 1, "reports")
 
 
 def _moves(shape: TargetShape, rows: int, times: int) -> Iterator[Work]:
-    """Rows to the devices of their experts and back; to one neighbour go those that chose at least
-    one of its experts."""
+    """A device's rows to each neighbour, and back what its experts add."""
     devices = shape.parallel.devices
     if devices == 1:
         return
-    chosen = 1 - (1 - 1 / devices) ** shape.experts_per_token
-    nbytes = ACTIVATION_BYTES * rows * chosen * shape.hidden
+    nbytes = ACTIVATION_BYTES * rows * shape.hidden
     yield Exchange(nbytes, devices, times, "rows to experts")
     yield Exchange(nbytes, devices, times, "rows back")

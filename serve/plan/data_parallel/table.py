@@ -9,7 +9,7 @@ from serve.plan.planner import CapacityPlan
 from serve.text_table import text_table
 
 PAYS = 1.2
-"""How much better than the best of the others it must be for an engine of its own."""
+"""How much better than the best of the others it is where it is worth another way to serve."""
 _HEADINGS = (
     *("", "\nC", "TP\ntok/s/GPU", "DCP\ntok/s/GPU", "best\nD", "DP attention\ntok/s/GPU"),
     *("times the best\nof TP, DCP", "DP: KV\ntokens", "seqs.\nfit"),
@@ -55,8 +55,8 @@ def data_parallel_notes(plan: CapacityPlan) -> Iterator[str]:
             f"{count}" for count in plan.options.concurrency if _gain(plan, gpu, count) >= PAYS
         ]
         yield (
-            f"{plan.options.parallel.devices} x {gpu}: data parallel attention, which eagle3-serve "
-            f"does not have, brings {PAYS:g} times the best of TP and DCP at "
+            f"{plan.options.parallel.devices} x {gpu}: data parallel attention "
+            f"(--data-parallel-size) brings {PAYS:g} times the best of TP and DCP at "
             f"{'C = ' + ', '.join(paying) if paying else 'none of these concurrencies'}."
         )
 

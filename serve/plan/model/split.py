@@ -7,14 +7,14 @@ from typing import Any
 
 from flax import nnx
 
-from eagle3_jax.mesh import EXPERT, RULES, TENSOR, UNIT_NAMES, divides, parameter_axes
+from eagle3_jax.mesh import DATA, EXPERT, RULES, TENSOR, UNIT_NAMES, divides, parameter_axes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from serve.plan.model.parallel import MOST_DEVICES, Parallelism
 
 Parts = Mapping[str, int]
 """Mesh axis -> devices along it."""
-WHOLE: Parts = {TENSOR: 1, EXPERT: 1}
+WHOLE: Parts = {DATA: 1, TENSOR: 1, EXPERT: 1}
 
 
 def target_parts(parallel: Parallelism) -> Parts:

@@ -270,13 +270,13 @@ def test_a_disk_changes_no_answer_and_every_fetch_ends(
             )
         stats = engine.stats()
         assert stats.free_pages == stats.total_pages
-        assert not engine._scheduler.is_copying
-        tier = engine._scheduler.tier
+        assert not engine._replicas.first.is_copying
+        tier = engine._replicas.first.tier
         assert tier is not None and not tier._holds.total()
-        disk = engine._scheduler.disk
+        disk = engine._replicas.first.disk
         assert disk is not None
         assert media_of(log) == {
-            "GPU": {*engine._scheduler.pages._page_of},
+            "GPU": {*engine._replicas.first.pages._page_of},
             "CPU": {*tier._slot_of},
             "STORAGE": {bytes.fromhex(file.key) for file in disk._index._sizes},
         }

@@ -22,7 +22,7 @@ SIZE = 4096
 
 def disturb(engine: Engine, case: dict[str, Any], step: int) -> None:
     """What else happens before this step."""
-    scheduler = engine._scheduler
+    scheduler = engine._replicas.first
     if step in case["cancels"]:
         engine.cancel(case["cancels"][step])
     if step in case["resets"]:
@@ -50,7 +50,7 @@ def run(engine: Engine, case: dict[str, Any], log: KVEventLog, copy: IndexCopy) 
 
 def assert_finds_the_same(engine: Engine, copy: IndexCopy, prompt: list[int], salt: str) -> None:
     """In each medium alone, and in all of them together."""
-    scheduler, size = engine._scheduler, engine.config.page_tokens
+    scheduler, size = engine._replicas.first, engine.config.page_tokens
     sequence = Sequence.of(Request("ask", prompt, SamplingParams(), salt), (), 34, None)
     keys = scheduler.prefixes._keys(sequence, (len(prompt) - 1) // size)
     by_medium = {

@@ -10,7 +10,7 @@ from simulated_device import SimulatedRunner, simulated_engine
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.kv.tiers.exports import Export
 from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, Place
-from eagle3_jax.engine.programs.runner import RowReport
+from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import NOT_FINITE
 
@@ -28,9 +28,9 @@ def fails(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str) -> None:
     runner: Any = engine._runner
     prefill = runner.prefill
 
-    def failing(chunk: Any, *inputs: Any) -> list[RowReport]:
-        reports = prefill(chunk, *inputs)
-        is_failing = chunk.sequence.request.request_id == name
+    def failing(chunks: Any, *inputs: Any) -> list[RowReport]:
+        reports = prefill(chunks, *inputs)
+        is_failing = chunks[0].sequence.request.request_id == name
         return [RowReport([NOT_FINITE], 0)] if is_failing and reports else reports
 
     monkeypatch.setattr(runner, "prefill", failing)
@@ -42,13 +42,13 @@ def settle(engine: Engine) -> None:
 
 
 def known_below(engine: Engine) -> int:
-    tier = engine._scheduler.tier
+    tier = engine._replicas.first.tier
     assert tier is not None
     return len(tier._slot_of)
 
 
 def assert_nothing_lost(engine: Engine) -> None:
-    tier, stats = engine._scheduler.tier, engine.stats()
+    tier, stats = engine._replicas.first.tier, engine.stats()
     assert tier is not None and not tier._holds.total() and not tier.is_busy
     assert stats.free_pages == stats.total_pages
 

@@ -43,11 +43,11 @@ def test_a_tier_changes_no_answer_and_every_load_ends(
         answers = drive(
             engine, case["requests"], arrival_gap=case["arrival_gap"], cancel_at=case["cancel_at"]
         )
-    stats, tier = engine.stats(), engine._scheduler.tier
+    stats, tier = engine.stats(), engine._replicas.first.tier
     assert stats.free_pages == stats.total_pages
-    assert not engine._scheduler.has_copies
+    assert not engine._replicas.first.has_copies
     assert isinstance(tier, HostTier)
-    media = {"GPU": {*engine._scheduler.pages._page_of}, "CPU": {*tier._slot_of}}
+    media = {"GPU": {*engine._replicas.first.pages._page_of}, "CPU": {*tier._slot_of}}
     assert media_of(log) == media | {"STORAGE": set()}
     for request in case["requests"]:
         answer = answers[request.request_id]

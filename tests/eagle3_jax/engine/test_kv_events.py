@@ -69,7 +69,7 @@ def traffic(draw: st.DrawFn) -> dict[str, Any]:
 
 def known(engine: Engine, prompt: list[int], salt: str) -> int:
     """How many pages the engine itself would find."""
-    scheduler, size = engine._scheduler, engine.config.page_tokens
+    scheduler, size = engine._replicas.first, engine.config.page_tokens
     sequence = Sequence.of(Request("ask", prompt, SamplingParams(), salt), (), 34, None)
     keys = scheduler.prefixes._keys(sequence, (len(prompt) - 1) // size)
     return scheduler.pages.count_known(keys)
@@ -81,8 +81,8 @@ def disturb(engine: Engine, case: dict[str, Any], step: int) -> None:
         engine.cancel(case["cancels"][step])
     if step in case["resets"]:
         engine.reset_prefix_cache()
-    if step in case["spoils"] and engine._scheduler.admitted:
-        engine._scheduler.pages.forget(engine._scheduler.admitted[0].pages)
+    if step in case["spoils"] and engine._replicas.first.admitted:
+        engine._replicas.first.pages.forget(engine._replicas.first.admitted[0].pages)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -103,7 +103,7 @@ def test_a_copy_made_from_events_finds_for_every_prompt_what_the_engine_finds(
         disturb(engine, case, step)
         engine.step()
         copy.replay(log.take())
-        assert copy.places == {("GPU", key) for key in engine._scheduler.pages._page_of}
+        assert copy.places == {("GPU", key) for key in engine._replicas.first.pages._page_of}
         step += 1
         assert step < 2000
     size = engine.config.page_tokens

@@ -95,11 +95,11 @@ def answered(case: Returning, met: set[str]) -> tuple[Engine, dict[str, Answer]]
 def test_whatever_loads_and_whoever_leaves_all_are_answered_and_no_page_is_lost() -> None:
     met: set[str] = set()
 
-    @settings(max_examples=150, deadline=None, derandomize=True)
+    @settings(max_examples=300, deadline=None, derandomize=True)
     @given(returning())
     def holds(case: Returning) -> None:
         engine, answers = answered(case, met)
-        stats, tier = engine.stats(), engine._scheduler.tier
+        stats, tier = engine.stats(), engine._replicas.first.tier
         assert stats.free_pages == stats.total_pages and stats.num_running == 0
         assert tier is not None and not tier.is_busy and not tier._holds.total()
         for request in case.requests:
@@ -127,7 +127,7 @@ def run_again(monkeypatch: pytest.MonkeyPatch, kv_offloading_bytes: int) -> tupl
     answers = drive(engine, requests)
     for request in requests:
         assert answers[request.request_id].token_ids == plain_answer(request, config)[0]
-    assert engine._scheduler.pages.num_lost == 0
+    assert engine._replicas.first.pages.num_lost == 0
     return prefilled(engine) - 4 * 17, engine.stats().num_preemptions
 
 

@@ -11,7 +11,7 @@ from driving import Answer, sizes
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.programs.runner import ProgramOutput
+from eagle3_jax.engine.programs.output import ProgramOutput
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -148,9 +148,9 @@ def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
         dispatched.append("round")
         return run_round(members, drafts)
 
-    def counted_prefill(chunk: ChunkPlan, mask: None = None) -> ProgramOutput:
-        dispatched.extend(["prompt"] if chunk.last else [])
-        return run_prefill(chunk, mask)
+    def counted_prefill(chunks: Sequence[ChunkPlan], masks: Any = None) -> ProgramOutput:
+        dispatched.extend("prompt" for chunk in chunks if chunk.last)
+        return run_prefill(chunks, masks)
 
     monkeypatch.setattr(engine._runner, "round", counted_round)
     monkeypatch.setattr(engine._runner, "prefill", counted_prefill)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulated_device import VOCAB, SimulatedRunner, plain_answer, simulated_engine
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.programs.runner import RowReport
+from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
 
@@ -205,7 +205,7 @@ def test_pages_of_a_request_whose_logits_were_not_finite_are_not_found(
 
     def fail(what: Any, *inputs: Any) -> Any:
         report = run(what, *inputs)
-        sequence = getattr(what, "sequence", what)
+        sequence = what[0].sequence if isinstance(what, list) else what
         if sequence.request.request_id != "failing":
             return report
         failed = RowReport([failure], 0)

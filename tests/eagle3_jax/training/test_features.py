@@ -56,6 +56,7 @@ def served_feature(executor: Executor, config: EngineConfig, ids: list[int]) -> 
             start=np.array(start, np.int32),
             length=np.array(len(part), np.int32),
             last=np.array(last),
+            slot=np.array(0, np.int32),
             max_len=np.array(60, np.int32),
         )
         executor.run(ProgramCall(Program(ProgramKind.PREFILL), (chunk,)))

@@ -72,7 +72,7 @@ class Setup:
             own = replace(own, sampling=SamplingParams(logprobs=2, max_tokens=20, seed=3))
         answer = went_on(ends, params, own=own) if params else drive(engine, [own])["d"]
         keys = prompt_page_keys(engine.config, own)
-        scheduler, state = engine._scheduler, engine._runner.executor.state
+        scheduler, state = engine._replicas.first, engine._runner.executor.state
         pages = [scheduler.pages._page_of[key] for key in keys]
         leaves = jax.tree.leaves((state.target_pools, state.draft_pools))
         pools = [np.asarray(pool).view(np.uint8) for pool in leaves if pool.ndim > 1]

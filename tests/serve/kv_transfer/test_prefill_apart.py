@@ -84,12 +84,12 @@ def eventually(holds: Callable[[], bool]) -> None:
 def kept(ends: Ends) -> tuple[int, int]:
     """Names and slots that a producer keeps."""
     engine, transfers = ends
-    assert transfers.server and engine._scheduler.exports
-    return transfers.server.num_kept, engine._scheduler.exports.num_held
+    assert transfers.server and engine._replicas.first.exports
+    return transfers.server.num_kept, engine._replicas.first.exports.num_held
 
 
 def assert_nothing_lost(engine: Engine) -> None:
-    scheduler, stats = engine._scheduler, engine.stats()
+    scheduler, stats = engine._replicas.first, engine.stats()
     assert stats.free_pages == stats.total_pages and not scheduler.is_copying
     assert scheduler.tier and not any(scheduler.tier._holds.values())
 
@@ -201,7 +201,7 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
     while "other" not in done:
         done += [o.request_id for o in engine.step() if o.finish_reason]
     engine.cancel("d")
-    assert engine._scheduler.is_copying
+    assert engine._replicas.first.is_copying
     let_go.set()
     while engine.has_work:
         engine.step()

@@ -26,6 +26,7 @@ TREE = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "4"]
 TREE += ["--speculative-num-draft-tokens", "12"]
 OFFLOADING = ["--kv-offloading-size", "0.5", "--kv-offloading-min-tokens", "64"]
 OFFLOADING += ["--kv-offloading-dir", "pages", "--kv-offloading-dir-size", "2"]
+REPLICAS = ["--data-parallel-size", "2", "--enable-expert-parallel"]
 IMAGES = ["--mm-draft-embedding", "target", "--mm-encoder-cache-tokens", "9"]
 IMAGES += ["--mm-encoder-tp-mode", "weights"]
 NO_FLAG = {"batch_buckets", "enable_structured_outputs"}
@@ -80,7 +81,7 @@ def test_no_field_of_the_configuration_is_without_a_flag(parse: Any) -> None:
     """A new field fails here until a flag has its name as `dest`, or a key of the JSON has it."""
     read: set[str] = set()
     argvs = [EVERYTHING, ["--demo", "--adaptive", *TREE[:2]], ["--demo", "--exact"]]
-    argvs += [["--demo", *TREE], ["--demo", *OFFLOADING]]
+    argvs += [["--demo", *TREE], ["--demo", *OFFLOADING], ["--demo", *REPLICAS]]
     argvs += [["--demo", *IMAGES]] if parse is serve else []
     for argv in argvs:
         try:

@@ -50,6 +50,9 @@ def test_names_of_both_engines_mean_the_same(parse: Any) -> None:
     assert parse("--tp", "8", "--enable-expert-parallel") == by_expert
     assert parse("--tp", "8", "--ep-size", "8") == by_expert
     assert parse("--tp", "8", "--ep-size", "1", "--dp", "1") == ParallelOptions(8, False, 8)
+    for name in ("--data-parallel-size", "-dp", "--dp-size"):
+        replicas = parse(name, "2", "--tp", "4", "--enable-expert-parallel")
+        assert replicas == ParallelOptions(4, True, 4, None, 2) and replicas.devices == 8
 
 
 NAMES = ("--dcp-kv-cache-interleave-size", "--cp-kv-cache-interleave-size")

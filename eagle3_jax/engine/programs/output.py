@@ -1,0 +1,67 @@
+"""What programs put out, as the host reads it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from eagle3_jax.engine.logprob_rows import LogprobRows
+from eagle3_jax.sampling.logprobs import Logprobs
+
+
+class ProgramOutput(NamedTuple):
+    """What a dispatched program will put out: a report a row; logprobs where somebody asked.
+
+    places: the row of each sequence that it was dispatched for.
+    """
+
+    rows: jax.Array
+    logprobs: Logprobs | None
+    places: Sequence[int]
+
+
+class RowReport(NamedTuple):
+    """What one program committed for one sequence: tokens, and how many drafts it verified.
+
+    logprobs: of the tokens. prompt_logprobs: of the prompt's tokens after each of the chunk's.
+    """
+
+    token_ids: list[int]
+    verified: int
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None
+
+
+def read_output(output: ProgramOutput) -> list[RowReport]:
+    """Waits for a program and reads what it put out for each of its sequences: the one
+    device-to-host transfer of a round that nobody asks for logprobs.
+
+    A prefill reports [token, committed], a round of k drafts [k+1 tokens, committed, verified].
+    """
+    rows, logprobs = jax.device_get((output.rows, output.logprobs))
+    if rows.ndim > 2:  # Of all replicas.
+        rows, logprobs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rows, logprobs))
+    report = _prefill_report if rows.shape[1] == 2 else _round_report
+    reports = [report(rows[place]) for place in output.places]
+    return _with_logprobs(reports, output.places, logprobs) if logprobs else reports
+
+
+def _prefill_report(row: np.ndarray) -> RowReport:
+    return RowReport(row[: row[1]].tolist(), 0)
+
+
+def _round_report(row: np.ndarray) -> RowReport:
+    return RowReport(row[: row[-2]].tolist(), int(row[-1]))
+
+
+def _with_logprobs(
+    reports: list[RowReport], places: Sequence[int], logprobs: Logprobs
+) -> list[RowReport]:
+    """The reports with the logprobs of their rows."""
+
+    def of_row(row: int) -> list[LogprobRows | None]:
+        return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]
+
+    pairs = zip(reports, places, strict=True)
+    return [RowReport(*report[:2], *of_row(place)) for report, place in pairs]

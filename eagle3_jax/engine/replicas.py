@@ -1,0 +1,126 @@
+"""The replicas of an engine, each with a scheduler: slots, pages, prefixes and a queue of its own.
+
+They share rounds, so that one with nothing to do waits for the others: requests go where their
+prompt's pages are only as long as that leaves replicas about equally busy.
+"""
+
+from collections.abc import Sequence as Rows
+from itertools import chain
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
+from eagle3_jax.engine.kv.events import KVEventLog
+from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
+from eagle3_jax.engine.scheduler import ChunkPlan, Scheduler
+from eagle3_jax.engine.sequence import Sequence, Status
+
+MOST_AHEAD = 0.25
+"""Of a replica's slots: as many more sequences than the least busy one it may have and still get a
+request for its prefix."""
+
+
+class Replicas:
+    """What an engine asks its schedulers; most engines have one."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tiers: TiersBelow = NO_TIERS,
+        kv_events: KVEventLog | None = None,
+        images: ImageLayout | None = None,
+    ):
+        """See Scheduler. Raises ValueError for events of several: they name no replica."""
+        count = config.data_parallel_size
+        if kv_events is not None and count > 1:
+            raise ValueError(f"events of KV pages need data_parallel_size 1; got {count}")
+        each = (Scheduler(config, tiers, kv_events, images) for _ in range(count))
+        self.schedulers = tuple(each)
+        self._ahead = max(1, int(MOST_AHEAD * config.max_num_seqs))
+
+    @property
+    def first(self) -> Scheduler:
+        """The only one of most engines, and of all that have pages below the devices."""
+        return self.schedulers[0]
+
+    def of(self, sequence: Sequence) -> Scheduler:
+        """The scheduler of its replica."""
+        return self.schedulers[sequence.replica]
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a new sequence: of the replicas that are not too far ahead of others, at the one
+        that has most of its prompt's pages, then at the least busy."""
+        sequence.replica = self._best_for(sequence) if len(self.schedulers) > 1 else 0
+        self.of(sequence).add(sequence)
+
+    def _best_for(self, sequence: Sequence) -> int:
+        keys = self.first.prefixes.prompt_keys(sequence)
+        found = [scheduler.pages.count_known(keys) for scheduler in self.schedulers]
+        loads = [len(one.waiting) + len(one.admitted) for one in self.schedulers]
+        near = [i for i, load in enumerate(loads) if load - min(loads) <= self._ahead]
+        return min(near, key=lambda i: (-found[i], loads[i]))
+
+    def next_chunks(self) -> list[ChunkPlan]:
+        """The next chunk of each replica that has one."""
+        if len(self.schedulers) > 1:
+            self._share_waiting()
+        chunks = (scheduler.next_chunk() for scheduler in self.schedulers)
+        return [chunk for chunk in chunks if chunk is not None]
+
+    def _share_waiting(self) -> None:
+        """A replica that could begin a prompt and has none takes one from the longest queue, of
+        those whose replica can't begin them now."""
+        for replica, idle in enumerate(self.schedulers):
+            longest = max(self.schedulers, key=_held_up)
+            if not idle.waiting and _can_begin(idle) and _held_up(longest):
+                sequence = longest.waiting[_can_begin(longest)]
+                longest.waiting.remove(sequence)
+                sequence.replica = replica
+                idle.add(sequence)
+
+    def bring_images(self, chunks: Rows[ChunkPlan]) -> list[ChunkPlan]:
+        """See Scheduler."""
+        return [self.of(chunk.sequence).bring_images(chunk) for chunk in chunks]
+
+    def chunks_dispatched(self, chunks: Rows[ChunkPlan]) -> None:
+        """See Scheduler."""
+        for chunk in chunks:
+            self.of(chunk.sequence).chunk_dispatched(chunk)
+
+    @property
+    def leaves_slots_idle(self) -> bool:
+        """Whether prompts wait although there are slots for them."""
+        return any(scheduler.leaves_slots_idle for scheduler in self.schedulers)
+
+    def round_members(self) -> list[Sequence]:
+        """Sequences a round would advance."""
+        return list(chain.from_iterable(one.round_members() for one in self.schedulers))
+
+    def uncovered(self, members: Rows[Sequence]) -> Sequence | None:
+        """Gives every member the pages of its next two rounds; the first that can't get them."""
+        return next((s for s in members if self.of(s).uncovered([s])), None)
+
+    def go_on_with_copies(self) -> None:
+        """See Scheduler."""
+        for scheduler in self.schedulers:
+            scheduler.go_on_with_copies()
+
+    def forget_prefixes(self) -> None:
+        """Forgets what pages contain."""
+        for scheduler in self.schedulers:
+            scheduler.forget_prefixes()
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether there is something for `go_on_with_copies`."""
+        return any(scheduler.is_copying for scheduler in self.schedulers)
+
+
+def _can_begin(scheduler: Scheduler) -> bool:
+    """Whether it would admit a prompt now, if there are pages for it."""
+    is_prefilling = any(s.status is Status.PREFILLING for s in scheduler.admitted)
+    return scheduler.has_free_slot and not is_prefilling
+
+
+def _held_up(scheduler: Scheduler) -> int:
+    """How many of its queue it will not admit now."""
+    return max(0, len(scheduler.waiting) - _can_begin(scheduler))
