@@ -88,15 +88,14 @@ def parameter_axes(
     """The mesh axes that split each dimension of a parameter; count: how many parts some make.
 
     One that makes KV heads (its metadata say how many) is whole where several devices share each.
-    Without replicas nothing is split over them.
+    An axis of one device splits nothing.
     """
     metadata = parameter.get_metadata()
     axes = metadata.get("axes") or (None,) * parameter.get_value().ndim
     heads = metadata.get(KV_HEADS)
     if heads is not None and sharers(heads, count(RULES[KV_HEADS])) > 1:
         axes = [None if name == KV_HEADS else name for name in axes]
-    absent = (DATA,) if count((DATA,)) == 1 else ()
-    return tuple(tuple(axis for axis in names if axis not in absent) for names in mesh_axes(axes))
+    return tuple(tuple(a for a in names if count((a,)) > 1) for names in mesh_axes(axes))
 
 
 def check_units(units: Mapping[str, int], mesh: Mesh) -> None:

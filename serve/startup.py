@@ -76,8 +76,8 @@ def describe_engine(config: EngineConfig) -> str:
         how = f" levels of a tree (topk {tree.topk}, {tree.num_draft_tokens} nodes verified)"
     replicas = config.data_parallel_size
     of_each = f"{replicas} replicas, each: " if replicas > 1 else ""
-    return (
-        f"{of_each}context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
+    return of_each + (
+        f"context {config.max_model_len} tokens, {config.max_num_seqs} requests at a time, "
         f"k = {k}{how}, KV cache size: {tokens} tokens"
         + ("" if config.kv_cache_dtype == "auto" else f" in {config.kv_cache_dtype}")
     )

@@ -5,7 +5,7 @@ prompt's pages are only as long as that leaves replicas about equally busy.
 """
 
 from collections.abc import Sequence as Rows
-from itertools import chain
+from itertools import chain, islice
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
@@ -17,6 +17,9 @@ from eagle3_jax.engine.sequence import Sequence, Status
 MOST_AHEAD = 0.25
 """Of a replica's slots: as many more sequences than the least busy one it may have and still get a
 request for its prefix."""
+
+LOOKED_AT = 8
+"""Of a queue, for one that another replica may begin."""
 
 
 class Replicas:
@@ -53,8 +56,7 @@ class Replicas:
         self.of(sequence).add(sequence)
 
     def _best_for(self, sequence: Sequence) -> int:
-        keys = self.first.prefixes.prompt_keys(sequence)
-        found = [scheduler.pages.count_known(keys) for scheduler in self.schedulers]
+        found = [_count_known(scheduler, sequence) for scheduler in self.schedulers]
         loads = [len(one.waiting) + len(one.admitted) for one in self.schedulers]
         near = [i for i, load in enumerate(loads) if load - min(loads) <= self._ahead]
         return min(near, key=lambda i: (-found[i], loads[i]))
@@ -67,15 +69,19 @@ class Replicas:
         return [chunk for chunk in chunks if chunk is not None]
 
     def _share_waiting(self) -> None:
-        """A replica that could begin a prompt and has none takes one from the longest queue, of
-        those whose replica can't begin them now."""
+        """A replica that could begin a prompt and has none takes one that another can't begin
+        now; from a replica with free slots none that has more of its prompt's pages there."""
         for replica, idle in enumerate(self.schedulers):
-            longest = max(self.schedulers, key=_held_up)
-            if not idle.waiting and _can_begin(idle) and _held_up(longest):
-                sequence = longest.waiting[_can_begin(longest)]
-                longest.waiting.remove(sequence)
-                sequence.replica = replica
-                idle.add(sequence)
+            longest = max(self.schedulers, key=lambda scheduler: len(_held_up(scheduler)))
+            if idle.waiting or not _can_begin(idle):
+                continue
+            for sequence in _held_up(longest):
+                at_home, here = (_count_known(one, sequence) for one in (longest, idle))
+                if not longest.has_free_slot or here >= at_home:
+                    longest.waiting.remove(sequence)
+                    sequence.replica = replica
+                    idle.add(sequence)
+                    break
 
     def bring_images(self, chunks: Rows[ChunkPlan]) -> list[ChunkPlan]:
         """See Scheduler."""
@@ -121,6 +127,12 @@ def _can_begin(scheduler: Scheduler) -> bool:
     return scheduler.has_free_slot and not is_prefilling
 
 
-def _held_up(scheduler: Scheduler) -> int:
-    """How many of its queue it will not admit now."""
-    return max(0, len(scheduler.waiting) - _can_begin(scheduler))
+def _held_up(scheduler: Scheduler) -> list[Sequence]:
+    """The first of its queue that it will not admit now."""
+    first = int(_can_begin(scheduler))
+    return list(islice(scheduler.waiting, first, first + LOOKED_AT))
+
+
+def _count_known(scheduler: Scheduler, sequence: Sequence) -> int:
+    """How many of its prompt's first pages a replica has."""
+    return scheduler.pages.count_known(scheduler.prefixes.prompt_keys(sequence))

@@ -114,18 +114,16 @@ class EngineStats(Acceptance):
             damaged_pages=disk.num_damaged if disk else 0,
             failed_fetches=first.fetches.failed if first.fetches else 0,
             foreign_files=disk.num_ignored if disk else 0,
-            **_of_images(first.images),
+            **_of_images([one.images for one in schedulers if one.images]),
             synthetic_acceptance_length=first.config.method.synthetic_acceptance_length,
         )
 
 
-def _of_images(cache: "EncoderCache | None") -> dict[str, Any]:
-    if cache is None:
-        return {}
+def _of_images(caches: "Sequence[EncoderCache]") -> dict[str, Any]:
     return {
-        "encoder_cache_queries": cache.num_queries,
-        "encoder_cache_hits": cache.num_hits,
-        "encoder_cache_tokens": cache.num_tokens,
-        "encoder_cache_capacity": cache.layout.capacity,
-        "images_encoded": cache.num_encoded,
+        "encoder_cache_queries": sum(cache.num_queries for cache in caches),
+        "encoder_cache_hits": sum(cache.num_hits for cache in caches),
+        "encoder_cache_tokens": sum(cache.num_tokens for cache in caches),
+        "encoder_cache_capacity": sum(cache.layout.capacity for cache in caches),
+        "images_encoded": sum(cache.num_encoded for cache in caches),
     }

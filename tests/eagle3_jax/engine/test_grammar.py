@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from driving import Answer, drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
-from tiny import VOCAB
+from tiny import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
@@ -124,6 +125,20 @@ def test_speculation_batches_and_preemption_change_no_token(
     assert stats.free_pages == stats.total_pages
     runner = engine._runner
     assert set(runner.executor.compiled) <= set(runner.executor.programs), "warmup would miss one"
+
+
+def test_replicas_change_no_token(constrained: list[Request], alone: dict[str, Answer]) -> None:
+    """Each replica has the masks of its own sequences."""
+    target = tiny_target()
+    draft = tiny_draft(target)
+    mesh = make_mesh(1, enable_expert_parallel=True, data_parallel_size=2)
+    shard(target, mesh)
+    shard(draft, mesh)
+    engine = ready(
+        target, draft, sizes(3, data_parallel_size=2, max_num_seqs=2, batch_buckets=(2,))
+    )
+    assert_same(drive(engine, constrained, arrival_gap=1), alone)
+    assert engine.stats().num_accepted_tokens > 20
 
 
 def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> list[int]:

@@ -54,3 +54,17 @@ def pair_on_devices(setup: Setup) -> tuple[Target, Eagle3Draft]:
     if setup.draft_split:
         shard(draft, mesh)
     return target, draft
+
+
+def pair_on_replicas(
+    replicas: int, devices: int, draft: str = "latent", format: str = "float32"
+) -> tuple[Target, Eagle3Draft]:
+    """The pair on replicas of so many devices, which share whole experts."""
+    target = wide_target(format)
+    proposing = DRAFTS[draft](target)
+    taken = jax.devices()[: replicas * devices]
+    on_all = {"enable_expert_parallel": True, "data_parallel_size": replicas, "devices": taken}
+    mesh = make_mesh(devices, **on_all)
+    shard(target, mesh)
+    shard(proposing, mesh)
+    return target, proposing

@@ -74,6 +74,21 @@ def test_each_device_holds_its_part_alone() -> None:
     assert experts.experts.gate_proj.get_value().addressable_shards[0].data.shape == (1, 32, 256)
 
 
+def test_replicas_share_experts_and_nothing_else() -> None:
+    mesh = make_mesh(2, enable_expert_parallel=True, data_parallel_size=4)
+    shard(target := wide_target(), mesh)
+    mlp: Any = target.layers[1].mlp
+    held = mlp.experts.gate_proj.get_value().addressable_shards
+    assert {part.data.shape for part in held} == {(1, 32, 256)}
+    assert sorted(part.index[0].start or 0 for part in held) == list(range(8))
+    head: Any = target.lm_head.kernel.get_value()
+    assert {part.data.shape for part in head.addressable_shards} == {(32, 48)}
+    with pytest.raises(ValueError, match="share whole experts"):
+        make_mesh(2, data_parallel_size=4)
+    with pytest.raises(ValueError, match=r"1\.\.8, .* got 4 for each of 4 replicas"):
+        make_mesh(4, enable_expert_parallel=True, data_parallel_size=4)
+
+
 def test_a_mesh_that_does_not_divide_is_refused_by_what_it_would_cut() -> None:
     with pytest.raises(ValueError, match=r"12 attention heads .* 8 devices; 20 experts"):
         check_units({"heads": 12, "expert": 20}, make_mesh(8, enable_expert_parallel=True))

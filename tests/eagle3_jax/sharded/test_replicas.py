@@ -1,54 +1,58 @@
-"""Data parallel attention: replicas with rows of their own and experts in common say what one
-device says."""
+"""Data parallel attention: replicas with rows of their own and experts in common answer as one
+device does."""
 
-from dataclasses import replace
+from typing import Any
 
-import jax
 import pytest
 from driving import drive, sizes
 from engine_requests import mixed_requests
+from setups import pair_on_replicas
 from test_sharded_engine import K, differences, on_one_device
-from wide_pair import DRAFTS, wide_target
+from wide_pair import wide_target
 
-from eagle3_jax.engine import Engine
-from eagle3_jax.mesh import make_mesh, shard
-from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
+from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.kv.events import KVEventLog
+
+CASES: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
+    "2 of one device": (2, 1, "latent", "float32", {}),
+    "4 of one device, MXFP4": (4, 1, "grouped", "mxfp4", {}),
+    "8 of one device, INT4": (8, 1, "latent", "int4", {}),
+    "2 of 2 devices": (2, 2, "grouped", "float32", {}),
+    "2 of 4 devices that divide contexts": (
+        2,
+        4,
+        "latent",
+        "float32",
+        {"page_size": 2, "decode_context_parallel_size": 2},
+    ),
+    "2 of one device, trees": (
+        2,
+        1,
+        "grouped",
+        "float32",
+        {"eagle_topk": 2, "num_draft_tokens": 6},
+    ),
+    "2 of one device, k by batch size": (
+        2,
+        1,
+        "latent",
+        "float32",
+        {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 1))},
+    ),
+}
 
 
-def pair_on_replicas(
-    replicas: int, devices: int, draft: str = "latent", format: str = "float32"
-) -> tuple[Target, Eagle3Draft]:
-    """The pair on replicas of so many devices each."""
-    target = wide_target(format)
-    proposing = DRAFTS[draft](target)
-    mesh = make_mesh(
-        devices,
-        enable_expert_parallel=True,
-        data_parallel_size=replicas,
-        devices=jax.devices()[: replicas * devices],
-    )
-    shard(target, mesh)
-    shard(proposing, mesh)
-    return target, proposing
+def config_of(replicas: int, changes: dict[str, Any]) -> EngineConfig:
+    return sizes(K, data_parallel_size=replicas, **changes)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "devices", "draft", "format"),
-    [
-        (2, 1, "latent", "float32"),
-        (4, 1, "grouped", "mxfp4"),
-        (8, 1, "latent", "int4"),
-        (2, 2, "grouped", "float32"),
-    ],
-)
-def test_replicas_change_no_token(
-    replicas: int, devices: int, draft: str, format: str, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_replicas_change_no_token(case: str, request: pytest.FixtureRequest) -> None:
     """100 requests with --long, else 12."""
+    replicas, devices, draft, format, changes = CASES[case]
     requests = mixed_requests(100 if request.config.getoption("long") else 12)
-    config = replace(sizes(K), data_parallel_size=replicas)
-    engine = Engine(*pair_on_replicas(replicas, devices, draft, format), config)
+    pair = pair_on_replicas(replicas, devices, draft, format)
+    engine = Engine(*pair, config_of(replicas, changes))
     answers = drive(engine, requests)
     found = differences(format, requests, answers, on_one_device(format, len(requests)))
     assert [difference for difference in found if difference.cause is None] == []
@@ -56,3 +60,15 @@ def test_replicas_change_no_token(
     stats = engine.stats()
     assert stats.free_pages == stats.total_pages
     assert 0.1 < stats.num_accepted_tokens / stats.num_drafts
+
+
+def test_a_mesh_of_other_replicas_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"data_parallel_size 4 needs a mesh .* this has 2"):
+        Engine(*pair_on_replicas(2, 1), config_of(4, {}))
+    with pytest.raises(ValueError, match="data_parallel_size 2 needs a mesh"):
+        Engine(wide_target(), None, config_of(2, {}))
+
+
+def test_events_that_would_name_no_replica_are_refused() -> None:
+    with pytest.raises(ValueError, match="need data_parallel_size 1; got 2"):
+        Engine(*pair_on_replicas(2, 1), config_of(2, {}), kv_events=KVEventLog())

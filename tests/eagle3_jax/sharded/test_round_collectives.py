@@ -27,6 +27,7 @@ from eagle3_jax.engine.programs.compiled import (
 )
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -53,19 +54,23 @@ def of_a_round(
 
 
 def of_the_round(
-    target: Target, draft: Eagle3Draft, by_expert: bool, parts: int
+    target: Target, draft: Eagle3Draft, by_expert: bool, parts: int, replicas: int = 1
 ) -> list[Collective]:
     """Of this pair, on 8 devices."""
-    mesh = make_mesh(8, enable_expert_parallel=by_expert)
+    mesh = make_mesh(8 // replicas, enable_expert_parallel=by_expert, data_parallel_size=replicas)
     shard(target, mesh)
     shard(draft, mesh)
-    aux, config = draft.config.aux_layer_ids, sizes(K, decode_context_parallel_size=parts)
+    aux, config = (
+        draft.config.aux_layer_ids,
+        sizes(K, decode_context_parallel_size=parts, data_parallel_size=replicas),
+    )
     weights, structure = flatten_model(target, mesh)
     draft_weights, draft_structure = flatten_model(draft, mesh)
     pair = PairStructure(structure, draft_structure, aux)
     state = initial_state(target, draft, config, len(aux), mesh)
-    slots = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
-    table = jax.ShapeDtypeStruct((BATCH, config.pages_per_seq), jnp.int32)
+    each = () if replicas == 1 else (replicas,)
+    slots = jax.ShapeDtypeStruct((*each, BATCH), jnp.int32)
+    table = jax.ShapeDtypeStruct((*each, BATCH, config.pages_per_seq), jnp.int32)
     held = shapes_of((weights, draft_weights, state))
     program: Any = compile_program(ProgramKind.ROUND, pair, *held, slots, table)
     return collectives(program.as_text())
@@ -127,3 +132,17 @@ def test_devices_of_a_kv_head_gather_its_queries_and_exchange_its_shares() -> No
         assert gathered[4 * ROWS * heads * dim * parts] >= passes
         assert shares[4 * ROWS * heads * (dim + MASS)] >= parts * passes
     assert max(c.nbytes for c in found) <= ROWS * 8 * 15 * 4
+
+
+def test_replicas_meet_in_routed_experts_and_in_what_the_host_reads_alone() -> None:
+    """A layer with experts gathers all rows and exchanges as many, which on CPUs is an array for
+    each device; nothing else is told, and nothing is summed over devices."""
+    target = tiny_target(config=replace(WIDE_TARGET, num_hidden_layers=3))
+    found = of_the_round(target, tiny_draft(target, config=WIDE_DRAFT), True, 1, replicas=8)
+    routed = sum(isinstance(layer.mlp, MoE) for layer in target.layers)
+    row = 4 * WIDE_TARGET.hidden_size
+    assert Counter((c.kind, c.nbytes) for c in found) == {
+        ("all-gather", 8 * ROWS * row): routed,
+        ("all-to-all", ROWS * row): 8 * routed,
+        ("all-gather", 8 * BATCH * 4 * (K + 3)): 1,
+    }

@@ -8,7 +8,7 @@ import jax
 import pytest
 from driving import Answer, drive, sizes
 from engine_requests import mixed_requests
-from setups import ALL, CHOICES, COVER, Setup, pair_on_devices
+from setups import ALL, CHOICES, COVER, Setup, pair_on_devices, pair_on_replicas
 from wide_pair import DRAFTS, wide_minimax, wide_target
 
 from eagle3_jax.engine import Engine, Request
@@ -94,7 +94,8 @@ def test_in_the_cover_any_two_ways_meet() -> None:
         assert met == set(product(ways, others))
 
 
-def test_options_that_look_at_tokens_mean_the_same_on_devices() -> None:
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_options_that_look_at_tokens_mean_the_same_on_devices(replicas: int) -> None:
     kinds: list[dict[str, Any]] = [
         {"logit_bias": {3: 4.0, 90: 4.0}, "bad_words_ids": [[5], [90, 3]]},
         {"repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 0.3},
@@ -106,7 +107,8 @@ def test_options_that_look_at_tokens_mean_the_same_on_devices() -> None:
         for i, kind in enumerate(kinds)
     ]
     setup = Setup(4, True, "grouped", "float32", True)
-    split = drive(Engine(*pair_on_devices(setup), sizes(K)), requests)
+    pair = pair_on_devices(setup) if replicas == 1 else pair_on_replicas(replicas, 1, "grouped")
+    split = drive(Engine(*pair, sizes(K, data_parallel_size=replicas)), requests)
     whole = drive(Engine(wide_target(), None, sizes(0)), requests)
     assert differences("float32", requests, split, whole) == []
     ours, theirs = ([e for o in run["3"].outputs for e in o.logprobs] for run in (split, whole))

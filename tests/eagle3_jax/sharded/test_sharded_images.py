@@ -27,15 +27,18 @@ def requests() -> list[Request]:
     ]
 
 
-def engine(devices: int, **changes: Any) -> Engine:
+def engine(devices: int, replicas: int = 1, **changes: Any) -> Engine:
     target = tiny_target(config=replace(TARGET, media_placeholder_token_id=PAD))
     split = changes.get("mm_encoder_tp_mode") == "weights"
     draft, vision = tiny_draft(target), drawn(VISION, split=split)
-    if devices > 1:
-        mesh = make_mesh(devices, devices=jax.devices()[:devices])
+    if devices * replicas > 1:
+        taken = jax.devices()[: devices * replicas]
+        of_replicas = {"data_parallel_size": replicas, "enable_expert_parallel": replicas > 1}
+        mesh = make_mesh(devices, devices=taken, **of_replicas)
         for model in (target, draft, vision):
             shard(model, mesh)
-    return Engine(target, draft, sizes(3, **changes), eos_token_ids=(), vision=vision)
+    config = sizes(3, data_parallel_size=replicas, **changes)
+    return Engine(target, draft, config, eos_token_ids=(), vision=vision)
 
 
 def test_two_devices_divide_images_and_answer_as_one() -> None:
@@ -53,6 +56,15 @@ def test_devices_that_divide_contexts_answer_the_same() -> None:
     found = drive(engine(2, **parts), requests())
     for name, answer in expected.items():
         assert found[name].token_ids == answer.token_ids
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_replicas_encode_their_own_images_and_answer_the_same(devices: int) -> None:
+    expected, replicas = drive(engine(1), requests()), engine(devices, replicas=2)
+    found = drive(replicas, requests())
+    for name, answer in expected.items():
+        assert found[name].token_ids == answer.token_ids
+    assert replicas.stats().images_encoded == 3
 
 
 def divided_tower() -> VisionModel:

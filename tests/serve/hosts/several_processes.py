@@ -40,11 +40,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Sizes:
-    """count processes of so many devices; context_parts: devices that divide a context."""
+    """count processes of so many devices; context_parts: devices that divide a context; replicas,
+    which have no pages in the host's memory."""
 
     count: int = 2
     devices: int = 2
     context_parts: int = 4
+    replicas: int = 1
+
+    @property
+    def flags(self) -> list[str]:
+        """Of a command that has them."""
+        size = self.count * self.devices // self.replicas
+        flags = ["-tp", f"{size}", "--decode-context-parallel-size", f"{self.context_parts}"]
+        if self.replicas == 1:
+            return [*flags, "--kv-offloading-size", "0.01"]
+        return [*flags, "-dp", f"{self.replicas}", "--enable-expert-parallel"]
 
 
 def free_ports() -> tuple[int, int, int]:
@@ -68,13 +79,12 @@ def several_processes(
     http, coordinator, calls = free_ports()
     speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
     command = [sys.executable, str(Path(__file__).with_name("one_process.py")), str(target)]
-    command += ["-tp", f"{sizes.count * sizes.devices}", "--num-processes", f"{sizes.count}"]
+    command += [*sizes.flags, "--num-processes", f"{sizes.count}"]
     command += ["--max-num-seqs", "2", "--max-model-len", "256", "--port", f"{http}"]
     command += ["--speculative-config", speculation, "--block-size", "4"]
-    command += ["--decode-context-parallel-size", f"{sizes.context_parts}"]
     command += ["--num-gpu-blocks-override", f"{264 // (4 * sizes.context_parts) + 1}"]
     command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", f"{calls}"]
-    command += ["--kv-offloading-size", "0.01", "--hosts-key-file", str(directory / "key")]
+    command += ["--hosts-key-file", str(directory / "key")]
     (directory / "key").touch(0o600)
     (directory / "key").write_text(os.urandom(32).hex())
     hosts = HostOptions(("127.0.0.1", coordinator), calls, sizes.count, 0, directory / "key")

@@ -57,6 +57,22 @@ def came_back(group: Group) -> bool:
     return details["host"] > 0 and again["choices"][0]["token_ids"] == before
 
 
+def check_tokens(group: Group, pair: LoadedPair) -> None:
+    """Requests at the same time have the tokens of one process; some drafts were accepted."""
+    shared = {"max_tokens": 24, "ignore_eos": True}
+    bodies = [
+        {"prompt": [3 + i, 40, 7 * i + 1], "seed": i, **shared, **chosen}
+        for i, chosen in enumerate(OPTIONS)
+    ]
+    with ThreadPoolExecutor() as clients:
+        asked = [body | {"return_token_ids": True} for body in bodies]
+        served = list(clients.map(lambda body: ask(group, body), asked))
+    assert served == plain_tokens(pair, bodies)
+    metrics = httpx.get(f"{group.url}/metrics").text
+    accepted = re.search(r"^vllm:spec_decode_num_accepted_tokens_total\S* (\d+)", metrics, re.M)
+    assert accepted and int(accepted[1]) > 0, "speculation was on"
+
+
 @dataclass
 class Ending:
     """What clients had when a process was killed: when they had it, the status, the last lines."""
@@ -105,7 +121,7 @@ def group(
     request: pytest.FixtureRequest, target_directory: Path, tmp_path: Path
 ) -> Iterator[Group]:
     """Of contexts that all four devices divide, unless a test says otherwise."""
-    sizes = Sizes(context_parts=getattr(request, "param", 4))
+    sizes = getattr(request, "param", Sizes())
     with several_processes(tmp_path, target_directory, sizes) as running:
         yield running
 
@@ -129,20 +145,11 @@ def test_two_processes_serve_the_tokens_of_one_and_end_when_the_second_stops(
 ) -> None:
     """The tokens under the tie rule; none of these requests has a tie. Malformed messages change
     nothing, neither while the two meet nor while they serve."""
-    group, shared = annoyed, {"max_tokens": 24, "ignore_eos": True}
-    bodies = [
-        {"prompt": [3 + i, 40, 7 * i + 1], "seed": i, **shared, **chosen}
-        for i, chosen in enumerate(OPTIONS)
-    ]
+    group = annoyed
     with ThreadPoolExecutor() as clients:
         annoying = clients.submit(annoy, group)
-        asked = [body | {"return_token_ids": True} for body in bodies]
-        served = list(clients.map(lambda body: ask(group, body), asked))
+        check_tokens(group, pair)
         annoying.result()
-    assert served == plain_tokens(pair, bodies)
-    metrics = httpx.get(f"{group.url}/metrics").text
-    accepted = re.search(r"^vllm:spec_decode_num_accepted_tokens_total\S* (\d+)", metrics, re.M)
-    assert accepted and int(accepted[1]) > 0, "speculation was on"
     assert came_back(group), "pages went to host memory and came back with other tokens"
     check_end_without_process_1(group, signal.SIGSTOP)
 
@@ -163,7 +170,7 @@ def test_process_0_ends_when_the_second_is_killed(group: Group) -> None:
     check_end_without_process_1(group, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("group", [1], indirect=True)
+@pytest.mark.parametrize("group", [Sizes(context_parts=1)], indirect=True)
 def test_the_second_process_ends_when_the_first_is_killed(group: Group) -> None:
     check_end_without_process_0(group, signal.SIGKILL)
 
@@ -182,7 +189,11 @@ def check_end_without_process_0(group: Group, how: signal.Signals) -> None:
     assert max(ending.seconds for ending in endings) < ENDS_WITHIN_S
 
 
-def test_a_signal_to_either_ends_both_when_what_is_under_way_is_done(group: Group) -> None:
+@pytest.mark.parametrize("group", [Sizes(devices=1, context_parts=1, replicas=2)], indirect=True)
+def test_two_replicas_serve_the_tokens_of_one_and_a_signal_ends_both_when_requests_are_done(
+    group: Group, pair: LoadedPair
+) -> None:
+    check_tokens(group, pair)
     url, body = f"{group.url}/v1/completions", LONG | {"max_tokens": 40}
     with httpx.stream("POST", url, json=body, timeout=120) as answer:
         lines = (line for line in answer.iter_lines() if line)
