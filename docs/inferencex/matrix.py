@@ -2,8 +2,8 @@
 
 The field names are those of InferenceX's master configs for one node (843c6254,
 utils/matrix_logic/validation.py); unknown ones are errors there and here. Narrower than there:
-pipeline and context parallelism and data-parallel attention are not built, and every job must have
-its launcher.
+pipeline parallelism is not built, contexts and attention are not divided by any of these jobs, and
+every job must have its launcher.
 """
 
 from collections.abc import Iterator, Mapping

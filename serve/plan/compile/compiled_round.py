@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,7 +15,7 @@ from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, pr
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
-from eagle3_jax.mesh import place
+from eagle3_jax.mesh import DATA, place, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from pallas_kernels import gpu
@@ -101,10 +102,17 @@ def abstract_round(
     state = state_shapes(target, draft, config, len(aux_layer_ids), mesh)
     inputs = _chunk(config) if kind is ProgramKind.PREFILL else _batch(config)
     if mesh is not None:
-        whole = NamedSharding(mesh, PartitionSpec())
-        inputs = jax.tree.map(lambda shape: place(shape, whole), inputs)
+        inputs = jax.tree.map(partial(_sent, mesh), inputs)
     function = program(kind, pair, *weights, state, *inputs)
     return AbstractRound(arch, function, (*weights, state, *inputs))
+
+
+def _sent(mesh: Mesh, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """An input of each replica, or of all devices."""
+    if (count := replicas(mesh)) == 1:
+        return place(shape, NamedSharding(mesh, PartitionSpec()))
+    each = jax.ShapeDtypeStruct((count, *shape.shape), shape.dtype)
+    return place(each, NamedSharding(mesh, PartitionSpec(DATA)))
 
 
 def _batch(config: EngineConfig) -> tuple[Any, ...]:
