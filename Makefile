@@ -115,6 +115,7 @@ rocm-check: .venv-rocm/installed
 	$(ROCM)/python -m serve.plan.compile.prefill tests/oracles/published
 	$(ROCM)/python -m serve.plan.compile.tower $(SEEING)
 	$(ROCM)/python -m serve.plan.compile.training_step tests/oracles/published
+	$(ROCM)/python -m serve.plan.compile.replicas tests/oracles/published
 
 # Decode steps of 4 and 8 devices with the fewest and most rows, and the round of Kimi-K2.5 MXFP4 on 4:
 # three parts for `make -j`.

@@ -6,7 +6,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from eagle3_jax.collectives import all_rows, all_sum, first_column, own_rows_sum
+from eagle3_jax.collectives import all_rows, all_sum, first_column, num_devices, own_rows_sum
 from eagle3_jax.config import MoEConfig
 from eagle3_jax.layers.linear import normal_param
 from eagle3_jax.layers.mlp import MLP
@@ -14,6 +14,9 @@ from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
 from eagle3_jax.mesh import DATA, MeshAxes
 from pallas_kernels import GatedKernels, RouterOptions, moe_mlp, route, router_logits
 
+MOST_ROWS = 8192
+"""Of all replicas together that experts run at a time: what they make of a row lies in memory for
+each of its experts."""
 Stack = nnx.Param | QuantizedKernel
 """One matrix an expert."""
 
@@ -115,9 +118,17 @@ class MoE(nnx.Module):
         if replicas is None:
             kernels = None if shared is None else shared.kernels
             return all_sum(self._routed(tokens, kernels), split).reshape(x.shape)
-        added = own_rows_sum(self._routed(all_rows(tokens, replicas)), replicas)
-        routed = all_sum(added, split).reshape(x.shape)
-        return routed if shared is None else routed + shared(x)
+        added = all_sum(self._with_replicas(tokens, replicas), split).reshape(x.shape)
+        return added if shared is None else added + shared(x)
+
+    def _with_replicas(
+        self, tokens: Float[Array, "tokens hidden"], axis: MeshAxes
+    ) -> Float[Array, "tokens hidden"]:
+        """What the experts of all replicas add, MOST_ROWS at a time."""
+        size = max(1, MOST_ROWS // num_devices(axis))
+        pieces = (tokens[first : first + size] for first in range(0, len(tokens), size))
+        added = (own_rows_sum(self._routed(all_rows(rows, axis)), axis) for rows in pieces)
+        return jnp.concatenate(list(added))
 
     def _routed(
         self, tokens: Float[Array, "tokens hidden"], shared: GatedKernels | None = None

@@ -72,7 +72,7 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
     with refusals() as refused:
         compiled = _round(options, pair, memory).compile()
     program, found = compiled.program, launches(compiled.program.hlo)
-    per_layer = _launches_per_layer(found, pair)
+    per_layer = launches_per_layer(found, pair)
     problems = [
         *refused,
         *launch_problems(per_layer, options.parallel.context_parts),
@@ -142,7 +142,7 @@ def _round(
     return abstract_round(arch, pair.target, pair.draft, config, aux, mesh, kind=kind)
 
 
-def _launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:
+def launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:
     """The mean of the layers with experts, but for the last."""
     layers, blocks = launches_of_layers(found), list(pair.target.layers)[:-1]
     counted = [count(layers[i]) for i, one in enumerate(blocks) if isinstance(one.mlp, MoE)]
