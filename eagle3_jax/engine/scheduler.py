@@ -116,8 +116,7 @@ class Scheduler:
         Nobody is admitted earlier, so that a prompt finds all the pages of those before it.
         """
         under_way = (s for s in self.admitted if s.status is Status.PREFILLING)
-        sequence = next(under_way, None) or self._admit()
-        if sequence is None:
+        if (sequence := next(under_way, None) or self._admit()) is None:
             return None
         start = sequence.num_prefilled
         end = min(start + self.config.prefill_chunk, len(sequence.prefill_ids))

@@ -13,8 +13,6 @@ from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
-REPLICAS = ["--data-parallel-size", "2", "--enable-expert-parallel"]
-EVENTS = '{"enable_kv_cache_events": true}'
 HOSTS = [
     "--coordinator-address",
     "[::1]:1",
@@ -230,11 +228,6 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", "--speculative-config.k", "3"], "unknown keys ['k']"),
         (["m", "--tensor-parallel-size", "0"], "--tensor-parallel-size must be at least 1"),
         (["m", "--tp", "8", "--ep-size", "4"], "all of them: 8; got 4"),
-        (["m", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
-        (["m", "--data-parallel-size", "0"], "must be a number of replicas, 1 or more; got 0"),
-        (["m", *REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
-        (["m", *REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
-        (["m", "--data-parallel-size", "2"], "needs --enable-expert-parallel"),
         (["m", "--speculative-config", "{"], "not valid JSON"),
         (["m", "--speculative-config", "[]"], "JSON object"),
         (["m", *spec(model="d", k=3)], "unknown keys ['k']"),

@@ -161,3 +161,26 @@ def test_the_embedded_pair_lies_where_the_flags_say(parallel: ParallelOptions) -
     assert mesh.shape["expert"] == (mesh.size if parallel.enable_expert_parallel else 1)
     kernel: Any = pair.draft.fc.kernel.get_value()
     assert len(kernel.sharding.device_set) == parallel.draft_tensor_parallel_size
+
+
+REPLICAS = ["--demo", "--data-parallel-size", "2", "--enable-expert-parallel"]
+EVENTS = '{"enable_kv_cache_events": true}'
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--demo", "--dp", "2"], "--data-parallel-size 2 needs --enable-expert-parallel"),
+        (["--demo", "--dp", "0"], "must be a number of replicas, 1 or more; got 0"),
+        (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
+        ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
+        ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
+        ([*REPLICAS, "--kv-role", "kv_producer"], "--data-parallel-size must be 1"),
+    ],
+)
+def test_what_replicas_have_not_is_refused_in_a_line(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        serve(*argv)
+    assert ended.value.code == 2 and said in capsys.readouterr().err
