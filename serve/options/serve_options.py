@@ -90,6 +90,8 @@ def _read_kv_transfer(flags: argparse.Namespace, *, several_hosts: bool) -> KVTr
         return None
     if several_hosts:
         raise ValueError(f"{ROLE_FLAG}: several processes as one engine transfer no pages yet")
+    if flags.data_parallel_size > 1:
+        raise ValueError(f"{ROLE_FLAG}: replicas transfer no pages; --data-parallel-size must be 1")
     if not flags.enable_prefix_caching:
         raise ValueError(f"{ROLE_FLAG} moves pages of the prefix cache, which is off")
     if flags.kv_offloading_bytes is None:

@@ -43,8 +43,6 @@ CASES: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
         {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 1))},
     ),
 }
-
-
 LONG = (
     "4 of one device, MXFP4",
     "2 of 4 devices that divide contexts",

@@ -175,7 +175,7 @@ EVENTS = '{"enable_kv_cache_events": true}'
         (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
         ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
         ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
-        ([*REPLICAS, "--kv-role", "kv_producer"], "--data-parallel-size must be 1"),
+        ([*REPLICAS, "--kv-role", "producer"], "replicas transfer no pages"),
     ],
 )
 def test_what_replicas_have_not_is_refused_in_a_line(
