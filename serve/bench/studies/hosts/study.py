@@ -1,8 +1,9 @@
 """What a call costs between processes: from process 0's send until the other's thread has it.
 
-Process 0 and one follower on this machine, encrypted, as eagle3-serve talks. Calls of the size of a
-round's come every few milliseconds, as rounds do; each carries the time at which it was sent, which
-both processes read from one clock.
+Process 0 and one follower on this machine, encrypted, as eagle3-serve talks, and beside them two of
+ZeroMQ's sockets with the same encryption and nothing else: what no code around them undercuts.
+Calls of the size of a round's come every few milliseconds, as rounds do; each carries the time at
+which it was sent, which both processes read from one clock.
 """
 
 import argparse
@@ -11,7 +12,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,7 +36,8 @@ _SENT = struct.Struct("<q")
 
 @dataclass(frozen=True)
 class HostsRecord:
-    """Microseconds: median and spread of calls to arrive, and of the send alone."""
+    """Microseconds: median and spread of calls to arrive, of the send alone, and of what two bare
+    sockets take."""
 
     calls: int
     bytes: int
@@ -42,6 +45,7 @@ class HostsRecord:
     p5_us: float
     p95_us: float
     send_us: float
+    sockets_us: float
 
     @property
     def holds(self) -> bool:
@@ -69,8 +73,9 @@ def print_result(console: Console, result: HostsRecord) -> None:
     """In one line."""
     console.print(
         f"a call of {result.bytes} bytes arrives after {result.median_us:.0f} us (5% to 95%: "
-        f"{result.p5_us:.0f} to {result.p95_us:.0f}); sending takes {result.send_us:.0f} us; "
-        f"{result.calls} calls, at most {MOST_US:.0f} us allowed"
+        f"{result.p5_us:.0f} to {result.p95_us:.0f}); sending takes {result.send_us:.0f} us; two "
+        f"bare sockets take {result.sockets_us:.0f} us; {result.calls} calls, at most "
+        f"{MOST_US:.0f} us allowed"
     )
 
 
@@ -82,17 +87,43 @@ def measure_calls(calls: int) -> HostsRecord:
 
     with TemporaryDirectory() as folder:
         hosts = _local_hosts(Path(folder) / "key")
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        spawn = multiprocessing.get_context("spawn")
-        other = spawn.Process(target=_follow, args=(hosts, theirs, calls), daemon=True)
-        other.start()
+        with _other(_follow, hosts, calls) as arrived:
+            listener = Listener(hosts)
+            leader = Leader(listener, gather(listener.socket, hosts, {}, _nothing), _nothing)
+            sends = [_send(leader.send) for _ in range(calls)]
+            arrivals: list[int] = arrived.recv()
+            leader.stop()
+        sending = _percentiles(sends)[0], _percentiles(_between_bare_sockets(hosts, calls))[0]
+    return HostsRecord(calls, CALL_BYTES, *_percentiles(arrivals), *sending)
+
+
+def _between_bare_sockets(hosts: HostOptions, calls: int) -> list[int]:
+    """Nanoseconds until each call arrived."""
+    from serve.hosts.messages import Listener
+
+    with _other(_hear, hosts, calls) as arrived:
         listener = Listener(hosts)
-        leader = Leader(listener, gather(listener.socket, hosts, {}, _nothing), _nothing)
-        sends = [_send(leader.send) for _ in range(calls)]
-        arrivals: list[int] = ours.recv()
-        leader.stop()
-        other.join()
-    return HostsRecord(calls, CALL_BYTES, *_percentiles(arrivals), _percentiles(sends)[0])
+        route, _ = listener.socket.recv_multipart()
+
+        def send(call: bytes) -> None:
+            listener.socket.send_multipart([route, call])
+
+        for _ in range(calls):
+            _send(send)
+        arrivals: list[int] = arrived.recv()
+        listener.close()
+    return arrivals
+
+
+@contextmanager
+def _other(run: Callable[..., None], hosts: HostOptions, calls: int) -> Iterator[Connection]:
+    """Another process while it hears calls; when each arrived comes over the connection."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    spawn = multiprocessing.get_context("spawn")
+    other = spawn.Process(target=run, args=(hosts, theirs, calls), daemon=True)
+    other.start()
+    yield ours
+    other.join()
 
 
 def _send(send: Callable[[bytes], None]) -> int:
@@ -112,8 +143,22 @@ def _follow(hosts: HostOptions, answer: Connection, calls: int) -> None:
     own = replace(hosts, process_id=1)
     dealer = connect(own)
     follower = Follower(dealer, join(dealer, own, {}), _nothing)
-    arrivals = []
-    for call in follower.calls():
+    _note_arrivals(follower.calls(), answer, calls)
+
+
+def _hear(hosts: HostOptions, answer: Connection, calls: int) -> None:
+    from serve.hosts.messages import connect
+
+    own = replace(hosts, process_id=1)
+    dealer = connect(own)
+    dealer.connect(f"tcp://{own.calls_at}")
+    dealer.send(b"")
+    _note_arrivals((dealer.recv() for _ in range(calls)), answer, calls)
+
+
+def _note_arrivals(heard: Iterable[bytes], answer: Connection, calls: int) -> None:
+    arrivals: list[int] = []
+    for call in heard:
         now = time.monotonic_ns()
         arrivals.append(now - _SENT.unpack_from(call)[0])
         if len(arrivals) == calls:
