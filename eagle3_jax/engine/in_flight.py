@@ -8,7 +8,7 @@ from eagle3_jax.engine.sequence import Sequence
 
 
 class InFlight(NamedTuple):
-    """A dispatched program whose output is not read yet; members in the order of its rows.
+    """A dispatched program whose output is not read yet; members: whose reports it has, in their order.
 
     drafted: drafts that a round makes for each of them.
     timed: a round's choice of k, if the program before it was still unread when it was dispatched:
