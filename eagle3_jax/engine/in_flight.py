@@ -8,8 +8,9 @@ from eagle3_jax.engine.sequence import Sequence
 
 
 class InFlight(NamedTuple):
-    """A dispatched program whose output is not read yet; members: whose reports it has, in their order.
+    """A dispatched program whose output is not read yet.
 
+    members: whose reports it will put out, in their order.
     drafted: drafts that a round makes for each of them.
     timed: a round's choice of k, if the program before it was still unread when it was dispatched:
     the time between their two reads is then the round's own.
