@@ -165,7 +165,7 @@ clients: .venv/installed-test
 # actors; `make test` and `make ray-test` have a cover.
 prove-hosts: .venv/installed-test .venv-ray/installed
 	$(BIN)/python -m pytest -rP --long tests/serve/hosts
-	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest -rP --long --timeout 900 tests/replicas/test_ray_hosts.py
+	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest -rP --long --timeout 900 $(addprefix tests/replicas/test_ray_,hosts.py autoscaling.py)
 
 # Replicas behind Ray Serve, on this machine.
 ray-test: .venv-ray/installed

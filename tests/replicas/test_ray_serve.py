@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,11 +33,19 @@ REPLICAS = 2
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
     """Two of the embedded pair, which serve."""
-    folder = tmp_path_factory.mktemp("ray")
+    with serving(tmp_path_factory.mktemp("ray"), REPLICAS, REPLICAS) as process:
+        yield process
+
+
+@contextmanager
+def serving(
+    folder: Path, fewest: int, most: int, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Replicas of the embedded pair, one of which serves."""
     environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[2]), "JAX_PLATFORMS": "cpu"}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
-    scaling = ["--min-replicas", f"{REPLICAS}", "--max-replicas", f"{REPLICAS}"]
+    scaling = ["--min-replicas", f"{fewest}", "--max-replicas", f"{most}", *options]
     command = [sys.executable, str(EXAMPLE), "--port", f"{PORT}", *scaling, "--"]
     command += ["--demo", "--max-num-seqs", "1"]
     with subprocess.Popen(command, env=environment) as process:
