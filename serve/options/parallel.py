@@ -12,6 +12,9 @@ ONE_OF_EACH = {
     "--prefill-context-parallel-size": ("-pcp",),
 }
 """Known, and refused beyond 1."""
+ONE_SERVER_EACH = (
+    "run one server for each replica and a router before them, or set --tensor-parallel-size"
+)
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,17 @@ def add_parallel_flags(parser: argparse.ArgumentParser, *, data: bool = False) -
             help="replicas of as many devices, each with requests and KV cache of its own; whole "
             "experts lie over all of them (--enable-expert-parallel)",
         )
-    for name, aliases in (ONE_OF_EACH | ({} if data else {DATA_FLAG: DATA_ALIASES})).items():
+    else:
+        add_no_replicas(parser, "eagle3-serve and eagle3-generate run replicas")
+    for name, aliases in ONE_OF_EACH.items():
         parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)
+
+
+def add_no_replicas(parser: Any, instead: str) -> None:
+    """The flag of replicas, to a parser or a group of one that has none: what to do instead is said
+    of more."""
+    refused = partial(_one, instead=instead)
+    parser.add_argument(DATA_FLAG, *DATA_ALIASES, type=refused, default=1, help=argparse.SUPPRESS)
 
 
 def add_interleave_flag(group: Any) -> None:
@@ -152,10 +164,7 @@ def _positive(what: str, text: str) -> int:
     return int(text)
 
 
-def _one(text: str) -> int:
+def _one(text: str, instead: str = ONE_SERVER_EACH) -> int:
     if text != "1":
-        raise argparse.ArgumentTypeError(
-            "must be 1: run one server for each replica and a router before them, or set "
-            f"--tensor-parallel-size; got {text}"
-        )
+        raise argparse.ArgumentTypeError(f"must be 1: {instead}; got {text}")
     return 1

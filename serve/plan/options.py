@@ -11,7 +11,7 @@ from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags, source_of
 from convert.hub.source import Source
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
-from serve.options.parallel import add_interleave_flag
+from serve.options.parallel import add_interleave_flag, add_no_replicas
 from serve.plan.data.gpus import GIB, GPUS
 from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from serve.plan.model.parallel import Parallelism
@@ -183,6 +183,9 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
     count("--tensor-parallel-size", "-tp", "--tp", default=1, help="how many GPUs")
     group.add_argument(
         "--enable-expert-parallel", action="store_true", help="whole experts on each GPU"
+    )
+    add_no_replicas(
+        group, "of --tensor-parallel-size N GPUs the plan says what as many replicas bring"
     )
     count("--draft-tensor-parallel-size", help="1 or all GPUs; default: all")
     count(
