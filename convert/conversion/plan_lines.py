@@ -7,11 +7,15 @@ from dataclasses import replace
 from convert.conversion.conversion import Conversion
 from convert.conversion.dry_run import TensorLine
 from convert.published.weights import Weight
-from eagle3_jax.mesh import RULES
+from eagle3_jax.mesh import DATA, RULES
 
-MESH_AXES = {axis: axes[0] for axis, axes in RULES.items() if axes and axis != "expert_mlp"}
+MESH_AXES = {
+    axis: next(name for name in axes if name != DATA)
+    for axis, axes in RULES.items()
+    if axes and axis != "expert_mlp"
+}
 """Logical axis of a parameter -> axis of the mesh; along all others devices hold the
-whole. Experts are whole: a mesh for the plan spreads them."""
+whole. Experts are whole: a mesh for the plan, which has no replicas, spreads them."""
 NOT_STORED = "checked against the values, not stored"
 
 

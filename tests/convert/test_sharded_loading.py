@@ -15,7 +15,7 @@ from like_whole import assert_like_whole
 from oracle_files import ORACLES
 from wide_pair import wide_target
 
-from convert import load_draft, load_target, save_hf
+from convert import fill, load_draft, load_target, save_hf
 from convert.conversion.cli import main as convert_main
 from convert.files import safetensors_files
 from convert.files.box import box_of
@@ -123,9 +123,11 @@ def test_devices_of_one_process_together_read_each_byte_once(
     assert sum(bytes_read) == alone
 
 
-def test_host_memory_holds_one_parameter_at_a_time(
+def test_host_memory_holds_one_parameter_of_a_reader_at_a_time(
     wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fill, "READERS", 1)
+
     def elsewhere(
         shape: tuple[int, ...], sharding: Any, read: Callable[[Any], np.ndarray]
     ) -> SimpleNamespace:

@@ -62,6 +62,6 @@ def test_saving_and_measuring_need_all_of_a_model(
         host_reader(nnx.Module())("x")
     executor = Executor.__new__(Executor)
     executor.state = SimpleNamespace(target_pools=(), draft_pools=())  # type: ignore[assignment]
-    executor._everywhere = Elsewhere()  # type: ignore[assignment]
+    executor._sending = Elsewhere()  # type: ignore[assignment]
     with pytest.raises(ValueError, match="measured by one process"):
         executor.kv_peaks()
