@@ -37,6 +37,7 @@ class Replicas:
         if kv_events is not None and count > 1:
             raise ValueError(f"events of KV pages need data_parallel_size 1; got {count}")
         self.schedulers = tuple(Scheduler(config, tiers, kv_events, images) for _ in range(count))
+        self._turn = -1
         self._ahead = max(1, int(MOST_AHEAD * config.max_num_seqs))
 
     @property
@@ -64,8 +65,18 @@ class Replicas:
         """The next chunk of each replica that has one."""
         if len(self.schedulers) > 1:
             self._share_waiting()
-        chunks = (scheduler.next_chunk() for scheduler in self.schedulers)
-        return [chunk for chunk in chunks if chunk is not None]
+        found = [scheduler.next_chunk() for scheduler in self._in_turn()]
+        chunks = [chunk for chunk in found if chunk is not None]
+        if self.first.config.exact:
+            # Which program runs a prompt may not depend on a neighbour's options.
+            scores = [chunk.sequence.scores_prompt for chunk in chunks]
+            chunks = [c for c, own in zip(chunks, scores, strict=True) if own == scores[0]]
+        return chunks
+
+    def _in_turn(self) -> list[Scheduler]:
+        """All, each time another one first: whoever is passed over is the first soon."""
+        self._turn = (self._turn + 1) % len(self.schedulers)
+        return [*self.schedulers[self._turn :], *self.schedulers[: self._turn]]
 
     def _share_waiting(self) -> None:
         """A replica that could begin a prompt and has none takes one that another can't begin

@@ -208,11 +208,12 @@ def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
     if size == 1:
         return None
     if size > found and jax.default_backend() == "cpu":
-        flag = "--tensor-parallel-size" if parallel.data_parallel_size == 1 else "devices:"
+        replicas = parallel.data_parallel_size
+        of_each = f"--data-parallel-size {replicas} times " if replicas > 1 else ""
         raise ValueError(
-            f"{flag} {size}: there is 1 CPU device unless the environment says "
-            f"otherwise, here {found}; XLA_FLAGS=--xla_force_host_platform_device_count={size} "
-            "makes as many, to try it out"
+            f"{of_each}--tensor-parallel-size {parallel.tensor_parallel_size}: there is 1 CPU "
+            f"device unless the environment says otherwise, here {found}; "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={size} makes as many, to try it out"
         )
     return make_mesh(
         parallel.tensor_parallel_size,

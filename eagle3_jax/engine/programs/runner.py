@@ -1,7 +1,6 @@
 """The host's side of the only seam between host and device: packs what requests need into
 program calls, makes them here and in peers, and reads what programs put out."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -215,7 +214,7 @@ class Runner:
     def read_drafts(proposal: Proposal) -> np.ndarray:
         """Waits for the drafts [rows, k]; the copy is the caller's to change."""
         drafts = np.array(jax.device_get(proposal.draft_ids))
-        return drafts.reshape(math.prod(drafts.shape[:-1]), drafts.shape[-1])
+        return np.concatenate(drafts) if drafts.ndim > 2 else drafts
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""

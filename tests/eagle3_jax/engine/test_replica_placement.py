@@ -2,6 +2,7 @@
 queue."""
 
 from dataclasses import replace
+from typing import Any
 
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.replicas import Replicas
@@ -18,9 +19,9 @@ CONFIG = EngineConfig(
 )
 
 
-def sequence(name: str, prompt: list[int] | None = None) -> Sequence:
+def sequence(name: str, prompt: list[int] | None = None, **options: Any) -> Sequence:
     tokens = [ord(name[0]), 1, 2] if prompt is None else prompt
-    return Sequence.of(Request(name, tokens, SamplingParams(seed=0)), (), 32, None)
+    return Sequence.of(Request(name, tokens, SamplingParams(seed=0, **options)), (), 32, None)
 
 
 def added(replicas: Replicas, names: str) -> list[Sequence]:
@@ -30,11 +31,11 @@ def added(replicas: Replicas, names: str) -> list[Sequence]:
     return sequences
 
 
-def prefill(replicas: Replicas) -> list[list[str]]:
+def prefill(replicas: Replicas) -> list[set[str]]:
     """Dispatches every chunk there is: whose ran together."""
     steps = []
     while chunks := replicas.next_chunks():
-        steps.append([chunk.sequence.request.request_id for chunk in chunks])
+        steps.append({chunk.sequence.request.request_id for chunk in chunks})
         replicas.chunks_dispatched(chunks)
     return steps
 
@@ -47,7 +48,7 @@ def finish(replicas: Replicas, sequence: Sequence) -> None:
 def test_requests_spread_evenly_and_prompts_run_side_by_side() -> None:
     replicas = Replicas(CONFIG)
     assert [s.replica for s in added(replicas, "abcdefg")] == [0, 1, 2, 0, 1, 2, 0]
-    assert prefill(replicas) == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert prefill(replicas) == [{"a", "b", "c"}, {"d", "e", "f"}, {"g"}]
     assert len(replicas.round_members()) == 7
 
 
@@ -69,10 +70,10 @@ def test_a_replica_with_nothing_to_begin_takes_what_another_can_not_begin() -> N
     replicas = Replicas(replace(CONFIG, data_parallel_size=2, max_num_seqs=1))
     first, second, third, fourth = added(replicas, "abcd")
     assert [s.replica for s in (first, second, third, fourth)] == [0, 1, 0, 1]
-    assert prefill(replicas) == [["a", "b"]]
+    assert prefill(replicas) == [{"a", "b"}]
     finish(replicas, second)
     finish(replicas, fourth)
-    assert prefill(replicas) == [["c"]], "it waits behind a, whose replica is full"
+    assert prefill(replicas) == [{"c"}], "it waits behind a, whose replica is full"
     assert third.replica == 1
     assert not replicas.leaves_slots_idle
 
@@ -80,7 +81,7 @@ def test_a_replica_with_nothing_to_begin_takes_what_another_can_not_begin() -> N
 def test_what_its_own_replica_can_begin_stays_there() -> None:
     replicas = Replicas(replace(CONFIG, data_parallel_size=2))
     (only,) = added(replicas, "a")
-    assert prefill(replicas) == [["a"]] and only.replica == 0
+    assert prefill(replicas) == [{"a"}] and only.replica == 0
 
 
 def test_who_is_preempted_is_the_youngest_of_the_replica_that_lacks_pages() -> None:
@@ -98,3 +99,13 @@ def test_who_is_preempted_is_the_youngest_of_the_replica_that_lacks_pages() -> N
     victim = replicas.of(lacking).preempt_youngest()
     assert victim.request.request_id == "c"
     assert replicas.uncovered(replicas.round_members()) is None
+
+
+def test_in_exact_mode_prompts_that_are_scored_run_without_those_that_are_not() -> None:
+    """Scoring is another program, and its neighbours' bits may not depend on that; both go on."""
+    replicas = Replicas(replace(CONFIG, exact=True, data_parallel_size=2))
+    for name, options in (("a", {}), ("b", {"prompt_logprobs": 1}), ("c", {}), ("d", {})):
+        replicas.add(sequence(name, [*range(20), ord(name)], **options))
+    steps = prefill(replicas)
+    assert all(names == {"b"} or "b" not in names for names in steps)
+    assert sum(names == {"b"} for names in steps) == 3 and steps.index({"b"}) < 2

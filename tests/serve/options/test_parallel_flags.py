@@ -121,6 +121,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         (ParallelOptions(8, False, 8), "4 attention heads cannot be split evenly over 8 devices"),
         (ParallelOptions(16), "XLA_FLAGS=--xla_force_host_platform_device_count=16"),
+        (
+            ParallelOptions(2, True, 2, None, 8),
+            "--data-parallel-size 8 times --tensor-parallel-size 2",
+        ),
     ],
 )
 def test_devices_that_do_not_divide_or_are_not_there_are_refused_before_anything_is_read(
