@@ -9,7 +9,7 @@ from pallas_kernels.aot.target import NARROW
 from pallas_kernels.aot.triton_calls import TritonCall
 
 _REGISTER = re.compile(r"%rd?\d+")
-_PARAMETER = re.compile(r"ld\.param\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]")
+_PARAMETER = re.compile(r"ld\.param(?:::entry)?\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]")
 _LOAD = re.compile(
     r"\bld\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)[^\[]*\[ *(%rd\d+)"
 )

@@ -48,6 +48,16 @@ def test_a_load_whose_array_the_code_does_not_tell_fails() -> None:
     assert "1 loads of one or two bytes of an array that its code does not tell" in problem
 
 
+@pytest.mark.parametrize("space", ["param", "param::entry"])
+def test_a_load_is_of_the_array_whose_address_it_was_made_from(space: str) -> None:
+    """Newer versions of LLVM say which parameters are a kernel's own."""
+    call = TritonCall("k", "k", (1, 1, 1), 4, 2, {0: 64}, 64, ("u8[64]",), "", ("a[1]",))
+    ptx = PTX.replace("ld.param", f"ld.{space}").replace("%rd3", "%rd1")
+    kernel = SmKernel("k", 64, 0, 1024, 128, {}, {}, {}, ptx)
+    (problem,) = width_problems("sm_90", [(kernel, call)], {"a[0]"})
+    assert "1 loads of one or two bytes of a[1]: u8[64]" in problem
+
+
 def test_rows_and_scales_of_groups_may_be_narrow_and_nothing_else() -> None:
     def weights(name: Any) -> Any:
         return example_kernel(jax.random.key(0), 128, 64, QuantFormat(name))
