@@ -23,6 +23,8 @@ _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+)")
 _STORE = re.compile(r"\bst\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)")
 _SHARED = re.compile(r"\b(?:ld|st)\.shared(?:\.v(\d))?\.[bfsu](\d+)")
 _MATRIX_TILES = re.compile(r"\b(?:ld|st)matrix\S*\.x(\d)")
+_TILE_BYTES = 4
+"""Of a thread, in a matrix of 8 x 8 16-bit values that its warp loads or stores."""
 _WAIT = re.compile(r"cp\.async\.wait_group\s+(\w+)")
 _PRODUCT = re.compile(r"\b(wgmma\.mma_async|mma\.sync)\S*?\.m(\d+)n(\d+)k(\d+)(\S*)")
 _RATES = {"e4m3": 8192, "e5m2": 8192, "s8": 8192}
@@ -97,7 +99,7 @@ def _work(
     issued = sum(_LINE.match(line) is not None for _, line in body)
     matrix = sum(_matrix_clocks(*found) for found in _PRODUCT.findall(text))
     moved = sum(int(n or 1) * int(bits) // 8 for n, bits in _SHARED.findall(text))
-    tiles = sum(16 * int(count) for count in _MATRIX_TILES.findall(text))
+    tiles = sum(_TILE_BYTES * int(count) for count in _MATRIX_TILES.findall(text))
     stored = sum(int(n or 1) * int(bits) // 8 for n, bits in _STORE.findall(text))
     kinds = Counter(f"{way}{types}"[:5] for way, *_, types in _PRODUCT.findall(text))
     return Work(

@@ -80,7 +80,7 @@ def rehearsed(
 
     def start(*flags: str) -> subprocess.Popen[str]:
         small = "--dry-run", "--batch", "2", "--max-tokens", "8", "--json", str(record)
-        command = sys.executable, "-m", "serve.bench.cli", "gpu", *small, *flags
+        command = sys.executable, "-m", "serve.bench", "gpu", *small, *flags
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     return record, start
