@@ -64,7 +64,7 @@ def test_products_take_their_share_of_the_matrix_units():
 
 
 def test_a_matrix_costs_local_memory_the_same_whichever_instruction_loads_it():
-    """LLVM of JAX 0.12 loads with ldmatrix what that of 0.10 loads with ld.shared, 16 B a thread."""
+    """LLVM of JAX 0.12 loads with ldmatrix what that of 0.10 loads with ld.shared."""
     (plain,) = facts(0, "ld.shared.v4.b32 { %r1, %r2, %r3, %r4 }, [ %r9 ];").loops
     matrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %r1, %r2, %r3, %r4 }, [ %r9 ];"
     (tiles,) = facts(0, matrix).loops
