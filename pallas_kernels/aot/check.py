@@ -17,7 +17,12 @@ from pallas_kernels.aot.expectations import (
     matrix_problems,
     temporary_problems,
 )
-from pallas_kernels.aot.speed import may_be_narrow, share_problems, width_problems
+from pallas_kernels.aot.speed import (
+    may_be_narrow,
+    share_problems,
+    tolerance_for,
+    width_problems,
+)
 from pallas_kernels.aot.targets import target_of
 from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
 from pallas_kernels.case import Case
@@ -71,7 +76,7 @@ def check(case: Case, arch: str, *, facts: bool = False) -> Checked:
     known = recorded(arch).get(case.name)
     found = _facts(case, arch, launched) if facts or known else None
     if found and known:
-        problems += share_problems(found, known, arch)
+        problems += share_problems(found, known, arch, tolerance_for(arch))
     seconds = time.monotonic() - begin
     return Checked(
         case.name,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ def path_of(arch: str, folder: Path = FOLDER) -> Path:
     return folder / f"{arch}.json"
 
 
+def recorded_with(arch: str, folder: Path = FOLDER) -> str | None:
+    """The version of JAX whose compiler made an architecture's recorded code."""
+    path = path_of(arch, folder)
+    return json.loads(path.read_text(encoding="utf-8"))["jax"] if path.exists() else None
+
+
 @cache
 def recorded(arch: str, folder: Path = FOLDER) -> Mapping[str, CaseFacts]:
     """Case -> its facts; empty where there is no record."""
@@ -67,7 +74,7 @@ def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -
     lines = [f"{json.dumps(name)}: {_text(known[name])}" for name in sorted(known)]
     path = path_of(arch, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({"arch": arch, "gpu": BY_ARCH[arch].name})[:-1]
+    head = json.dumps({"arch": arch, "gpu": BY_ARCH[arch].name, "jax": version("jax")})[:-1]
     path.write_text(f'{head}, "cases": {{\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
     recorded.cache_clear()
     return path

@@ -1,6 +1,7 @@
 """The compile check against kernels that are slow on purpose, and the facts it judges by."""
 
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ from halved import halved, with_half_the_stages
 from small_kernels import INPUTS, OUTPUTS, matmul, small_case
 
 from pallas_kernels.aot import check as checking
+from pallas_kernels.aot import speed
 from pallas_kernels.aot.check import check
-from pallas_kernels.aot.speed import TOLERANCE, share_problems
+from pallas_kernels.aot.speed import OF_ANOTHER_COMPILER, TOLERANCE, share_problems
 from pallas_kernels.case import AMD, Case
-from pallas_kernels.kernel_model.record import CaseFacts, recorded, write_record
+from pallas_kernels.kernel_model.gpus import BY_ARCH
+from pallas_kernels.kernel_model.record import CaseFacts, recorded, recorded_with, write_record
 
 GOOD = small_case(matmul(64, stages=3))
 
@@ -62,6 +65,25 @@ def test_a_case_of_the_record_is_compared_with_it(
     (problem,) = run(replace(GOOD, run=matmul(64, stages=1)))
     assert "predicted share" in problem
     assert TOLERANCE < 0.1
+
+
+def test_code_of_another_compiler_may_be_a_tenth_slower(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, facts: CaseFacts
+):
+    write_record("gfx950", [facts], tmp_path)
+    assert recorded_with("gfx950", tmp_path) == version("jax")
+    for recorded_by, tolerance in ((version("jax"), TOLERANCE), ("0.1", OF_ANOTHER_COMPILER)):
+        monkeypatch.setattr(speed, "recorded_with", lambda _, by=recorded_by: by)
+        assert speed.tolerance_for("gfx950") == tolerance
+    (kernel,) = facts.kernels
+    chain = kernel.main.chain
+    loop = replace(kernel.main, chain=replace(chain, latencies=1.08 * chain.latencies))
+    loops = tuple(replace(one, work=loop) for one in kernel.loops)
+    slower = replace(facts, kernels=(replace(kernel, loops=loops),))
+    share = slower.share(BY_ARCH["gfx950"]) / facts.share(BY_ARCH["gfx950"])
+    assert 1 - OF_ANOTHER_COMPILER < share < 1 - TOLERANCE
+    assert len(share_problems(slower, facts, "gfx950")) == 1
+    assert share_problems(slower, facts, "gfx950", OF_ANOTHER_COMPILER) == []
 
 
 @pytest.mark.parametrize("arch", AMD)
