@@ -36,7 +36,6 @@ from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.speculative.method import COUPLED
 
 DISPATCH_DEPTH = 2
 BETWEEN_LOOKS_S = 0.0005
@@ -76,7 +75,7 @@ class Engine:
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
         self._vocab_size = target.config.vocab_size
         self.grammars: grammars.GrammarCompiler | None = None
-        if config.enable_structured_outputs and config.method == COUPLED:
+        if config.enable_structured_outputs and config.method.rejection_sample_method == "coupled":
             self.grammars = grammars.load_grammars(tokenizer, self._vocab_size, self._eos)
         self._masking = Masking(self._vocab_size)
         has_grammars = self.grammars is not None
@@ -110,7 +109,7 @@ class Engine:
             raise ValueError(f"request id {request.request_id!r} is in use")
         request.check_token_ids(self._vocab_size)
         self._replicas.first.check(request)
-        matcher, most = matcher_of(request, self.config, self.grammars), self.config.max_model_len
+        matcher, most = matcher_of(request, self.grammars), self.config.max_model_len
         sequence = Sequence.of(request, self._eos, most, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._replicas.add(sequence)

@@ -38,6 +38,10 @@ class SpeculationMethod:
         """Whether deciding takes more of the target than its choice at each row of a chain."""
         return self.needs_probs or self.tree is not None
 
+    def verified_rows(self, num_speculative_tokens: int) -> int:
+        """Rows of each sequence that the target runs in a round: a chain's, or a tree's nodes."""
+        return self.tree.num_draft_tokens if self.tree else num_speculative_tokens + 1
+
     @property
     def synthetic_acceptance_length(self) -> float | None:
         """Mean tokens a round commits by decree; None where acceptance is real."""

@@ -12,7 +12,7 @@ from eagle3_jax.sampling.token_mask import WORD_BITS
 NO_GRAMMARS = (
     "structured_outputs, strict tools and thinking budgets need llguidance (pip install "
     "'eagle3-jax[grammar]'), a tokenizer that gives the bytes of its tokens, an EOS id, and "
-    "coupled chains of drafts"
+    "coupled drafts"
 )
 
 
@@ -131,12 +131,19 @@ class GrammarTokenizer(Protocol):
 
 def reject_from(row: int, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
     """The drafts with a barred one in that row, so that nothing behind it can be committed."""
-    drafts = list(draft_ids)
-    (words,) = np.nonzero(~masks[row])
-    if drafts and len(words):
-        allowed = int(masks[row, words[0]])
-        drafts[row] = int(words[0]) * WORD_BITS + (~allowed & (allowed + 1)).bit_length() - 1
+    drafts, barred = list(draft_ids), barred_id(masks[row])
+    if drafts and barred is not None:
+        drafts[row] = barred
     return drafts
+
+
+def barred_id(mask: np.ndarray) -> int | None:
+    """The first token that a mask [words] bars, if there is one."""
+    (words,) = np.nonzero(~mask)
+    if not len(words):
+        return None
+    allowed = int(mask[words[0]])
+    return int(words[0]) * WORD_BITS + (~allowed & (allowed + 1)).bit_length() - 1
 
 
 def load_grammars(

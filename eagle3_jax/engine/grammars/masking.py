@@ -11,10 +11,12 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from eagle3_jax.engine.grammars.interface import Matcher, reject_from
+from eagle3_jax.engine.grammars.interface import Matcher, barred_id
+from eagle3_jax.engine.grammars.nodes import fill_nodes
 from eagle3_jax.sampling.token_mask import open_masks
 
 Masks = dict[Matcher, np.ndarray]
@@ -25,11 +27,20 @@ MOST_S = 5.0
 """A mask that takes longer ends its request."""
 
 
+class Asked(NamedTuple):
+    """A sequence's drafts, and the node behind which each comes: 0 is the last token known, i + 1
+    the draft i."""
+
+    matcher: Matcher
+    drafts: Sequence[int] = ()
+    parents: Sequence[int] = ()
+
+
 class MaskJob:
     """One fill: masks of its own, the drafts that belong to them, and how it went."""
 
-    def __init__(self, matcher: Matcher, masks: np.ndarray, drafts: Sequence[int]) -> None:
-        self.matcher, self.masks, self.drafts = matcher, masks, list(drafts)
+    def __init__(self, asked: Asked, masks: np.ndarray) -> None:
+        self._asked, self.masks, self.drafts = asked, masks, list(asked.drafts)
         self.done = threading.Event()
         self.failure: BaseException | None = None
         self.began: float | None = None
@@ -39,7 +50,7 @@ class MaskJob:
     def run(self) -> None:
         """Fills; whatever goes wrong is kept for who asked."""
         try:
-            self.drafts = self.matcher.fill(self.masks, self.drafts)
+            self.drafts = fill_nodes(self._asked.matcher, self.masks, *self._asked[1:])
         except BaseException as error:  # A panic of llguidance is no Exception.
             self.failure = error
 
@@ -101,7 +112,7 @@ class Masking:
     def next_masks(self, matchers: Sequence[Matcher]) -> Masks:
         """The masks [words] of their next tokens, as far as they are ready; each is given once.
         The others are to be asked for again, and nobody waits for them a second time."""
-        jobs = {m: self._next.get(m) or self._submit(m, 1, ()) for m in matchers}
+        jobs = {m: self._next.get(m) or self._submit(Asked(m)) for m in matchers}
         self._next |= jobs
         fresh = [job for job in jobs.values() if not job.waited_for]
         self._wait(fresh, self._left - WAIT_S / 2)
@@ -121,14 +132,12 @@ class Masking:
                 del self._next[matcher]
         return found
 
-    def behind_drafts(
-        self, asked: Sequence[tuple[Matcher, np.ndarray, Sequence[int]]]
-    ) -> list[list[int]]:
-        """Fills masks [rows, words], of which the first is there, with what may come behind the
-        drafts, and says what these become (see Matcher.fill)."""
-        jobs = [self._submit(matcher, len(masks), drafts) for matcher, masks, drafts in asked]
+    def behind_drafts(self, asked: Sequence[Asked], masks: Sequence[np.ndarray]) -> list[list[int]]:
+        """Fills masks [nodes, words] of each, of which the first is there, with what may come
+        behind the drafts, and says what these become (see Matcher.fill)."""
+        jobs = [self._submit(one) for one in asked]
         self._wait(jobs, self._left)
-        return [_take(job, masks, d) for job, (_, masks, d) in zip(jobs, asked, strict=True)]
+        return [_take(*each) for each in zip(jobs, masks, asked, strict=True)]
 
     def wait(self) -> None:
         """Waits for masks that were late, where there is nothing else to do."""
@@ -139,8 +148,8 @@ class Masking:
         if matcher is not None:
             self._next.pop(matcher, None)
 
-    def _submit(self, matcher: Matcher, rows: int, drafts: Sequence[int]) -> MaskJob:
-        job = MaskJob(matcher, open_masks(self._vocab_size, rows), drafts)
+    def _submit(self, asked: Asked) -> MaskJob:
+        job = MaskJob(asked, open_masks(self._vocab_size, 1 + len(asked.drafts)))
         _THREADS.submit(job)
         return job
 
@@ -153,12 +162,16 @@ class Masking:
         self._left -= time.monotonic() - began
 
 
-def _take(job: MaskJob, masks: np.ndarray, drafts: Sequence[int]) -> list[int]:
+def _take(job: MaskJob, masks: np.ndarray, asked: Asked) -> list[int]:
     if job.done.is_set() and job.failure is None:
         masks[:] = job.masks
         return job.drafts
     masks[1:] = 0
-    return reject_from(0, masks, drafts)
+    barred = barred_id(masks[0])
+    if barred is None:
+        return list(asked.drafts)
+    pairs = zip(asked.drafts, asked.parents, strict=True)
+    return [draft if parent else barred for draft, parent in pairs]
 
 
 def _failure(job: MaskJob) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
-from eagle3_jax.engine.grammars.masking import Masking, Masks
+from eagle3_jax.engine.grammars.masking import Asked, Masking, Masks
 from eagle3_jax.engine.programs.output import ProgramOutput
 from eagle3_jax.engine.programs.placing import most_together, places
 from eagle3_jax.engine.programs.runner import Runner
@@ -37,14 +37,16 @@ def run_split_round(
     grammar leaves one choice the host drafts it."""
     config = runner.config
     bucket = config.split_bucket_for(most_together(members))
-    masks = runner.open_masks(bucket * config.data_parallel_size, config.width)
+    masks = runner.open_nodes(bucket * config.data_parallel_size)
     rows = zip(places(members, bucket), members, strict=True)
     constrained = [(row, s.matcher) for row, s in rows if s.matcher and s.matcher in first]
     for row, matcher in constrained:
         masks[row, 0] = first[matcher]
     proposal = runner.propose(members, masks[:, :1])
-    drafts = runner.read_drafts(proposal)
-    asked = [(matcher, masks[row], drafts[row].tolist()) for row, matcher in constrained]
-    for (row, _), ids in zip(constrained, masking.behind_drafts(asked), strict=True):
+    tree = runner.read_drafts(proposal)
+    drafts, parents = tree.tokens[:, 1:], tree.parents[:, 1:]
+    asked = [Asked(m, drafts[row].tolist(), parents[row].tolist()) for row, m in constrained]
+    behind = masking.behind_drafts(asked, [masks[row] for row, _ in constrained])
+    for (row, _), ids in zip(constrained, behind, strict=True):
         drafts[row] = ids
-    return runner.verify(members, proposal, drafts, masks)
+    return runner.verify(members, proposal, tree, masks)

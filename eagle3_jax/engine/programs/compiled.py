@@ -30,7 +30,8 @@ from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
 from eagle3_jax.speculative.prefill import prefill_chunk
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState
-from eagle3_jax.speculative.tree.round import tree_round
+from eagle3_jax.speculative.tree.nodes import Tree
+from eagle3_jax.speculative.tree.round import propose_tree_round, tree_round, verify_tree_round
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
 from eagle3_jax.vision.keep import ImageBatch, keep_features
@@ -113,8 +114,12 @@ def _prefill(
 
 def _propose(
     pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
-) -> tuple[DecodeState, Drafts]:
+) -> tuple[DecodeState, Drafts | Tree]:
     _, proposer = _models(pair, target, draft)
+    if pair.method.tree:
+        assert proposer is not None, "the runner refuses trees without a draft"
+        shape = pair.method.tree
+        return propose_tree_round(proposer, *batch, shape=shape, variant=Variant.FULL)
     return propose_round(proposer, *batch, variant=Variant.FULL, method=pair.method)
 
 
@@ -122,6 +127,8 @@ def _verify(
     pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     verifier, _ = _models(pair, target, draft)
+    if pair.method.tree:
+        return verify_tree_round(verifier, pair.aux_layer_ids, *batch, variant=Variant.FULL)
     static: Any = {"variant": Variant.FULL, "method": pair.method}
     return verify_round(verifier, pair.aux_layer_ids, *batch, **static)
 

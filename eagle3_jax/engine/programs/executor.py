@@ -40,6 +40,7 @@ from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.logit_control_rows import no_controls
+from eagle3_jax.speculative.tree.nodes import Tree
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
@@ -179,8 +180,10 @@ class Executor:
         if program.kind is ProgramKind.PROPOSE:
             inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
         if program.kind is ProgramKind.VERIFY:
-            inputs.append(Drafts(_int32(batch, config.num_speculative_tokens)))
-            inputs.append(shapes_of(open_masks(self._vocab_size, batch, config.width)))
+            rows = config.method.verified_rows(config.num_speculative_tokens)
+            tree = Tree(_int32(batch, rows), _int32(batch, rows))
+            inputs.append(tree if config.method.tree else Drafts(_int32(batch, rows - 1)))
+            inputs.append(shapes_of(open_masks(self._vocab_size, batch, rows)))
         return tuple(inputs)
 
     def kv_peaks(self) -> KVPeaks:

@@ -32,14 +32,15 @@ from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.logit_control_rows import no_controls
 from eagle3_jax.speculative.state import PrefillChunk
+from eagle3_jax.speculative.tree.nodes import HostTree, Tree, chains_as_trees
 
 
 class Proposal(NamedTuple):
-    """The first half of a round under way: its slots and page table, and the drafts' ids [rows, k],
-    in one dimension more where there are replicas."""
+    """The first half of a round under way: its slots and page table, and what it drafts, in one
+    dimension more where there are replicas."""
 
     batch: tuple[np.ndarray, np.ndarray]
-    draft_ids: jax.Array | np.ndarray
+    drafts: Drafts | Tree
 
 
 class Runner:
@@ -148,26 +149,28 @@ class Runner:
         of the first drafts."""
         bucket = len(masks) // self._replicas
         batch = self._batch(members, places(members, bucket), bucket)
-        if self._has_draft:
-            program = Program(ProgramKind.PROPOSE, bucket)
-            (drafts,) = self._run(program, *batch, self._by_replica(masks))
-            drafts.ids.copy_to_host_async()
-            return Proposal(batch, drafts.ids)
-        return Proposal(batch, np.zeros((len(masks), self.config.num_speculative_tokens), np.int32))
+        if not self._has_draft:
+            none: Any = np.zeros((len(masks), self.config.num_speculative_tokens), np.int32)
+            return Proposal(batch, Drafts(none))
+        (drafts,) = self._run(Program(ProgramKind.PROPOSE, bucket), *batch, self._by_replica(masks))
+        for array in jax.tree.leaves(drafts):
+            array.copy_to_host_async()
+        return Proposal(batch, drafts)
 
     def verify(
         self,
         members: Sequence[EngineSequence],
         proposal: Proposal,
-        draft_ids: np.ndarray,
+        tree: HostTree,
         masks: np.ndarray,
     ) -> ProgramOutput:
-        """Dispatches the second half, with drafts [rows, k] and masks [rows, k+1, words]; returns
-        its output."""
+        """Dispatches the second half, with drafts as `read_drafts` gives them and masks
+        [rows, nodes, words]; returns its output."""
         bucket = len(masks) // self._replicas
         # NumPy stands in for device arrays until they are sent.
-        drafts: Any = self._by_replica(draft_ids)
-        inputs = *proposal.batch, Drafts(drafts), self._by_replica(masks)
+        sent: Any = HostTree(*map(self._by_replica, tree))
+        drafts = Tree(*sent) if self.config.method.tree else Drafts(sent.tokens[..., 1:])
+        inputs = *proposal.batch, drafts, self._by_replica(masks)
         return self._dispatch(
             Program(ProgramKind.VERIFY, bucket), members, places(members, bucket), *inputs
         )
@@ -211,10 +214,17 @@ class Runner:
         self.executor.pages.fill(slot, data)
 
     @staticmethod
-    def read_drafts(proposal: Proposal) -> np.ndarray:
-        """Waits for the drafts [rows, k]; the copy is the caller's to change."""
-        drafts = np.array(jax.device_get(proposal.draft_ids))
-        return np.concatenate(drafts) if drafts.ndim > 2 else drafts
+    def read_drafts(proposal: Proposal) -> HostTree:
+        """Waits for the drafts; the copy is the caller's to change."""
+        read = jax.device_get(proposal.drafts)
+        rows = (x if x.ndim == 2 else np.concatenate(x) for x in jax.tree.leaves(read))
+        ids, *parents = map(np.array, rows)
+        return HostTree(ids, *parents) if parents else chains_as_trees(ids)
+
+    def open_nodes(self, rows: int) -> np.ndarray:
+        """Masks [rows, nodes, words] of a round that allow every token."""
+        nodes = self.config.method.verified_rows(self.config.num_speculative_tokens)
+        return self.open_masks(rows, nodes)
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Masks [batch, rows, words] that allow every token."""

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 
@@ -14,6 +15,20 @@ class Tree(NamedTuple):
 
     tokens: Int[Array, "batch nodes"]
     parents: Int[Array, "batch nodes"]
+
+
+class HostTree(NamedTuple):
+    """A Tree of NumPy arrays, whose tokens may be changed."""
+
+    tokens: np.ndarray
+    parents: np.ndarray
+
+
+def chains_as_trees(draft_ids: np.ndarray) -> HostTree:
+    """The trees of chains [batch, k]; their root, which chains lack, is 0."""
+    tokens = np.pad(draft_ids, ((0, 0), (1, 0)))
+    parents = np.maximum(np.arange(tokens.shape[1], dtype=np.int32) - 1, 0)
+    return HostTree(tokens, np.broadcast_to(parents, tokens.shape))
 
 
 class Nodes(NamedTuple):

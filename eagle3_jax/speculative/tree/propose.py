@@ -12,13 +12,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPools, view_nodes
 from eagle3_jax.collectives import Axis, all_max, all_sum
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling.rows import SamplingRows, filters_off
 from eagle3_jax.sampling.sampler import gumbel, process_logits
+from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.propose import first_pass
 from eagle3_jax.speculative.round_state import RoundBatch
@@ -51,17 +52,22 @@ class Candidates(NamedTuple):
 
 
 def propose_tree(
-    draft: Eagle3Draft, batch: RoundBatch, pools: KVPools, shape: TreeShape
+    draft: Eagle3Draft,
+    batch: RoundBatch,
+    pools: KVPools,
+    shape: TreeShape,
+    masks: UInt32[Array, "batch 1 words"] | None = None,
 ) -> tuple[Tree, KVPools]:
     """Returns a tree of shape.num_draft_tokens nodes, as many levels deep as a chain has drafts,
     and the draft's pools.
 
     Each draft step runs the topk nodes of a level in slots of their own, under the tree's mask.
+    masks: of the root's children.
     """
     rows, page_table, active = batch.rows, batch.page_table, batch.active
     hidden, pools = first_pass(draft, rows, pools, page_table, active)
     frontier, first_number = _root(hidden), 1
-    found = _expand(draft, batch, frontier, shape.topk)
+    found = _expand(draft, batch, frontier, shape.topk, masks)
     candidates = [found]
     for step in range(1, rows.verified_tokens.shape[1] - 1):
         with jax.named_scope(f"draft_step_{step}"):
@@ -93,7 +99,13 @@ def _root(hidden: Float[Array, "batch 1 hidden"]) -> Frontier:
     )
 
 
-def _expand(draft: Eagle3Draft, batch: RoundBatch, frontier: Frontier, topk: int) -> Candidates:
+def _expand(
+    draft: Eagle3Draft,
+    batch: RoundBatch,
+    frontier: Frontier,
+    topk: int,
+    masks: UInt32[Array, "batch nodes words"] | None = None,
+) -> Candidates:
     """The topk best children of each node."""
     rows, depth = batch.rows, frontier.paths.shape[-1]
     ids, axis = draft.target_ids, draft.vocab_axis
@@ -103,6 +115,8 @@ def _expand(draft: Eagle3Draft, batch: RoundBatch, frontier: Frontier, topk: int
         num_before = jnp.full((1, logits.shape[1]), depth)
         controls = rows.options, batch.logit_controls, ids, axis
         logits = control_logits(logits, positions, frontier.paths, *controls, num_before)
+    if masks is not None:
+        logits = mask_logits(logits, masks, ids, axis)
     log_probs = child_log_probs(logits, positions, rows.options, ids, axis)
     log_probs, columns = lax.top_k(log_probs, min(topk, logits.shape[-1]))
     tokens = column_ids(logits.shape[-1], ids, axis)[columns]

@@ -1,20 +1,22 @@
 """One round with a tree of drafts: the chain's round, but that the accepted path's rows move.
 
 The target's KV of node i is written i slots past the committed rows and the path's rows are copied
-to where a chain would have written them, so that a round leaves the same state either way.
+to where a chain would have written them, so that a round leaves the same state either way. A batch
+with a grammar runs the two halves as two programs, as chains do.
 """
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPools, move_rows, view_nodes, view_pages
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.sampling.sampler import nan_if_nonfinite
+from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState
@@ -42,23 +44,61 @@ def tree_round(
     one draft verified.
     """
     assert draft is not None, "the runner refuses trees without a draft"
-    batch = read_batch(state, slot_ids, page_table, variant)
+    batch = slot_ids, page_table
+    state, tree = propose_tree_round(draft, state, *batch, shape=shape, variant=variant)
+    return verify_tree_round(target, aux_layer_ids, state, *batch, tree, variant=variant)
+
+
+def propose_tree_round(
+    draft: Eagle3Draft,
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    masks: UInt32[Array, "batch 1 words"] | None = None,
+    *,
+    shape: TreeShape,
+    variant: Variant = Variant.LEAN,
+) -> tuple[DecodeState, Tree]:
+    """The draft's half: new draft KV and the trees. masks: of their roots' children; with them
+    paused rows go on, as in a chain's half."""
+    batch = read_batch(state, slot_ids, page_table, variant, resumes=masks is not None)
     with jax.named_scope("propose"):
-        tree, draft_pools = propose_tree(draft, batch, state.draft_pools, shape)
+        tree, draft_pools = propose_tree(draft, batch, state.draft_pools, shape, masks)
+    return replace(state, draft_pools=draft_pools), tree
+
+
+def verify_tree_round(
+    target: Target,
+    aux_layer_ids: tuple[int, ...],
+    state: DecodeState,
+    slot_ids: Int[Array, " batch"],
+    page_table: Int[Array, "batch pages_per_seq"],
+    tree: Tree,
+    masks: UInt32[Array, "batch nodes words"] | None = None,
+    *,
+    variant: Variant = Variant.LEAN,
+) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
+    """The target's half: verify, walk, commit. masks: what may come behind each node, only in a
+    full round."""
+    batch = read_batch(state, slot_ids, page_table, variant, resumes=masks is not None)
     with jax.named_scope("verify"):
         walked, aux_hidden, pools, logprobs = _target_nodes(
-            target, aux_layer_ids, tree, batch, state.target_pools
+            target, aux_layer_ids, tree, batch, state.target_pools, masks
         )
     with jax.named_scope("commit"):
         pools = _move_path(pools, walked, batch)
         features = take_path(aux_hidden, walked.path)
-    state = replace(state, draft_pools=draft_pools)
     state, report = commit_batch(state, batch, walked.result, features, pools)
     return state, report, logprobs
 
 
 def _target_nodes(
-    target: Target, aux_layer_ids: tuple[int, ...], tree: Tree, batch: RoundBatch, pools: KVPools
+    target: Target,
+    aux_layer_ids: tuple[int, ...],
+    tree: Tree,
+    batch: RoundBatch,
+    pools: KVPools,
+    masks: UInt32[Array, "batch nodes words"] | None,
 ) -> tuple[Walk, Array, KVPools, Logprobs | None]:
     """Runs all nodes through the target, each at its depth's position, and decides."""
     rows, logit_controls, axis = batch.rows, batch.logit_controls, target.vocab_axis
@@ -73,6 +113,8 @@ def _target_nodes(
         return walk(logits, tree, nodes.depths, rows, axis), aux_hidden, pools, None
     options = rows.options, logit_controls, None, axis, nodes.depths
     controlled = control_logits(logits, positions + 1, nodes.paths, *options)
+    if masks is not None:
+        controlled = mask_logits(controlled, masks, axis=axis)
     walked = walk(controlled, tree, nodes.depths, rows, axis)
     with jax.named_scope("logprobs"):
         logprobs = sampled_logprobs(

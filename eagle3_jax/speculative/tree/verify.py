@@ -36,8 +36,8 @@ def walk(
     """Samples every node from the target and follows its choices from the root.
 
     Row i's logits decide position n + 1 + depths[i]. Paths end where no child has the token chosen,
-    and at the depth of the last draft that is valid. axis: over which the logits are split
-    (eagle3_jax.vocabulary).
+    at the depth of the last draft that is valid, and before a token at which the row pauses. axis:
+    over which the logits are split (eagle3_jax.vocabulary).
     """
     chosen = sample(logits, rows.seq_lens[:, None] + 1 + depths, rows.options, axis=axis)
     node = jnp.zeros((depths.shape[0], 1), jnp.int32)
@@ -46,7 +46,7 @@ def walk(
     for depth in range(1, rows.verified_tokens.shape[1]):
         wanted = jnp.take_along_axis(chosen, node, axis=1)
         child = (tree.parents == node) & (tree.tokens == wanted) & (depths > 0)
-        goes_on = goes_on & child.any(axis=1) & (depth <= valid)
+        goes_on = goes_on & child.any(axis=1) & (depth <= valid) & (wanted[:, 0] != rows.pause_id)
         node = jnp.where(goes_on[:, None], child.argmax(axis=1, keepdims=True), node)
         num_accepted += goes_on
         path.append(node)

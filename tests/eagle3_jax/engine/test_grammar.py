@@ -56,6 +56,7 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     "choice": ["the end", "the inner", "abba"].__contains__,
     "grammar": re.compile(r"\[[a-e(),]+\]").fullmatch,
 }
+TREE: dict[str, Any] = {"eagle_topk": 3, "num_draft_tokens": 9}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.0, "ignore_eos": True},
@@ -110,15 +111,15 @@ def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
         assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
 
 
-@pytest.mark.parametrize("exact", [False, True], ids=["bucketed", "exact"])
+@pytest.mark.parametrize("rounds", [{}, {"exact": True}, TREE], ids=["bucketed", "exact", "trees"])
 def test_speculation_batches_and_preemption_change_no_token(
     target: Target,
     draft: Eagle3Draft,
     constrained: list[Request],
     alone: dict[str, Answer],
-    exact: bool,
+    rounds: dict[str, Any],
 ) -> None:
-    engine = ready(target, draft, sizes(3, exact=exact))
+    engine = ready(target, draft, sizes(3, **rounds))
     assert_same(drive(engine, constrained, arrival_gap=1), alone)
     stats = engine.stats()
     assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
@@ -148,15 +149,17 @@ def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> li
     return drafts
 
 
+@pytest.mark.parametrize("rounds", [{}, TREE], ids=["chains", "trees"])
 def test_the_test_notices_masks_that_do_not_follow_the_drafts(
     target: Target,
     draft: Eagle3Draft,
     constrained: list[Request],
     alone: dict[str, Answer],
     monkeypatch: pytest.MonkeyPatch,
+    rounds: dict[str, Any],
 ) -> None:
     monkeypatch.setattr(LLGuidanceMatcher, "fill", first_mask_everywhere)
-    answers = drive(ready(target, draft, sizes(3)), constrained)
+    answers = drive(ready(target, draft, sizes(3, **rounds)), constrained)
     with pytest.raises(AssertionError):
         assert_same(answers, alone)
 

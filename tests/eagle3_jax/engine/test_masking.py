@@ -25,6 +25,7 @@ from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
 
 fill = LLGuidanceMatcher.fill
 LISTS = StructuredOutputs(grammar='start: "[" item ("," item){0,9} "]"\nitem: /[a-e]+/')
+TREE = {"eagle_topk": 3, "num_draft_tokens": 9}
 NO_MASK_YET = 60.0
 """Seconds no test takes, but for one in which somebody waits for who must not."""
 
@@ -34,13 +35,19 @@ def asked(name: str, form: StructuredOutputs | None, tokens: int = 20, least: in
     return Request(name, [3, 1, 4, 1, 5], sampling)
 
 
-def ready(target: Target, draft: Eagle3Draft) -> Engine:
-    return Engine(target, draft, sizes(3), tokenizer=SpellingTokenizer(), eos_token_ids=(EOS,))
+def ready(target: Target, draft: Eagle3Draft, **options: Any) -> Engine:
+    config = sizes(3, **options)
+    return Engine(target, draft, config, tokenizer=SpellingTokenizer(), eos_token_ids=(EOS,))
 
 
 @pytest.fixture(scope="module")
 def engine(target: Target, draft: Eagle3Draft) -> Engine:
     return ready(target, draft)
+
+
+@pytest.fixture(scope="module", params=[{}, TREE], ids=["chain", "tree"])
+def drafting(request: pytest.FixtureRequest, target: Target, draft: Eagle3Draft) -> Engine:
+    return ready(target, draft, **request.param)
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +86,12 @@ def test_nobody_waits_for_a_mask_that_does_not_come(
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.002])
 def test_masks_that_are_late_change_no_token(
-    engine: Engine, alone: dict[str, Answer], monkeypatch: pytest.MonkeyPatch, wait_s: float
+    drafting: Engine, alone: dict[str, Answer], monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
     """Nor does it matter when: of most fills here one part is late, with no wait all are."""
     monkeypatch.setattr(masking, "WAIT_S", wait_s)
     monkeypatch.setattr(LLGuidanceMatcher, "fill", _after_a_while)
-    answers = drive(engine, [asked("list", LISTS), asked("free", None)])
+    answers = drive(drafting, [asked("list", LISTS), asked("free", None)])
     assert {n: (a.token_ids, a.finish) for n, a in answers.items()} == {
         n: (a.token_ids, a.finish) for n, a in alone.items()
     }
@@ -138,7 +145,8 @@ def test_stuck_threads_are_replaced_and_end(monkeypatch: pytest.MonkeyPatch) -> 
 
     threads = masking.MaskThreads(2)
     before = threading.active_count()
-    jobs = [masking.MaskJob(Stuck(), open_masks(VOCAB, 1), ()) for _ in range(6)]  # type: ignore
+    asked: Any = masking.Asked(Stuck())  # type: ignore
+    jobs = [masking.MaskJob(asked, open_masks(VOCAB, 1)) for _ in range(6)]
     for job in jobs:
         threads.submit(job)
     while any(job.began is None for job in jobs):

@@ -55,6 +55,7 @@ def with_budget(index: int, budget: int | None, **options: Any) -> Request:
     return Request(f"{budget}", prompt, SamplingParams(seed=index, max_tokens=30, **options))
 
 
+ROUNDS: list[dict[str, Any]] = [{}, {"exact": True}, {"eagle_topk": 3, "num_draft_tokens": 9}]
 IN_PIECES = [with_pieces(index) for index in range(12)]
 THINKING = [with_budget(index, budget) for index, budget in enumerate(BUDGETS)]
 
@@ -82,11 +83,11 @@ def alone(plain: Engine) -> dict[str, Answer]:
     return one_by_one(plain, [*IN_PIECES, *THINKING])
 
 
-@pytest.mark.parametrize("exact", [False, True], ids=["bucketed", "exact"])
+@pytest.mark.parametrize("rounds", ROUNDS, ids=["bucketed", "exact", "trees"])
 def test_speculation_batches_and_preemption_change_no_token(
-    target: Target, draft: Eagle3Draft, alone: dict[str, Answer], exact: bool
+    target: Target, draft: Eagle3Draft, alone: dict[str, Answer], rounds: dict[str, Any]
 ) -> None:
-    engine = ready(target, draft, sizes(K, exact=exact))
+    engine = ready(target, draft, sizes(K, **rounds))
     for name, answer in drive(engine, [*IN_PIECES, *THINKING], arrival_gap=1).items():
         assert answer.token_ids == alone[name].token_ids, name
         assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
@@ -197,10 +198,6 @@ def test_what_can_not_be_held_here_is_refused(target: Target, draft: Eagle3Draft
     engine = ready(target, draft, sizes(K, enable_structured_outputs=False))
     with pytest.raises(ValueError, match=r"eagle3-jax\[grammar\]"):
         engine.add(with_budget(0, 4))
-    trees = ready(target, draft, sizes(K, eagle_topk=2, num_draft_tokens=5))
-    for request in (with_budget(0, 4), with_pieces(0)):
-        with pytest.raises(ValueError, match="eagle_topk must be 1"):
-            trees.add(request)
     strange = with_budget(0, None, thinking_budget=ThinkingBudget(1, (VOCAB,)))
     with pytest.raises(ValueError, match="token ids end at"):
         ready(target, draft, sizes(K)).add(strange)
