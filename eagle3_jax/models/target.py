@@ -162,6 +162,9 @@ class Target(nnx.Module):
                 x, own = run(*nnx.split(layer), x, rope, own, pages)
             streams.append(x)
             written += own
+        # XLA would fuse the last layer's sum with whatever reads it, and may add in another order
+        # in each program; a draft is taught on the bits that serving has.
+        x = streams[-1] = jax.lax.optimization_barrier(x)
         aux = [streams[i] for i in aux_layer_ids] or [x[..., :0]]
         return x, jnp.concatenate(aux, axis=-1), written
 
