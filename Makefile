@@ -40,11 +40,12 @@ prove: .venv/installed-test
 
 # Images: every draft and shape of rounds on the golden prompts, 200 sampled requests of each kind on
 # 1 and 2 devices, 2,000 malformed images and parts, and lm_eval's multimodal path; `make test` runs a
-# cover, 16, 100 and OpenAI's package alone.
+# cover, 16 and 100, and no client.
 prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
 		tests/proofs/test_image_fuzz.py tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
-		tests/eagle3_jax/engine/images/test_image_tiers.py tests/serve/kv_transfer/test_images_sent.py
+		tests/eagle3_jax/engine/images/test_image_tiers.py tests/serve/kv_transfer/test_images_sent.py \
+		tests/serve/demo/test_sighted_pair.py
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
 # short ones.

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 from clients.client import Client, Server
 from clients.runs import demo_server, run_client
-from clients.seeing_clients import LM_EVAL, SHORT, Accuracy
+from clients.seeing_clients import SHORT, Accuracy
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Server]:
     """One request at a time: fewer programs to compile."""
+    if not pytestconfig.getoption("long"):
+        pytest.skip("starts a server of the embedded pair that sees; with --long")
     with demo_server(
         tmp_path_factory.mktemp("server"), "--max-num-seqs", "1", sees=True
     ) as running:
@@ -27,10 +31,7 @@ def test_a_client_that_sends_pictures_gets_right_answers(
     command: Callable[..., list[str]],
     accuracy: Accuracy,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> None:
-    if client is LM_EVAL and not request.config.getoption("--long"):
-        pytest.skip("part of the long form")
     results = tmp_path / "results"
     short = replace(client, command=command)
     run = run_client(short, server, Path(sys.executable).parent, results)

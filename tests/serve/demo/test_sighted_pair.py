@@ -13,16 +13,20 @@ from serve.demo.pictures.accuracy import OVERALL, held_out_accuracy
 from serve.demo.pictures.files import write_questions
 from serve.demo.pictures.questions import TOPICS
 
+PICTURES = 16
 
-def test_four_in_five_held_out_questions_are_answered() -> None:
+
+def test_four_in_five_held_out_questions_are_answered(pytestconfig: pytest.Config) -> None:
+    """Of 320; the short form asks fewer, and allows for their luck."""
     directory = demo_vision_target_dir()
     target, vision = (
         load_target(directory, dtype=jnp.float32),
         load_vision(directory, dtype=jnp.float32),
     )
-    right = held_out_accuracy(target, vision, load_tokenizer(directory), 320)
+    questions, least = (320, 0.8) if pytestconfig.getoption("long") else (80, 0.7)
+    right = held_out_accuracy(target, vision, load_tokenizer(directory), questions)
     assert right.keys() == {*TOPICS, OVERALL}
-    assert right[OVERALL] >= 0.8
+    assert right[OVERALL] >= least
 
 
 def test_the_pair_has_at_most_10_megabytes() -> None:
@@ -33,17 +37,17 @@ def test_the_pair_has_at_most_10_megabytes() -> None:
 def test_accept_measures_it_on_generated_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_questions(tmp_path, 24, seed=2)
+    write_questions(tmp_path, PICTURES, seed=2)
     found = tmp_path / "accept.json"
     flags = ["--data", f"{tmp_path}", "--max-tokens", "40", "--json", f"{found}"]
-    flags += ["--max-num-seqs", "4", "--num-speculative-tokens", "3"]
+    flags += ["--max-num-seqs", "1", "--num-speculative-tokens", "3"]
     assert main(["accept", "--demo-vision", *flags]) == 0
     record = json.loads(found.read_text())
     assert [row["category"] for row in record["rows"]] == [*TOPICS, OVERALL]
     everything = record["rows"][-1]
-    assert everything["prompts"] == 24 and everything["right"] >= 0.7
+    assert everything["prompts"] == PICTURES and everything["right"] >= 0.7
     assert 1 < everything["accept_length"] <= 4 and len(everything["per_position"]) == 3
     terms = record["terms"]
-    assert (terms["pictures"], terms["draft_embedding"], terms["max_tokens"]) == (24, "pad", 40)
+    assert (terms["pictures"], terms["draft_embedding"], terms["max_tokens"]) == (PICTURES, "pad", 40)
     assert terms["most_patches"] == 36 and len(terms["chat_template"]) == 64
     assert "2.597" in terms["reference"] and "2.597" in capsys.readouterr().out

@@ -86,7 +86,7 @@ MAKERS: dict[str, Any] = {
 }
 
 
-SHORT = {"host": ("MHA sees", DIVIDED_EXACTLY), "disk": (DIVIDED_EXACTLY,)}
+SHORT = {"host": ("MHA sees",), "disk": (DIVIDED_EXACTLY,)}
 """Of each tier the makers that are tried without --long."""
 
 
