@@ -48,6 +48,7 @@ def test_accept_measures_it_on_generated_pictures(
     assert everything["prompts"] == PICTURES and everything["right"] >= 0.7
     assert 1 < everything["accept_length"] <= 4 and len(everything["per_position"]) == 3
     terms = record["terms"]
-    assert (terms["pictures"], terms["draft_embedding"], terms["max_tokens"]) == (PICTURES, "pad", 40)
+    told = terms["pictures"], terms["draft_embedding"], terms["max_tokens"]
+    assert told == (PICTURES, "pad", 40)
     assert terms["most_patches"] == 36 and len(terms["chat_template"]) == 64
     assert "2.597" in terms["reference"] and "2.597" in capsys.readouterr().out
