@@ -91,7 +91,9 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
     if memory.vision:
         size = memory.vision.device_nbytes
         table.add_row("vision tower and projector", _gib(size), f"{size:,} B, whole on each")
-    table.add_row("slots and their options", _gib(memory.state), f"{options.max_num_seqs} slots")
+    kept = ", features of images" if memory.vision else ""
+    slots = f"{options.max_num_seqs} slots"
+    table.add_row(f"slots, their options{kept}", _gib(memory.state), slots)
     table.add_row("left for KV", _gib(memory.for_pools), "")
     if gathered := memory.gathered_bytes:
         said = f"{GATHERED_SLOTS:,} slots of a context at most, a temporary"

@@ -7,6 +7,7 @@ import jax
 
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
@@ -127,7 +128,7 @@ def plan_memory(
         int(gpu.memory * utilization),
         model_bytes(target, target_parts(parallel)),
         draft and model_bytes(draft, draft_parts(parallel)),
-        _state_bytes(target, draft, config),
+        _state_bytes(target, draft, config, vision),
         kv_pools(target, draft, parallel),
         config.page_size * parallel.context_parts,
         vision and model_bytes(vision),
@@ -172,11 +173,15 @@ def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
     return pages * memory.page_bytes(kv_cache_dtype)
 
 
-def _state_bytes(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> int:
-    """Slots and their options, as the engine makes them; every device holds all of it."""
+def _state_bytes(
+    target: Target, draft: Eagle3Draft | None, config: EngineConfig, vision: VisionModel | None
+) -> int:
+    """Slots, their options and the features of images that are kept, as the engine makes them;
+    every device holds all of it."""
     alone = replace(config, num_pages=None, decode_context_parallel_size=1)
     num_aux = draft.config.num_aux if draft else 0
-    state = jax.eval_shape(lambda: initial_state(target, draft, alone, num_aux))
+    rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
+    state = jax.eval_shape(lambda: initial_state(target, draft, alone, num_aux, image_rows=rows))
     leaves = jax.tree.leaves(replace(state, target_pools=(), draft_pools=()))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
