@@ -29,8 +29,8 @@ class DraftRecipe:
 
     num_steps: of the unrolled chain; step_decay: the weight of a step over that of the one before,
     because later ones are reached less often. loss: a key of DIVERGENCES. dtype: in which the draft
-    computes; its parameters and the optimizer's are float32. keep_activations: backward computes
-    nothing twice, which is faster where memory has room.
+    computes; its parameters and the optimizer's are float32. keep_activations: backward runs no
+    layer twice, which is faster where memory has room.
     """
 
     num_steps: int = 4
@@ -81,19 +81,14 @@ def draft_loss(
         recipe.num_steps,
         keep_activations=recipe.keep_activations,
     )
-    compared = compare(
-        teacher,
-        draft,
-        states,
-        ahead(features.hidden),
-        DIVERGENCES[recipe.loss],
-        keep_activations=recipe.keep_activations,
-    )
     rows = taught_rows(batch.wanted)
-    loss, alive, accepted = jnp.float32(0), jnp.ones_like(rows), []
-    for step, (weight, found) in enumerate(zip(recipe.step_weights, compared, strict=True)):
-        loss += weight * jnp.sum(found.loss * rows) / total
-        alive = (jnp.roll(alive, 1, axis=1) if step else alive) * found.agrees
+    weights = jnp.stack([weight * rows / total for weight in recipe.step_weights])
+    loss, agrees = compare(
+        teacher, draft, states, ahead(features.hidden), weights, DIVERGENCES[recipe.loss]
+    )
+    alive, accepted = jnp.ones_like(rows), []
+    for step, found in enumerate(agrees):
+        alive = (jnp.roll(alive, 1, axis=1) if step else alive) * found
         accepted.append(jnp.sum(alive * rows) / total)
     return loss, DraftMetrics(loss, accepted[0], 1 + sum(accepted, jnp.float32(0)))
 

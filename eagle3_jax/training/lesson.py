@@ -1,24 +1,26 @@
 """What the frozen target says about rows of a batch, and how a draft's steps compare with it.
 
-Logits exist for a block of positions at a time, forward and backward: at 163,840 ids those of a row
-of 20K tokens would be 13 GB.
+Logits exist once, for a block of positions at a time, and leave their gradient there: at 163,840
+ids those of a row of 20K tokens would be 13 GB.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.divergence import Divergence
+from pallas_kernels import gpu
 
-BLOCK = 256
-"""Positions of each row whose logits are held together."""
+GPU_BLOCK, CPU_BLOCK = 256, 32
+"""Positions of each row whose logits are held together: for as few a GPU would wait for the head's
+weights; a core's cache holds no more."""
 
 
 class Teacher(nnx.Module):
@@ -40,18 +42,24 @@ class Lesson(NamedTuple):
     best: Array
 
 
-class Comparison(NamedTuple):
-    """Of one step, row by row: the divergence, and whether the draft's choice is the target's."""
+class DraftHead(nnx.Module):
+    """The part of a draft that turns its states into logits."""
 
-    loss: Float[Array, "rows length"]
-    agrees: Float[Array, "rows length"]
+    def __init__(self, draft: Eagle3Draft):
+        self.norm, self.lm_head = draft.norm, draft.lm_head
+        self.is_normed = draft.config.norm_output
+
+    def logits(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows draft_vocab"]:
+        """As `Eagle3Draft.logits`."""
+        normed = state if self.is_normed else self.norm(state)
+        return self.lm_head(normed).astype(jnp.float32)
 
 
-def lesson(teacher: Teacher, draft: Eagle3Draft, hidden: Float[Array, "*rows hidden"]) -> Lesson:
-    """What the target says behind its states `hidden`."""
-    logits = jax.lax.stop_gradient(teacher.logits(hidden))
-    full = jax.nn.softmax(logits, axis=-1)
-    ids = draft.target_ids
+def lesson(
+    teacher: Teacher, ids: Int[Array, " draft_vocab"] | None, hidden: Float[Array, "*rows hidden"]
+) -> Lesson:
+    """What the target says behind its states `hidden`; ids: target's of a reduced vocabulary."""
+    full = jax.nn.softmax(teacher.logits(hidden), axis=-1)
     probs = full if ids is None else full[..., ids]
     covered = jnp.max(probs, axis=-1) == jnp.max(full, axis=-1)
     return Lesson(probs, jnp.where(covered, jnp.argmax(probs, axis=-1), -1))
@@ -62,41 +70,94 @@ def compare(
     draft: Eagle3Draft,
     states: Sequence[Float[Array, "rows length hidden"]],
     hidden: Float[Array, "rows length hidden"],
+    weights: Float[Array, "steps rows length"],
     divergence: Divergence,
-    *,
-    keep_activations: bool = False,
-) -> list[Comparison]:
-    """Every step's states with the target's `hidden`, position by position. keep_activations:
-    logits are kept for backward, not made again."""
-    length = hidden.shape[1]
-    size = min(BLOCK, length)
+) -> tuple[Float[Array, ""], Float[Array, "steps rows length"]]:
+    """How far all steps' states are from what the target's `hidden` say, summed with these weights,
+    and where a draft's choice is the target's.
 
-    def blocks(x: Array) -> Float[Array, "blocks rows size hidden"]:
-        padded = jnp.pad(x, ((0, 0), (0, -length % size), (0, 0)))
-        return jnp.moveaxis(padded.reshape(len(x), -1, size, x.shape[-1]), 1, 0)
+    The gradient is made with the loss, block by block: logits are neither kept nor made again.
+    """
+    block = CPU_BLOCK if gpu.current().arch == "cpu" else GPU_BLOCK
+    size = min(block, hidden.shape[1])
+    cut = partial(_blocks, size=size)
+    ours, head = nnx.split(DraftHead(draft))
+    theirs, says = nnx.split(teacher)
+    fixed: Any = jax.lax.stop_gradient((says, draft.target_ids, cut(hidden[None]), cut(weights)))
+    compared = _Compared(ours, theirs, divergence)
+    loss, agrees = _compare(compared, head, cut(jnp.stack(states)), fixed)
+    agrees = jnp.moveaxis(agrees, 0, 2).reshape(*weights.shape[:2], -1)
+    return loss, agrees[..., : hidden.shape[1]]
 
-    block = partial(_compare_block, teacher, draft, divergence)
-    compared = jax.lax.map(
-        block if keep_activations else jax.checkpoint(block),
-        ([blocks(state) for state in states], blocks(hidden)),
+
+class _Compared(NamedTuple):
+    """What is compared, without its arrays."""
+
+    draft: nnx.GraphDef
+    teacher: nnx.GraphDef
+    divergence: Divergence
+
+    def block(self, head: Any, states: Array, given: tuple[Any, ...]) -> tuple[Array, Array]:
+        """Of a block [steps, rows, size, hidden]: the weighted sum, and where steps agree. All
+        steps are one product."""
+        teacher, ids, hidden, weights = given
+        taught = lesson(nnx.merge(self.teacher, teacher), ids, hidden[0])
+        logits = nnx.merge(self.draft, head).logits(states)
+        losses = self.divergence(taught.probs, jax.nn.log_softmax(logits, axis=-1))
+        agrees = _chooses(logits, jnp.broadcast_to(taught.best, logits.shape[:-1]))
+        return jnp.sum(weights * losses), agrees.astype(jnp.float32)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _compare(
+    compared: _Compared, head: Any, states: Array, fixed: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    teacher, ids, *blocks = fixed
+
+    def block(total: Array, one: tuple[Array, ...]) -> tuple[Array, Array]:
+        loss, agrees = compared.block(head, one[0], (teacher, ids, *one[1:]))
+        return total + loss, agrees
+
+    return jax.lax.scan(block, jnp.float32(0), (states, *blocks))
+
+
+def _forward(
+    compared: _Compared, head: Any, states: Array, fixed: tuple[Any, ...]
+) -> tuple[tuple[Array, Array], tuple[Any, Array]]:
+    """The head's gradient is summed in float32, whatever the head is."""
+    teacher, ids, *blocks = fixed
+    gradient_of = jax.value_and_grad(compared.block, argnums=(0, 1), has_aux=True)
+
+    def block(sums: tuple[Any, Array], one: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
+        (loss, agrees), (of_head, of_states) = gradient_of(head, one[0], (teacher, ids, *one[1:]))
+        return jax.tree.map(jnp.add, sums, (of_head, loss)), (agrees, of_states)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), head)
+    (of_head, loss), (agrees, of_states) = jax.lax.scan(
+        block, (zeros, jnp.float32(0)), (states, *blocks)
     )
-    return jax.tree.map(
-        lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, :length], compared
-    )
+    of_head = jax.tree.map(lambda total, x: total.astype(x.dtype), of_head, head)
+    return (loss, agrees), (of_head, of_states)
 
 
-def _compare_block(
-    teacher: Teacher,
-    draft: Eagle3Draft,
-    divergence: Divergence,
-    block: tuple[list[Array], Float[Array, "rows size hidden"]],
-) -> list[Comparison]:
-    states, hidden = block
-    taught = lesson(teacher, draft, hidden)
-    compared = []
-    for state in states:
-        logits = draft.logits(state)
-        losses = divergence(taught.probs, jax.nn.log_softmax(logits, axis=-1))
-        agrees = jnp.argmax(logits, axis=-1) == taught.best
-        compared.append(Comparison(losses, agrees.astype(jnp.float32)))
-    return compared
+def _backward(
+    _: _Compared, gradients: tuple[Any, Array], given: tuple[Array, Array]
+) -> tuple[Any, Any, None]:
+    of_loss = given[0]
+    scaled = jax.tree.map(lambda x: (of_loss * x).astype(x.dtype), gradients)
+    return *scaled, None
+
+
+_compare.defvjp(_forward, _backward)
+
+
+def _blocks(x: Array, size: int) -> Array:
+    """[steps, rows, length, *rest] -> [blocks, steps, rows, size, *rest], padded at its end."""
+    padded = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % size), *((0, 0),) * (x.ndim - 3)))
+    return jnp.moveaxis(padded.reshape(*x.shape[:2], -1, size, *x.shape[3:]), 2, 0)
+
+
+def _chooses(logits: Float[Array, "*rows vocab"], ids: Int[Array, "*rows"]) -> Bool[Array, "*rows"]:
+    """Whether no id has more than this one; an argmax would go through all logits once more."""
+    found = jnp.take_along_axis(logits, jnp.maximum(ids, 0)[..., None], axis=-1)[..., 0]
+    return (ids >= 0) & (found == jnp.max(logits, axis=-1))

@@ -221,7 +221,7 @@ def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-activations",
         action="store_true",
-        help="compute nothing twice in the backward pass: faster, where memory has room",
+        help="run no layer again in the backward pass: faster, where memory has room",
     )
 
 

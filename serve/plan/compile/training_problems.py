@@ -5,7 +5,7 @@ from math import prod
 
 import jax
 
-from eagle3_jax.training.lesson import BLOCK
+from eagle3_jax.training.lesson import GPU_BLOCK
 from pallas_kernels.aot import Program
 from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.expectations import copy_problems, kernel_problems
@@ -62,6 +62,6 @@ def _sums_of_an_update(plan: TrainingPlan, found: Sequence[Collective]) -> Itera
     assert draft is not None, "a draft is trained"
     hidden, latent = draft.config.hidden_size, draft.config.latent_attention
     widths = {hidden, 2 * hidden} | ({latent.q_lora_rank, latent.latent_dim} if latent else set())
-    compared = plan.options.rows * BLOCK * plan.options.unroll * hidden
+    compared = plan.options.rows * GPU_BLOCK * plan.options.unroll * hidden
     sizes = {compared, *(plan.tokens * width for width in widths if width)}
     yield from (one for one in found if one.kind == "all-reduce" and prod(one.shape) in sizes)

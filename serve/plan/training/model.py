@@ -10,7 +10,7 @@ from flax import nnx
 
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.training.lesson import BLOCK
+from eagle3_jax.training.lesson import GPU_BLOCK
 from eagle3_jax.training.unroll import QUERY_BLOCK
 from serve.plan.data.gpus import GPUS
 from serve.plan.model.attention_work import StepRows
@@ -31,6 +31,8 @@ PARTS: tuple[Part, ...] = ("features", "update")
 FLOAT, HALF = 4, 2
 PASSES = 4
 """Forward, again for backward, and backward, which is twice a forward."""
+HEAD_PASSES = 3
+"""Its gradient is made with the loss, so that nothing is computed again."""
 MASTER_BYTES, UPDATE_BYTES = 3 * FLOAT, FLOAT + HALF
 """Of a parameter: itself and two moments; while it is updated a gradient, and what computes."""
 TORCHSPEC_HOURS = 1500
@@ -80,7 +82,9 @@ class TrainingPlan:
             return self._temporaries_of_features()
         draft, rows, devices = self._draft, self.options.rows, self._parallel.draft_devices
         config, length = draft.config, self.options.pair.max_model_len
-        ids = (config.draft_vocab_size + self.pair.target.config.vocab_size) // devices
+        # All steps of the chain are one product of the head; its gradient's sum is float32.
+        drafted, vocab = config.draft_vocab_size, self.pair.target.config.vocab_size
+        logits = (self.options.unroll * drafted + vocab) // devices
         # A step leaves keys, values and its state, from which the next begins a row later, and
         # whose gradient waits for backward; the devices share heads, not states.
         core = draft_shape(draft, self._parallel).attention
@@ -93,7 +97,8 @@ class TrainingPlan:
             "gradient, and what computes": self._trained * UPDATE_BYTES,
             "states of the chain": self.options.unroll * self.tokens * step * HALF,
             "a layer's input": self.tokens * entered * HALF,
-            "logits of a block": 3 * rows * BLOCK * ids * FLOAT,
+            "logits of a block": 3 * rows * GPU_BLOCK * logits * FLOAT,
+            "the head's gradient": drafted * config.hidden_size // devices * FLOAT,
             "scores of a block": 3 * rows * QUERY_BLOCK * heads * length * FLOAT,
         }
 
@@ -187,8 +192,8 @@ class TrainingPlan:
         written = FLOAT * self.tokens * shape.attention.heads * length
         # Every score is made, the masked half too, and written once and read once.
         yield Kernel("attention", "attention", 2 * written, scores, times=times)
-        yield product_work("head", shape.head, self.tokens, times)
+        yield product_work("head", shape.head, self.tokens, HEAD_PASSES * steps)
         vocab = self.pair.target.config.vocab_size
         teacher = 2 * self.tokens * hidden * vocab
-        yield Kernel("teacher's head", "gemm", HALF * hidden * vocab, teacher, times=2)
+        yield Kernel("teacher's head", "gemm", HALF * hidden * vocab, teacher)
         yield AllReduce(HALF * self.tokens * hidden, shape.devices, 2 * times)

@@ -111,7 +111,7 @@ def test_only_the_targets_choices_among_the_drafts_ids_count_as_agreement(
     target: Target, draft: Eagle3Draft
 ) -> None:
     hidden = jax.random.normal(jax.random.key(0), (1, 9, 32))
-    taught = lesson(Teacher(target), draft, hidden)
+    taught = lesson(Teacher(target), draft.target_ids, hidden)
     ids = np.asarray(draft.target_ids).tolist()
     for best, logits in zip(taught.best[0], target.logits(hidden)[0], strict=True):
         choice = int(jnp.argmax(logits))

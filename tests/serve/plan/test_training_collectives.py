@@ -7,7 +7,7 @@ import pytest
 from narrow_pair import HIDDEN, VOCAB, small_pair
 from published_pairs import PUBLISHED
 
-from eagle3_jax.training.lesson import BLOCK
+from eagle3_jax.training.lesson import CPU_BLOCK
 from pallas_kernels.aot.collectives import collectives
 from serve.plan.compile.training_programs import AbstractProgram, training_programs
 from serve.plan.compile.training_step import DRAFTS, TARGETS, step_options
@@ -42,7 +42,7 @@ def test_an_update_keeps_its_state_in_place_and_tells_sums_of_states_alone(
     found = collectives(compiled.as_text() or "")
     wide = [one for one in found if {*one.shape} & {VOCAB, draft_vocab}]
     reduced = draft_vocab if draft_vocab < VOCAB else 0
-    assert all(one.nbytes <= BLOCK * reduced * 4 for one in wide)
+    assert all(one.nbytes <= CPU_BLOCK * reduced * 4 for one in wide)
     states = [one for one in found if one not in wide]
     # Of an embedding beside a state, which the layer reads.
     assert states and max(one.nbytes for one in states) <= LENGTH * 2 * HIDDEN * 4
