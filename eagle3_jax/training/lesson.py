@@ -85,7 +85,9 @@ def compare(
     theirs, says = nnx.split(teacher)
     fixed: Any = jax.lax.stop_gradient((says, draft.target_ids, cut(hidden[None]), cut(weights)))
     compared = _Compared(ours, theirs, divergence)
-    loss, agrees = _compare(compared, head, cut(jnp.stack(states)), fixed)
+    # What custom_vjp returns has no type.
+    found: Any = _compare(compared, head, cut(jnp.stack(states)), fixed)
+    loss, agrees = found
     agrees = jnp.moveaxis(agrees, 0, 2).reshape(*weights.shape[:2], -1)
     return loss, agrees[..., : hidden.shape[1]]
 
