@@ -1,5 +1,6 @@
 """The flags about chat, and what they make of a checkpoint's tokenizer."""
 
+import json
 from pathlib import Path
 
 import openai
@@ -52,16 +53,14 @@ def test_flags_that_can_not_be_used_are_named(
     assert naming in capsys.readouterr().err
 
 
-def test_where_drafts_are_trees_nothing_holds_calls_and_the_start_says_so(
+def test_where_drafts_are_not_coupled_nothing_holds_calls_and_the_start_says_so(
     target_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tree = "--speculative-algorithm EAGLE3 --speculative-num-steps 2 --speculative-eagle-topk 2 "
-    tree += "--speculative-num-draft-tokens 4 --max-num-seqs 1 --max-model-len 128 --port 0 "
-    tree += "--strict-tools "
-    tree += f"--speculative-draft-model-path {ORACLES / 'draft_mha_bf16'}"
-    assert serve_main([str(target_directory), *tree.split()]) == 2
+    draft = {"model": f"{ORACLES / 'draft_mha_bf16'}", "rejection_sample_method": "standard"}
+    flags = "--max-num-seqs 1 --max-model-len 128 --port 0 --strict-tools --speculative-config"
+    assert serve_main([str(target_directory), *flags.split(), json.dumps(draft)]) == 2
     error = capsys.readouterr().err
-    assert "--strict-tools" in error and "coupled chains of drafts" in error
+    assert "--strict-tools" in error and "coupled drafts" in error
 
 
 def test_auto_follows_the_tokenizers_marks() -> None:
