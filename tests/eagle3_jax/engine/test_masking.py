@@ -145,8 +145,8 @@ def test_stuck_threads_are_replaced_and_end(monkeypatch: pytest.MonkeyPatch) -> 
 
     threads = masking.MaskThreads(2)
     before = threading.active_count()
-    asked: Any = masking.Asked(Stuck())  # type: ignore
-    jobs = [masking.MaskJob(asked, open_masks(VOCAB, 1)) for _ in range(6)]
+    stuck: Any = Stuck()
+    jobs = [masking.MaskJob(masking.Asked(stuck), open_masks(VOCAB, 1)) for _ in range(6)]
     for job in jobs:
         threads.submit(job)
     while any(job.began is None for job in jobs):
