@@ -141,7 +141,7 @@ def test_half_the_stages_fail_against_the_record(cuda_compiler: None):
     ("name", "problem"),
     [
         ("fp8_matmul draft_mha.down@tp4 ptpc rows16", "predicted share"),
-        ("mla_decode kimi.attention@tp4 q1_8.5k_page64_b64_values", "predicted share"),
+        ("mla_decode kimi.attention@tp4 q1_8.5k_page64_b64_values", "1 stages, recorded 2"),
         ("logits_argmax kimi.lm_head@tp4 ptpc rows16", "1 stages, recorded 3"),
     ],
 )
