@@ -18,7 +18,7 @@ from rich.console import Console
 from eagle3_jax.engine import Engine
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.programs.call import Peers
+from eagle3_jax.engine.programs.processes.call import Peers
 from serve.app import create_app
 from serve.asgi.listening.accepting import raise_limit, room_for_connections
 from serve.asgi.listening.graceful import GracefulServer, bind, do_within, exposure, run_to_end

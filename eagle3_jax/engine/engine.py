@@ -24,9 +24,11 @@ from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.kv.tiers.below import tiers_below
 from eagle3_jax.engine.kv.tiers.exports import Exports
 from eagle3_jax.engine.kv.tiers.tier import PageBytes
-from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.processes.call import Peers
+from eagle3_jax.engine.programs.processes.questions import Asked
+from eagle3_jax.engine.programs.processes.remote import Built
 from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.replicas import Replicas
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
@@ -63,7 +65,7 @@ class Engine:
         vision: VisionModel | None = None,
     ):
         """clock: seconds that only rise, which an adaptive engine measures its rounds with.
-        peers: get every program call where other processes hold parts of the pair.
+        peers: get every program call where other processes hold parts of the pair, or all of it.
         kv_events: gets every change of the prefix index. vision: the target's, for images."""
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
@@ -78,10 +80,9 @@ class Engine:
         if config.enable_structured_outputs and config.method.rejection_sample_method == "coupled":
             self.grammars = grammars.load_grammars(tokenizer, self._vocab_size, self._eos)
         self._masking = Masking(self._vocab_size)
-        has_grammars = self.grammars is not None
         images = vision and ImageLayout.of(vision, target, draft, config)
-        more: Any = {"peers": peers, "vision": vision, "images": images}
-        self._runner = Runner(target, draft, config, has_grammars=has_grammars, **more)
+        more: Any = {"has_grammars": self.grammars is not None, "peers": peers}
+        self._runner = Runner(target, draft, config, vision=vision, images=images, **more)
         tiers = tiers_below(self._runner, config, kv_events, alone=peers is None)
         self._replicas = Replicas(config, tiers, kv_events, images)
         self._sequences: dict[str, Sequence] = {}
@@ -96,11 +97,14 @@ class Engine:
         """Compiles every program, in peers too; nothing compiles after."""
         self._runner.compile(progress)
 
-    def follow(self, messages: Iterable[bytes]) -> None:
-        """Runs what the engine of another process sends its peers, until it sends no more.
+    @property
+    def built(self) -> Built:
+        """What an engine without devices has to know to have this one follow it."""
+        return self._runner.built
 
-        An engine that follows takes no requests. Raises ValueError for what can't have been sent.
-        """
+    def follow(self, messages: Iterable[bytes | Asked]) -> None:
+        """Runs what the engine of another process sends its peers, until it sends no more; takes no
+        requests. ValueError for what can't have been sent."""
         self._runner.follow(messages)
 
     def add(self, request: Request) -> None:
@@ -123,8 +127,7 @@ class Engine:
             self._report(sequence)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets what pages contain, so that no later prompt finds a prefix; False, and nothing
-        happens, while there are requests."""
+        """Forgets what pages contain; False, and nothing happens, while there are requests."""
         if self._sequences:
             return False
         self._replicas.forget_prefixes()
@@ -133,8 +136,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether step() has something to do."""
-        own = self._sequences or self._in_flight or self._outputs
-        return bool(own or self._replicas.is_copying)
+        return any((self._sequences, self._in_flight, self._outputs, self._replicas.is_copying))
 
     def step(self) -> list[RequestOutput]:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
@@ -219,8 +221,7 @@ class Engine:
     def _end_failed(self) -> None:
         """Ends those whose grammars can't say what may come next, and nobody else."""
         failures = self._masking.failures()
-        failed = [s for s in self._sequences.values() if s.matcher in failures]
-        for sequence in failed:
+        for sequence in [s for s in self._sequences.values() if s.matcher in failures]:
             sequence.finish("error", f"{GRAMMAR_FAILED}: {failures[sequence.matcher]}")
             self._report(sequence)
 

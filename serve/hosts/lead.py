@@ -21,7 +21,7 @@ VERDICT_S = 5.0
 
 
 class Leader:
-    """The peers of an engine (`eagle3_jax.engine.programs.call.Peers`), as process 0 has them.
+    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`), as process 0 has them.
 
     on_end: called with the reason, once and from any thread, when the group can't go on; until
     somebody else takes it, it says so and ends the process. on_drain: when a peer is to stop.

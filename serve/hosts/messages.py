@@ -32,7 +32,7 @@ class Kind(IntEnum):
     REFUSED = 3  # why not: text
     BEAT = 4  # nothing: a ROUTER tells that a peer is gone only to who sends it something
     COMPILED = 5
-    CALL = 6  # eagle3_jax.engine.programs.call
+    CALL = 6  # eagle3_jax.engine.programs.processes.call
     DRAIN = 7  # asks process 0 to stop as if it had the signal itself
     STOP = 8  # there will be no more calls
     FAILED = 9  # the sender ends because of this: text

@@ -22,8 +22,8 @@ from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.programs.call import Peers
 from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.processes.call import Peers
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -5,12 +5,10 @@ the same calls in the same order.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -18,8 +16,6 @@ from eagle3_jax.config import default_aux_layer_ids
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.peaks import KVPeaks, pool_peaks
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
-from eagle3_jax.engine.programs.call import Inputs, ProgramCall
 from eagle3_jax.engine.programs.compiled import (
     Leaves,
     PairStructure,
@@ -29,18 +25,15 @@ from eagle3_jax.engine.programs.compiled import (
 )
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
 from eagle3_jax.engine.programs.initial_state import initial_state
-from eagle3_jax.engine.programs.packing import empty_chunk
+from eagle3_jax.engine.programs.inputs import InputShapes
 from eagle3_jax.engine.programs.page_copies import compile_copies
 from eagle3_jax.engine.programs.page_store import PageStore
+from eagle3_jax.engine.programs.processes.call import ProgramCall
 from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind, all_programs
 from eagle3_jax.mesh import DATA, mesh_of, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.sampling.token_mask import open_masks
-from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.speculative.logit_control_rows import no_controls
-from eagle3_jax.speculative.tree.nodes import Tree
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
@@ -65,6 +58,7 @@ class Executor:
     ):
         """vision: encodes images, which lie as `images` says."""
         self._config, self._images = config, images
+        self.input_shapes = InputShapes(config, target.config.vocab_size, images).of
         self._models = target.config, draft and draft.config
         # Plain exact decoding captures aux states too: its program must be the speculative one's.
         capture = draft.config.aux_layer_ids if draft else ()
@@ -89,7 +83,6 @@ class Executor:
             vision_structure,
             vision is not None and config.mm_draft_embedding == "target",
         )
-        self._vocab_size = target.config.vocab_size
         self._uploaded: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         rows = images.rows if images else 0
         self.state = initial_state(target, draft, config, len(capture), mesh, rows)
@@ -152,40 +145,6 @@ class Executor:
         else:
             self.state = self.pages.load(self.state, self._put(ids[0]), slots)
 
-    def input_shapes(self, program: Program) -> Inputs:
-        """Shapes and dtypes of what the host sends a program; what replicas get has one dimension
-        more, in front."""
-        shapes = self._own_shapes(program)
-        return shapes if self._replicas == 1 else jax.tree.map(self._of_replicas, shapes)
-
-    def _of_replicas(self, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((self._replicas, *shape.shape), shape.dtype)
-
-    def _own_shapes(self, program: Program) -> Inputs:
-        """Of one replica."""
-        config = self._config
-        if program.kind in PAGE_COPIES:
-            return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))
-        if program.kind is ProgramKind.ENCODE:
-            assert self._images and program.batch, "an engine with images, and arrays of a size"
-            return (shapes_of(self._images.pack((), program.batch)),)
-        if program.batch is None:
-            chunk: Any = empty_chunk(config, images=self._images is not None)
-            if program.takes_controls:
-                mask = open_masks(self._vocab_size, 1, 1)[0]
-                chunk = replace(chunk, logit_controls=no_controls(self._vocab_size), mask=mask)
-            return (shapes_of(chunk),)
-        batch = program.batch
-        inputs: list[Any] = [_int32(batch), _int32(batch, config.pages_per_seq)]
-        if program.kind is ProgramKind.PROPOSE:
-            inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
-        if program.kind is ProgramKind.VERIFY:
-            rows = config.method.verified_rows(config.num_speculative_tokens)
-            tree = Tree(_int32(batch, rows), _int32(batch, rows))
-            inputs.append(tree if config.method.tree else Drafts(_int32(batch, rows - 1)))
-            inputs.append(shapes_of(open_masks(self._vocab_size, batch, rows)))
-        return tuple(inputs)
-
     def kv_peaks(self) -> KVPeaks:
         """Waits for all programs and looks through the pools; ValueError where other processes
         hold a part of them."""
@@ -230,7 +189,3 @@ class Executor:
         held = shapes_of((*self._weights(program), self.state))
         inputs = self.input_shapes(program)
         return compile_program(program.kind, self._pair, *held, *inputs, widths=program.widths)
-
-
-def _int32(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)

@@ -14,7 +14,6 @@ from eagle3_jax.engine.grammars.masking import Masks
 from eagle3_jax.engine.images.calls import divide
 from eagle3_jax.engine.images.layout import ImageLayout, NewImage
 from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
-from eagle3_jax.engine.programs.call import CallFormat, Peers, ProgramCall
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
@@ -22,6 +21,10 @@ from eagle3_jax.engine.programs.output import ProgramOutput, read_output
 from eagle3_jax.engine.programs.packing import empty_chunk, pack_chunk, pack_page_table
 from eagle3_jax.engine.programs.page_store import NO_SLOT
 from eagle3_jax.engine.programs.placing import places
+from eagle3_jax.engine.programs.processes.call import CallFormat, Peers, ProgramCall
+from eagle3_jax.engine.programs.processes.following import follow
+from eagle3_jax.engine.programs.processes.questions import Asked
+from eagle3_jax.engine.programs.processes.remote import Built, Devices, RemoteExecutor
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
@@ -33,6 +36,7 @@ from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.logit_control_rows import no_controls
 from eagle3_jax.speculative.state import PrefillChunk
 from eagle3_jax.speculative.tree.nodes import HostTree, Tree, chains_as_trees
+from pallas_kernels.dispatch import candidates, prefer
 
 
 class Proposal(NamedTuple):
@@ -62,8 +66,14 @@ class Runner:
         self._has_draft = draft is not None
         if config.method.tree and draft is None:
             raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft to grow trees")
-        seeing: Any = {"vision": vision, "images": images}
-        self.executor = Executor(target, draft, config, has_grammars=has_grammars, **seeing)
+        self.executor: Executor | RemoteExecutor
+        if peers and isinstance(peers, Devices):
+            has: Any = {"has_draft": draft is not None, "has_grammars": has_grammars}
+            vocab_size = target.config.vocab_size
+            self.executor = RemoteExecutor(config, vocab_size, peers, **has, images=images)
+        else:
+            seeing: Any = {"vision": vision, "images": images}
+            self.executor = Executor(target, draft, config, has_grammars=has_grammars, **seeing)
         self._format = CallFormat(self.executor.programs, self.executor.input_shapes)
         self._peers = peers
         self._vocab_size = target.config.vocab_size
@@ -78,16 +88,21 @@ class Runner:
         if self._peers:
             self._peers.await_compiled()
 
-    def follow(self, messages: Iterable[bytes]) -> None:
-        """Makes the calls that another process's runner sends, until there are no more.
+    def follow(self, messages: Iterable[bytes | Asked]) -> None:
+        """Makes the calls that another process's runner sends, until there are no more."""
+        assert isinstance(self.executor, Executor), "it has devices"
+        follow(self.executor, self._format.decode, messages)
 
-        Waits for each program behind the next one's dispatch, as whoever reads its report does.
-        """
-        before: tuple[Any, ...] = ()
-        for message in messages:
-            outputs = self.executor.run(self._format.decode(message))
-            jax.block_until_ready(before)
-            before = outputs
+    @property
+    def built(self) -> Built:
+        """What a process that drives this one has to know."""
+        config, executor = self.config, self.executor
+        with prefer(config.kernels, config.xla_kernels):
+            kernels = candidates("logits_argmax")[0]
+        page_bytes = self.page_bytes if config.kv_offloading_bytes else 0
+        least = config.kv_offloading_least_tokens
+        names = tuple(map(str, executor.programs))
+        return Built(config.num_pages, least, kernels, page_bytes, names)
 
     def prefill(self, chunks: Sequence[ChunkPlan], masks: Masks | None = None) -> ProgramOutput:
         """Dispatches chunks, at most one a replica, behind the encoding of their new images;

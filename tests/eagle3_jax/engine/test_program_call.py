@@ -10,7 +10,7 @@ from driving import drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.programs.call import CallFormat, ProgramCall
+from eagle3_jax.engine.programs.processes.call import CallFormat, ProgramCall
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling.params import SamplingParams

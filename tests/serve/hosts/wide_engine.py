@@ -14,7 +14,7 @@ from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, EngineConfig, EngineStats
-from eagle3_jax.engine.programs.call import Peers
+from eagle3_jax.engine.programs.processes.call import Peers
 from serve.hosts.follow import follow
 from serve.hosts.lead import lead
 from serve.hosts.runtime import leave

@@ -1,0 +1,63 @@
+"""What the host sends each program, as shapes: the same in every process of an engine."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
+from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.programs.compiled import shapes_of
+from eagle3_jax.engine.programs.packing import empty_chunk
+from eagle3_jax.engine.programs.processes.call import Inputs
+from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind
+from eagle3_jax.sampling.token_mask import open_masks
+from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.logit_control_rows import no_controls
+from eagle3_jax.speculative.tree.nodes import Tree
+
+
+class InputShapes:
+    """Of an engine's programs, for a target of so many tokens. images: how images lie, if any."""
+
+    def __init__(self, config: EngineConfig, vocab_size: int, images: ImageLayout | None):
+        self._config, self._vocab_size, self._images = config, vocab_size, images
+
+    def of(self, program: Program) -> Inputs:
+        """Shapes and dtypes of what the host sends a program; what replicas get has one dimension
+        more, in front."""
+        shapes, replicas = self._own_shapes(program), self._config.data_parallel_size
+        if replicas == 1:
+            return shapes
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((replicas, *x.shape), x.dtype), shapes)
+
+    def _own_shapes(self, program: Program) -> Inputs:
+        """Of one replica."""
+        config = self._config
+        if program.kind in PAGE_COPIES:
+            return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))
+        if program.kind is ProgramKind.ENCODE:
+            assert self._images and program.batch, "an engine with images, and arrays of a size"
+            return (shapes_of(self._images.pack((), program.batch)),)
+        if program.batch is None:
+            chunk: Any = empty_chunk(config, images=self._images is not None)
+            if program.takes_controls:
+                mask = open_masks(self._vocab_size, 1, 1)[0]
+                chunk = replace(chunk, logit_controls=no_controls(self._vocab_size), mask=mask)
+            return (shapes_of(chunk),)
+        batch = program.batch
+        inputs: list[Any] = [_int32(batch), _int32(batch, config.pages_per_seq)]
+        if program.kind is ProgramKind.PROPOSE:
+            inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
+        if program.kind is ProgramKind.VERIFY:
+            rows = config.method.verified_rows(config.num_speculative_tokens)
+            tree = Tree(_int32(batch, rows), _int32(batch, rows))
+            inputs.append(tree if config.method.tree else Drafts(_int32(batch, rows - 1)))
+            inputs.append(shapes_of(open_masks(self._vocab_size, batch, rows)))
+        return tuple(inputs)
+
+
+def _int32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)

@@ -1,0 +1,110 @@
+"""An engine without devices drives one that has them: answers are those of the latter alone."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from driving import Answer, drive, sizes
+from spelling_tokenizer import EOS, SpellingTokenizer
+from tiny import VOCAB
+from traffic import drive_waves, random_requests
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs.processes.questions import Asked
+from eagle3_jax.engine.programs.processes.remote import Built
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.kimi import KimiTarget
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+
+ANSWER_S = 60.0
+SHARED: dict[str, Any] = {"tokenizer": SpellingTokenizer(), "eos_token_ids": (EOS,)}
+TREE = {"eagle_topk": 2, "num_draft_tokens": 5}
+CONFIGS = {
+    "chains": sizes(3),
+    "trees": sizes(2, **TREE),
+    "exact": sizes(3, exact=True),
+    "host memory": sizes(3, kv_offloading_bytes=10_000_000),
+}
+
+
+class OtherThread:
+    """Devices of an engine that follows in a thread of its own."""
+
+    def __init__(self, following: Engine):
+        self.built: Built = following.built
+        self.questions = 0
+        self._messages: queue.SimpleQueue[bytes | Asked | None] = queue.SimpleQueue()
+        follow = lambda: following.follow(iter(self._messages.get, None))  # noqa: E731
+        self._thread = threading.Thread(target=follow, daemon=True)
+        self._thread.start()
+
+    def await_compiled(self) -> None: ...
+
+    def send(self, message: bytes) -> None:
+        self._messages.put(message)
+
+    def ask(self, question: bytes) -> Callable[[], bytes]:
+        self.questions += 1
+        answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._messages.put(Asked(question, answers.put))
+
+        def wait() -> bytes:
+            answer = answers.get(timeout=ANSWER_S)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return wait
+
+    def stop(self) -> None:
+        self._messages.put(None)
+        self._thread.join(ANSWER_S)
+
+
+@pytest.fixture(params=CONFIGS)
+def driven(
+    request: pytest.FixtureRequest, target: KimiTarget, draft: Eagle3Draft
+) -> Iterator[tuple[Engine, Engine, OtherThread]]:
+    """One that drives, one that is alone, and the other's devices."""
+    config: EngineConfig = CONFIGS[request.param]
+    devices = OtherThread(Engine(target, draft, config, **SHARED))
+    driving = Engine(target, draft, devices.built.configure(config), peers=devices, **SHARED)
+    yield driving, Engine(target, draft, config, **SHARED), devices
+    devices.stop()
+
+
+def asked_for() -> list[Request]:
+    """Log-probabilities of answers and prompts, a grammar's halves of rounds, a long prompt."""
+    options: list[dict[str, Any]] = [
+        {"logprobs": 3},
+        {"prompt_logprobs": 2, "temperature": 0.0},
+        {"structured_outputs": StructuredOutputs(choice=("ab", "ba"))},
+    ]
+    return [
+        Request(f"own {i}", [(5 * i + j) % VOCAB for j in range(30)], SamplingParams(seed=i, **o))
+        for i, o in enumerate(options)
+    ]
+
+
+def told(answer: Answer) -> tuple[Any, ...]:
+    """All that its client sees, however it was cut."""
+    logprobs = [entry for output in answer.outputs for entry in output.logprobs]
+    return answer.token_ids, answer.text, logprobs, answer.outputs[-1].prompt_logprobs
+
+
+def test_answers_are_those_of_one_process(driven: tuple[Engine, Engine, OtherThread]) -> None:
+    driving, alone, devices = driven
+    requests = random_requests(np.random.default_rng(3), 32)
+    ours, theirs = (drive_waves(e, requests, np.random.default_rng(4)) for e in (driving, alone))
+    answers = ours.answers | drive(driving, asked_for())
+    expected = theirs.answers | drive(alone, asked_for())
+    whole = answers.keys() - ours.cancelled - theirs.cancelled
+    assert len(whole) > 20
+    assert {n: told(answers[n]) for n in whole} == {n: told(expected[n]) for n in whole}
+    assert driving.stats().num_accepted_tokens and devices.questions
+    if driving.config.kv_offloading_bytes:
+        assert driving.stats().cached.host and alone.stats().cached.host
