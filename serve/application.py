@@ -5,7 +5,7 @@ from rich.console import Console
 
 from serve.app import create_app
 from serve.demo import find_pair
-from serve.launch import prepare
+from serve.engine_setup import prepare
 from serve.openai.service import Service
 from serve.options.serve_options import ServeOptions
 from serve.pair.program_cache import keep_compiled_programs

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from eagle3_jax.engine.grammars.interface import CompiledGrammar, Grammars, GrammarsBusyError
+from eagle3_jax.engine.grammars.interface import CompiledGrammar, GrammarCompiler, GrammarsBusyError
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.engine.errors import Refused, Unavailable
 from serve.engine.threads import Threads
@@ -17,15 +17,15 @@ MOST_WAITING = 64
 class GrammarPool:
     """Threads of its own: grammars keep nobody waiting but, where many are slow, each other."""
 
-    def __init__(self, grammars: Grammars) -> None:
-        self._grammars = grammars
+    def __init__(self, grammars: GrammarCompiler) -> None:
+        self.grammars = grammars
         self._threads = Threads("grammar", AT_ONCE)
         self._under_way: dict[StructuredOutputs, asyncio.Task[CompiledGrammar]] = {}
 
     async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
         """The form, compiled once however many ask for it. Raises Refused for one that
         can't be compiled or satisfied, or takes too much; Unavailable while too many wait."""
-        known = self._grammars.known(form)
+        known = self.grammars.known(form)
         if known is not None:
             return known
         task = self._under_way.get(form)
@@ -46,7 +46,7 @@ class GrammarPool:
 
     async def _compile(self, form: StructuredOutputs) -> CompiledGrammar:
         try:
-            return await self._threads.run(partial(self._grammars.compile, form))
+            return await self._threads.run(partial(self.grammars.compile, form))
         except ValueError as error:
             raise Refused(str(error), "structured_outputs") from error
         except GrammarsBusyError as error:

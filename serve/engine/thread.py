@@ -36,6 +36,7 @@ from serve.engine.worker import EngineWorker
 
 logger = logging.getLogger(__name__)
 
+State = Literal["starting", "restarting", "ready", "draining", "ending", "dead"]
 STOP_POLL_S = 0.01
 LONGEST_LOOK_S = 1.0
 
@@ -55,9 +56,12 @@ class EngineThread:
     ) -> None:
         """max_queued: sequences that may run and wait at a time. explain: what is behind an error
         of the engine; called on the thread, may wait. between_steps: called there too, must not."""
-        self.state: Literal["starting", "ready", "draining", "ending", "dead"] = "starting"
+        self.state: State = "starting"
+        self.on_failure: Callable[[str], object] = self.fail
+        """Called with the reason when the engine can't go on."""
         self.ready = asyncio.Event()
         self.dead = asyncio.Event()
+        self._progress, self._between_steps = progress, between_steps
         self._worker = EngineWorker(engine, progress, explain, between_steps)
         self._max_queued = max_queued
         self._observer = observer
@@ -111,6 +115,8 @@ class EngineThread:
         """The same for requests that have arrived before."""
         if self.state == "starting":
             raise Unavailable("the server is still starting", retry_after_s=5)
+        if self.state == "restarting":
+            raise Unavailable("the engine has failed and is being started again", retry_after_s=5)
         if self.state == "ending":
             raise ShuttingDown
         if self.state == "dead":
@@ -136,13 +142,28 @@ class EngineThread:
             if self._worker.step_seconds > timeout_s:
                 reason = f"a step took longer than {timeout_s:g} seconds (--watchdog-timeout)"
                 logger.error("%s; the engine is at\n%s", reason, self._worker.stack())
-                self.fail(reason)
+                self.on_failure(reason)
 
     def fail(self, reason: str) -> None:
         """Declares the engine dead: every request under way fails, no other is taken."""
         if self.state == "dead":
             return
         self.state = "dead"
+        self._fail_all(reason)
+        self.dead.set()
+
+    def interrupt(self, reason: str) -> None:
+        """Every request under way fails, and others are asked to come back, until `resume`."""
+        self.state = "restarting"
+        self.ready.clear()
+        self._fail_all(reason)
+
+    def resume(self, engine: EngineLike, explain: Callable[[Exception], Exception]) -> None:
+        """Starts warming up the successor of an engine that was interrupted."""
+        self._worker = EngineWorker(engine, self._progress, explain, self._between_steps)
+        self.start()
+
+    def _fail_all(self, reason: str) -> None:
         failure = EngineDead(reason)
         for answer in self._unanswered:
             settle(answer, failure)
@@ -151,7 +172,6 @@ class EngineThread:
         for request_id in self._streams:
             self._observer.on_aborted(request_id)
         self._streams.clear()
-        self.dead.set()
         self._note_idle()
 
     def cancel(self, stream: OutputStream) -> None:
@@ -173,8 +193,8 @@ class EngineThread:
     def stop_admitting(self) -> None:
         """Is no longer healthy. Whoever calls refuses requests that arrive from now on; those that
         have arrived go on."""
-        if self.state in ("starting", "ready"):
-            self.state = "ending" if self.state == "starting" else "draining"
+        if self.state in ("starting", "restarting", "ready"):
+            self.state = "draining" if self.state == "ready" else "ending"
 
     async def idle(self) -> None:
         """Returns when no request is under way."""
@@ -206,10 +226,15 @@ class EngineThread:
 
     def on_ready(self) -> None:
         """The worker has warmed up."""
-        if self.state == "starting":
+        if self.state in ("starting", "restarting"):
             self.state = "ready"
         if self.state != "dead":
             self.ready.set()
+
+    def on_failed(self, worker: EngineWorker, reason: str) -> None:
+        """A worker's engine can't go on; that of an earlier one is known to be gone."""
+        if worker is self._worker:
+            self.on_failure(reason)
 
     def on_step(
         self, started: Sequence[str], began: float, outputs: Sequence[RequestOutput], now: float

@@ -28,7 +28,7 @@ class Reports(Protocol):
     def on_step(
         self, started: Sequence[str], began: float, outputs: Sequence[RequestOutput], now: float
     ) -> None: ...
-    def fail(self, reason: str) -> None: ...
+    def on_failed(self, worker: "EngineWorker", reason: str) -> None: ...
 
 
 class EngineWorker:
@@ -83,7 +83,7 @@ class EngineWorker:
         except Exception as error:
             reason = self._explain(error) if self._explain else error
             logger.error("the engine failed: %s", reason, exc_info=reason is error)
-            self._post(self._reports.fail, str(reason))
+            self._post(self._reports.on_failed, self, str(reason))
 
     def _step(self) -> None:
         self._step_began = began = time.monotonic()

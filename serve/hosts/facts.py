@@ -6,23 +6,20 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from serve.options.hosts import HostOptions
-
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "llguidance")
 WEIGHT_FILES = ("*.safetensors", "*.json")
 Facts = Mapping[str, str]
 """What it is called -> its value."""
 
 
-def facts(
-    hosts: HostOptions, model: Path, draft: Path | None, settings: Mapping[str, object]
-) -> Facts:
-    """Versions, checkpoints by what lies in their directories, and settings by their values; None
-    is left out. The directories' names may differ. Raises OSError for one that can't be read."""
+def facts(count: int, model: Path, draft: Path | None, settings: Mapping[str, object]) -> Facts:
+    """Of so many processes: versions, checkpoints by what lies in their directories, and settings
+    by their values; None is left out. The directories' names may differ. Raises OSError for one
+    that can't be read."""
     files = {"model": model} | ({"draft": draft} if draft else {})
     return {
         **{package: _version(package) for package in PACKAGES},
-        "number of processes": str(hosts.num_processes),
+        "number of processes": str(count),
         **{f"files of the {name}": _digest(directory) for name, directory in files.items()},
         **{name: str(value) for name, value in settings.items() if value is not None},
     }
@@ -47,10 +44,10 @@ def from_json(text: bytes) -> tuple[int, dict[str, str]] | None:
     return None
 
 
-def difference(name: str, ours: Facts, theirs: Facts) -> str | None:
-    """In what another process, so named, differs; None where it does not."""
+def difference(name: str, ours: Facts, theirs: Facts, leader: str) -> str | None:
+    """In what another process, so named, differs from the leader; None where it does not."""
     differing = [
-        f"{fact} ({theirs.get(fact, 'none')} there, {ours.get(fact, 'none')} in process 0)"
+        f"{fact} ({theirs.get(fact, 'none')} there, {ours.get(fact, 'none')} in {leader})"
         for fact in sorted({*ours, *theirs})
         if theirs.get(fact) != ours.get(fact)
     ]

@@ -1,15 +1,20 @@
-"""Every process but the first: runs the programs that process 0 sends, until it stops."""
+"""Every process that does not lead: runs the programs that the leader sends, until it stops."""
 
 import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from socket import socketpair
+from typing import NoReturn
 
 import jax
 import zmq
 
 from eagle3_jax.engine import Engine
+from eagle3_jax.engine.programs.processes.questions import Asked
+from serve.hosts.built import NUMBER, to_json
 from serve.hosts.facts import Facts
 from serve.hosts.meet import join
 from serve.hosts.messages import LINGER_MS, Kind, PeerLost, connect, lost
@@ -17,8 +22,6 @@ from serve.hosts.runtime import check_devices, leave, start_jax
 from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
-LOOK_MS = 50
-"""How often it looks for words of its own to send."""
 STOP_S = 10.0
 """For a stop that finds this process in the midst of something."""
 VERDICT_S = 5.0
@@ -29,13 +32,13 @@ def follow(
     hosts: HostOptions,
     facts: Facts,
     devices: int,
-    build: Callable[[], Engine],
+    build: Callable[[Say], Engine],
     say: Say,
 ) -> int:
-    """Builds the engine that process 0 builds and runs its calls of programs.
+    """Builds the engine that the leader builds, or has built here, and runs its calls of programs.
 
-    Returns the exit status, 2 for what process 0 refuses; otherwise ends the process: with 0 when
-    process 0 stops, 1 when it is lost or either of them fails.
+    Returns the exit status, 2 for what the leader refuses; otherwise ends the process: with 0 when
+    it stops, 1 when it is lost or either of them fails.
     """
     try:
         dealer = connect(hosts)
@@ -43,15 +46,18 @@ def follow(
     except (PeerLost, ValueError, OSError) as error:
         say(f"error: {error}")
         return 2
+    is_asked = hosts.driven and hosts.process_id == 0
     try:
         start_jax(hosts)
         check_devices(hosts, devices)
-        engine = build()
+        engine = build(follower.say_there if is_asked else lambda _: None)
+        if is_asked:
+            follower.tell(Kind.BUILT, to_json(engine.built))
         say(
             f"process {hosts.process_id} of {hosts.num_processes}, {jax.local_device_count()} "
             f"devices: runs what {follower.leader} sends; HTTP is there"
         )
-        engine.warmup()
+        engine.warmup(follower.on_compiled if is_asked else None)
         follower.tell(Kind.COMPILED)
         with follower.passing_on_signals():
             engine.follow(follower.calls())
@@ -61,34 +67,48 @@ def follow(
 
 
 class Follower:
-    """What process 0 says, as it comes in. leader: its name.
+    """What the leader says, as it comes in. leader: its name.
 
-    One thread has the socket; others leave their words with it.
+    One thread has the socket; others leave their words with it, and wake it.
     """
 
     def __init__(self, dealer: zmq.Socket[bytes], leader: str, say: Say):
         self.leader = leader
         self._dealer = dealer
         self._say = say
-        self._calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[bytes | Asked | None] = queue.SimpleQueue()
         self._words: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+        self._woken, self._wake = socketpair()
         self._lost = threading.Event()
         self._let_go = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reads process 0", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="reads the leader", daemon=True)
         self._thread.start()
 
-    def calls(self) -> Iterator[bytes]:
-        """Calls in their order until process 0 stops."""
+    def calls(self) -> Iterator[bytes | Asked]:
+        """Calls, and questions about them, in their order until the leader stops."""
         while (call := self._calls.get()) is not None:
             yield call
 
     def tell(self, kind: Kind, payload: bytes = b"") -> None:
-        """Sends a message soon."""
-        self._words.put([bytes([kind]), payload])
+        """Has a message sent; from any thread."""
+        self._put([bytes([kind]), payload])
+
+    def say_there(self, text: str) -> None:
+        """Has the leader say a line."""
+        self.tell(Kind.SAID, text.encode())
+
+    def on_compiled(self, _: str, done: int, total: int) -> None:
+        """Has it say how far this process is."""
+        self.say_there(f"compiled {done}/{total} programs")
+
+    def _put(self, word: list[bytes] | None) -> None:
+        self._words.put(word)
+        with suppress(OSError):  # Nobody is there to hear it.
+            self._wake.send(b"\0")
 
     @contextmanager
     def passing_on_signals(self) -> Iterator[None]:
-        """For a block: the first signal asks process 0 to drain, which ends this process, too."""
+        """For a block: the first signal asks the leader to drain, which ends this process, too."""
         asked = False
 
         def on_signal(number: int, _: object) -> None:
@@ -106,26 +126,32 @@ class Follower:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def fail(self, error: Exception) -> None:
-        """Ends because of an error of this process, if it is not that process 0 is gone."""
+    def fail(self, error: Exception) -> NoReturn:
+        """Ends because of an error of this process, if it is not that the leader is gone."""
         if self._lost.wait(VERDICT_S):
             leave(1)
         reason = f"{type(error).__name__}: {error}"
         self._say(f"error: {reason}")
         self._let_go.set()
         self.tell(Kind.FAILED, reason.encode())
-        self._words.put(None)
+        self._put(None)
         self._thread.join(2 * LINGER_MS / 1000)
         leave(1)
 
     def _run(self) -> None:
+        with closing(self._woken), closing(self._wake):
+            self._speak_and_listen()
+
+    def _speak_and_listen(self) -> None:
         """Until the last word is sent, or nobody is there to hear it."""
         poller = zmq.Poller()
         monitor = self._dealer.get_monitor_socket()  # Made by `join`.
-        for socket in (self._dealer, monitor):
+        for socket in (self._dealer, monitor, self._woken):
             poller.register(socket, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll(LOOK_MS))
+            ready = dict(poller.poll())
+            if self._woken.fileno() in ready:
+                self._woken.recv(4096)
             if self._dealer in ready:
                 self._receive(self._dealer.recv_multipart())
             elif monitor in ready:  # Behind what was said before.
@@ -141,6 +167,9 @@ class Follower:
         match frames:
             case [kind, call] if kind == bytes([Kind.CALL]):
                 self._calls.put(call)
+            case [kind, payload] if kind == bytes([Kind.ASK]):
+                number, question = payload[: NUMBER.size], payload[NUMBER.size :]
+                self._calls.put(Asked(question, partial(self._answer, number)))
             case [kind, _] if kind == bytes([Kind.STOP]):
                 self._let_go.set()
                 self._calls.put(None)
@@ -149,6 +178,11 @@ class Follower:
                 deadline.start()
             case [kind, reason] if kind == bytes([Kind.FAILED]):
                 self._on_lost(f"{self.leader} ends: {reason.decode(errors='replace')}")
+
+    def _answer(self, number: bytes, answer: bytes | Exception) -> None:
+        if isinstance(answer, Exception):
+            self.fail(answer)
+        self.tell(Kind.ANSWER, number + answer)
 
     def _on_lost(self, reason: str) -> None:
         self._lost.set()

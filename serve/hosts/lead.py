@@ -21,15 +21,22 @@ VERDICT_S = 5.0
 
 
 class Leader:
-    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`), as process 0 has them.
+    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`), as who leads has
+    them.
 
     on_end: called with the reason, once and from any thread, when the group can't go on; until
     somebody else takes it, it says so and ends the process. on_drain: when a peer is to stop.
     """
 
-    def __init__(self, listener: Listener, peers: Mapping[int, Peer], say: Say):
-        self.on_end: Callable[[str], None] = lambda _: leave(1)
-        self.on_drain: Callable[[], None] = self.stop_now
+    def __init__(
+        self,
+        listener: Listener,
+        peers: Mapping[int, Peer],
+        say: Say,
+        on_end: Callable[[str], object] = lambda _: leave(1),
+    ):
+        self.on_end = on_end
+        self.on_drain: Callable[[], object] = self.stop_now
         self._listener = listener
         self._using = threading.Lock()  # A socket is one thread's at a time.
         self._peers = peers
@@ -60,6 +67,8 @@ class Leader:
     def stop(self, reason: str | None = None) -> None:
         """Tells the peers that this process ends, and why if it is no regular end; not for long,
         because one of them may take nothing any more."""
+        if self._stopped.is_set():
+            return
         self._stopped.set()
         telling = threading.Thread(target=self._tell, args=(reason,), daemon=True)
         telling.start()
@@ -94,17 +103,23 @@ class Leader:
     def _watch(self) -> None:
         while not self._stopped.wait(LOOK_S):
             try:
-                for route, kind, payload in self._waiting():
-                    self._take(route, kind, payload)
+                self._look()
                 self._send(Kind.BEAT)
             except PeerLost as error:
                 if not self._stopped.is_set():
                     self._end(str(error))
 
-    def _waiting(self) -> list[tuple[bytes, int, bytes]]:
+    def _look(self, wait_ms: int = 0) -> None:
+        """Takes what has come, or comes within this time."""
+        for route, kind, payload in self._waiting(wait_ms):
+            self._take(route, kind, payload)
+
+    def _waiting(self, wait_ms: int) -> list[tuple[bytes, int, bytes]]:
         """What has come since; whatever is no message of a peer is left out."""
         found: list[list[bytes]] = []
         with self._using, suppress(zmq.ZMQError):
+            if wait_ms and not self._listener.socket.closed:
+                self._listener.socket.poll(wait_ms)
             while not self._listener.socket.closed:
                 found.append(self._listener.socket.recv_multipart(zmq.NOBLOCK))
         return [

@@ -1,7 +1,7 @@
 """How processes find each other before anything is loaded, and make sure that they agree."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import zmq
@@ -14,6 +14,8 @@ from serve.pair.notices import Say
 
 MEET_S = 300.0
 """All must have come by then; pods of a group may start minutes apart."""
+LOOK_MS = 250
+"""How often who waits looks whether it should still."""
 Peer = tuple[bytes, str]
 """A process as the ROUTER knows it, and its name to users."""
 HANDSHAKES = 3
@@ -29,24 +31,29 @@ EVENTS = (
 
 
 def gather(
-    router: zmq.Socket[bytes], hosts: HostOptions, facts: Facts, say: Say
+    router: zmq.Socket[bytes],
+    hosts: HostOptions,
+    facts: Facts,
+    say: Say,
+    given_up: Callable[[], str | None] = lambda: None,
 ) -> dict[int, Peer]:
-    """Waits, as process 0, for all others; ValueError, which is sent to them, where one differs or
-    stays away."""
+    """Waits, as who leads, for all others; ValueError, which is sent to them, where one differs or
+    stays away, or with the reason that `given_up` has for not waiting any longer."""
     peers: dict[int, Peer] = {}
     routes: list[bytes] = []
-    say(f"process 0 of {hosts.num_processes}: waiting for the others at {hosts.calls_at}")
+    say(f"{hosts.leader}: waiting for the others at {hosts.calls_at}")
     try:
-        for route, address, process, theirs in _hellos(router, hosts, peers, say):
+        for route, address, process, theirs in _hellos(router, hosts, peers, say, given_up):
             routes.append(route)
             name = f"process {process} ({address})"
-            if process in peers or not 0 < process < hosts.num_processes:
-                raise ValueError(f"{name}: ids must be 1..{hosts.num_processes - 1}, each once")
-            if problem := difference(name, facts, theirs):
+            if process in peers or process not in hosts.followers:
+                first, last = hosts.followers[0], hosts.followers[-1]
+                raise ValueError(f"{name}: ids must be {first}..{last}, each once")
+            if problem := difference(name, facts, theirs, hosts.leader):
                 raise ValueError(problem)
             peers[process] = (route, name)
             say(f"{name} is here")
-            if len(peers) == hosts.num_processes - 1:
+            if len(peers) == len(hosts.followers):
                 break
     except ValueError as error:
         _tell(router, routes, Kind.REFUSED, str(error).encode())
@@ -56,9 +63,9 @@ def gather(
 
 
 def join(dealer: zmq.Socket[bytes], hosts: HostOptions, facts: Facts) -> str:
-    """Finds process 0, and returns its name; ValueError with its reason where it refuses, PeerLost
+    """Finds who leads, and returns its name; ValueError with its reason where it refuses, PeerLost
     where it is not to be found."""
-    name = f"process 0 ({hosts.calls_at})"
+    name = f"{hosts.leader} ({hosts.calls_at})"
     monitor = dealer.get_monitor_socket(EVENTS)
     dealer.connect(f"tcp://{hosts.calls_at}")
     _await_handshake(monitor, name)
@@ -74,11 +81,11 @@ def join(dealer: zmq.Socket[bytes], hosts: HostOptions, facts: Facts) -> str:
             return name
         case [kind, reason] if kind == bytes([Kind.REFUSED]):
             raise ValueError(reason.decode(errors="replace"))
-    raise ValueError(f"{hosts.calls_at} answers, but is no process 0 of ours")
+    raise ValueError(f"{hosts.calls_at} answers, but is not {hosts.leader}")
 
 
 def _await_handshake(monitor: zmq.Socket[bytes], name: str) -> None:
-    """Returns when process 0 is there and has our key; ValueError or PeerLost where it has not or
+    """Returns when the leader is there and has our key; ValueError or PeerLost where it has not or
     is not."""
     deadline, failures = time.monotonic() + MEET_S, 0
     while monitor.poll(_ms(deadline - time.monotonic())):
@@ -94,12 +101,20 @@ def _await_handshake(monitor: zmq.Socket[bytes], name: str) -> None:
 
 
 def _hellos(
-    router: zmq.Socket[bytes], hosts: HostOptions, peers: Mapping[int, Peer], say: Say
+    router: zmq.Socket[bytes],
+    hosts: HostOptions,
+    peers: Mapping[int, Peer],
+    say: Say,
+    given_up: Callable[[], str | None],
 ) -> Iterator[tuple[bytes, str, int, Facts]]:
     """Route, address, process and facts of each that comes; others are passed over, and said once
     an address."""
     deadline, strangers = time.monotonic() + MEET_S, set[str]()
-    while (left := deadline - time.monotonic()) > 0 and router.poll(_ms(left)):
+    while (left := deadline - time.monotonic()) > 0:
+        if (reason := given_up()) is not None:
+            raise ValueError(reason)
+        if not router.poll(min(_ms(left), LOOK_MS)):
+            continue
         route, *frames = router.recv_multipart(copy=False)
         address = str(route.get("Peer-Address")).removeprefix("::ffff:")
         if hello := _hello([frame.bytes for frame in frames]):
@@ -107,7 +122,7 @@ def _hellos(
         elif address not in strangers:
             strangers.add(address)
             say(f"note: {address} sent something and is no process of ours")
-    missing = [f"process {i}" for i in range(1, hosts.num_processes) if i not in peers]
+    missing = [f"process {i}" for i in hosts.followers if i not in peers]
     raise ValueError(f"{', '.join(missing)} did not come to {hosts.calls_at} in {MEET_S:g} s")
 
 

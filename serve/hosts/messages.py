@@ -1,7 +1,8 @@
 """What processes tell each other, and the ZeroMQ sockets over which they do.
 
-Process 0 has a ROUTER, each other process a DEALER. ZeroMQ's own threads beat and answer beats,
-whatever the interpreter is busy with, and close a connection on which none come.
+Who leads, process 0 or Ray's driver, has a ROUTER, each other process a DEALER. ZeroMQ's own
+threads beat and answer beats, whatever the interpreter is busy with, and close a connection on
+which none come.
 """
 
 import time
@@ -20,8 +21,9 @@ FREE_S = 15.0
 """How long a port may be taken, by what an engine that has just ended leaves behind."""
 LINGER_MS = 1000
 """For last words, when a process ends."""
-LARGEST = 2**20
-"""Bytes of a message to process 0: all of them are small."""
+LARGEST = 2**25
+"""Bytes of a message to who leads. The longest has log-probabilities of the prompts of all
+replicas, 1.3 MB for each chunk of 8,192 tokens."""
 
 
 class Kind(IntEnum):
@@ -33,9 +35,13 @@ class Kind(IntEnum):
     BEAT = 4  # nothing: a ROUTER tells that a peer is gone only to who sends it something
     COMPILED = 5
     CALL = 6  # eagle3_jax.engine.programs.processes.call
-    DRAIN = 7  # asks process 0 to stop as if it had the signal itself
+    DRAIN = 7  # asks who leads to stop as if it had the signal itself
     STOP = 8  # there will be no more calls
     FAILED = 9  # the sender ends because of this: text
+    BUILT = 10  # of process 0, to who has no devices: a JSON object (serve.hosts.built)
+    SAID = 11  # by process 0, for users: text
+    ASK = 12  # its number, and eagle3_jax.engine.programs.processes.questions
+    ANSWER = 13  # to the question of this number
 
 
 class PeerLost(Exception):
@@ -51,7 +57,7 @@ def lost(name: str) -> str:
 
 
 class Listener:
-    """Process 0's socket, for whoever has the key; on the loopback where that is the coordinator,
+    """The leader's socket, for whoever has the key; on the loopback where that is the coordinator,
     else everywhere: names of pods may not resolve in the pod itself.
 
     Raises OSError for a port that can't be had.
@@ -85,7 +91,7 @@ class Listener:
 
 
 def connect(hosts: HostOptions) -> zmq.Socket[bytes]:
-    """Another process's socket; it connects when process 0 is there."""
+    """Another process's socket; it connects when the leader is there."""
     pair = _pair(hosts)
     dealer = _socket(zmq.DEALER)
     dealer.setsockopt(zmq.RECONNECT_IVL, 200)

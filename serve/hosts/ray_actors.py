@@ -1,37 +1,37 @@
-"""What the driver starts on hosts: a process of the engine on each, and who keeps last words."""
+"""The processes of an engine as Ray's actors, one a host. What they tell each other goes over
+ZeroMQ as without Ray; Ray places them, and knows of those that ended before they were heard."""
 
 import os
+import secrets
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray  # pyright: ignore[reportMissingImports]
-from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
+from ray.exceptions import GetTimeoutError, RayActorError, RayError  # pyright: ignore[reportMissingImports]
 from ray.util import get_node_ip_address  # pyright: ignore[reportMissingImports]
+from ray.util.placement_group import PlacementGroup, placement_group  # pyright: ignore[reportMissingImports]
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
 
+from serve.options.executor.ray import RayOptions
+from serve.options.hosts import DRIVER, HostOptions
+from serve.options.serve_flags import parse_serve_flags
+from serve.options.serve_options import ServeOptions
 from serve.pair.notices import Say
 
-TELL_S = 2.0
-Main = Callable[[Sequence[str], Say], int]
-"""The command eagle3-serve, and who hears what its process says of its peers."""
+PLACE_S = 120.0
+"""For Ray to find room; a cluster that scales up may need more than is idle."""
+FOLLOW_S = 3.0
+"""For processes to end by themselves; one that was stopped does not."""
+PASSED_ON = ("JAX_", "XLA_", "HF_", "NCCL_", "RCCL_")
+"""Variables that mean the same on each host."""
 
 
-class LastWords:
-    """What processes said before they ended, as an actor on the driver's host: Ray knows that a
-    process is dead, not whether it was the first, or left because another one was lost."""
-
-    def __init__(self) -> None:
-        self._said: list[tuple[int, str]] = []
-
-    def add(self, process: int, reason: str) -> None:
-        """Keeps it for the driver."""
-        self._said.append((process, reason))
-
-    def take(self) -> list[tuple[int, str]]:
-        """Process and reason of what has come since."""
-        said, self._said = self._said, []
-        return said
+Run = Callable[[ServeOptions, list[str]], int]
+"""What eagle3-serve does with its options."""
 
 
 class Host:
@@ -41,34 +41,118 @@ class Host:
         """The host's address, and the process there."""
         return get_node_ip_address(), os.getpid()
 
-    def serve(self, main: Main, argv: list[str], key: str, start: "Start") -> int:
-        """Runs eagle3-serve until the process ends, or returns its status where it can't start.
+    def serve(self, run: Run, argv: list[str], hosts: HostOptions, key: str, directory: str) -> int:
+        """Follows the driver until the process ends, or returns its status where it can't start.
 
-        key: hexadecimal digits, as in a file of --hosts-key-file.
+        argv: eagle3-serve's. key: hexadecimal digits, as in a file of --hosts-key-file.
         """
-
-        def overhear(line: str) -> None:
-            if reason := line.partition("error: ")[2]:
-                with suppress(RayError):  # The driver is gone; so will be this process.
-                    ray.get(start.words.add.remote(start.process, reason), timeout=TELL_S)
-
         with suppress(OSError):  # It may be of the driver's host alone.
-            os.chdir(start.directory)
-        return main([*argv, "--hosts-key-file", _nameless_file(key)], overhear)
+            os.chdir(directory)
+        options, _ = parse_serve_flags(argv)
+        hosts = replace(hosts, key_file=nameless_file(key))
+        return run(replace(options, ray=None, hosts=hosts), [])
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a process is told besides its flags. words: a LastWords."""
+class Placed:
+    """An actor that follows. is_here: on the driver's host; ended: what Ray makes of its end."""
 
-    process: int
-    directory: str
-    words: Any
+    name: str
+    pid: int
+    is_here: bool
+    actor: Any
+    ended: ray.ObjectRef
 
 
-def _nameless_file(content: str) -> str:
+class Actors:
+    """All processes of an engine, as often as they are started.
+
+    argv: of the command eagle3-serve. ValueError or ConnectionError where Ray or room is missing.
+    """
+
+    def __init__(self, run: Run, argv: Sequence[str], options: RayOptions, say: Say):
+        self._run, self._argv, self._options, self._say = run, list(argv), options, say
+        self._placed: list[Placed] = []
+        variables = {n: v for n, v in os.environ.items() if n.startswith(PASSED_ON)}
+        ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
+        self._address = get_node_ip_address()
+        self._group = find_room(options, self._address)
+
+    def start(self) -> HostOptions:
+        """Starts them, with a key of their own; how the driver meets them. ValueError where Ray
+        can't."""
+        key, options = secrets.token_hex(32), self._options
+        coordinator, count = (self._address, options.port), options.num_processes
+        ours = HostOptions(coordinator, options.plan_port, count, DRIVER, driven=True)
+        self._placed = []
+        try:
+            for process in ours.followers:
+                self._placed.append(self._place(replace(ours, process_id=process), key))
+        except RayError as error:
+            raise ValueError(f"Ray: {error}") from error
+        return replace(ours, key_file=nameless_file(key))
+
+    def _place(self, theirs: HostOptions, key: str) -> Placed:
+        process = theirs.process_id
+        place = PlacementGroupSchedulingStrategy(self._group, process)
+        own = {"num_cpus": 1, "num_gpus": self._group.bundle_specs[process].get("GPU", 0)}
+        actor = ray.remote(Host).options(scheduling_strategy=place, **own).remote()
+        address, pid = ray.get(actor.where.remote(), timeout=PLACE_S)
+        ended = actor.serve.remote(self._run, self._argv, theirs, key, os.getcwd())
+        self._say(f"process {process} of {theirs.num_processes}: {address}, pid {pid}")
+        name = f"process {process} ({address})"
+        return Placed(name, pid, address == self._address, actor, ended)
+
+    def ended(self) -> str | None:
+        """How one of them ended, if one has."""
+        found, _ = ray.wait([placed.ended for placed in self._placed], timeout=0)
+        return next((_end_of(p) for p in self._placed if p.ended in found), None)
+
+    def end_all(self) -> None:
+        """Lets them end by themselves, then kills what is left: Ray would ask a process first, and
+        one that was stopped hears nothing."""
+        if not self._placed:
+            return
+        ended = [placed.ended for placed in self._placed]
+        _, left = ray.wait(ended, num_returns=len(ended), timeout=FOLLOW_S)
+        for placed in self._placed:
+            if placed.ended in left and placed.is_here:
+                with suppress(ProcessLookupError):
+                    os.kill(placed.pid, signal.SIGKILL)
+            ray.kill(placed.actor)
+
+
+def find_room(options: RayOptions, address: str) -> PlacementGroup:
+    """A bundle a process, the first at this address; ValueError where Ray finds none."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's and NVIDIA's.
+    each: dict[str, float] = {"CPU": 1.0}
+    if has_gpus:
+        each["GPU"] = options.devices_each
+    here = {f"node:{address}": 0.001}
+    bundles = [each | here, *[each] * (options.num_processes - 1)]
+    spread = "STRICT_SPREAD" if len(nodes) >= options.num_processes else "SPREAD"
+    group = placement_group(bundles, strategy=spread)
+    try:
+        ray.get(group.ready(), timeout=PLACE_S)
+    except GetTimeoutError:
+        raise ValueError(
+            f"Ray has no room for {options.num_processes} processes of {each} each after "
+            f"{PLACE_S:g} s, the first at {address}: it has {ray.cluster_resources()}"
+        ) from None
+    return group
+
+
+def nameless_file(content: str) -> Path:
     """The path, in this process alone, of a file of mode 0600 that goes when it ends."""
     file = os.memfd_create("key")
     os.fchmod(file, 0o600)
     os.write(file, content.encode())
-    return f"/proc/self/fd/{file}"
+    return Path(f"/proc/self/fd/{file}")
+
+
+def _end_of(placed: Placed) -> str:
+    try:
+        return f"{placed.name} ended with status {ray.get(placed.ended)}"
+    except RayActorError:
+        return f"lost {placed.name}: Ray says that its pid {placed.pid} is dead"

@@ -16,7 +16,8 @@ def start_jax(hosts: HostOptions) -> None:
     from serve.hosts.messages import await_free  # Needs the extra hosts.
 
     host, port = hosts.coordinator
-    bind = joined(host if hosts.is_local else "::", port) if hosts.leads else None
+    is_first = hosts.process_id == 0
+    bind = joined(host if hosts.is_local else "::", port) if is_first else None
     if bind:  # The service of an engine that has just ended may still be there.
         await_free(bind)
     join(joined(host, port), bind, hosts.num_processes, hosts.process_id)

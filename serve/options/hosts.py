@@ -13,6 +13,8 @@ DEFAULT_PORT = 8476
 KEY_FLAG = "--hosts-key-file"
 KEY_BYTES = 32
 MAKE_KEY = "(umask 077; openssl rand -hex 32 > FILE)"
+DRIVER = -1
+"""The id of the process that leads where those that are numbered all follow."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FLAGS = {
     "coordinator_address": "--coordinator-address",
@@ -24,14 +26,16 @@ FLAGS = {
 @dataclass(frozen=True)
 class HostOptions:
     """One process of several. coordinator: host and port of JAX's coordinator, which process 0 is;
-    plan_port: where it hands out calls of programs, on the same host. key_file: of the key that
-    who connects there must have; None lets in anybody on this machine."""
+    plan_port: where calls of programs are handed out, on the same host. key_file: of the key that
+    who connects there must have; None lets in anybody on this machine. driven: whether a process
+    without devices leads, DRIVER, and process 0 follows like all others."""
 
     coordinator: tuple[str, int]
     plan_port: int
     num_processes: int
     process_id: int
     key_file: Path | None = None
+    driven: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -41,11 +45,21 @@ class HostOptions:
     @property
     def leads(self) -> bool:
         """Whether this process owns HTTP and scheduling."""
-        return self.process_id == 0
+        return self.process_id == (DRIVER if self.driven else 0)
+
+    @property
+    def leader(self) -> str:
+        """Its name to users."""
+        return "the command" if self.driven else "process 0"
+
+    @property
+    def followers(self) -> range:
+        """All processes but the one that leads."""
+        return range(0 if self.driven else 1, self.num_processes)
 
     @property
     def calls_at(self) -> str:
-        """The address of process 0 for calls of programs."""
+        """The address for calls of programs."""
         return joined(self.coordinator[0], self.plan_port)
 
 

@@ -8,23 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from convert import load_draft
-from convert.device_memory import GIB, check_device_memory, device_bytes
-from convert.hub.checkpoint import find_checkpoint
-from convert.hub.roles import check_roles
-from convert.load import outline_draft, outline_target
-from convert.outline import Outline
-from convert.text.tokenizer import Tokenizer, load_tokenizer
-from convert.vision import holds_vision, outline_vision
+from convert.device_memory import check_device_memory, device_bytes
+from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
-from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.engine.programs.processes.call import Peers
-from eagle3_jax.mesh import make_mesh, mesh_of
+from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
@@ -33,11 +25,14 @@ from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.divided_contexts import say_divided
-from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
+from serve.pair.generation_config import SamplingDefaults
 from serve.pair.host_memory import check_host_memory
 from serve.pair.notices import Say, notices, say_on_stderr
+from serve.pair.outlines import PairOutline, as_it_is, outline_pair
 from serve.pair.pool_size import fitting_pages, share_bytes
 
+CHUNK_UNIT = 256
+"""Rows that kernels' tiles divide."""
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""
 LeastLoaded = Callable[[ParallelOptions, Target, Eagle3Draft | None, EngineConfig], int]
@@ -79,7 +74,7 @@ def load_pair(
     memory: MemoryShare | None = None,
     least_loaded: LeastLoaded | None = None,
     say: Say = say_on_stderr,
-    adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = lambda read: read,
+    adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> LoadedPair:
     """Loads a pair, by directories or hub ids, published or converted; says what was assumed.
 
@@ -91,20 +86,16 @@ def load_pair(
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair; no
     weight is read before both are known to fit.
     """
-    model, draft = _find(model, draft)
-    # The small files first: a mistake in them shouldn't wait for the weights.
-    defaults = read_sampling_defaults(model)
-    read = adapt_tokenizer(load_tokenizer(tokenizer or model))
+    # It must be claimed before there is a device.
     allocator_share = memory.claim(os.environ) if memory else 1.0
-    mesh = mesh_of_size(parallel)
-    with notices(say):
-        target, proposing = _outlines(model, draft, options, parallel, mesh)
-        seeing = _outline_vision(model, mesh, split_vision) if vision else None
-    needed = _weights_needed(target, proposing, seeing, say)
-    config = configure and configure(target.model.config, read)
+    of_vision = {"vision": vision, "split_vision": split_vision}
+    of_text = {"tokenizer": tokenizer, "adapt_tokenizer": adapt_tokenizer}
+    outlined = outline_pair(model, draft, options, parallel, **of_vision, **of_text, say=say)
+    target, models = outlined.target, outlined.models
+    needed = outlined.weights_needed(say)
+    config = configure and configure(target.model.config, outlined.tokenizer)
     if config:
-        models = target.model, proposing and proposing.model, seeing and seeing.model
-        shapes = partial(_state_shapes, *models, mesh)
+        shapes = outlined.state_shapes
         if memory:
             usable = share_bytes(memory, allocator_share, target.devices)
             config = _filling(config, shapes, sum(needed.values()), usable, say)
@@ -112,58 +103,17 @@ def load_pair(
         check_host_memory(config.kv_offloading_bytes)
         if least_loaded:
             config = _with_threshold(config, partial(least_loaded, parallel, *models[:2]), say)
-        say_divided(target.model, proposing and proposing.model, config, say, parallel)
+        say_divided(*models[:2], config, say, parallel)
     check_device_memory(needed, target.devices)
-    models = target.fill(), proposing and proposing.fill()
-    return LoadedPair(*models, read, defaults, config, seeing and seeing.fill())
+    for part in filter(None, (target, outlined.draft, outlined.vision)):
+        part.fill()
+    return pair_of(outlined, config)
 
 
-def _outlines(
-    model: Path,
-    draft: Path | None,
-    options: LoadOptions,
-    parallel: ParallelOptions,
-    mesh: Mesh | None,
-) -> tuple[Outline[Target], Outline[Eagle3Draft] | None]:
-    """Target and draft before their weights are read."""
-    activations = options.quantize_activations
-    target = outline_target(model, mesh=mesh, quantize_activations=activations)
-    proposing = draft and outline_draft(
-        draft,
-        target.model,
-        mesh=mesh if parallel.splits_draft else None,
-        quantize_activations=activations,
-        **options.for_draft,
-    )
-    return target, proposing or None
-
-
-def _outline_vision(model: Path, mesh: Mesh | None, split: bool) -> Outline[VisionModel] | None:
-    """The target's vision before its weights are read, where it has some."""
-    return outline_vision(model, mesh=mesh, split=split) if holds_vision(model) else None
-
-
-def _weights_needed(
-    target: Outline[Target],
-    proposing: Outline[Eagle3Draft] | None,
-    seeing: Outline[VisionModel] | None,
-    say: Say,
-) -> dict[str, int]:
-    """Bytes on each device, by what they are of."""
-    needed = {"of the target's weights": target.device_bytes}
-    if proposing:
-        needed["of the draft's"] = proposing.device_bytes
-    if seeing:
-        needed["of vision"] = seeing.device_bytes
-        say(f"images are taken: vision has {seeing.device_bytes / GIB:.2f} GiB on each device")
-    return needed
-
-
-def _find(model: str | Path, draft: str | Path | None) -> tuple[Path, Path | None]:
-    """Their directories, each of what it is to be."""
-    found = find_checkpoint(model), find_checkpoint(draft) if draft else None
-    check_roles(*found)
-    return found
+def pair_of(outlined: PairOutline, config: EngineConfig | None = None) -> LoadedPair:
+    """The pair that was outlined; its models are shapes unless they were filled."""
+    target, draft, vision = outlined.models
+    return LoadedPair(target, draft, outlined.tokenizer, outlined.defaults, config, vision)
 
 
 def _filling(
@@ -189,37 +139,6 @@ def _with_threshold(
     if (least := least_loaded(config)) > 1:
         say(f"prefixes are loaded from {least:,} tokens on (--kv-offloading-min-tokens; a model)")
     return replace(config, kv_offloading_least_tokens=least)
-
-
-def _state_shapes(
-    target: Target,
-    draft: Eagle3Draft | None,
-    vision: VisionModel | None,
-    mesh: Mesh | None,
-    config: EngineConfig,
-) -> DecodeState:
-    rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
-    return state_shapes(target, draft, config, draft.config.num_aux if draft else 0, mesh, rows)
-
-
-def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
-    """The mesh of that many devices, None for one; ValueError where there are fewer."""
-    size, found = parallel.devices, len(jax.devices())
-    if size == 1:
-        return None
-    if size > found and jax.default_backend() == "cpu":
-        replicas = parallel.data_parallel_size
-        of_each = f"--data-parallel-size {replicas} times " if replicas > 1 else ""
-        raise ValueError(
-            f"{of_each}--tensor-parallel-size {parallel.tensor_parallel_size}: there is 1 CPU "
-            f"device unless the environment says otherwise, here {found}; "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={size} makes as many, to try it out"
-        )
-    return make_mesh(
-        parallel.tensor_parallel_size,
-        enable_expert_parallel=parallel.enable_expert_parallel,
-        data_parallel_size=parallel.data_parallel_size,
-    )
 
 
 def with_draft(
@@ -274,9 +193,11 @@ def fit_length(
     config: EngineConfig, wanted: int | None, target: TargetConfig, needed: int = 0
 ) -> EngineConfig:
     """The configuration with a context that the target was trained for, in tokens: as wanted, else
-    its own or what is needed, as far as the target goes. ValueError where more is wanted."""
+    its own or what is needed, as far as the target goes; and with chunks that are no longer, since
+    a chunk has one prompt's tokens and is computed whole. ValueError where more is wanted."""
     trained = target.max_position_embeddings
     length = min(max(config.max_model_len, needed), trained) if wanted is None else wanted
     if length > trained:
         raise ValueError(f"max_model_len is at most the model's {trained} tokens; got {length}")
-    return replace(config, max_model_len=length)
+    longest = -(-length // CHUNK_UNIT) * CHUNK_UNIT
+    return replace(config, max_model_len=length, prefill_chunk=min(config.prefill_chunk, longest))

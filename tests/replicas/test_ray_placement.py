@@ -19,19 +19,19 @@ def address() -> Iterator[str]:
 
 
 def options(processes: int, devices_each: int) -> RayOptions:
-    return RayOptions(processes, devices_each, 8476, 8477, "http://127.0.0.1:1/health", False)
+    return RayOptions(processes, devices_each, 8476, 8477, False)
 
 
 def test_each_process_has_its_gpus_and_the_first_is_here(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from serve.hosts.ray_driver import find_room
+    from serve.hosts.ray_actors import find_room
 
     group = find_room(options(2, 2), address)
     first, second = group.bundle_specs
     assert first == {"CPU": 1.0, "GPU": 2.0, f"node:{address}": 0.001}
     assert second == {"CPU": 1.0, "GPU": 2.0}
     ray.util.remove_placement_group(group)
-    monkeypatch.setattr("serve.hosts.ray_driver.PLACE_S", 3.0)
+    monkeypatch.setattr("serve.hosts.ray_actors.PLACE_S", 3.0)
     with pytest.raises(ValueError, match=r"no room for 2 processes of .*'GPU': 3.* after 3 s"):
         find_room(options(2, 3), address)

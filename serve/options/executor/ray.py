@@ -1,51 +1,26 @@
 """Flags of an engine whose processes Ray places."""
 
 import argparse
-import ssl
 from dataclasses import dataclass
 from importlib.util import find_spec
-from urllib.request import urlopen
 
-from serve.options.hosts import DEFAULT_PORT, FLAGS, joined
+from serve.options.hosts import DEFAULT_PORT
 
 BACKEND = "--distributed-executor-backend"
 RESTART = "--restart-workers"
 BACKENDS = ("mp", "uni", "ray")
-PROBE_S = 1.0
 
 
 @dataclass(frozen=True)
 class RayOptions:
     """What Ray is to start. devices_each: of a process; port: of JAX's coordinator on the host of
-    process 0; url: of the engine's health, as this host reaches it; restart: whether an engine that
-    was ready comes back by itself."""
+    process 0; restart: whether an engine that was ready comes back by itself."""
 
     num_processes: int
     devices_each: int
     port: int
     plan_port: int
-    url: str
     restart: bool
-
-    def flags_of(self, process: int, address: str) -> list[str]:
-        """What tells a process from the others; address: of the host of process 0."""
-        return [
-            *(BACKEND, "mp", f"--no-{RESTART.removeprefix('--')}"),
-            *(FLAGS["coordinator_address"], joined(address, self.port)),
-            *("--plan-port", f"{self.plan_port}"),
-            *(FLAGS["num_processes"], f"{self.num_processes}"),
-            *(FLAGS["process_id"], f"{process}"),
-        ]
-
-    def is_ready(self) -> bool:
-        """Whether the engine answers requests now."""
-        unchecked = ssl.create_default_context()  # Only what is ours is asked, for a status.
-        unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
-        try:
-            with urlopen(self.url, timeout=PROBE_S, context=unchecked) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
 
 
 def add_ray_flags(parser: argparse.ArgumentParser) -> None:
@@ -81,16 +56,8 @@ def read_ray_options(flags: argparse.Namespace, devices: int) -> RayOptions | No
             f"{BACKEND} ray needs --num-processes, at least 2 and a divisor of the {devices} "
             f"devices of --tensor-parallel-size; got {count}"
         )
-    if flags.port == 0:
-        raise ValueError(f"{BACKEND} ray needs a --port that stays the same; got 0")
     for package, extra in (("ray", "ray"), ("zmq", "hosts")):
         if find_spec(package) is None:
             raise ValueError(f"{BACKEND} ray needs the extra: pip install 'eagle3-jax[{extra}]'")
     plan_port = port + 1 if flags.plan_port is None else flags.plan_port
-    return RayOptions(count, devices // count, port, plan_port, _url(flags), flags.restart_workers)
-
-
-def _url(flags: argparse.Namespace) -> str:
-    scheme = "https" if flags.ssl_certfile else "http"
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(str(flags.host), str(flags.host))
-    return f"{scheme}://{joined(host, flags.port)}/health"
+    return RayOptions(count, devices // count, port, plan_port, flags.restart_workers)

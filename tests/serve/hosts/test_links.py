@@ -155,7 +155,7 @@ def test_who_has_another_key_or_none_is_refused_and_changes_nothing(
     for key in (written_key(tmp_path / "other"), None):
         with pytest.raises(ValueError, match="has another key"):
             joined(replace(of(1), key_file=key))
-    assert said == [f"process 0 of 3: waiting for the others at {of(0).calls_at}"]
+    assert said == [f"process 0: waiting for the others at {of(0).calls_at}"]
     joining = [threads.submit(joined, of(process)) for process in (1, 2)]
     assert gathering.result(10) == [1, 2]
     assert [follower.result(10) for follower in joining]
@@ -190,7 +190,7 @@ def pair(
     follower = Follower(dealer, name, said.append)
     yield leader, follower
     leader.stop()
-    follower._words.put(None)  # pyright: ignore[reportPrivateUsage]
+    follower._put(None)  # pyright: ignore[reportPrivateUsage]
     follower._thread.join(5)  # pyright: ignore[reportPrivateUsage]
     dealer.context.destroy(linger=0)
 
@@ -238,7 +238,7 @@ def test_a_peer_that_is_gone_ends_the_group_once_and_is_named(
     leader.on_end = ended.append
     compiling = threading.Thread(target=pytest.raises, args=(PeerLost, leader.await_compiled))
     compiling.start()
-    follower._words.put(None)  # pyright: ignore[reportPrivateUsage]
+    follower._put(None)  # pyright: ignore[reportPrivateUsage]
     wait_for(lambda: ended)
     compiling.join(2)
     assert not compiling.is_alive(), "nobody waits for a peer that is gone"

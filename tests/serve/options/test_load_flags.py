@@ -25,7 +25,7 @@ from serve.generate.flags import parse_generate_flags
 from serve.launch import run as serve_run
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.serve_flags import parse_serve_flags
-from serve.pair import loading
+from serve.pair import loading, outlines
 
 EVERY_FLAG = ["--quantize-activations", "int8", "--int4-order", "awq", "--aux-id-convention"]
 EVERY_FLAG += ["after", "--draft-lm-head", "own", "--draft-rope-theta", "5e4"]
@@ -108,7 +108,7 @@ def test_the_options_reach_the_importer(
             seen.append(options)
             return load(*paths, **options)
 
-        monkeypatch.setattr(loading, load.__name__, record)
+        monkeypatch.setattr(outlines, load.__name__, record)
     loading.load_pair(target_directory, INT4, EVERY_OPTION)
     target, draft = {"quantize_activations": "int8"}, asdict(EVERY_OPTION)
     assert seen == [{**target, "mesh": None}, {**draft, "mesh": None}]

@@ -3,7 +3,6 @@
 import pytest
 
 from serve.options.executor.ray import RayOptions
-from serve.options.hosts import HostOptions
 from serve.options.serve_flags import parse_serve_flags
 
 RAY = ("--distributed-executor-backend", "ray")
@@ -20,19 +19,10 @@ def parsed(*flags: str) -> RayOptions | None:
 
 
 def test_one_command_says_how_many_and_where_they_meet() -> None:
-    health = "http://127.0.0.1:8000/health"
-    assert parsed(*RAY, *BOTH) == RayOptions(2, 2, 8476, 8477, health, False)
-    own = ("--master-port", "9", "--plan-port", "5", "--host", "0.0.0.0", "--restart-workers")
-    assert parsed(*RAY, *BOTH, *own) == RayOptions(2, 2, 9, 5, health, True)
+    assert parsed(*RAY, *BOTH) == RayOptions(2, 2, 8476, 8477, False)
+    own = ("--master-port", "9", "--plan-port", "5", "--restart-workers")
+    assert parsed(*RAY, *BOTH, *own) == RayOptions(2, 2, 9, 5, True)
     assert parsed("--distributed-executor-backend", "mp") is None
-
-
-def test_flags_of_a_process_are_those_of_the_command_by_hand() -> None:
-    command = ["--demo", *RAY, *BOTH, "--restart-workers"]
-    options = parse_serve_flags(command)[0].ray
-    assert options is not None
-    found = parse_serve_flags([*command, *options.flags_of(1, "127.0.0.1")])[0]
-    assert found.ray is None and found.hosts == HostOptions(("127.0.0.1", 8476), 8477, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +32,6 @@ def test_flags_of_a_process_are_those_of_the_command_by_hand() -> None:
         ((*RAY, "-tp", "3", "--nnodes", "2"), "a divisor of the 3 devices"),
         ((*RAY, *BOTH, "--process-id", "0"), "places all processes and makes their key"),
         ((*RAY, *BOTH, "--distributed"), "leave out --coordinator-address"),
-        ((*RAY, *BOTH, "--port", "0"), "needs a --port that stays the same"),
         (("--restart-workers",), "--restart-workers needs --distributed-executor-backend ray"),
         (("--distributed-executor-backend", "external_launcher"), "invalid choice"),
         (("--load-format", "runai_streamer"), "invalid choice"),

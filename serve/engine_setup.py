@@ -1,0 +1,153 @@
+"""Makes what answers requests: a loaded pair, its engine, and the service before them."""
+
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from eagle3_jax.config import TargetConfig
+from eagle3_jax.engine import Engine, EngineConfig
+from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
+from eagle3_jax.engine.kv.events import KVEventLog
+from eagle3_jax.engine.programs.processes.call import Peers
+from eagle3_jax.engine.programs.processes.remote import Devices
+from serve.chat_format.limited_templates import limited
+from serve.chat_setup import read_answers, set_up_chat, set_up_images
+from serve.demo import PairDirectories
+from serve.engine.grammar_pool import GrammarPool
+from serve.engine.thread import EngineThread
+from serve.kv_transfer.start import one_after_the_other, start_transfers
+from serve.least_loaded import least_loaded
+from serve.openai.seeds import seed_source
+from serve.openai.service import ModelInfo, Service
+from serve.options.chat import ChatOptions
+from serve.options.serve_options import ServeOptions
+from serve.pair.generation_config import choose_defaults
+from serve.pair.loading import LoadedPair, build_engine, fit_length, load_pair, pair_of
+from serve.pair.notices import Say
+from serve.pair.outlines import outline_pair
+from serve.startup import LoggedStartup, StartupReport, describe_engine, say_cautions
+from serve.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from serve.hosts.lead import Leader
+    from serve.kv_events.publisher import KVEventPublisher
+
+Report = StartupReport | LoggedStartup
+
+
+def prepare(
+    options: ServeOptions,
+    found: PairDirectories,
+    report: Report,
+    leader: "Leader | None",
+    events: "KVEventPublisher | None",
+) -> Service:
+    """Loads the pair and makes what answers requests; ValueError or OSError where it can't be."""
+    choose = choose_defaults(options.generation_config, options.generation_overrides)
+    engine, pair = build(options, found, report.say, leader, events.log if events else None)
+    names = options.served_model_name or (options.model or options.demo,)
+    metrics = Metrics(names[0])
+    transfers = start_transfers(engine, options.kv_transfer, report.say)
+    thread = EngineThread(
+        engine,
+        metrics,
+        max_queued=options.operations.max_queued,
+        progress=report.on_compiled,
+        explain=leader.explain if leader else None,
+        between_steps=one_after_the_other(
+            events and events.publish, transfers and transfers.between_steps
+        ),
+    )
+    if transfers:
+        transfers.run_soon = thread.run_soon
+        metrics.watch_kv_transfers(transfers)
+    metrics.watch(lambda: thread.stats)
+    if events:
+        metrics.watch_kv_events(events)
+    share = options.memory.claim(os.environ) if options.memory else None
+    metrics.describe_cache(engine.config, share)
+    model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
+    report.say(describe_engine(engine.config))
+    say_cautions(engine.config, report.say)
+    return Service(
+        model,
+        limited(pair.tokenizer),
+        thread,
+        metrics,
+        {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},
+        seed_source(options.seed),
+        options.spec_metrics,
+        grammars=_grammars(engine, options.chat),
+        reading=read_answers(options.chat, pair.tokenizer),
+        template_kwargs=options.chat.template_kwargs,
+        strict_tools=options.chat.strict_tools,
+        thinking_token_budget=options.chat.thinking_token_budget,
+        transfers=transfers,
+        images=set_up_images(options.images, pair.vision),
+    )
+
+
+def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
+    """The engine's grammars, each tried in a process of its own before it is compiled here.
+
+    Raises ValueError where it has none but options need them.
+    """
+    if engine.grammars is None:
+        if options.strict_tools or options.thinking_token_budget is not None:
+            raise ValueError(f"--strict-tools, --thinking-token-budget: {NO_GRAMMARS}")
+        return None
+    from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
+
+    trials = GrammarTrials(engine.grammars.prepare())
+    trials.start()
+    engine.grammars.try_by(trials)
+    return GrammarPool(engine.grammars)
+
+
+def build(
+    options: ServeOptions,
+    found: PairDirectories,
+    say: Say,
+    peers: Peers | None = None,
+    kv_events: KVEventLog | None = None,
+) -> tuple[Engine, LoadedPair]:
+    """Loads the pair and makes its engine, as every process of it does; where `peers` have all of
+    it, the pair is shapes."""
+    named = found.target, found.draft, options.load, options.parallel
+    wanted = {
+        "tokenizer": found.tokenizer,
+        "vision": options.images.loads_vision,
+        "split_vision": options.engine.mm_encoder_tp_mode == "weights",
+        "adapt_tokenizer": partial(set_up_chat, options.chat),
+    }
+
+    def configure(target: TargetConfig, _: object) -> EngineConfig:
+        return fit_length(options.engine, options.max_model_len, target)
+
+    if isinstance(peers, Devices):
+        outlined = outline_pair(*named, **wanted, say=lambda _: None)  # They have said it.
+        asked = configure(outlined.target.model.config, None)
+        pair = pair_of(outlined, peers.built.configure(asked))
+    else:
+        say(f"loading {options.model or options.demo}")
+        memory = {"memory": options.memory, "least_loaded": least_loaded}
+        pair = load_pair(*named, **wanted, **memory, configure=configure, say=say)
+    clock = time.monotonic
+    return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair
+
+
+def build_again(
+    options: ServeOptions,
+    found: PairDirectories,
+    service: Service,
+    kv_events: KVEventLog | None,
+    leader: "Leader",
+) -> Engine:
+    """An engine for the same service, over processes that have been started again."""
+    engine, _ = build(options, found, lambda _: None, leader, kv_events)
+    if service.grammars:
+        engine.grammars = service.grammars.grammars
+    if kv_events:
+        kv_events.cleared()
+    return engine

@@ -1,0 +1,83 @@
+"""Leads processes that hold all devices, from one that has none: Ray's driver."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+
+from eagle3_jax.engine.programs.processes.remote import Built
+from serve.hosts.built import NUMBER, from_json
+from serve.hosts.facts import Facts
+from serve.hosts.lead import Leader
+from serve.hosts.meet import Peer, gather
+from serve.hosts.messages import Kind, Listener, PeerLost
+from serve.options.hosts import HostOptions
+from serve.pair.notices import Say
+
+POLL_MS = 2
+"""Who waits for an answer has the socket so long at a time; others need it, too."""
+YIELD_S = 0.0001
+
+
+class DeviceLeader(Leader):
+    """The devices of an engine (`eagle3_jax.engine.programs.processes.remote.Devices`).
+
+    built: what process 0 says of its engine, when it has one.
+    """
+
+    def __init__(self, listener: Listener, peers: Mapping[int, Peer], say: Say):
+        self._numbers = count()
+        self._answers: dict[int, bytes] = {}
+        self._is_built = threading.Event()
+        self.built: Built
+        super().__init__(listener, peers, say, on_end=lambda _: None)
+
+    def await_built(self) -> None:
+        """Waits for process 0's engine; PeerLost when there will be none."""
+        while not self._is_built.wait(POLL_MS / 1000):
+            self._check()
+
+    def ask(self, question: bytes) -> Callable[[], bytes]:
+        """Asks process 0, behind all calls so far; what is returned waits for the answer, or raises
+        PeerLost."""
+        number = next(self._numbers)
+        self._send(Kind.ASK, NUMBER.pack(number) + question, (0,))
+        return partial(self._answer, number)
+
+    def _answer(self, number: int) -> bytes:
+        while number not in self._answers:
+            self._check()
+            self._look(POLL_MS)
+            time.sleep(YIELD_S)
+        return self._answers.pop(number)
+
+    def _take(self, route: bytes, kind: int, payload: bytes) -> None:
+        if kind == Kind.ANSWER:
+            self._answers[NUMBER.unpack_from(payload)[0]] = payload[NUMBER.size :]
+        elif kind == Kind.BUILT and self._processes[route] == 0:
+            self.built = from_json(payload)
+            self._is_built.set()
+        elif kind == Kind.SAID:
+            self._say(payload.decode(errors="replace"))
+        else:
+            super()._take(route, kind, payload)
+
+
+def drive(
+    hosts: HostOptions, facts: Facts, say: Say, given_up: Callable[[], str | None]
+) -> DeviceLeader:
+    """Meets the processes, and waits until process 0 has its engine; ValueError or OSError where
+    that can't be, or with what `given_up` says."""
+    listener = Listener(hosts)
+    try:
+        peers = gather(listener.socket, hosts, facts, say, given_up)
+    except ValueError:
+        listener.close()
+        raise
+    leader = DeviceLeader(listener, peers, say)
+    try:
+        leader.await_built()
+    except PeerLost as error:
+        raise ValueError(f"no engine was built: {error}") from error
+    return leader

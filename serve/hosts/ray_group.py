@@ -1,0 +1,112 @@
+"""Processes that Ray starts, and starts again: HTTP and scheduling stay in the command, which has
+no devices."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+
+from serve.asgi.listening.graceful import GracefulServer
+from serve.engine.thread import EngineThread
+from serve.engine.threads import Threads
+from serve.hosts.drive import DeviceLeader, drive
+from serve.hosts.facts import Facts
+from serve.hosts.group import Rebuild, hear
+from serve.hosts.ray_actors import Actors, Run
+from serve.options.serve_options import ServeOptions
+from serve.pair.notices import Say
+
+STARTS = 3
+"""In a row that may fail, of an engine that was ready once."""
+
+
+class StartedByRay:
+    """run: what each process does with options. argv: eagle3-serve's. ValueError or ConnectionError
+    where Ray or its room is missing."""
+
+    def __init__(
+        self, run: Run, argv: Sequence[str], options: ServeOptions, facts: Facts, say: Say
+    ):
+        assert options.ray, "Ray is to start them"
+        self._restarts, self._facts, self._say = options.ray.restart, facts, say
+        self._actors = Actors(run, argv, options.ray, say)
+        self._starting = Threads("starts processes", 1)
+        self._leader: DeviceLeader | None = None
+        stand_in_for(options.parallel.devices)
+
+    def lead(self) -> DeviceLeader:
+        """Starts all of them, and waits until they have an engine."""
+        ours = self._actors.start()
+        self._leader = drive(ours, self._facts, self._say, self._actors.ended)
+        return self._leader
+
+    async def accompany(
+        self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
+    ) -> None:
+        """Starts all again when one is lost, once the engine was ready; ends where that is not
+        wanted or fails."""
+        ended = self._hear(engine, server)
+        while True:
+            reason = await ended
+            if not (self._restarts and engine.state == "ready"):
+                return server.give_up(reason)
+            engine.interrupt(reason)
+            if (again := await self._start_again(engine, server, rebuild)) is None:
+                return server.give_up(f"{STARTS} starts in a row failed")
+            ended = again
+
+    def stop(self, reason: str | None = None) -> None:
+        """Lets them end, and kills who does not."""
+        if self._leader:
+            self._leader.stop(reason)
+        self._actors.end_all()
+
+    def _hear(self, engine: EngineThread, server: GracefulServer) -> asyncio.Future[str]:
+        """Why this start of the engine has ended, when it has."""
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def end(reason: str) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        assert self._leader, "they have met"
+        hear(self._leader, end, server)
+        engine.on_failure = end
+        return ended
+
+    async def _start_again(
+        self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
+    ) -> asyncio.Future[str] | None:
+        """Until the engine is ready; why that one has ended, when it has, or None when there is
+        none."""
+        for failed in range(STARTS):
+            again = f", start {failed + 1} of at most {STARTS}" if failed else ""
+            self._say(f"starting all processes again{again}")
+            try:
+                await self._starting.run(partial(self.stop, "its engine failed"))
+                leader = await self._starting.run(self.lead)
+                built = await self._starting.run(partial(rebuild, leader))
+            except (OSError, ValueError) as error:
+                self._say(f"error: {error}")
+                continue
+            ended = self._hear(engine, server)
+            engine.resume(built, leader.explain)
+            ready = asyncio.ensure_future(engine.ready.wait())
+            await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if engine.state == "ready":
+                self._say("ready again")
+                return ended
+        return None
+
+
+def stand_in_for(devices: int) -> None:
+    """Gives this process as many CPU devices as the engine has elsewhere, on which nothing will
+    lie: models are outlined on a mesh as those processes have it."""
+    count = "--xla_force_host_platform_device_count"
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if not flag.startswith(count))
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)

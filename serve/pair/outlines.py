@@ -1,0 +1,138 @@
+"""A pair before its weights are read: its checkpoints, their shapes, and where they will lie."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from convert.device_memory import GIB
+from convert.hub.checkpoint import find_checkpoint
+from convert.hub.roles import check_roles
+from convert.load import outline_draft, outline_target
+from convert.outline import Outline
+from convert.text.tokenizer import Tokenizer, load_tokenizer
+from convert.vision import holds_vision, outline_vision
+from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
+from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.mesh import make_mesh
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.speculative.state import DecodeState
+from serve.options.checkpoint import DEFAULTS, LoadOptions
+from serve.options.parallel import ONE_DEVICE, ParallelOptions
+from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
+from serve.pair.notices import Say, notices, say_on_stderr
+
+
+def as_it_is(read: Tokenizer) -> Tokenizer:
+    """The tokenizer that was read."""
+    return read
+
+
+@dataclass(frozen=True)
+class PairOutline:
+    """Target, draft and vision as shapes, with what fills them; the last two where there are any.
+    mesh: of the devices that will hold them, None for one."""
+
+    target: Outline[Target]
+    draft: Outline[Eagle3Draft] | None
+    vision: Outline[VisionModel] | None
+    tokenizer: Tokenizer
+    defaults: SamplingDefaults
+    mesh: Mesh | None
+
+    @property
+    def models(self) -> tuple[Target, Eagle3Draft | None, VisionModel | None]:
+        """As shapes, until they are filled."""
+        draft, vision = self.draft, self.vision
+        return self.target.model, draft and draft.model, vision and vision.model
+
+    def state_shapes(self, config: EngineConfig) -> DecodeState:
+        """Of an engine over the pair."""
+        target, draft, vision = self.models
+        rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
+        num_aux = draft.config.num_aux if draft else 0
+        return state_shapes(target, draft, config, num_aux, self.mesh, rows)
+
+    def weights_needed(self, say: Say) -> dict[str, int]:
+        """Bytes on each device, by what they are of."""
+        needed = {"of the target's weights": self.target.device_bytes}
+        if self.draft:
+            needed["of the draft's"] = self.draft.device_bytes
+        if self.vision:
+            needed["of vision"] = self.vision.device_bytes
+            taken = self.vision.device_bytes / GIB
+            say(f"images are taken: vision has {taken:.2f} GiB on each device")
+        return needed
+
+
+def outline_pair(
+    model: str | Path,
+    draft: str | Path | None,
+    options: LoadOptions = DEFAULTS,
+    parallel: ParallelOptions = ONE_DEVICE,
+    *,
+    tokenizer: Path | None = None,
+    vision: bool = False,
+    split_vision: bool = False,
+    say: Say = say_on_stderr,
+    adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
+) -> PairOutline:
+    """Looks at a pair as `serve.pair.loading.load_pair` does before it reads a weight; raises and
+    says as that."""
+    model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
+    check_roles(model, draft)
+    # The small files first: a mistake in them shouldn't wait for the weights.
+    defaults = read_sampling_defaults(model)
+    read = adapt_tokenizer(load_tokenizer(tokenizer or model))
+    mesh = mesh_of_size(parallel)
+    with notices(say):
+        models = _outlines(model, draft, options, parallel, mesh)
+        seeing = None
+        if vision and holds_vision(model):
+            seeing = outline_vision(model, mesh=mesh, split=split_vision)
+    return PairOutline(*models, seeing, read, defaults, mesh)
+
+
+def _outlines(
+    model: Path,
+    draft: Path | None,
+    options: LoadOptions,
+    parallel: ParallelOptions,
+    mesh: Mesh | None,
+) -> tuple[Outline[Target], Outline[Eagle3Draft] | None]:
+    """Target and draft before their weights are read."""
+    activations = options.quantize_activations
+    target = outline_target(model, mesh=mesh, quantize_activations=activations)
+    proposing = draft and outline_draft(
+        draft,
+        target.model,
+        mesh=mesh if parallel.splits_draft else None,
+        quantize_activations=activations,
+        **options.for_draft,
+    )
+    return target, proposing or None
+
+
+def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
+    """The mesh of that many devices, None for one; ValueError where there are fewer."""
+    size, found = parallel.devices, len(jax.devices())
+    if size == 1:
+        return None
+    if size > found and jax.default_backend() == "cpu":
+        replicas = parallel.data_parallel_size
+        of_each = f"--data-parallel-size {replicas} times " if replicas > 1 else ""
+        raise ValueError(
+            f"{of_each}--tensor-parallel-size {parallel.tensor_parallel_size}: there is 1 CPU "
+            f"device unless the environment says otherwise, here {found}; "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={size} makes as many, to try it out"
+        )
+    return make_mesh(
+        parallel.tensor_parallel_size,
+        enable_expert_parallel=parallel.enable_expert_parallel,
+        data_parallel_size=parallel.data_parallel_size,
+    )
