@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -138,3 +139,10 @@ def plain_tokens(pair: LoadedPair, bodies: list[dict[str, Any]]) -> list[list[in
     config = EngineConfig(0, max_model_len=256, max_num_seqs=8, batch_buckets=(8,))
     answers = drive(Engine(pair.target, None, config), requests)
     return [answers[request.request_id].token_ids for request in requests]
+
+
+def written_key(path: Path) -> Path:
+    """A key that only its owner can read."""
+    path.touch(0o600)
+    path.write_text(random.randbytes(32).hex())
+    return path

@@ -68,3 +68,51 @@ def test_streams_whole_answers_and_requests_that_wait_all_end(
         assert answer.json()["error"]["message"] == "the engine failed: lost process 1"
     assert health.status_code == 503 and servers[0].exit_status == 1
     assert deadlines == [(8.0, os._exit, (1,))]
+
+
+async def interrupt_and_resume() -> tuple[list[httpx.Response], list[str]]:
+    """An answer under way, one while there is no engine, and one of the next engine; what the
+    thread called failures."""
+    first, second = FakeEngine(), FakeEngine()
+    service = build_service(first)
+    app, failures = create_app(service), list[str]()
+    service.engine.on_failure = failures.append
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
+    ):
+        await service.engine.ready.wait()
+        first.go.clear()
+        under_way = asyncio.create_task(http.post("/v1/completions", json=BODY))
+        while not first.running:
+            await asyncio.sleep(0.005)
+        service.engine.interrupt("lost process 0")
+        answers = [await under_way, await http.post("/v1/completions", json=BODY)]
+        second.warm.clear()
+        service.engine.resume(second, lambda error: error)
+        first.fail_at_step = first.num_steps + 1
+        first.go.set()  # The old engine fails late, and nobody hears of it.
+        await asyncio.sleep(0.1)
+        answers.append(await http.get("/health"))
+        second.warm.set()
+        await service.engine.ready.wait()
+        answers.append(await http.post("/v1/completions", json=BODY))
+        second.fail_at_step = second.num_steps + 1
+        asking = asyncio.create_task(http.post("/v1/completions", json=BODY))
+        while not failures:
+            await asyncio.sleep(0.005)
+        service.engine.fail("at the end")
+        await asking
+    return answers, failures
+
+
+def test_between_two_engines_requests_are_told_to_come_again() -> None:
+    (under_way, late, health, after), failures = asyncio.run(interrupt_and_resume())
+    assert under_way.status_code == 503
+    assert under_way.json()["error"]["message"] == "the engine failed: lost process 0"
+    assert late.status_code == health.status_code == 503
+    assert "is being started again" in late.json()["error"]["message"]
+    assert late.headers["Retry-After"] == "5"
+    assert after.status_code == 200 and after.json()["usage"]["completion_tokens"] == 40
+    assert len(failures) == 1, "only the second engine's"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zmq
 from malformed_hellos import malformed
-from several_processes import free_ports
+from several_processes import written_key
 
 from serve.hosts.facts import Facts
 from serve.hosts.follow import Follower
@@ -27,42 +27,7 @@ from serve.options.hosts import HostOptions, read_key
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
 Of = Callable[[int], HostOptions]
-
-
-class Left(BaseException):
-    """What stands for a process's end."""
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.hosts.messages.BEAT_MS", 100)
-    monkeypatch.setattr("serve.hosts.messages.SILENCE_MS", 1000)
-    monkeypatch.setattr("serve.hosts.meet.MEET_S", 5.0)
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture(params=[False, True], ids=["no key", "key"])
-def of(request: pytest.FixtureRequest, tmp_path: Path) -> Of:
-    """Options of one of three processes."""
-    _, coordinator, calls = free_ports()
-    key = written_key(tmp_path / "key") if request.param else None
-    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process, key)
-
-
-def written_key(path: Path) -> Path:
-    path.touch(0o600)
-    path.write_text(random.randbytes(32).hex())
-    return path
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_checkpoints_are_told_apart_by_what_is_in_them(tmp_path: Any) -> None:
     for name, config in {"a": "1", "b": "1", "c": "2"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
-    a, b, c = (facts(HOSTS, tmp_path / name, None, {"k": 3, "page": None}) for name in "abc")
+    a, b, c = (facts(2, tmp_path / name, None, {"k": 3, "page": None}) for name in "abc")
     assert a == b and a["k"] == "3" and "page" not in a
     assert {name for name in a if a[name] != c[name]} == {"files of the model"}
 

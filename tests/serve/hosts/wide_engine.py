@@ -43,7 +43,7 @@ def build(peers: Peers | None = None) -> Engine:
 def main(hosts: HostOptions, count: int, result: Path) -> int:
     """Ends the process, but for the others' refusals."""
     if not hosts.leads:
-        return follow(hosts, {}, SETUP.devices, build, say_on_stderr)
+        return follow(hosts, {}, SETUP.devices, lambda _: build(), say_on_stderr)
     leader = lead(hosts, {}, SETUP.devices, say_on_stderr)
     engine = build(leader)
     engine.warmup()

@@ -1,0 +1,38 @@
+"""Processes that meet within seconds, as options and threads."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from several_processes import free_ports, written_key
+
+from serve.options.hosts import HostOptions
+
+Of = Callable[[int], HostOptions]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.hosts.messages.BEAT_MS", 100)
+    monkeypatch.setattr("serve.hosts.messages.SILENCE_MS", 1000)
+    monkeypatch.setattr("serve.hosts.meet.MEET_S", 5.0)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(params=[False, True], ids=["no key", "key"])
+def of(request: pytest.FixtureRequest, tmp_path: Path) -> Of:
+    """Options of one of three processes."""
+    _, coordinator, calls = free_ports()
+    key = written_key(tmp_path / "key") if request.param else None
+    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process, key)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
