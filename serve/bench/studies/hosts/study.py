@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 
@@ -156,7 +157,8 @@ def _hear(hosts: HostOptions, answer: Connection, calls: int) -> None:
     _note_arrivals((dealer.recv() for _ in range(calls)), answer, calls)
 
 
-def _note_arrivals(heard: Iterable[bytes], answer: Connection, calls: int) -> None:
+def _note_arrivals(heard: Iterable[Any], answer: Connection, calls: int) -> None:
+    """heard: calls, as bytes."""
     arrivals: list[int] = []
     for call in heard:
         now = time.monotonic_ns()
