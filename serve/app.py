@@ -18,6 +18,7 @@ from serve.asgi.errors import install_error_handlers
 from serve.asgi.head import HeadAsGet
 from serve.asgi.root_path import UnderRoot
 from serve.asgi.synthetic_header import synthetic_header
+from serve.engine.profiler import Profiler
 from serve.openai.chat import chat_router
 from serve.openai.completions import completions_router
 from serve.openai.models import models_router
@@ -45,10 +46,11 @@ def create_app(
     operations: Operations | None = None,
     record_handlers: Sequence[RecordHandler] = (),
     http: HttpOptions | None = None,
+    profiler: Profiler = jax.profiler,
 ) -> FastAPI:
     """The application; its lifespan starts the engine thread and stops it.
 
-    record_handlers: are given the record of every request.
+    record_handlers: are given the record of every request. profiler: of who has devices.
     """
     operations, http = operations or Operations(), http or HttpOptions()
 
@@ -80,7 +82,7 @@ def create_app(
         abort_router(service.engine),
         tokenization_router(service),
         server_state_router(service, app.version),
-        profiling_router(operations.profile_dir, jax.profiler),
+        profiling_router(operations.profile_dir, profiler),
         models_router(service),
         health_router(service.engine),
         page_router(),

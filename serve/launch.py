@@ -12,6 +12,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import jax.profiler
+from fastapi import FastAPI
 from rich.console import Console
 
 from serve.app import create_app
@@ -34,7 +36,6 @@ from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport
 from serve.telemetry.logs import configure_logging
 from serve.telemetry.observers import observers_of
-from serve.telemetry.record import RecordHandler
 
 if TYPE_CHECKING:
     from serve.hosts.group import Group
@@ -52,13 +53,7 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
     argv: the command's, for processes that Ray is to start with it.
     Returns 2 for an address, files or sizes that can't be used.
     """
-    configure_logging(options.operations.log_format)
-    console = Console(stderr=True, quiet=options.operations.log_format == "json")
-    report = LoggedStartup() if console.quiet else StartupReport(console)
-    keep_compiled_programs(report.say)
-    raise_limit()
-    # The time to read a number grows with the square of its digits.
-    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+    console, report = _begin(options)
     if options.hosts and not options.hosts.leads:
         return _follow(options, options.hosts, report, console)
     for line in (*say_without_effect(without_effect), *say_not_read(os.environ)):
@@ -87,14 +82,27 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
             report.say(warning)
         again = partial(build_again, options, found, service, events and events.log)
         beside = partial(group.accompany, rebuild=again) if group else None
-        status = run_to_end(
-            _serve(options, service, observers, address, report, beside, max_connections, tls)
-        )
+        profiler = group.profiler if group else jax.profiler
+        app = create_app(service, options.operations, observers, options.http, profiler)
+        serving = _serve(options, service, app, address, report, beside, max_connections, tls)
+        status = run_to_end(serving)
     if group:
         group.stop()
     do_within(SEND_S, send_spans)
     # Not by returning: a thread that still compiles would crash a regular exit, others hold it up.
     leave(status)
+
+
+def _begin(options: ServeOptions) -> tuple[Console, Report]:
+    """What every process does first; where it says how it goes."""
+    configure_logging(options.operations.log_format)
+    console = Console(stderr=True, quiet=options.operations.log_format == "json")
+    report = LoggedStartup() if console.quiet else StartupReport(console)
+    keep_compiled_programs(report.say)
+    raise_limit()
+    # The time to read a number grows with the square of its digits.
+    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+    return console, report
 
 
 def _follow(
@@ -148,7 +156,7 @@ def _alike(options: ServeOptions, found: PairDirectories) -> Facts:
 async def _serve(
     options: ServeOptions,
     service: Service,
-    observers: Sequence[RecordHandler],
+    app: FastAPI,
     address: socket.socket,
     report: Report,
     beside: Beside | None,
@@ -156,7 +164,7 @@ async def _serve(
     tls: ssl.SSLContext | None,
 ) -> int:
     server = GracefulServer(
-        create_app(service, options.operations, observers, options.http),
+        app,
         service.engine,
         service.arrivals,
         drain_timeout_s=options.drain_timeout_s,

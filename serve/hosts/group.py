@@ -5,8 +5,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+import jax.profiler
+
 from eagle3_jax.engine import Engine
 from serve.asgi.listening.graceful import GracefulServer
+from serve.engine.profiler import Profiler
 from serve.engine.thread import EngineThread
 from serve.hosts.facts import Facts
 from serve.hosts.lead import Leader, lead
@@ -19,8 +22,10 @@ Rebuild = Callable[[Leader], Engine]
 
 class Group(Protocol):
     """lead: meets them; ValueError or OSError where that can't be. accompany: beside the server,
-    until it ends or has to. stop: ends them, too."""
+    until it ends or has to. stop: ends them, too. profiler: of the first with devices."""
 
+    @property
+    def profiler(self) -> Profiler: ...
     def lead(self) -> Leader: ...
     async def accompany(
         self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
@@ -30,6 +35,8 @@ class Group(Protocol):
 
 class StartedByHand:
     """This process is process 0, and whoever started it starts the others."""
+
+    profiler: Profiler = jax.profiler
 
     def __init__(self, hosts: HostOptions, facts: Facts, devices: int, say: Say):
         self._meet = lambda: lead(hosts, facts, devices, say)

@@ -3,11 +3,12 @@ no devices."""
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 
+from eagle3_jax.engine.programs.processes.remote import RemoteProfiler
 from serve.asgi.listening.graceful import GracefulServer
 from serve.engine.thread import EngineThread
 from serve.engine.threads import Threads
@@ -56,6 +57,15 @@ class StartedByRay:
             if (again := await self._start_again(engine, server, rebuild)) is None:
                 return server.give_up(f"{STARTS} starts in a row failed")
             ended = again
+
+    @property
+    def profiler(self) -> RemoteProfiler:
+        """Of process 0, whichever that is when it is asked."""
+        return RemoteProfiler(self._ask)
+
+    def _ask(self, question: bytes) -> Callable[[], bytes]:
+        assert self._leader, "they have met"
+        return self._leader.ask(question)
 
     def stop(self, reason: str | None = None) -> None:
         """Lets them end, and kills who does not."""

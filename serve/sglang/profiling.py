@@ -6,24 +6,18 @@ Traces lie under --profile-dir, which only the command line sets: no request nam
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import APIRouter, Request
 
 from serve.asgi.errors import ApiError, invalid_request
 from serve.asgi.json_body import read_json
+from serve.engine.profiler import Profiler
 from serve.engine.threads import in_thread
 
 NO_DIRECTORY = "this server writes no traces; start it with --profile-dir DIR"
 IGNORED = ("output_dir", "activities", "with_stack", "record_shapes", "profile_by_stage")
 """Fields of SGLang's that decide nothing here."""
-
-
-class Profiler(Protocol):
-    """What JAX's profiler does (`jax.profiler`)."""
-
-    def start_trace(self, log_dir: str) -> None: ...
-    def stop_trace(self) -> None: ...
 
 
 def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from traffic import drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.programs.processes.questions import Asked
-from eagle3_jax.engine.programs.processes.remote import Built
+from eagle3_jax.engine.programs.processes.remote import Built, RemoteProfiler
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling.params import SamplingParams
@@ -108,3 +109,16 @@ def test_answers_are_those_of_one_process(driven: tuple[Engine, Engine, OtherThr
     assert driving.stats().num_accepted_tokens and devices.questions
     if driving.config.kv_offloading_bytes:
         assert driving.stats().cached.host and alone.stats().cached.host
+
+
+def test_a_trace_is_of_the_process_with_devices(
+    target: KimiTarget, draft: Eagle3Draft, tmp_path: Path
+) -> None:
+    devices = OtherThread(Engine(target, draft, CONFIGS["chains"], **SHARED))
+    profiler = RemoteProfiler(devices.ask)
+    profiler.start_trace(str(tmp_path))
+    with pytest.raises(RuntimeError, match="Only one profile may be run at a time"):
+        profiler.start_trace(str(tmp_path))
+    profiler.stop_trace()
+    devices.stop()
+    assert list(tmp_path.rglob("*.xplane.pb"))

@@ -50,9 +50,24 @@ def _answer(
         output = jax.tree.leaves(outputs)[asked.question[1]]
         output.copy_to_host_async()
         reading.submit(_read, output, asked.answer)
-        return
-    ask = executor.pages.are_saved if about is About.SAVED_PAGES else executor.pages.are_staged
-    asked.answer(bytes((ask(slots_of(asked.question)),)))
+    elif about in (About.START_TRACE, About.STOP_TRACE):
+        asked.answer(_trace(about, asked.question[1:].decode()).encode())
+    else:
+        slots, pages = slots_of(asked.question), executor.pages
+        ask = pages.are_saved if about is About.SAVED_PAGES else pages.are_staged
+        asked.answer(bytes((ask(slots),)))
+
+
+def _trace(about: About, directory: str) -> str:
+    """What went wrong, if anything did: no reason to end."""
+    try:
+        if about is About.START_TRACE:
+            jax.profiler.start_trace(directory)
+        else:
+            jax.profiler.stop_trace()
+    except (OSError, RuntimeError, ValueError) as error:
+        return f"{error}"
+    return ""
 
 
 def _read(output: jax.Array, answer: Answer) -> None:

@@ -13,12 +13,15 @@ class About(IntEnum):
     """What a question is about: its first byte.
 
     An output of the last call: behind it its place among all leaves, a byte. Pages: slots of the
-    host's memory, little-endian int32.
+    host's memory, little-endian int32. A trace of JAX's profiler: its directory there, in UTF-8;
+    the answer is empty, or says what went wrong.
     """
 
     OUTPUT = 0
     SAVED_PAGES = 1
     STAGED_PAGES = 2
+    START_TRACE = 3
+    STOP_TRACE = 4
 
 
 class Asked(NamedTuple):

@@ -141,6 +141,25 @@ class RemotePages:
         raise ValueError(f"slot {slot} is in another process")
 
 
+class RemoteProfiler:
+    """JAX's profiler in the first of those processes. RuntimeError says why it can't."""
+
+    def __init__(self, ask: Ask):
+        self._ask = ask
+
+    def start_trace(self, log_dir: str) -> None:
+        """A directory of that process's host."""
+        self._do(About.START_TRACE, log_dir)
+
+    def stop_trace(self) -> None:
+        """Writes it there."""
+        self._do(About.STOP_TRACE)
+
+    def _do(self, about: About, directory: str = "") -> None:
+        if problem := self._ask(bytes((about,)) + directory.encode())():
+            raise RuntimeError(problem.decode())
+
+
 class RemoteArray:
     """An output of the last call: asked for before the next one, or never."""
 
