@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
-import httpx
 from clients.client import Client, Counts, Server
+from probe import status_of
 
 from serve.bench.load.server_process import serving
 from serve.demo import demo_target_dir, demo_vision_target_dir
@@ -58,10 +59,7 @@ def demo_server(
 
 def is_healthy(url: str) -> bool:
     """Whether /health answers 200."""
-    try:
-        return httpx.get(f"{url}/health").status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+    return status_of(f"{url}/health") == HTTPStatus.OK
 
 
 def run_client(client: Client, server: Server, programs: Path, results: Path) -> Run:

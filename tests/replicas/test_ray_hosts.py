@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from probe import status_of
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; see make ray-test"
@@ -45,10 +46,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}/v1/completions"
 
     def get(self, path: str) -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.port}{path}").status_code == 200
-        except httpx.TransportError:
-            return False
+        return status_of(f"http://127.0.0.1:{self.port}{path}") == 200
 
     def answer(self, body: dict[str, Any]) -> list[int]:
         """Of a client that tries again until it has one."""
@@ -103,11 +101,11 @@ def started(folder: Path, port: int, flags: tuple[str, ...], devices: int) -> Se
         return Server(subprocess.Popen(command, env=environment, stderr=error), port, log)
 
 
-def wait_until(condition: Callable[[], object], seconds: float) -> None:
+def wait_until(condition: Callable[[], object], seconds: float, every: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +113,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     """Tokens of one process with one device."""
     server = started(tmp_path_factory.mktemp("alone"), ALONE, (), 1)
     try:
-        wait_until(lambda: server.get("/health"), 400)
+        wait_until(lambda: server.get("/health"), 400, every=0.5)
         return server.answers()
     finally:
         server.process.kill()
@@ -133,7 +131,7 @@ def long(request: pytest.FixtureRequest) -> None:
 def together(tmp_path: Path) -> Iterator[Server]:
     server = started(tmp_path, TOGETHER, (*RAY, "--restart-workers"), 2)
     try:
-        wait_until(lambda: server.get("/health"), 500)
+        wait_until(lambda: server.get("/health"), 500, every=0.5)
         yield server
     finally:
         server.process.terminate()

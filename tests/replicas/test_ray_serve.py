@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from probe import status_of
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; see make ray-test"
@@ -58,10 +59,7 @@ def serving(
 
 
 def asked(path: str) -> bool:
-    try:
-        return httpx.get(f"{URL}{path}").status_code == 200
-    except httpx.TransportError:
-        return False
+    return status_of(f"{URL}{path}") == 200
 
 
 def wait_until(condition: object, seconds: float) -> None:

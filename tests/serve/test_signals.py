@@ -15,6 +15,7 @@ from typing import IO
 import httpx
 import pytest
 from fake_engine import expected_answer
+from probe import status_of
 
 TESTS = Path(__file__).parent
 STUCK = 40
@@ -52,12 +53,8 @@ def process() -> Iterator[tuple[subprocess.Popen, str]]:
 
 def wait_until_answering(url: str, statuses: Collection[int]) -> None:
     deadline = time.monotonic() + 10
-    while True:
-        try:
-            if httpx.get(f"{url}/health").status_code in statuses:
-                return
-        except httpx.ConnectError:
-            assert time.monotonic() < deadline, "the server did not start"
+    while status_of(f"{url}/health") not in statuses:
+        assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.02)
 
 

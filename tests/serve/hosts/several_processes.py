@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from driving import drive
 from oracle_files import ORACLES
+from probe import status_of
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
@@ -115,11 +116,8 @@ def wait_until_ready(group: Group) -> None:
     while time.monotonic() < deadline:
         ended = [group.said(i) for i, p in enumerate(group.processes) if p.poll() is not None]
         assert not ended, ended
-        try:
-            if httpx.get(f"{group.url}/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
+        if status_of(f"{group.url}/health") == 200:
+            return
         time.sleep(0.2)
     raise AssertionError("the group was not ready in time")
 

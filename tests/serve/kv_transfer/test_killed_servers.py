@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 from oracle_files import ORACLES
+from probe import text_of
 
 from serve.bench.load.server_process import metric, serving
 
@@ -62,7 +63,7 @@ class Launched:
         self._open.close()
 
     def metric(self, name: str, **labels: str) -> float:
-        return metric(httpx.get(f"{self.url}/metrics").text, name, **labels)
+        return metric(text_of(f"{self.url}/metrics"), name, **labels)
 
     def holds(self) -> dict[str, float]:
         """What it has in use, by metric."""
