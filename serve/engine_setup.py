@@ -3,7 +3,7 @@
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
@@ -147,7 +147,8 @@ def build_again(
     """An engine for the same service, over processes that have been started again."""
     engine, _ = build(options, found, lambda _: None, leader, kv_events)
     if service.grammars:
-        engine.grammars = service.grammars.grammars
+        of_the_first: Any = service.grammars.grammars
+        engine.grammars = of_the_first
     if kv_events:
         kv_events.cleared()
     return engine

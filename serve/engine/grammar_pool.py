@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from eagle3_jax.engine.grammars.interface import CompiledGrammar, GrammarCompiler, GrammarsBusyError
+from eagle3_jax.engine.grammars.interface import CompiledGrammar, Grammars, GrammarsBusyError
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.engine.errors import Refused, Unavailable
 from serve.engine.threads import Threads
@@ -17,7 +17,7 @@ MOST_WAITING = 64
 class GrammarPool:
     """Threads of its own: grammars keep nobody waiting but, where many are slow, each other."""
 
-    def __init__(self, grammars: GrammarCompiler) -> None:
+    def __init__(self, grammars: Grammars) -> None:
         self.grammars = grammars
         self._threads = Threads("grammar", AT_ONCE)
         self._under_way: dict[StructuredOutputs, asyncio.Task[CompiledGrammar]] = {}

@@ -127,7 +127,10 @@ def served_by(
             with (
                 httpx.Client(base_url=url, timeout=30, verify=verify) as http,
                 openai.OpenAI(
-                    base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=http
+                    base_url=f"{url}/v1",
+                    api_key="none",
+                    max_retries=0,
+                    http_client=openai.DefaultHttpxClient(verify=verify),
                 ) as client,
             ):
                 while not address.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

@@ -66,11 +66,12 @@ class Runner:
         self._has_draft = draft is not None
         if config.method.tree and draft is None:
             raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft to grow trees")
-        self.executor: Executor | RemoteExecutor
+        self.executor: Executor
         if peers and isinstance(peers, Devices):
             has: Any = {"has_draft": draft is not None, "has_grammars": has_grammars}
             vocab_size = target.config.vocab_size
-            self.executor = RemoteExecutor(config, vocab_size, peers, **has, images=images)
+            stands_in: Any = RemoteExecutor(config, vocab_size, peers, **has, images=images)
+            self.executor = stands_in
         else:
             seeing: Any = {"vision": vision, "images": images}
             self.executor = Executor(target, draft, config, has_grammars=has_grammars, **seeing)
@@ -90,7 +91,6 @@ class Runner:
 
     def follow(self, messages: Iterable[bytes | Asked]) -> None:
         """Makes the calls that another process's runner sends, until there are no more."""
-        assert isinstance(self.executor, Executor), "it has devices"
         follow(self.executor, self._format.decode, messages)
 
     @property
