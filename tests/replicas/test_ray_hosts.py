@@ -90,11 +90,14 @@ class Server:
         return self.log.read_text()
 
 
-def started(folder: Path, port: int, flags: tuple[str, ...], devices: int) -> Server:
+def started(
+    folder: Path, programs: Path, port: int, flags: tuple[str, ...], devices: int
+) -> Server:
+    """programs: where those that were compiled are kept."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     environment |= {"JAX_NUM_CPU_DEVICES": str(devices), "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / f"programs{port}")}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(programs)}
     command = [sys.executable, "-m", "serve.cli", *SIZES, "--port", str(port), *flags]
     log = folder / f"{port}.log"
     with log.open("wb") as error:
@@ -111,7 +114,8 @@ def wait_until(condition: Callable[[], object], seconds: float, every: float = 0
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     """Tokens of one process with one device."""
-    server = started(tmp_path_factory.mktemp("alone"), ALONE, (), 1)
+    folder = tmp_path_factory.mktemp("alone")
+    server = started(folder, folder / "programs", ALONE, (), 1)
     try:
         wait_until(lambda: server.get("/health"), 400, every=0.5)
         return server.answers()
@@ -127,9 +131,15 @@ def long(request: pytest.FixtureRequest) -> None:
         pytest.skip("a start each: --long, or make prove-hosts")
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two processes, compiled by the first start of all tests."""
+    return tmp_path_factory.mktemp("programs")
+
+
 @pytest.fixture
-def together(tmp_path: Path) -> Iterator[Server]:
-    server = started(tmp_path, TOGETHER, (*RAY, "--restart-workers"), 2)
+def together(tmp_path: Path, programs: Path) -> Iterator[Server]:
+    server = started(tmp_path, programs, TOGETHER, (*RAY, "--restart-workers"), 2)
     try:
         wait_until(lambda: server.get("/health"), 500, every=0.5)
         yield server
