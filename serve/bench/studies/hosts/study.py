@@ -26,6 +26,7 @@ from rich.console import Console
 from serve.bench.common.command import finish
 from serve.bench.common.conditions import conditions
 from serve.bench.common.flags import add_shared, check_flags, use_embedded_pair
+from serve.bench.studies.hosts.questions import answer, ask, driving
 from serve.options.hosts import HostOptions
 
 MOST_US = 200.0
@@ -38,7 +39,7 @@ _SENT = struct.Struct("<q")
 @dataclass(frozen=True)
 class HostsRecord:
     """Microseconds: median and spread of calls to arrive, of the send alone, and of what two bare
-    sockets take."""
+    sockets take; of answers to whoever has no devices."""
 
     calls: int
     bytes: int
@@ -47,6 +48,9 @@ class HostsRecord:
     p95_us: float
     send_us: float
     sockets_us: float
+    answer_us: float
+    answer_p5_us: float
+    answer_p95_us: float
 
     @property
     def holds(self) -> bool:
@@ -76,7 +80,8 @@ def print_result(console: Console, result: HostsRecord) -> None:
         f"a call of {result.bytes} bytes arrives after {result.median_us:.0f} us (5% to 95%: "
         f"{result.p5_us:.0f} to {result.p95_us:.0f}); sending takes {result.send_us:.0f} us; two "
         f"bare sockets take {result.sockets_us:.0f} us; {result.calls} calls, at most "
-        f"{MOST_US:.0f} us allowed"
+        f"{MOST_US:.0f} us allowed; a question to a process with devices is answered after "
+        f"{result.answer_us:.0f} us ({result.answer_p5_us:.0f} to {result.answer_p95_us:.0f})"
     )
 
 
@@ -95,7 +100,10 @@ def measure_calls(calls: int) -> HostsRecord:
             arrivals: list[int] = arrived.recv()
             leader.stop()
         sending = _percentiles(sends)[0], _percentiles(_between_bare_sockets(hosts, calls))[0]
-    return HostsRecord(calls, CALL_BYTES, *_percentiles(arrivals), *sending)
+        driven = driving(hosts)
+        with _other(answer, driven, calls):
+            answers = ask(driven, calls, EVERY_S)
+    return HostsRecord(calls, CALL_BYTES, *_percentiles(arrivals), *sending, *_percentiles(answers))
 
 
 def _between_bare_sockets(hosts: HostOptions, calls: int) -> list[int]:
