@@ -44,12 +44,16 @@ class EveryKey(dict[tuple[str, str], dict[str, int]]):
 
 
 @cache
+def _by_name() -> dict[str, Case]:
+    """Made once: it takes half a second, and every process of a test run reads all cases."""
+    return {case.name: case for case in all_cases()}
+
+
 def named(name: str) -> Case:
     """The case of `all_cases` of this name. Raises ValueError where there is none."""
-    found = [case for case in all_cases() if case.name == name]
-    if not found:
+    if name not in _by_name():
         raise ValueError(f"expected the name of a case of all_cases, got {name!r}")
-    return found[0]
+    return _by_name()[name]
 
 
 def with_tiles_of(like: Case, run: Callable[..., Any]) -> Callable[..., Any]:
