@@ -156,3 +156,5 @@ def _end_of(placed: Placed) -> str:
         return f"{placed.name} ended with status {ray.get(placed.ended)}"
     except RayActorError:
         return f"lost {placed.name}: Ray says that its pid {placed.pid} is dead"
+    except RayError as error:  # What its method raised.
+        return f"{placed.name} failed: {error}"
