@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import count
 
 from eagle3_jax.engine.programs.processes.remote import Built
@@ -18,6 +17,19 @@ from serve.pair.notices import Say
 POLL_MS = 2
 """Who waits for an answer has the socket so long at a time; others need it, too."""
 YIELD_S = 0.0001
+NUMBERS = 2**32
+"""Of questions, before they begin again."""
+
+
+class Reply:
+    """What is waited for: the answer to a question, by whoever calls this."""
+
+    def __init__(self, wait: Callable[["Reply"], bytes]):
+        self.answer: bytes | None = None
+        self._wait = wait
+
+    def __call__(self) -> bytes:
+        return self._wait(self)
 
 
 class DeviceLeader(Leader):
@@ -28,7 +40,8 @@ class DeviceLeader(Leader):
 
     def __init__(self, listener: Listener, peers: Mapping[int, Peer], say: Say):
         self._numbers = count()
-        self._answers: dict[int, bytes] = {}
+        self._replies: dict[int, Reply] = {}
+        """To questions that are not answered yet; some nobody will read."""
         self._is_built = threading.Event()
         self.built: Built
         super().__init__(listener, peers, say, on_end=lambda _: None)
@@ -38,23 +51,25 @@ class DeviceLeader(Leader):
         while not self._is_built.wait(POLL_MS / 1000):
             self._check()
 
-    def ask(self, question: bytes) -> Callable[[], bytes]:
+    def ask(self, question: bytes) -> Reply:
         """Asks process 0, behind all calls so far; what is returned waits for the answer, or raises
         PeerLost."""
-        number = next(self._numbers)
+        number = next(self._numbers) % NUMBERS
+        self._replies[number] = reply = Reply(self._await)
         self._send(Kind.ASK, NUMBER.pack(number) + question, (0,))
-        return partial(self._answer, number)
+        return reply
 
-    def _answer(self, number: int) -> bytes:
-        while number not in self._answers:
+    def _await(self, reply: Reply) -> bytes:
+        while reply.answer is None:
             self._check()
             self._look(POLL_MS)
             time.sleep(YIELD_S)
-        return self._answers.pop(number)
+        return reply.answer
 
     def _take(self, route: bytes, kind: int, payload: bytes) -> None:
         if kind == Kind.ANSWER:
-            self._answers[NUMBER.unpack_from(payload)[0]] = payload[NUMBER.size :]
+            reply = self._replies.pop(*NUMBER.unpack_from(payload))
+            reply.answer = payload[NUMBER.size :]
         elif kind == Kind.BUILT and self._processes[route] == 0:
             self.built = from_json(payload)
             self._is_built.set()

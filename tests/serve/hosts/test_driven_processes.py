@@ -59,6 +59,14 @@ def test_who_has_no_devices_asks_process_0_alone(
         assert isinstance(question, Asked) and question.question == about_output(number)
         question.answer(to_bytes(np.full((2, number + 1), number, np.int32)))
     assert [from_bytes(wait()).shape for wait in waiting] == [(2, 1), (2, 2)]
+    leader.ask(about_output(0))  # Nobody reads it.
+    read = leader.ask(about_output(1))
+    for _ in range(2):
+        question = next(calls)
+        assert isinstance(question, Asked)
+        question.answer(question.question)
+    assert read() == about_output(1)
+    assert not leader._replies, "nothing is kept of what nobody reads"  # pyright: ignore[reportPrivateUsage]
     assert next(second.calls()) == b"call"
     unanswered = leader.ask(about_output(0))
     first._put(None)  # pyright: ignore[reportPrivateUsage]
