@@ -2,17 +2,31 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 from fake_engine import FakeEngine
 from fake_server import build_service
+from fastapi import FastAPI
 
 from serve.app import create_app
 from serve.asgi.listening.graceful import GracefulServer
 
 BODY = {"prompt": "abc", "max_tokens": 40}
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Of the application while it runs, without a socket."""
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
+    ):
+        yield http
 
 
 async def give_up_while_hanging(server_of: list[GracefulServer]) -> list[httpx.Response]:
@@ -22,11 +36,7 @@ async def give_up_while_hanging(server_of: list[GracefulServer]) -> list[httpx.R
     app = create_app(service)
     server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=5.0)
     server_of.append(server)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
-    ):
+    async with client_of(app) as http:
         await service.engine.ready.wait()
         engine.go.clear()
         bodies = [BODY | {"stream": True}, BODY]
@@ -77,11 +87,7 @@ async def interrupt_and_resume() -> tuple[list[httpx.Response], list[str]]:
     service = build_service(first)
     app, failures = create_app(service), list[str]()
     service.engine.on_failure = failures.append
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
-    ):
+    async with client_of(app) as http:
         await service.engine.ready.wait()
         first.go.clear()
         under_way = asyncio.create_task(http.post("/v1/completions", json=BODY))

@@ -73,5 +73,5 @@ def _trace(about: About, directory: str) -> str:
 def _read(output: jax.Array, answer: Answer) -> None:
     try:
         answer(to_bytes(np.asarray(output)))
-    except Exception as error:
+    except Exception as error:  # In this thread nobody would hear of it.
         answer(error)

@@ -3,7 +3,7 @@ those follow the calls, and its outputs are asked for when somebody means to rea
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -69,7 +69,8 @@ class Devices(Peers, Protocol):
 
 
 class RemoteExecutor:
-    """As `Executor`, for a runner whose peers hold all. programs, input_shapes: theirs, too."""
+    """As `Executor`, for a runner whose peers hold all. programs, input_shapes: theirs, too. Nobody
+    asks it for weights: neither a directory of pages nor a transfer goes with several processes."""
 
     def __init__(
         self,
@@ -108,15 +109,6 @@ class RemoteExecutor:
             return (Tree(*outputs[:2]) if self._makes_trees else Drafts(outputs[0]),)
         return outputs[0], _logprobs(program, outputs[1:])
 
-    @property
-    def page_fingerprint(self) -> NoReturn:
-        """Nothing that needs it runs in several processes."""
-        raise ValueError("weights are with the devices, in other processes")
-
-    def kv_peaks(self) -> NoReturn:
-        """As `page_fingerprint`."""
-        raise ValueError("a KV cache is measured by one process; this one has no devices")
-
 
 class RemotePages:
     """The host's memory for pages beside those devices."""
@@ -131,14 +123,6 @@ class RemotePages:
     def are_staged(self, slots: np.ndarray) -> bool:
         """Whether these slots have reached the devices."""
         return self._ask(about_pages(About.STAGED_PAGES, slots))() == b"\x01"
-
-    def bytes_of(self, slot: int) -> NoReturn:
-        """Only a directory or a transfer asks, which one process alone may have."""
-        raise ValueError(f"slot {slot} is in another process")
-
-    def fill(self, slot: int, data: np.ndarray) -> NoReturn:
-        """As `bytes_of`."""
-        raise ValueError(f"slot {slot} is in another process")
 
 
 class RemoteProfiler:
