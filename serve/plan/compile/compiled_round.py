@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.engine.programs.packing import empty_chunk
@@ -18,6 +19,7 @@ from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import DATA, place, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 from pallas_kernels import gpu
 from pallas_kernels.aot import Program, compile_program
 from serve.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstract_target
@@ -88,9 +90,10 @@ def abstract_round(
     mesh: Mesh | None = None,
     *,
     kind: ProgramKind = ProgramKind.ROUND,
+    vision: VisionModel | None = None,
 ) -> AbstractRound:
     """The round's program as the engine compiles it, for max_num_seqs sequences; or a prefill's,
-    for one chunk.
+    for one chunk. vision: of an engine that takes images, whose state has their features.
 
     Models are abstract; on a mesh they lie there as `eagle3_jax.mesh.shard` says.
     """
@@ -99,8 +102,11 @@ def abstract_round(
         draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
     pair = PairStructure(target_structure, draft_structure, aux_layer_ids)
     weights = shapes_of((target_leaves, draft_leaves))
-    state = state_shapes(target, draft, config, len(aux_layer_ids), mesh)
-    inputs = _chunk(config) if kind is ProgramKind.PREFILL else _batch(config)
+    rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
+    state = state_shapes(target, draft, config, len(aux_layer_ids), mesh, rows)
+    inputs = _batch(config)
+    if kind is ProgramKind.PREFILL:
+        inputs = (shapes_of(empty_chunk(config, images=vision is not None)),)
     if mesh is not None:
         inputs = jax.tree.map(partial(_sent, mesh), inputs)
     function = program(kind, pair, *weights, state, *inputs)
@@ -120,10 +126,6 @@ def _batch(config: EngineConfig) -> tuple[Any, ...]:
     batch = config.max_num_seqs
     shapes = (batch,), (batch, config.pages_per_seq)
     return tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
-
-
-def _chunk(config: EngineConfig) -> tuple[Any, ...]:
-    return (shapes_of(empty_chunk(config)),)
 
 
 def device_parts(tree: Any) -> list[jax.ShapeDtypeStruct]:

@@ -139,7 +139,8 @@ def _round(
     if pair.draft and parallel.draft_devices > 1:
         shard(pair.draft, mesh)
     aux = pair.draft.config.aux_layer_ids if pair.draft else ()
-    return abstract_round(arch, pair.target, pair.draft, config, aux, mesh, kind=kind)
+    models = pair.target, pair.draft
+    return abstract_round(arch, *models, config, aux, mesh, kind=kind, vision=pair.vision)
 
 
 def launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:

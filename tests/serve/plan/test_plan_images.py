@@ -16,10 +16,13 @@ from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.vision.packing import largest_bucket
 from pallas_kernels.aot import Program
 from pallas_kernels.aot.amd.code_object import GpuKernel
+from serve.plan.compile.compiled_round import abstract_round, device_parts, nbytes
 from serve.plan.compile.tower import Job, tower_problems
-from serve.plan.model.memory import Memory, encoding_bytes
+from serve.plan.data.gpus import GPUS
+from serve.plan.model.memory import Memory, encoding_bytes, plan_memory
+from serve.plan.model.parallel import Parallelism
 from serve.plan.options import build_parser, read_options
-from serve.plan.planner import make_plan, read_pair
+from serve.plan.planner import engine_config, make_plan, read_pair
 
 KIMI = "kimi-k2.5-mxfp4"
 CONFIG = VisionConfig.from_hf(published(KIMI, "config"))
@@ -49,6 +52,23 @@ def test_every_device_holds_all_published_bytes_of_the_tower_unless_images_are_l
     assert CONFIG.most_image_tokens >= 16_900 // 4 and whole.state - text.state == kept
     assert text.for_pools - whole.for_pools == 942_287_840 + kept
     assert whole.pair_weights == text.weights and whole.tokens("fp8") < text.tokens("fp8")
+
+
+@pytest.mark.parametrize("more", [(), ("--language-model-only",)])
+def test_a_round_that_is_compiled_has_the_planned_state(more: tuple[str, ...]) -> None:
+    """Beside the pools, which the plan has as large as the device allows, here of 129 pages."""
+    draft = PUBLISHED / "kimi-k2.5-eagle3-fp8.config.json"
+    flags = ["--model", str(PUBLISHED / f"{KIMI}.config.json"), "--draft", str(draft), *more]
+    options = read_options(build_parser().parse_args([*flags, "-tp=4"]))
+    pair = read_pair(options)
+    config = replace(engine_config(options, pair), num_pages=129)
+    assert pair.draft
+    models, aux = (pair.target, pair.draft), pair.draft.config.aux_layer_ids
+    found = abstract_round("gfx950", *models, config, aux, vision=pair.vision)
+    # On one device, as the round is without a mesh.
+    planned = plan_memory(*models, GPUS["MI355X"], Parallelism(), config, 0.9, vision=pair.vision)
+    pools = 129 * planned.page_bytes("bfloat16")
+    assert nbytes(device_parts(found.shapes[found.state])) == planned.state + pools
 
 
 def test_a_target_without_images_has_no_tower() -> None:
