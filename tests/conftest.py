@@ -36,6 +36,9 @@ PAGES = Path("/proc/self/statm")
 MOST_PAGES = 3 * 2**30 // os.sysconf("SC_PAGE_SIZE")
 """Of memory: three processes are to fit into 24 GiB with the servers that they start."""
 
+MOST_YOUNG = 50_000
+"""Objects that are made between two collections of garbage."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -89,6 +92,12 @@ def share_programs(config: pytest.Config, shared: bool) -> None:
     os.environ |= {CACHE: directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     jax.config.update("jax_compilation_cache_dir", directory or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def pytest_collection_finish() -> None:
+    """Tracing makes many small objects: what is loaded is not looked through again for each 700."""
+    gc.freeze()
+    gc.set_threshold(MOST_YOUNG, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

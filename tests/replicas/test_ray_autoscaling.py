@@ -11,11 +11,11 @@ from test_ray_serve import answer, processes, serving, wait_until
 
 
 def test_a_replica_comes_when_one_has_more_requests_than_it_should(
-    tmp_path: Path, request: pytest.FixtureRequest
+    programs: Path, request: pytest.FixtureRequest
 ) -> None:
     if not request.config.getoption("--long"):
         pytest.skip("a start of its own: --long")
-    with serving(tmp_path, 1, 2, "--target-requests", "1"), ThreadPoolExecutor(6) as clients:
+    with serving(programs, 1, 2, "--target-requests", "1"), ThreadPoolExecutor(6) as clients:
         assert len(processes()) == 1
         until = time.monotonic() + 200
         asking = [clients.submit(answers_until, until) for _ in range(6)]

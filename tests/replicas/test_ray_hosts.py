@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from probe import status_of
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; see make ray-test"
@@ -44,9 +43,6 @@ class Server:
     @property
     def completions(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1/completions"
-
-    def get(self, path: str) -> bool:
-        return status_of(f"http://127.0.0.1:{self.port}{path}") == 200
 
     def answer(self, body: dict[str, Any]) -> list[int]:
         """Of a client that tries again until it has one."""
@@ -104,24 +100,20 @@ def started(
         return Server(subprocess.Popen(command, env=environment, stderr=error), port, log)
 
 
-def wait_until(condition: Callable[[], object], seconds: float, every: float = 0.05) -> None:
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(every)
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    """Tokens of one process with one device."""
-    folder = tmp_path_factory.mktemp("alone")
-    server = started(folder, folder / "programs", ALONE, (), 1)
-    try:
-        wait_until(lambda: server.get("/health"), 400, every=0.5)
-        return server.answers()
-    finally:
-        server.process.kill()
-        server.process.wait()
+def alone(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Iterator[Server]:
+    """One process with one device, which may still compile."""
+    server = started(tmp_path_factory.mktemp("alone"), programs, ALONE, (), 1)
+    yield server
+    server.process.kill()
+    server.process.wait()
 
 
 @pytest.fixture
@@ -131,32 +123,22 @@ def long(request: pytest.FixtureRequest) -> None:
         pytest.skip("a start each: --long, or make prove-hosts")
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of two processes, compiled by the first start of all tests."""
-    return tmp_path_factory.mktemp("programs")
-
-
 @pytest.fixture
 def together(tmp_path: Path, programs: Path) -> Iterator[Server]:
+    """Two actors, which may still compile."""
     server = started(tmp_path, programs, TOGETHER, (*RAY, "--restart-workers"), 2)
-    try:
-        wait_until(lambda: server.get("/health"), 500, every=0.5)
-        yield server
-    finally:
-        server.process.terminate()
-        server.process.wait(60)
+    yield server
+    server.process.terminate()
+    server.process.wait(60)
 
 
 def test_two_actors_give_one_process_tokens_and_come_back_when_one_is_killed(
-    expected: list[list[int]], together: Server
+    alone: Server, together: Server
 ) -> None:
-    """Killed while requests are under way, and its successor while programs are compiled."""
+    """Killed while requests are under way."""
+    expected = alone.answers()
     assert together.answers() == expected
     check_end(together, 1, signal.SIGKILL)
-    wait_until(lambda: len(together.pids()) == 2, 60)
-    os.kill(together.pids()[1], signal.SIGKILL)
-    wait_until(lambda: "starting all processes again, start 2 of at most 3" in together.said(), 60)
     assert together.answers() == expected
     together.process.terminate()
     assert together.process.wait(90) == 0
@@ -167,11 +149,26 @@ def test_two_actors_give_one_process_tokens_and_come_back_when_one_is_killed(
     ("process", "how"), [(1, signal.SIGSTOP), (0, signal.SIGKILL), (0, signal.SIGSTOP)]
 )
 def test_whoever_is_stopped_or_killed_is_named_and_all_come_back(
-    expected: list[list[int]], together: Server, process: int, how: signal.Signals
+    alone: Server, together: Server, process: int, how: signal.Signals
 ) -> None:
+    expected = alone.answers()
+    assert together.answers() == expected
     check_end(together, process, how)
     assert together.answers() == expected
     assert len(together.pids(process)) == 2
+
+
+@pytest.mark.usefixtures("long")
+def test_a_successor_that_is_killed_while_it_compiles_has_a_successor(
+    alone: Server, together: Server
+) -> None:
+    expected = alone.answers()
+    assert together.answers() == expected
+    os.kill(together.pids()[0], signal.SIGKILL)
+    wait_until(lambda: len(together.pids()) == 2, 60)
+    os.kill(together.pids()[1], signal.SIGKILL)
+    wait_until(lambda: "starting all processes again, start 2 of at most 3" in together.said(), 60)
+    assert together.answers() == expected
 
 
 def check_end(server: Server, process: int, how: signal.Signals) -> None:

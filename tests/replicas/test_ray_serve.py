@@ -32,23 +32,24 @@ REPLICAS = 2
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+def replicas(programs: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Two of the embedded pair, which serve."""
-    with serving(tmp_path_factory.mktemp("ray"), REPLICAS, REPLICAS) as process:
+    with serving(programs, REPLICAS, REPLICAS) as process:
         yield process
 
 
 @contextmanager
 def serving(
-    folder: Path, fewest: int, most: int, *options: str
+    programs: Path, fewest: int, most: int, *options: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Replicas of the embedded pair, one of which serves."""
+    """Replicas of the embedded pair, one of which serves; of a size that other tests compile."""
     environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[2]), "JAX_PLATFORMS": "cpu"}
-    environment |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(programs)}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
     scaling = ["--min-replicas", f"{fewest}", "--max-replicas", f"{most}", *options]
     command = [sys.executable, str(EXAMPLE), "--port", f"{PORT}", *scaling, "--"]
-    command += ["--demo", "--max-num-seqs", "1"]
+    command += ["--demo", "--max-num-seqs", "1", "--num-gpu-blocks-override", "65"]
     with subprocess.Popen(command, env=environment) as process:
         try:
             wait_until(lambda: asked("/health"), 500)

@@ -1,0 +1,11 @@
+"""One folder of compiled programs for all servers of these tests."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whoever starts first compiles them."""
+    return tmp_path_factory.mktemp("programs")
