@@ -1,11 +1,12 @@
 """What a server fetches and reads for clients, and what it can't be made to."""
 
 import asyncio
+import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -48,20 +49,22 @@ def handler_of(site: Site) -> type[BaseHTTPRequestHandler]:
                 case "/missing":
                     self.send_error(404)
                 case "/slow":
-                    self.send_response(200)
-                    self.end_headers()
-                    for _ in range(100):
-                        self.wfile.write(b"x")
-                        time.sleep(0.05)
+                    self._send_until_left(itertools.repeat(b"x", 100), 0.05)
                 case "/endless":
-                    self.send_response(200)
-                    self.end_headers()
-                    for _ in range(10_000):
-                        self.wfile.write(b"x" * 65536)
+                    self._send_until_left(itertools.repeat(b"x" * 65536, 10_000))
                 case _:
                     self.send_response(200)
                     self.end_headers()
                     self.wfile.write(PICTURE)
+
+        def _send_until_left(self, parts: Iterable[bytes], pause: float = 0) -> None:
+            """The client is to hang up first."""
+            self.send_response(200)
+            self.end_headers()
+            with suppress(ConnectionError):
+                for part in parts:
+                    self.wfile.write(part)
+                    time.sleep(pause)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing."""
