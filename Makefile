@@ -94,7 +94,7 @@ rehearse-gpu: .venv/installed-test
 	$(BIN)/python -m pytest tests/serve/bench/test_gpu_study.py tests/pallas_kernels/bench/test_short_lease.py --long
 
 # Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
-# all in one run: an hour of two cores; it may be stopped and goes on.
+# all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training/test_long_rows.py tests/serve/demo/test_train_cli.py \
 		$(addprefix tests/serve/train/test_,several_processes.py killed_run.py)

@@ -26,7 +26,7 @@ OPTIONAL = {
     "matplotlib": "plot",
     "transformers": "transformers",
     "torch": "transformers",
-    "safetensors": "transformers",
+    "safetensors": "train",
     "tinygrad": "machine-code",
     "zmq": "kv-events",
     "msgspec": "kv-events",
@@ -122,6 +122,21 @@ def test_what_the_wheel_imports_is_declared() -> None:
         <= (requirements(EXTRAS[OPTIONAL[package]]) if package in OPTIONAL else CORE)
     }
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("folder", "extra"), [("serve/train", "train"), ("convert/equivalence", "transformers")]
+)
+def test_an_extra_brings_all_that_its_folder_imports_at_start(folder: str, extra: str) -> None:
+    """datasets and wandb are imported where they are asked for."""
+    found = {
+        name.partition(".")[0]
+        for path in (ROOT / folder).rglob("*.py")
+        for name in modules_of(at_start(parse(path)))
+    }
+    ours = {*WHEEL["packages"], *sys.stdlib_module_names}
+    needed = {name for package in found - ours for name in distributions(package)}
+    assert needed <= CORE | requirements(EXTRAS[extra])
 
 
 def test_what_the_wheel_requires_is_imported() -> None:

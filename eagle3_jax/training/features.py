@@ -30,7 +30,7 @@ def feature_pass(
     """A compiled pass of the target over batches; chunk: tokens that one call of the model takes.
 
     On the target's mesh each device runs its part of the model, and where that mesh has an axis
-    `data`, on its part of the rows.
+    `rows`, on its part of the rows.
     """
     run, leaves = feature_program(target, aux_layer_ids, chunk)
     compiled = jax.jit(run, compiler_options=gpu.compiler_options())

@@ -66,6 +66,7 @@ def train(
     place = batches.get_state()
     batch = next(batches) if step < steps else None
     measured: dict[str, float] | None = None
+    measuring = False
     try:
         while batch is not None:
             began, ahead = time.monotonic(), batches.get_state()
@@ -76,14 +77,18 @@ def train(
             seconds = time.monotonic() - began
             measured = None
             if evaluation is not None and (step % evaluation.every == 0 or step == steps):
+                measuring = True
                 measured = dict(evaluation.measure(state.params))
+                measuring = False
             served = {f"served_{name}": value for name, value in (measured or {}).items()}
             report(step, {**numbers, "seconds": seconds, **served})
             if step % save_every == 0 or measured is not None:
                 checkpoints.save(step, state, place, measured)
     except KeyboardInterrupt:
-        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
-            return Outcome(state, step)  # within a step: the last checkpoint stands
+        if measuring or any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+            # Within a step, its measurement included: the last checkpoint stands.
+            checkpoints.finish()
+            return Outcome(state, step - measuring)
     if step:
         checkpoints.save(step, state, place, measured)
     checkpoints.finish()

@@ -137,7 +137,8 @@ def _trainer(
     run_target = known_features
     if not options.features:
         run_target = feature_pass(target, plan.config.aux_layer_ids, options.prefill_chunk)
-    graphdef, params, rest = split_draft(with_whole_embedding(draft, target), plan.shared)
+    kept = {"embed_tokens", *plan.shared}  # An embedding of the draft's own stays as it was made.
+    graphdef, params, rest = split_draft(with_whole_embedding(draft, target), kept)
     params, rest = place.params(params), place.whole(rest)
     teacher, teacher_state = nnx.split(Teacher(target))
     optimizer = adamw(options.learning_rate, options.steps, accumulate=options.accumulate)

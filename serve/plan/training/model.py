@@ -62,9 +62,12 @@ class TrainingPlan:
     @cached_property
     def resident(self) -> dict[str, int]:
         """Bytes on each device that stay from one program to the next."""
+        config = self.pair.target.config
         return {
             "target": self._target.device_nbytes,
             "draft, moments": self._trained * MASTER_BYTES,
+            # Of --init-from's draft that has one, as published drafts do: whole, and not trained.
+            "an embedding of the draft's own": config.vocab_size * config.hidden_size * FLOAT,
             "features": self.tokens * self._feature_row * HALF,
         }
 
@@ -147,7 +150,7 @@ class TrainingPlan:
 
     @cached_property
     def _trained(self) -> int:
-        """Numbers on a device; the embedding is the target's."""
+        """Numbers on a device; the embedding is not trained, whosever it is."""
         weights = model_bytes(self._draft, draft_parts(self._parallel))
         return (weights.device_nbytes - weights.by_part.get("embedding", 0)) // HALF
 

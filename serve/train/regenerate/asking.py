@@ -1,6 +1,7 @@
 """Conversations at an OpenAI endpoint: each question again, each answer its model's own."""
 
 import argparse
+import itertools
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -66,16 +67,14 @@ class Asking:
     async def converse(
         self, index: int, messages: Sequence[Message], tools: Sequence[Message]
     ) -> Answered | Unanswered:
-        """The questions of a conversation with new answers. It ends before results of calls: those
-        in it answer calls that another model made.
+        """The questions of a conversation with new answers, its last question too. It ends before
+        results of calls: those in it answer calls that another model made.
 
         Raises OSError where the endpoint fails.
         """
         said: list[Message] = []
         tokens = 0
-        for message in messages:
-            if message["role"] == "tool":
-                break
+        for message in _questions(messages):
             if message["role"] != "assistant":
                 said.append(message)
                 continue
@@ -84,9 +83,7 @@ class Asking:
                 return choice
             said.append(choice)
             tokens += size
-        while said and said[-1]["role"] != "assistant":
-            said.pop()
-        return Answered(said, tokens) if said else Unanswered("no message of the role assistant")
+        return Answered(said, tokens) if said else Unanswered("it asks nothing")
 
     async def _answer(
         self, index: int, history: list[Message], tools: Sequence[Message]
@@ -111,6 +108,17 @@ class Asking:
         if choice.finish_reason == "length":
             return Unanswered("an answer was cut off by the limit of tokens"), 0
         return _message(choice.message), found.usage.completion_tokens if found.usage else 0
+
+
+def _questions(messages: Sequence[Message]) -> list[Message]:
+    """Those up to the first result of a call, of which the last is an answer: one is to be had
+    where a question is the last."""
+    found = list(itertools.takewhile(lambda message: message["role"] != "tool", messages))
+    if found and found[-1]["role"] == "user":
+        found.append({"role": "assistant"})
+    while found and found[-1]["role"] != "assistant":
+        found.pop()
+    return found
 
 
 def _message(message: ChatCompletionMessage) -> Message:

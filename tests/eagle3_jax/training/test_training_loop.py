@@ -97,6 +97,23 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path) -> None:
     assert_same(found.state, run(tmp_path / "two", 2).state)
 
 
+def test_ctrl_c_while_drafts_are_measured_leaves_no_step_unmeasured(tmp_path: Path) -> None:
+    """Neither within the run nor at its last step, which is not done either."""
+    lengths: Iterator[float | None] = iter([1.0, None, 3.0, None, 2.0])
+
+    def measure(params: object) -> dict[str, float]:
+        if (length := next(lengths)) is None:
+            raise KeyboardInterrupt
+        return {"accept_length": length}
+
+    measured = Evaluation(measure, 2)
+    assert run(tmp_path / "run", 6, evaluation=measured).step == 3
+    assert run(tmp_path / "run", 6, evaluation=measured).step == 5
+    whole = run(tmp_path / "run", 6, evaluation=measured)
+    assert whole.step == 6 and Checkpoints(tmp_path / "run").best_step == 4
+    assert_same(whole.state, run(tmp_path / "other", 6).state)
+
+
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"a": np.ones(3)}, {}, None)

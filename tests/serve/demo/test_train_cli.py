@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from oracle_files import ORACLES
 from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from convert import load_draft, load_target, load_tokenizer, save_hf
 from convert.outline import Outline
@@ -24,11 +26,13 @@ from convert.quantize.cli import main as quantize
 from eagle3_jax.config import LlamaConfig
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.layers.moe import MoE
+from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.llama import LlamaTarget
 from pallas_kernels import QuantizedArray
 from serve.demo import recipe
 from serve.demo.corpus import conversations
+from serve.demo.pictures.recipe import DRAFT
 from serve.demo.tokenizer import train_ranks, write_tokenizer
 from serve.train.cli import main
 
@@ -159,6 +163,23 @@ def test_a_draft_of_any_published_shape_trains_from_there_and_is_judged_as_serve
     again = load_draft(second, target)
     for a, b in zip(*(jax.tree.leaves(nnx.state(d)) for d in (made, again)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-2, rtol=1e-2)
+
+
+def test_an_embedding_of_the_first_drafts_own_is_kept_and_the_rest_is_trained(
+    target_dir: Path, data: Path, tmp_path: Path
+) -> None:
+    width = {"hidden_size": 64, "target_hidden_size": 64, "vocab_size": BASE + 256}
+    small = {"intermediate_size": 32, "draft_vocab_size": 50, "aux_layer_ids": (1, 1, 2)}
+    config = replace(DRAFT, **width, **small)
+    save_hf(Eagle3Draft(config, rngs=nnx.Rngs(7), dtype=jnp.bfloat16), tmp_path / "first")
+    onward = ["--init-from", str(tmp_path / "first"), "--steps", "2", "--learning-rate", "0.1"]
+    rows = ["--rows", "2", "--row-length", "128", "--unroll", "2", *onward]
+    where = ["--target", str(target_dir), "--data", str(data), "--output", str(tmp_path / "out")]
+    assert main(["draft", *where, *rows]) == 0
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "out"))
+    assert before.keys() == after.keys()
+    kept = {name for name in before if np.array_equal(before[name], after[name])}
+    assert {name for name in kept if "norm" not in name} == {"embed_tokens.weight", "d2t", "t2d"}
 
 
 def documented(name: str) -> Iterator[list[str]]:

@@ -1,6 +1,6 @@
 """What drafts trained by the documented commands accept in service: `make prove-training`.
 
-Trains whatever the directory has not yet, an hour of one core in all, then serves every draft in
+Trains whatever the directory has not yet, an hour and a half in all, then serves every draft in
 one run, and the shipped one beside them. A run that was stopped goes on.
 """
 

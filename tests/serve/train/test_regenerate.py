@@ -177,6 +177,21 @@ def test_later_questions_follow_the_new_answers_and_results_of_old_calls_end_it(
     assert endpoint.asked[1]["messages"] == [user("a"), assistant("to a"), user("call")]
 
 
+def test_a_last_question_is_answered_and_what_asks_nothing_is_left_out(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = {"role": "system", "content": "S"}
+    prompts = [[user("a")], [system, user("b")], [system]]
+    data = written(tmp_path, [*prompts, [user("c"), assistant("old"), user("d")]])
+    assert regenerate(data, endpoint.url) == 0
+    assert answered(data) == {
+        0: [user("a"), assistant("to a")],
+        1: [system, user("b"), assistant("to b")],
+        3: [user("c"), assistant("to c"), user("d"), assistant("to d")],
+    }
+    assert "1 left out: it asks nothing" in capsys.readouterr().out
+
+
 def test_cut_off_answers_are_left_out_and_not_asked_for_again(
     endpoint: Endpoint, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

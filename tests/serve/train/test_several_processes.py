@@ -20,7 +20,7 @@ TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
 def start(output: Path, steps: int, *more: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "serve.train.cli", "draft", "--target", f"{TARGET}"]
     command += ["--output", f"{output}", "--rows", "2", "--steps", f"{steps}", "--unroll", "2"]
-    command += ["--intermediate-size", "64", *more]
+    command += ["--intermediate-size", "64", "--learning-rate", "5e-4", *more]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
@@ -31,8 +31,8 @@ def losses(output: Path) -> list[float]:
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """5 steps; with --long, 50. What remains between their weights is the order of sums, and the
-    bfloat16 that they are written in."""
+    """5 steps; with --long, 50. What remains between their weights is the order of sums, which Adam
+    multiplies by the learning rate, and the bfloat16 that they are written in."""
     steps = 50 if request.config.getoption("long") else 5
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
