@@ -96,8 +96,8 @@ rehearse-gpu: .venv/installed-test
 # Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training/test_long_rows.py tests/serve/demo/test_train_cli.py \
-		$(addprefix tests/serve/train/test_,several_processes.py killed_run.py)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --long $(addprefix tests/eagle3_jax/training/test_,long_rows.py features.py) \
+		tests/serve/demo/test_train_cli.py $(addprefix tests/serve/train/test_,several_processes.py killed_run.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.

@@ -68,8 +68,12 @@ def any_draft(target: Target, aux_layer_ids: tuple[int, ...]) -> Eagle3Draft:
     return Eagle3Draft(config, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.optimised
-@pytest.mark.parametrize("name", [*PLAIN, *QUANTISED])
+OPTIMISED = [
+    pytest.param(next(iter(names)), marks=pytest.mark.optimised) for names in (PLAIN, QUANTISED)
+]
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *QUANTISED, *OPTIMISED])
 def test_features_are_servings_to_the_bit(name: str) -> None:
     """Aux states of inner layers, and what leaves the last one."""
     target = the_target(name)
