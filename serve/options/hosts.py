@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-DEFAULT_PORT = 8476
+DEFAULT_PORT, LAST_PORT = 8476, 65535
 KEY_FLAG = "--hosts-key-file"
 KEY_BYTES = 32
 MAKE_KEY = "(umask 077; openssl rand -hex 32 > FILE)"
@@ -114,8 +114,8 @@ def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
             f"--process-id must be below --num-processes and not negative; got {process} of {count}"
         )
     host, port = _address(given["coordinator_address"])
-    plan_port = port + 1 if flags.plan_port is None else flags.plan_port
-    if not 0 < plan_port < 65536 or plan_port == port:
+    plan_port = _beside(port) if flags.plan_port is None else flags.plan_port
+    if not 0 < plan_port <= LAST_PORT or plan_port == port:
         raise ValueError(
             f"--plan-port must be a port other than the coordinator's; got {plan_port}"
         )
@@ -191,6 +191,11 @@ def joined(host: str, port: int) -> str:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65535:
+    if not host or not port.isdigit() or not 0 < int(port) <= LAST_PORT:
         raise ValueError(f"--coordinator-address must be HOST:PORT, with a port; got {text}")
     return host.strip("[]"), int(port)
+
+
+def _beside(port: int) -> int:
+    """The next one, but of the last one, which JAX gives one Slurm job in 4,096."""
+    return port + 1 if port < LAST_PORT else port - 1

@@ -65,8 +65,22 @@ def test_a_cluster_says_it_and_flags_override_that(
     for name, value in (steps | {"SLURM_JOB_ID": "4097"}).items():
         monkeypatch.setenv(name, value)
     assert parsed("--distributed", key=key) == HostOptions(("gpu007", 61441), 61442, 4, 2, key)
+    monkeypatch.setenv("SLURM_JOB_ID", "4095")
+    last = HostOptions(("gpu007", 65535), 65534, 4, 2, key)
+    assert parsed("--distributed", key=key) == last, "the last port there is"
     for name, value in pods.items():
         monkeypatch.setenv(name, value)
     assert parsed("--distributed", key=key) == HostOptions(("s-0.s.default", 8476), 8477, 2, 1, key)
     assert parsed("--distributed", *ALL[:2], key=key) == HostOptions(("a", 5), 6, 2, 1, key)
     assert from_environment(pods)["num_processes"] == 2
+
+
+def test_the_extra_that_is_missing_is_named_and_what_needs_none_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.options.hosts.find_spec", lambda name: None)
+    assert parsed() is None
+    local = ("--coordinator-address", "127.0.0.1:5", *ALL[2:])
+    with pytest.raises(SystemExit):
+        parsed(*local)
+    assert "need the extra hosts: pip install 'eagle3-jax[hosts]'" in capsys.readouterr().err

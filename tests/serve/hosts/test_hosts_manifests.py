@@ -132,3 +132,17 @@ def test_a_job_starts_one_process_a_node_over_all_its_gpus(
     options, _ = parse_serve_flags(flags)
     assert options.hosts == HostOptions(("n1", 61440), 61441, 2, 1, Path(key))
     assert options.parallel.tensor_parallel_size == 16
+
+
+def test_the_image_of_the_group_has_what_several_hosts_need() -> None:
+    """The extra `hosts`, and a volume where it keeps compiled programs; only HTTP has a key."""
+    lines = (DEPLOY / "Dockerfile.rocm").read_text().splitlines()
+    (installed,) = (line for line in lines if "pip install" in line)
+    assert "hosts" in installed.partition("[")[2].partition("]")[0].split(",")
+    (kept,) = (line for line in lines if line.startswith("ENV JAX_COMPILATION_CACHE_DIR="))
+    keyed = {}
+    for role in ("leader", "worker"):
+        (container,) = TEMPLATE[f"{role}Template"]["spec"]["containers"]
+        assert kept.partition("=")[2] in [m["mountPath"] for m in container["volumeMounts"]]
+        keyed[role] = "VLLM_API_KEY" in [one["name"] for one in container.get("env", [])]
+    assert keyed == {"leader": True, "worker": False}
