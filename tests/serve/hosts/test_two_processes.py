@@ -106,7 +106,7 @@ def end_under_way(group: Group, victim: int, how: signal.Signals) -> tuple[list[
             assert time.monotonic() < began + NAMED_WITHIN_S, "it was not missed"
             time.sleep(0.1)
         named = time.monotonic()
-        status = survivor.wait(ENDS_WITHIN_S)
+        status = survivor.wait(began + ENDS_WITHIN_S - named)
         ended = time.monotonic()
         print(
             f"{how.name} of process {victim}: named after {named - began:.1f} s, the other "
