@@ -97,7 +97,8 @@ rehearse-gpu: .venv/installed-test
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --long $(addprefix tests/eagle3_jax/training/test_,long_rows.py features.py) \
-		tests/serve/demo/test_train_cli.py $(addprefix tests/serve/train/test_,several_processes.py killed_run.py)
+		tests/serve/demo/test_train_cli.py \
+		$(addprefix tests/serve/train/test_,documented_commands.py several_processes.py killed_run.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.

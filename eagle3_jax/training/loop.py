@@ -86,9 +86,8 @@ def train(
                 checkpoints.save(step, state, place, measured)
     except KeyboardInterrupt:
         if measuring or any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
-            # Within a step, its measurement included: the last checkpoint stands.
             checkpoints.finish()
-            return Outcome(state, step - measuring)
+            return Outcome(state, step - measuring)  # within a step: the last checkpoint stands
     if step:
         checkpoints.save(step, state, place, measured)
     checkpoints.finish()

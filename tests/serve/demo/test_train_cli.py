@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,14 +21,11 @@ from safetensors.numpy import load_file
 
 from convert import load_draft, load_target, load_tokenizer, save_hf
 from convert.outline import Outline
-from convert.quantize.cli import main as quantize
 from eagle3_jax.config import LlamaConfig
 from eagle3_jax.full_pass import draft_forward, forward
-from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.llama import LlamaTarget
-from pallas_kernels import QuantizedArray
 from serve.demo import recipe
 from serve.demo.corpus import conversations
 from serve.demo.pictures.recipe import DRAFT
@@ -37,7 +33,6 @@ from serve.demo.tokenizer import train_ranks, write_tokenizer
 from serve.train.cli import main
 
 BASE = 300
-ROOT = Path(__file__).parents[3]
 SIZES: dict[str, Any] = {
     "vocab_size": BASE + 256,
     "hidden_size": 64,
@@ -180,36 +175,6 @@ def test_an_embedding_of_the_first_drafts_own_is_kept_and_the_rest_is_trained(
     assert before.keys() == after.keys()
     kept = {name for name in before if np.array_equal(before[name], after[name])}
     assert {name for name in kept if "norm" not in name} == {"embed_tokens.weight", "d2t", "t2d"}
-
-
-def documented(name: str) -> Iterator[list[str]]:
-    """The commands of the guide that write or read a directory of this name."""
-    for line in (ROOT / "docs" / "guide" / "prepare.md").read_text().splitlines():
-        if line.startswith("    eagle3-") and f"/tmp/{name}" in line:
-            yield line.partition("#")[0].split()
-
-
-@pytest.mark.parametrize("scheme", ["int4", "mxfp4"])
-def test_a_quantised_target_trains_a_draft_by_the_two_documented_commands(
-    scheme: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the embedded pair; a smaller draft on fewer rows, but with --long as they stand."""
-    if scheme == "mxfp4" and not request.config.getoption("long"):
-        pytest.skip("with --long")
-    monkeypatch.chdir(ROOT)
-    run = {"eagle3-quantize": quantize, "eagle3-train": main}
-    smaller = {"eagle3-train": ["--rows", "1", "--unroll", "1", "--intermediate-size", "64"]}
-    commands = list(documented(f"target-{scheme}"))
-    assert [command[0] for command in commands] == list(run)
-    for name, *given in commands:
-        flags = [part.replace("/tmp", f"{tmp_path}", 1) for part in given]
-        more = [] if request.config.getoption("long") else smaller.get(name, [])
-        assert run[name]([*flags, *more]) == 0
-    target = load_target(tmp_path / f"target-{scheme}")
-    mlp = target.layers[-1].mlp
-    assert isinstance(mlp, MoE)
-    assert isinstance(mlp.experts.up_proj.get_value(), QuantizedArray)
-    assert load_draft(tmp_path / f"draft-{scheme}", target).config.draft_vocab_size == 512
 
 
 ARCHITECTURE = {"kimi": TINY, "minimax": replace(recipe.MINIMAX, **SIZES)}

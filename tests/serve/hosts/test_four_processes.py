@@ -10,19 +10,21 @@ import numpy as np
 import pytest
 from engine_proof import Proof
 from several_processes import TESTS, free_ports
-from traffic import random_requests
-from wide_engine import CONFIG, Driven
+from traffic import Run, random_requests
+from wide_engine import CONFIG
 from wide_pair import wide_target
+
+from eagle3_jax.engine import EngineStats
 
 PROCESSES, DEVICES = 4, 2
 REQUESTS = 200
-LONGEST_S = 7200
+LONGEST_S = 3600
 """Two cores take turns at eight devices, whose collectives wait for each other."""
 SCRIPT = Path(__file__).with_name("wide_engine.py")
 FOLDERS = ("", "eagle3_jax", "eagle3_jax/sharded", "proofs", "serve", "serve/hosts")
 
 
-def driven(directory: Path, count: int) -> Driven:
+def driven(directory: Path, count: int) -> tuple[Run, EngineStats]:
     """By all processes; each must end with 0."""
     _, coordinator, calls = free_ports()
     paths = [str(TESTS.parent), *(str(TESTS / folder) for folder in FOLDERS)]
@@ -50,16 +52,15 @@ def test_four_processes_give_the_tokens_of_one(
     if not request.config.getoption("--long"):
         pytest.skip("four processes on two cores: --long, or make prove-hosts")
     requests = random_requests(np.random.default_rng(1), REQUESTS)
-    found = driven(tmp_path, REQUESTS)
+    run, stats = driven(tmp_path, REQUESTS)
     proof = Proof(wide_target(), None)
-    ties = proof.differences(requests, found.run, proof.plain(requests, CONFIG))
-    stats = found.stats
+    ties = proof.differences(requests, run, proof.plain(requests, CONFIG))
     print(
-        f"{REQUESTS} requests, {len(ties)} ties, {len(found.run.cancelled)} cancelled, "
+        f"{REQUESTS} requests, {len(ties)} ties, {len(run.cancelled)} cancelled, "
         f"{stats.num_preemptions} preemptions, {stats.num_accepted_tokens} of "
         f"{stats.num_draft_tokens} drafts accepted"
     )
     assert len(ties) <= 1, ties
     assert stats.free_pages == stats.total_pages
-    assert found.run.cancelled and stats.num_preemptions
+    assert run.cancelled and stats.num_preemptions
     assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens

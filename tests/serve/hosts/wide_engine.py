@@ -3,7 +3,6 @@ came of it."""
 
 import pickle
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +25,6 @@ CONFIG: EngineConfig = sizes(3, page_size=2, num_pages=20, decode_context_parall
 """Two neighbours divide contexts; pages for little more than one full sequence of four slots."""
 
 
-@dataclass(frozen=True)
-class Driven:
-    """What came of the traffic."""
-
-    run: Run
-    stats: EngineStats
-
-
 def build(peers: Peers | None = None) -> Engine:
     """The engine that all processes have."""
     pair = pair_on_devices(SETUP)
@@ -49,7 +40,8 @@ def main(hosts: HostOptions, count: int, result: Path) -> int:
     engine.warmup()
     requests = random_requests(np.random.default_rng(1), count)
     run = drive_waves(engine, requests, np.random.default_rng(count))
-    result.write_bytes(pickle.dumps(Driven(run, engine.stats())))
+    came: tuple[Run, EngineStats] = run, engine.stats()
+    result.write_bytes(pickle.dumps(came))
     leader.stop()
     leave(0)
 
