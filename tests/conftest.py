@@ -36,8 +36,8 @@ PAGES = Path("/proc/self/statm")
 MOST_PAGES = 3 * 2**30 // os.sysconf("SC_PAGE_SIZE")
 """Of memory: three processes are to fit into 24 GiB with the servers that they start."""
 
-MOST_YOUNG = 50_000
-"""Objects that are made between two collections of garbage."""
+MOST_YOUNG = 20_000
+"""Objects that are made between two collections of garbage; more leave too much of it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,7 +97,7 @@ def share_programs(config: pytest.Config, shared: bool) -> None:
 def pytest_collection_finish() -> None:
     """Tracing makes many small objects: what is loaded is not looked through again for each 700."""
     gc.freeze()
-    gc.set_threshold(MOST_YOUNG, 20, 50)
+    gc.set_threshold(MOST_YOUNG)
 
 
 @pytest.fixture(scope="session", autouse=True)

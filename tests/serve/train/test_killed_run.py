@@ -14,7 +14,7 @@ import pytest
 from oracle_files import ORACLES
 from safetensors.numpy import load_file
 
-STEPS = 10
+STEPS, KILLS = 10, 6
 TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
 
 
@@ -51,21 +51,22 @@ def steps_logged(output: Path) -> int:
 def test_a_killed_run_resumed_ends_in_the_bits_of_an_uninterrupted_one(
     data: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Killed once; with --long, six times."""
-    kills = 6 if request.config.getoption("long") else 1
+    """Killed six times; `test_train_cli.py` has one that is killed once."""
+    if not request.config.getoption("long"):
+        pytest.skip("eight starts: --long, or make prove-training")
     assert start(data, tmp_path / "whole").wait(300) == 0
     rng = random.Random(1)
     output, more, killed, status = tmp_path / "killed", (), 0, None
-    for kill in range(kills + 1):
+    for kill in range(KILLS + 1):
         process = start(data, output, *more)
-        until = steps_logged(output) + (1 if kills > 1 else 5)
-        while kill < kills and process.poll() is None and steps_logged(output) < until:
+        until = steps_logged(output) + 1
+        while kill < KILLS and process.poll() is None and steps_logged(output) < until:
             time.sleep(rng.uniform(0.0, 0.01))
-        if kill < kills and process.poll() is None:
+        if kill < KILLS and process.poll() is None:
             process.send_signal(signal.SIGKILL)
             killed += 1
         status, more = process.wait(300), ("--resume",)
-    assert status == 0 and killed == kills
+    assert status == 0 and killed == KILLS
     whole, resumed = (
         load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")
     )
