@@ -5,6 +5,7 @@ from collections.abc import Collection
 from hashlib import sha256
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.asgi.errors import ApiError, as_response
@@ -13,6 +14,8 @@ from serve.asgi.root_path import below_root
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
 OPEN_PATHS |= {"/openapi.json", "/", "/health_generate"}
 OPEN_FOLDER = "/page/"
+ACCEPTED = "accepted_key"
+"""The entry of a request's state that holds the digest of its accepted key."""
 """Probes, collectors, the description of the API and the page; everything else is the model's."""
 
 
@@ -28,9 +31,11 @@ class RequireKey:
         """Serves one request (ASGI)."""
         if scope["type"] == "http" and not is_open(below_root(scope)):
             given = _given(Headers(scope=scope))
-            if not any(map(self.accepts, given)):
+            accepted = next(filter(self.accepts, given), None)
+            if accepted is None:
                 await as_response(_unauthorized(given), scope)(scope, receive, send)
                 return
+            scope.setdefault("state", {})[ACCEPTED] = _digest(accepted.partition(" ")[2].strip())
         await self._app(scope, receive, send)
 
     def accepts(self, authorization: str) -> bool:
@@ -66,10 +71,15 @@ def _unauthorized(given: list[str]) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", headers=headers)
 
 
-def key_owner(headers: Headers) -> bytes:
-    """Tells requests with one key from those with another: what they shall not share is kept by it.
+def key_owner(request: HTTPConnection) -> bytes:
+    """Return the digest that identifies the API key of a request.
 
-    Without a key there is one owner, of everything that came without.
+    On a server with keys this is the key that was accepted, whatever other headers the request
+    has. On a server without keys it covers what the headers show.
     """
+    accepted = request.scope.get("state", {}).get(ACCEPTED)
+    if accepted is not None:
+        return accepted
+    headers = request.headers
     key = headers.get("authorization", "").partition(" ")[2].strip()
     return _digest(f"{key}\n{headers.get('x-api-key', '')}")

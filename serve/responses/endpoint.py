@@ -13,19 +13,24 @@ from serve.openai.service import Service
 from serve.responses.answer import ResponseAnswer
 from serve.responses.planning import Before, PlannedResponse, look_up, plan_response
 from serve.responses.protocol import ResponseRequest
-from serve.responses.store import ResponseStore, Turn
+from serve.responses.store import ResponseStores, Turn
 
 
-def responses_router(service: Service, store: ResponseStore) -> APIRouter:
-    """The endpoint over `service`; responses go to the store unless told not to."""
+def responses_router(service: Service, stores: ResponseStores, max_body_bytes: int) -> APIRouter:
+    """The endpoint over `service`; responses go to their key's store unless told not to.
+
+    max_body_bytes: limit of a body together with the stored items that it names.
+    """
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/responses")
     async def create_response(body: ResponseRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
         service.engine.check_room(1)
-        owner = key_owner(request.headers)
-        before = look_up(store, owner, body)
+        owner = key_owner(request)
+        store = stores.of(owner)
+        room = max_body_bytes - len(await request.body())
+        before = look_up(store, owner, body, room)
         planned = await plan_response(service, body, before)
 
         def keep(response: dict[str, Any]) -> None:

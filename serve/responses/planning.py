@@ -31,7 +31,7 @@ from serve.responses.items import (
     read_items,
 )
 from serve.responses.protocol import ResponseRequest
-from serve.responses.store import MOST_BEHIND, ResponseStore, Turn
+from serve.responses.store import ResponseStore, Turn
 from serve.responses.truncation import plan_truncated
 
 NAMES = {
@@ -46,10 +46,15 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Before:
-    """What a request refers to: the turn it goes on from, and stored items by their ids."""
+    """What a request refers to: the turn it goes on from, and stored items by their ids.
+
+    room: bytes that the conversation and the items may have together, each item counted as often
+    as the request names it.
+    """
 
     previous: Turn | None
     referred: dict[str, Turn]
+    room: int
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,9 @@ class PlannedResponse:
     asked: dict[str, Any]
 
 
-def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before:
-    """Finds what the request refers to; raises 404 for what its key has not."""
+def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int) -> Before:
+    """Finds what the request refers to; raises 404 for what its key has not, and 400 for a
+    conversation that has more bytes than `room`."""
     previous, referred = None, dict[str, Turn]()
     if body.previous_response_id is not None:
         previous = store.get(owner, body.previous_response_id, "previous_response_id")
@@ -73,7 +79,11 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest) -> Before
         if isinstance(item, ItemReference) and item.id not in referred:
             run = item.id.partition("_")[2].rpartition("_")[0]
             referred[item.id] = store.get(owner, f"resp_{run}", "input")
-    return Before(previous, referred)
+    behind = previous.said if previous else 0
+    if behind > room:
+        found = f"the conversation so far has {behind} bytes"
+        raise _too_large("previous_response_id", found, room)
+    return Before(previous, referred, room - behind)
 
 
 async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
@@ -107,33 +117,46 @@ def _translate(
 ) -> tuple[ChatCompletionRequest, bytes, dict[str, Any]]:
     """The chat of the whole conversation, the request's own items as they are stored, and what its
     answer repeats."""
-    inputs = _resolved(body, before.referred)
-    chat = as_chat(body, chat_messages(body.instructions, [*_said(before.previous), *inputs]))
+    said, inputs = _items(body, before)
+    chat = as_chat(body, chat_messages(body.instructions, [*said, *inputs]))
     stored = [item.model_dump(exclude_none=True) for item in inputs]
     return chat, json.dumps(stored).encode(), asked(body)
 
 
-def _said(turn: Turn | None) -> list[Item]:
-    """The items of a conversation so far; 400 where they are more than a body may have."""
-    turns = turn.conversation() if turn else []
-    texts = [text for turn in turns for text in (turn.inputs, turn.outputs)]
-    refuse_too_much(texts)
-    return [item for text in texts for item in read_items(text)]
+def _items(body: ResponseRequest, before: Before) -> tuple[list[Item], list[Item]]:
+    """The items of the conversation so far and those of the request, references replaced by what
+    they stand for.
 
-
-def _resolved(body: ResponseRequest, referred: dict[str, Turn]) -> list[Item]:
-    """The request's items, references replaced by what they stand for; each turn is read once."""
-    texts = [turn.outputs for turn in dict.fromkeys(referred.values())]
-    if sum(map(len, texts)) > MOST_BEHIND:
-        message = f"the responses referred to have more than {MOST_BEHIND} bytes"
-        raise invalid_request(message, param="input")
-    refuse_too_much(texts)
-    items = {item.id: item for text in texts for item in read_items(text)}
-    if missing := next((name for name in referred if name not in items), None):
+    Raises 400, before an item is built, where these are more than a body may have. An item counts
+    as often as it is named, and is built once.
+    """
+    turns = before.previous.conversation() if before.previous else []
+    said = [text for turn in turns for text in (turn.inputs, turn.outputs)]
+    stored = _stored(before)
+    names = [item.id for item in body.input or () if isinstance(item, ItemReference)]
+    if missing := next((name for name in names if name not in stored), None):
         raise ApiError(404, f"there is no item {missing!r}", param="input", code="item_not_found")
-    return [
-        items[item.id] if isinstance(item, ItemReference) else item for item in body.input or ()
-    ]
+    named = [stored[name] for name in names]
+    if (size := sum(map(len, named))) > before.room:
+        raise _too_large("input", f"the items referred to have {size} bytes", before.room)
+    refuse_too_much([*said, *named])
+    built = {name: read_items(b"[%b]" % stored[name])[0] for name in set(names)}
+    inputs = [built[i.id] if isinstance(i, ItemReference) else i for i in body.input or ()]
+    return [item for text in said for item in read_items(text)], inputs
+
+
+def _stored(before: Before) -> dict[str, bytes]:
+    """The items of the turns that a request refers to, by their ids, as JSON; 400 for too many."""
+    texts = [turn.outputs for turn in dict.fromkeys(before.referred.values())]
+    if (size := sum(map(len, texts))) > before.room:
+        raise _too_large("input", f"the responses referred to have {size} bytes", before.room)
+    refuse_too_much(texts)
+    return {item["id"]: json.dumps(item).encode() for text in texts for item in json.loads(text)}
+
+
+def _too_large(param: str, found: str, room: int) -> ApiError:
+    message = f"{found}; what a body names may have {room} here (--max-body-size, less the rest)"
+    return invalid_request(message, param=param)
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from serve.asgi.errors import ApiError, invalid_request
+from serve.asgi.errors import ApiError
 
-MOST_ENTRIES = 4096
-MOST_BYTES = 256 * 2**20
-MOST_BEHIND = 16 * 2**20
-"""Bytes of a conversation that another request may go on from: what one body could hold."""
+MOST_ENTRIES, LEAST_ENTRIES = 4096, 256
+MOST_BYTES, LEAST_BYTES = 256 * 2**20, 16 * 2**20
+"""Of all API keys together, and of one key where there are many."""
 
 CODES = {
     None: "response_not_found",
@@ -44,16 +43,35 @@ class Turn:
         return len(self.body) + len(self.inputs) + len(self.outputs)
 
     def conversation(self) -> "list[Turn]":
-        """This turn and those it goes on from, the first one first; raises 400 for too much."""
-        if self.said > MOST_BEHIND:
-            message = f"the conversation has more than {MOST_BEHIND} bytes; start a new one"
-            raise invalid_request(message, param="previous_response_id")
+        """This turn and those it goes on from, the first one first."""
         turns: list[Turn] = []
         turn: Turn | None = self
         while turn is not None:
             turns.append(turn)
             turn = turn.previous
         return turns[::-1]
+
+
+class ResponseStores:
+    """One store for each API key, so that no key's responses make room for another's.
+
+    The keys divide MOST_ENTRIES and MOST_BYTES equally, down to the least. Without keys all clients
+    share one store.
+    """
+
+    def __init__(self, num_keys: int = 0) -> None:
+        share = max(1, num_keys)
+        self._num_keys = num_keys
+        self._room = (
+            max(MOST_ENTRIES // share, LEAST_ENTRIES),
+            max(MOST_BYTES // share, LEAST_BYTES),
+        )
+        self._stores: dict[bytes, ResponseStore] = {}
+
+    def of(self, owner: bytes) -> "ResponseStore":
+        """Return the store that holds the responses of `owner`."""
+        key = owner if self._num_keys else b""
+        return self._stores.setdefault(key, ResponseStore(*self._room))
 
 
 class ResponseStore:

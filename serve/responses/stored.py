@@ -10,13 +10,13 @@ from serve.asgi.auth import key_owner
 from serve.asgi.errors import invalid_request
 from serve.engine.threads import in_thread
 from serve.responses.listing import Order, input_items
-from serve.responses.store import ResponseStore
+from serve.responses.store import ResponseStores
 
 MOST_LISTED = 100
 
 
-def stored_router(store: ResponseStore) -> APIRouter:
-    """The endpoints over the store. Each key has its own responses."""
+def stored_router(stores: ResponseStores) -> APIRouter:
+    """The endpoints over the stores. Each key has its own responses."""
     router = APIRouter()
 
     @router.get("/v1/responses/{response_id}")
@@ -31,12 +31,14 @@ def stored_router(store: ResponseStore) -> APIRouter:
             param = "stream" if stream else "starting_after"
             message = f"{param}: only a new response can be streamed; leave it out"
             raise invalid_request(message, param=param, code="unsupported_option")
-        turn = store.get(key_owner(request.headers), response_id)
+        owner = key_owner(request)
+        turn = stores.of(owner).get(owner, response_id)
         return Response(turn.body, media_type="application/json")
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(response_id: str, request: fastapi.Request) -> dict[str, Any]:
-        store.delete(key_owner(request.headers), response_id)
+        owner = key_owner(request)
+        stores.of(owner).delete(owner, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.get("/v1/responses/{response_id}/input_items")
@@ -47,7 +49,8 @@ def stored_router(store: ResponseStore) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 20,
         order: Order = "desc",
     ) -> Response:
-        turn = store.get(key_owner(request.headers), response_id)
+        owner = key_owner(request)
+        turn = stores.of(owner).get(owner, response_id)
         listed = await in_thread(partial(input_items, turn, after, limit, order))
         return Response(listed, media_type="application/json")
 

@@ -1,12 +1,17 @@
 """What a store of responses keeps, whatever comes."""
 
-import json
 import random
 
 import pytest
 
 from serve.asgi.errors import ApiError
-from serve.responses.store import MOST_BEHIND, ResponseStore, Turn
+from serve.responses.store import (
+    LEAST_ENTRIES,
+    MOST_ENTRIES,
+    ResponseStore,
+    ResponseStores,
+    Turn,
+)
 
 
 def turn(name: str, size: int = 10, previous: Turn | None = None) -> Turn:
@@ -67,11 +72,18 @@ def test_a_response_larger_than_the_store_is_not_kept() -> None:
     assert len(store) == store.num_bytes == 0
 
 
-def test_a_conversation_no_body_could_hold_is_not_gone_on_from() -> None:
-    items = json.dumps([{"type": "reasoning", "content": "a" * (MOST_BEHIND // 2)}]).encode()
-    first = Turn("a", b"", items, b"[]")
-    second = Turn("b", b"", items, b"[]", first)
-    assert first.conversation() == [first]
-    with pytest.raises(ApiError) as caught:
-        second.conversation()
-    assert (caught.value.status, caught.value.param) == (400, "previous_response_id")
+@pytest.mark.parametrize("num_keys", [0, 2, 1000])
+def test_a_keys_responses_make_room_for_its_own_alone(num_keys: int) -> None:
+    """Without keys all clients share one store, whatever their headers show."""
+    stores = ResponseStores(num_keys)
+    stores.of(b"first").put(b"first", turn("a"))
+    for n in range(MOST_ENTRIES):
+        stores.of(b"second").put(b"second", turn(f"{n}"))
+    held = {key: len(stores.of(key)) for key in (b"first", b"second")}
+    if not num_keys:
+        assert held == {b"first": MOST_ENTRIES, b"second": MOST_ENTRIES}
+        with pytest.raises(ApiError):
+            stores.of(b"first").get(b"first", "a")
+    else:
+        assert held == {b"first": 1, b"second": max(MOST_ENTRIES // num_keys, LEAST_ENTRIES)}
+        assert stores.of(b"first").get(b"first", "a")

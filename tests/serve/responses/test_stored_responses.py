@@ -82,6 +82,34 @@ def test_another_keys_response_is_not_there(serve, with_keys: bool) -> None:
     assert create(first, input=[item, {"role": "user", "content": "and?"}])
 
 
+def test_one_key_counts_once_whatever_other_headers_come_with_it(serve) -> None:
+    server = serve(FakeEngine(), operations=Operations(api_keys=KEYS))
+    first = server.openai.with_options(api_key=KEYS[0])
+    answer = create(first)
+    for name in ("a", "b"):
+        shown = first.with_options(default_headers={"x-api-key": name})
+        assert shown.responses.retrieve(answer.id).id == answer.id
+
+
+@pytest.mark.parametrize("named", ["item_reference", "previous_response_id"])
+def test_stored_items_count_as_if_the_body_had_them(serve, named: str) -> None:
+    """As often as they are named, and before one is built or a prompt is made of them."""
+    operations = Operations(max_body_bytes=2**18)
+    client = serve(FakeEngine(), operations=operations).openai
+    answer = create(client, input="a" * 200, max_output_tokens=50)
+    if named == "item_reference":
+        name = {"id": answer.output[0].id}
+        most = 2**18 // (len(json.dumps(name)) + len(answer.output[0].model_dump_json()))
+        with pytest.raises(openai.BadRequestError, match="context length"):
+            create(client, input=[name] * (most // 2))
+        given: dict[str, Any] = {"input": [name] * (2 * most)}
+    else:
+        given = {named: answer.id, "extra_body": {"unknown": "a" * (2**18 - 300)}}
+    with pytest.raises(openai.BadRequestError, match=r"--max-body-size") as caught:
+        create(client, **given)
+    assert caught.value.param == ("input" if "input" in given else named)
+
+
 @pytest.mark.parametrize("more", FOLLOW_UPS)
 def test_a_chain_is_the_conversation_it_stands_for(say, more: dict[str, Any]) -> None:
     """Its prompt is that of a client that keeps the history itself; instructions don't carry."""
