@@ -9,13 +9,15 @@ from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.reader import END_OF_THINK
 from serve.chat_format.reasoning import id_of
 from serve.engine.threads import Threads
+from serve.images.decoder import ImageDecoder
 from serve.images.options import LIMIT, ImageOptions
 from serve.images.reader import ImageReader, NoImages
 from serve.images.remote import FETCHES, Fetcher
 from serve.options.chat import ChatOptions
 
-READING = 2
-"""Images that are decoded at a time: one needs seven bytes a pixel while it is."""
+READING, QUICK, SLOW = 2, 4, 2
+"""Images that are read at a time; that are decoded, each for a short time; and those that take
+longer."""
 
 
 def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:
@@ -45,7 +47,11 @@ def set_up_images(options: ImageOptions, vision: VisionModel | None) -> ImageRea
     """What reads the images of requests for a checkpoint's vision."""
     if vision is not None:
         fetcher = Fetcher(options.domains, options.max_bytes, Threads("names", FETCHES).run)
-        return ImageReader(vision.config, options, Threads("images", READING).run, fetcher)
+        quick, slow = Threads("quick images", QUICK).run, Threads("slow images", SLOW).run
+        decoder = ImageDecoder(options, quick, slow)
+        decoder.start()
+        run = Threads("images", READING).run
+        return ImageReader(vision.config, options, run, fetcher, decoder)
     if options.loads_vision:
         return NoImages()
     flag = "--language-model-only" if options.language_model_only else LIMIT

@@ -1,7 +1,9 @@
 """Bytes of an image file to RGB, from a closed list of formats and within a limit of pixels."""
 
 import io
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from eagle3_jax.config.brief import brief
 
@@ -14,6 +16,15 @@ MAX_PIXELS = 89_478_485
 """Pillow's own bound: a quarter of a GiB in RGB."""
 Colour = tuple[int, int, int]
 WHITE = (255, 255, 255)
+EXPECTED = f"expected an image ({', '.join(FORMATS)}), got"
+MAGIC = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"RIFF": "image/webp",
+    b"GIF8": "image/gif",
+    b"BM": "image/bmp",
+}
+"""What files of the formats begin with, and their media types."""
 
 
 def decode(
@@ -25,46 +36,48 @@ def decode(
     drops it. Raises ValueError for other formats, more than max_pixels pixels and damaged data;
     nothing is decoded before the size is known.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import ImageOps
+
+    with _opened(data, max_pixels) as image:
+        image.load()
+        turned = ImageOps.exif_transpose(image) if exif else image
+        return _to_rgb(turned, background)
+
+
+def count_pixels(data: bytes, max_pixels: int = MAX_PIXELS) -> int:
+    """Pixels that an image file says it has; raises ValueError as `decode`."""
+    with _opened(data, max_pixels) as image:
+        return image.width * image.height
+
+
+def media_type_of(data: bytes) -> str:
+    """The media type of an image file by its first bytes, or ValueError for another format."""
+    for start, media_type in MAGIC.items():
+        if data.startswith(start):
+            return media_type
+    raise ValueError(f"{EXPECTED} none of these")
+
+
+@contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator["Image.Image"]:
+    """An image whose pixels are not decoded yet. Every error, those of the caller's decoding too,
+    becomes a ValueError that tells what was expected."""
+    from PIL import Image, UnidentifiedImageError
 
     try:
+        _check_size(_webp_size(data), max_pixels)
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise _TooLarge(max_pixels, f"got {width} x {height}")
-            image.load()
-            turned = ImageOps.exif_transpose(image) if exif else image
-            return _to_rgb(turned, background)
-    except _TooLarge:
+            _check_size(image.size, max_pixels)
+            yield image
+    except (_TooLarge, MemoryError):
         raise
     except Image.DecompressionBombError as error:  # Pillow's own limit, far above.
         raise _TooLarge(max_pixels, "got far more") from error
     except UnidentifiedImageError as error:
-        raise ValueError(f"expected an image ({', '.join(FORMATS)}), got none of these") from error
+        raise ValueError(f"{EXPECTED} none of these") from error
     # Pillow's decoders promise no types of errors for hostile data.
     except Exception as error:
-        raise ValueError(
-            f"expected an image ({', '.join(FORMATS)}), got data that cannot be decoded: "
-            f"{brief(error)}"
-        ) from error
-
-
-class Header(NamedTuple):
-    """What an image file says of itself before it is decoded."""
-
-    pixels: int
-    media_type: str
-
-
-def header_of(data: bytes) -> Header:
-    """Raises ValueError for what is no image of these formats."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return Header(image.width * image.height, image.get_format_mimetype() or "image/png")
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"expected an image ({', '.join(FORMATS)}), got none of these") from error
+        raise ValueError(f"{EXPECTED} data that cannot be decoded: {brief(error)}") from error
 
 
 class _TooLarge(ValueError):
@@ -72,6 +85,29 @@ class _TooLarge(ValueError):
 
     def __init__(self, most: int, got: str) -> None:
         super().__init__(f"an image may have {most} pixels, {got}: send a smaller one")
+
+
+def _check_size(size: tuple[int, int], most: int) -> None:
+    width, height = size
+    if width * height > most:
+        raise _TooLarge(most, f"got {width} x {height}")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """The size of a WebP's picture; (0, 0) for anything else. Pillow takes eight bytes for each of
+    its pixels when it opens the file."""
+    if not data.startswith(b"RIFF"):
+        return 0, 0
+    match data[12:16]:
+        case b"VP8X":
+            width, height = data[24:27], data[27:30]
+            return int.from_bytes(width, "little") + 1, int.from_bytes(height, "little") + 1
+        case b"VP8L":
+            sizes = int.from_bytes(data[21:25], "little")
+            return (sizes & 0x3FFF) + 1, (sizes >> 14 & 0x3FFF) + 1
+        case _:
+            sizes = int.from_bytes(data[26:30], "little")
+            return sizes & 0x3FFF, sizes >> 16 & 0x3FFF
 
 
 def _to_rgb(image: "Image.Image", background: Colour | None) -> "Image.Image":

@@ -1,27 +1,20 @@
-"""The process that tries grammars: forked for each from one that has the vocabulary.
+"""Try a grammar in a process of its own; see `serve.limited`.
 
 What llguidance does with a grammar can take minutes, fill the memory or overflow the stack, and
-nothing can interrupt it. Here the kernel ends it. Run as a file, so that it imports next to
-nothing: `grammar_process.py FD`, with the vocabulary as its standard input and the server's socket
-as descriptor FD. Everything but the tokens' bytes is a line of JSON.
+nothing can interrupt it.
 """
 
 import ctypes
 import json
-import os
 import random
 import resource
-import signal
-import socket
-import sys
 import threading
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-NICENESS = 10
-"""Behind whatever generates."""
 STACK_BYTES = 4 * 2**20
 """Half of what a server's thread has: what fits here fits there."""
 WALK = 16
@@ -41,9 +34,10 @@ class _Source:
         return [self._of_byte[byte] for byte in text[:1024] if byte in self._of_byte]
 
 
-def read_tokenizer(file: BinaryIO) -> LLTokenizer:
-    """The vocabulary: a line that describes it, then the tokens' bytes."""
-    head, blob = json.loads(file.readline()), file.read()
+def read_tokenizer(vocabulary: bytes) -> LLTokenizer:
+    """Reads a line of JSON that describes the vocabulary, then the tokens' bytes."""
+    line, _, blob = vocabulary.partition(b"\n")
+    head = json.loads(line)
     ends = [0]
     for length in head["lengths"]:
         ends.append(ends[-1] + length)
@@ -103,50 +97,24 @@ def used_bytes() -> int:
     return found.uordblks + found.hblkhd
 
 
-def _confine(cpu_seconds: float, memory_bytes: int) -> None:
-    """Has the kernel end this process when it takes more."""
-    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform != "linux":
-        return
-    with open("/proc/self/statm") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
-
-
-def _answer(connection: socket.socket, tokenizer: LLTokenizer) -> None:
-    with connection.makefile("rb") as lines:
-        asked = json.loads(lines.readline())
-    _confine(asked["cpu_seconds"], asked["memory_bytes"])
-    # The matcher is freed before the answer goes out: that, too, can overflow the stack.
-    answer = json.dumps(try_grammar(tokenizer, asked["grammar"], asked["limits"]))
-    connection.sendall(f"{answer}\n".encode())
-
-
-def _try_apart(connection: socket.socket, tokenizer: LLTokenizer) -> None:
-    """In a child: a thread of little stack."""
-    threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_answer, args=(connection, tokenizer))
-    thread.start()
-    thread.join()
-
-
-def serve(control: socket.socket, vocabulary: BinaryIO) -> None:
-    """Forks for each connection that comes, until the server has gone."""
-    os.nice(NICENESS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the children.
+def prepare(vocabulary: bytes) -> Callable[[bytes], bytes]:
+    """Reads the vocabulary. The result answers a grammar and its limits with what `try_grammar`
+    returns, all as JSON."""
     tokenizer = read_tokenizer(vocabulary)
-    while True:
-        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not descriptors:
-            return
-        with socket.socket(fileno=descriptors[0]) as connection:
-            if os.fork() == 0:
-                control.close()
-                _try_apart(connection, tokenizer)
-                os._exit(0)
+    threading.stack_size(STACK_BYTES)
 
+    def answer(question: bytes) -> bytes:
+        asked, found = json.loads(question), list[bytes]()
 
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.stdin.buffer)
+        def work() -> None:
+            # The matcher is freed before the answer goes out: that, too, can overflow the stack.
+            found.append(json.dumps(try_grammar(tokenizer, **asked)).encode())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if not found:
+            raise MemoryError
+        return found[0]
+
+    return answer

@@ -32,9 +32,12 @@ class KeptImages:
                 self._keep(item)
             return item
 
-    def put(self, item: ImageItem) -> None:
-        """Takes an image that was not in memory; ImagesBusy where there is no room for one more."""
+    def put(self, item: ImageItem) -> ImageItem:
+        """Takes an image, and returns the one that is in memory: that of another request, where
+        both were decoded at a time. Raises ImagesBusy where there is no room for one more."""
         with self._lock:
+            if (known := self._held.get(item.digest)) is not None:
+                return known
             held = sum(one.patches.nbytes for one in self._held.values())
             if held + item.patches.nbytes > self._most_kept + self._most_held:
                 raise ImagesBusy(
@@ -42,6 +45,7 @@ class KeptImages:
                 )
             self._held[item.digest] = item
             self._keep(item)
+            return item
 
     def _keep(self, item: ImageItem) -> None:
         if item.digest not in self._kept:

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from convert.images.decode import header_of
-from convert.images.read import digest_of, read_image
+from convert.images.read import digest_of
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.vision.item import ImageItem
+from serve.images.decoder import ImageDecoder
 from serve.images.errors import BadImage, NoneTaken
 from serve.images.kept import KeptImages
 from serve.images.options import ImageOptions
 from serve.images.remote import Fetcher, Run
-from serve.images.sources import Detail, ImageSource, Loader, data_url
+from serve.images.sources import ImageSource, Loader, data_url
 
 NO_VISION = "this model takes no images: its checkpoint has no vision"
 Items = Mapping[ImageSource, ImageItem]
@@ -39,7 +39,7 @@ class NoImages:
 
 
 class ImageReader:
-    """Reads images for a vision model. run: does blocking work in threads, few at a time."""
+    """Reads images for a vision model. run: does short blocking work in threads."""
 
     takes = True
 
@@ -49,11 +49,13 @@ class ImageReader:
         options: ImageOptions,
         run: Run,
         fetcher: Fetcher,
+        decoder: ImageDecoder,
     ) -> None:
         self.placeholder = config.media_placeholder_token_id
         self._config, self._options, self._run = config, options, run
         self._low = _of_low_detail(config)
         self._loader = Loader(options, run, fetcher)
+        self._decoder = decoder
         self._kept = KeptImages(options.cache_bytes)
 
     async def read(self, sources: Sequence[ImageSource]) -> Items:
@@ -90,20 +92,17 @@ class ImageReader:
         return await self._run(partial(data_url, data))
 
     async def _read(self, source: ImageSource) -> tuple[ImageItem, int]:
-        data = await self._loader.load(source)
-        return await self._run(partial(self._preprocess, data, source.detail))
-
-    def _preprocess(self, data: bytes, detail: Detail) -> tuple[ImageItem, int]:
         """The image, and the pixels that were decoded for it: none where it is in memory."""
-        config = self._low if detail == "low" else self._config
+        data = await self._loader.load(source)
+        config = self._low if source.detail == "low" else self._config
         exif, background = self._options.exif, self._options.background
-        digest = digest_of([data], config, exif=exif, background=background)
+        digest = await self._run(
+            partial(digest_of, [data], config, exif=exif, background=background)
+        )
         if (item := self._kept.get(digest)) is not None:
             return item, 0
-        most = self._options.max_pixels
-        item = read_image(data, config, exif=exif, background=background, max_pixels=most)
-        self._kept.put(item)
-        return item, header_of(data).pixels
+        item, pixels = await self._decoder.decode(data, config)
+        return self._kept.put(item), pixels
 
 
 def _of_low_detail(config: VisionConfig) -> VisionConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from convert.images.decode import header_of
+from convert.images.decode import media_type_of
 from serve.images.errors import BadImage
 from serve.images.options import ImageOptions
 from serve.images.remote import Fetcher, Run
@@ -52,7 +52,7 @@ class Loader:
 def data_url(data: bytes) -> str:
     """The URL that an image file is; BadImage for what is no image."""
     try:
-        media_type = header_of(data).media_type
+        media_type = media_type_of(data)
     except ValueError as error:
         raise BadImage(f"{error}") from error
     return f"data:{media_type};base64,{b64encode(data).decode()}"

@@ -1,7 +1,5 @@
 """A chat template can't hold up or end the server, whatever it does."""
 
-import signal
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,9 +10,8 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from convert.text.chat_template import compile_template
-from convert.text.template_process import encode_line
 from convert.text.tokenizer import Tokenizer
-from serve.chat_format.limited_templates import COMMAND, limited
+from serve.chat_format.limited_templates import limited
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "<|im_end|>"}]
@@ -60,13 +57,3 @@ def test_a_template_that_takes_too_much_is_400_and_the_next_chat_an_answer(
         assert answer.result().status_code == 400 and message in answer.result().text
     next_one = server.http.post("/tokenize", json={"messages": HELLO * 2})
     assert next_one.status_code == 200 and next_one.json()["count"] > 0
-
-
-def test_a_template_whose_server_has_ended_ends_too() -> None:
-    """Nobody is left to kill it: its input has ended, and it is inside an endless loop or idle."""
-    setup = {"template": LOOP, "special": [], "values": {}, "seconds": 0.5, "characters": 9}
-    setup["memory_bytes"] = 2**31
-    for lines in ([setup], [setup, {"messages": [], "options": {}}]):
-        with subprocess.Popen(COMMAND, stdin=subprocess.PIPE) as process:
-            process.communicate(b"".join(map(encode_line, lines)), timeout=10)
-            assert process.returncode == (0 if len(lines) == 1 else -signal.SIGALRM)

@@ -47,9 +47,7 @@ def trials(request: pytest.FixtureRequest) -> Iterator[GrammarTrials]:
         trials = GrammarTrials(grammars.prepare())
         trials.start()
         yield trials
-        assert trials._process
-        trials._control.close()
-        trials._process.wait()
+        trials._workers.close()
 
 
 @pytest.fixture
@@ -119,17 +117,6 @@ def test_a_grammar_that_holds_too_much_is_refused(
     monkeypatch.setattr(grammar_trials, "GRAMMAR_BYTES", 1000)
     with pytest.raises(ValueError, match="holds 0 MiB, and may hold 0"):
         grammars.compile(StructuredOutputs(choice=["a"]))
-
-
-def test_the_process_that_tries_is_started_again_when_it_has_ended(
-    grammars: Grammars, trials: GrammarTrials
-) -> None:
-    process = trials._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    assert grammars.compile(StructuredOutputs(regex="a[bc]"))
-    assert trials._process is not process
 
 
 class Blocked:

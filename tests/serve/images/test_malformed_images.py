@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from fake_server import Served
+from hostile_images import SLOW, webp_of_large_canvas
 from malformed import bmp, bodies, gif, jpeg, png
-from seeing import chat, part, reader, seeing
+from seeing import chat, part, picture, reader, seeing
+
+from serve.images import decoder
 
 MIB = 2**20
 CLIENTS = 4
@@ -50,7 +53,7 @@ def test_nothing_malformed_is_a_server_error(request: pytest.FixtureRequest) -> 
 
 
 BOMBS = [png(60_000, 60_000), png(40_000, 2_000), jpeg(65_000, 65_000), jpeg(9000, 9000)]
-BOMBS += [gif(65_535, 65_535), bmp(40_000, 40_000)]
+BOMBS += [gif(65_535, 65_535), bmp(40_000, 40_000), webp_of_large_canvas()]
 
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: repr(bomb[:8]))
@@ -60,3 +63,36 @@ def test_what_says_it_is_huge_is_not_decoded(bomb: bytes) -> None:
         status, message = ask(server, ("/v1/chat/completions", chat(part(bomb))))
         assert status == 400 and "pixels" in message, message
         assert peak_bytes() - before < 50 * MIB
+
+
+def test_an_image_is_answered_before_the_hostile_ones_that_came_first() -> None:
+    """Their decoding is ended, and nothing of it is in this process."""
+    ended: list[str] = []
+    hostile = {name: ("/v1/chat/completions", chat(part(make()))) for name, make in SLOW.items()}
+    with seeing() as server, ThreadPoolExecutor(len(hostile)) as pool:
+        assert ask(server, ("/v1/chat/completions", chat(part(picture(16)))))[0] == 200
+        given = {name: pool.submit(ask, server, one) for name, one in hostile.items()}
+        for answer in given.values():
+            answer.add_done_callback(lambda _: ended.append("hostile"))
+        while server.service.images._decoder._queues[0]._waiting < 3:  # type: ignore
+            assert not ended, "too quick to be hostile"
+        for size in (17, 18, 19):
+            status, message = ask(server, ("/v1/chat/completions", chat(part(picture(size)))))
+            assert status == 200, message
+        assert len(ended) < 3
+        for name, answer in given.items():
+            status, message = answer.result()
+            assert status == 400 and "decoding it takes more than" in message, (name, message)
+
+
+def test_memory_is_limited_and_too_many_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canvas within the limit of pixels takes eight bytes of each."""
+    monkeypatch.setattr(decoder, "BYTES_A_PIXEL", 0)
+    with seeing() as server:
+        body = chat(part(webp_of_large_canvas(8000)))
+        status, message = ask(server, ("/v1/chat/completions", body))
+        assert status == 400 and "cannot be decoded" in message
+        monkeypatch.setattr(server.service.images._decoder._queues[0], "_most", 0)  # type: ignore
+        answer = server.http.post("/v1/chat/completions", json=chat(part(picture())))
+        assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
+        assert "images wait to be decoded" in answer.json()["error"]["message"]

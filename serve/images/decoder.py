@@ -1,0 +1,111 @@
+"""Decodes the images of requests in processes with limits, so that none keeps others waiting."""
+
+import json
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.vision.item import ImageItem
+from serve.images.decode_process import SECONDS, SECONDS_A_MEGAPIXEL
+from serve.images.errors import BadImage, ImagesBusy
+from serve.images.options import MIB, ImageOptions
+from serve.images.remote import Run
+from serve.limited.workers import BusyError, EndedError, Limits, Workers
+
+QUICK_SECONDS = 0.25
+"""Enough for a photo of ten million pixels."""
+WALL_SECONDS = 60.0
+QUICK_WAITING, SLOW_WAITING = 64, 16
+"""Images that may wait or be decoded before more are refused."""
+BASE_BYTES, BYTES_A_PIXEL = 256 * MIB, 24
+"""Of memory: a lossless WebP takes 20 bytes a pixel while it is decoded."""
+BEHIND = 10
+"""Niceness of slow decoding: behind whatever generates."""
+
+
+class ImageDecoder:
+    """Decodes quick images before slow ones.
+
+    Each image first gets a little processor time. One that takes more is decoded again in a
+    second queue, with time in proportion to its pixels, at a low priority. Hostile files end up in
+    the second queue, and an ordinary image does not wait for them.
+
+    Args:
+        options: Limits, and how images are decoded.
+        quick, slow: Do blocking work in threads of their own; each thread waits for one image.
+    """
+
+    def __init__(self, options: ImageOptions, quick: Run, slow: Run) -> None:
+        memory = BASE_BYTES + BYTES_A_PIXEL * options.max_pixels
+        self._options = options
+        self._workers = Workers("serve.images.decode_process")
+        self._queues = (
+            _Queue(quick, QUICK_WAITING, Limits(QUICK_SECONDS, memory, WALL_SECONDS)),
+            _Queue(slow, SLOW_WAITING, Limits(SECONDS, memory, WALL_SECONDS, BEHIND)),
+        )
+        self._too_much = (
+            f"decoding it takes more than {SECONDS:g} s of a processor and {SECONDS_A_MEGAPIXEL:g} "
+            f"s a million pixels, or {memory // MIB} MiB: save it as a plain PNG or JPEG"
+        )
+
+    def start(self) -> None:
+        """Starts the process that workers are forked from, before an image waits for it."""
+        self._workers.start()
+
+    async def decode(self, data: bytes, config: VisionConfig) -> tuple[ImageItem, int]:
+        """Returns the item, and the pixels of its file.
+
+        Raises:
+            BadImage: The file is no image, or takes too much.
+            ImagesBusy: Too many images wait.
+        """
+        arguments: dict[str, Any] = {
+            "data": data,
+            "config": config,
+            "exif": self._options.exif,
+            "background": self._options.background,
+            "max_pixels": self._options.max_pixels,
+        }
+        for queue in self._queues:
+            try:
+                return await queue.put(partial(self._ask, arguments, queue))
+            except EndedError:
+                continue
+            except BusyError as error:
+                raise ImagesBusy(f"the image was not decoded: {error}") from error
+        raise BadImage(self._too_much)
+
+    def _ask(self, arguments: dict[str, Any], queue: "_Queue") -> tuple[ImageItem, int]:
+        question = pickle.dumps((arguments, queue is self._queues[-1]))
+        line, _, patches = self._workers.ask(question, queue.limits).partition(b"\n")
+        head = json.loads(line)
+        if "error" in head:
+            raise BadImage(head["error"])
+        item = ImageItem(
+            np.frombuffer(patches, np.uint8).reshape(head["patches"]),
+            tuple(head["grid_thw"]),
+            head["num_tokens"],
+            bytes.fromhex(head["digest"]),
+        )
+        return item, head["pixels"]
+
+
+class _Queue:
+    """Images that wait for one kind of thread."""
+
+    def __init__(self, run: Run, most: int, limits: Limits) -> None:
+        self._run, self._most, self.limits = run, most, limits
+        self._waiting = 0
+
+    async def put(self, work: partial[Any]) -> Any:
+        """What the work returns; raises ImagesBusy where too much waits."""
+        if self._waiting >= self._most:
+            raise ImagesBusy(f"{self._most} images wait to be decoded; send this one again later")
+        self._waiting += 1
+        try:
+            return await self._run(work)
+        finally:
+            self._waiting -= 1

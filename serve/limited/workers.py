@@ -1,0 +1,174 @@
+"""Processes that answer questions within limits of processor time and memory."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from serve.limited import process
+
+
+class EndedError(Exception):
+    """The work took more than its limits, and its process was ended."""
+
+
+class BusyError(Exception):
+    """The machine did not get to the work in time, or the process of all workers has ended."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one question may take.
+
+    Args:
+        cpu_seconds: Time of a processor; the kernel ends the worker that takes more.
+        memory_bytes: Address space beyond what the worker begins with.
+        wall_seconds: How long the server waits for an answer, on a machine with other work.
+        niceness: Of the worker; 10 leaves the processors to whatever generates.
+    """
+
+    cpu_seconds: float
+    memory_bytes: int
+    wall_seconds: float
+    niceness: int = 0
+
+
+class Workers:
+    """Asks workers, each forked from one process that has imported and prepared the work.
+
+    A question waits for no other one; callers bound how many they ask at a time. All methods may be
+    called from any thread.
+
+    Args:
+        module: Its `prepare(setup)` returns the function that answers questions, bytes to bytes.
+        setup: Passed to `prepare`.
+        reused: Whether a worker answers several questions. Otherwise each question has a new
+            process, so that nothing of one client's data can reach another's.
+    """
+
+    def __init__(self, module: str, setup: bytes = b"", *, reused: bool = False) -> None:
+        self._module, self._setup, self._reused = module, setup, reused
+        self._lock = threading.Lock()
+        self._idle: deque[socket.socket] = deque()
+        self._end: weakref.finalize[..., Workers] | None = None
+
+    def start(self) -> None:
+        """Starts the process that workers are forked from, if it is not running."""
+        with self._lock:
+            if self._end is not None:
+                if self._process.poll() is None:
+                    return
+                self._end()
+            self._control, self._process = _start(self._module, self._setup)
+            self._end = weakref.finalize(self, _end, self._control, self._process, self._idle)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        with self._lock:
+            if self._end is not None:
+                self._end()
+
+    def ask(self, question: bytes, limits: Limits) -> bytes:
+        """Returns the answer; blocks until there is one.
+
+        Raises:
+            EndedError: The work took more than its limits.
+            BusyError: There is no answer for a reason that is not the question's.
+            RuntimeError: The work raised an exception, which is a bug.
+        """
+        self.start()
+        worker = self._idle_worker() or self._fork()
+        try:
+            good, answer = _exchange(worker, question, limits)
+        except BaseException as error:
+            worker.close()
+            if isinstance(error, TimeoutError):
+                message = f"the machine is too busy: no answer within {limits.wall_seconds:g} s"
+                raise BusyError(message) from error
+            if not isinstance(error, EOFError | OSError):
+                raise
+            if self._process.poll() is not None:
+                raise BusyError("the process that workers are forked from has ended") from error
+            raise EndedError from error
+        if self._reused:
+            self._idle.append(worker)
+        else:
+            worker.close()
+        if not good:
+            raise RuntimeError(f"{self._module} raised {answer.decode(errors='replace')}")
+        return answer
+
+    def _idle_worker(self) -> socket.socket | None:
+        """A worker that has answered before and still runs."""
+        while self._idle:
+            with suppress(IndexError):  # Another thread took it.
+                worker = self._idle.pop()
+                worker.setblocking(False)
+                try:
+                    worker.recv(1, socket.MSG_PEEK)
+                except BlockingIOError:
+                    return worker
+                except OSError:
+                    pass
+                worker.close()
+        return None
+
+    def _fork(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock, suppress(OSError):  # Without a worker the exchange fails.
+            socket.send_fds(self._control, [b"w"], [theirs.fileno()])
+        return ours
+
+
+def _exchange(worker: socket.socket, question: bytes, limits: Limits) -> tuple[bool, bytes]:
+    worker.settimeout(limits.wall_seconds)
+    head = len(question), limits.cpu_seconds, limits.memory_bytes, limits.niceness
+    worker.sendall(process.QUESTION.pack(*head))
+    worker.sendall(question)
+    with worker.makefile("rb") as answers:
+        good, size = process.ANSWER.unpack(_exactly(answers.read, process.ANSWER.size))
+        return good, _exactly(answers.read, size)
+
+
+def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
+    if len(found := read(size)) < size:
+        raise EOFError
+    return found
+
+
+def _start(module: str, setup: bytes) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        started = subprocess.Popen(
+            [sys.executable, "-I", process.__file__, f"{theirs.fileno()}", module],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            # A process with threads can't be forked safely, and NumPy starts some.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+    assert started.stdin
+    with suppress(BrokenPipeError), started.stdin as file:
+        file.write(json.dumps(sys.path).encode() + b"\n" + setup)
+    return ours, started
+
+
+def _end(
+    control: socket.socket, started: subprocess.Popen[bytes], idle: deque[socket.socket]
+) -> None:
+    """Workers end when their connections do."""
+    control.close()
+    for worker in idle:
+        worker.close()
+    idle.clear()
+    started.kill()
+    started.wait()
