@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from eagle3_jax.config.brief import brief
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def decode(
     from PIL import ImageOps
 
     with _opened(data, max_pixels) as image:
+        _scale_clear_colour(image)
         image.load()
         turned = ImageOps.exif_transpose(image) if exif else image
         return _to_rgb(turned, background)
@@ -110,12 +113,44 @@ def _webp_size(data: bytes) -> tuple[int, int]:
             return sizes & 0x3FFF, sizes >> 16 & 0x3FFF
 
 
+def _scale_clear_colour(image: "Image.Image") -> None:
+    """Brings the colour that a PNG calls transparent to 8 bits.
+
+    Pillow scales the samples alone, so that it finds no pixel of this colour, or wrong ones. Of a
+    16-bit sample of RGB it keeps the first byte; so pixels with these bytes are transparent.
+    """
+    from PIL.PngImagePlugin import PngImageFile
+
+    if not isinstance(image, PngImageFile) or not image.tile:
+        return
+    clear, stored = image.info.get("transparency"), image.tile[0][3]
+    if stored in ("L;2", "L;4") and isinstance(clear, int):
+        image.info["transparency"] = clear * (85 if stored == "L;2" else 17)
+    elif stored == "RGB;16B" and isinstance(clear, tuple):
+        image.info["transparency"] = tuple(sample >> 8 for sample in clear)
+
+
 def _to_rgb(image: "Image.Image", background: Colour | None) -> "Image.Image":
     from PIL import Image
 
+    if image.mode.startswith("I;16"):
+        image = _in_8_bits(image)
     if background is None or not image.has_transparency_data:
         return image.convert("RGB")
     picture = image.convert("RGBA")
     below = Image.new("RGB", picture.size, background)
     below.paste(picture, mask=picture.getchannel("A"))
     return below
+
+
+def _in_8_bits(image: "Image.Image") -> "Image.Image":
+    """16-bit grey as the first byte of each sample, as Pillow has it for the other kinds of 16-bit
+    PNG. Its own conversion clips the samples to 255, which is white."""
+    from PIL import Image
+
+    samples, clear = np.asarray(image), image.info.get("transparency")
+    grey = Image.fromarray((samples >> 8).astype(np.uint8))
+    if clear is None:
+        return grey
+    alpha = Image.fromarray(np.where(samples == clear, 0, 255).astype(np.uint8))
+    return Image.merge("LA", (grey, alpha))
