@@ -26,6 +26,7 @@ from convert.published.parameters import (
     plan_target,
     target_config_of,
 )
+from convert.published.unknown_fields import warn_of_unknown_fields
 from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.reader import is_store
 from convert.stored import Stored, open_stored
@@ -77,6 +78,7 @@ def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, Pa
     """The abstract model of a checkpoint directory, and what fills it; raises as `load_target`."""
     source = open_source(path)
     model = abstract_target(target_config_of(source), dtype)
+    warn_of_unknown_fields(source.directory / "config.json", source.config)
     return model, source if isinstance(source, Stored) else plan_target(source, model)
 
 
@@ -143,6 +145,7 @@ def outline_draft(
             fields, num_target_layers=layers, aux_id_convention=aux_id_convention
         ).with_rope(theta=rope_theta, yarn_factor=yarn_factor),
     )
+    warn_of_unknown_fields(source.directory / "config.json", source.config)
     shapes = {canonical_draft_name(name): shape for name, shape in source.weight_shapes.items()}
     pair = DraftForTarget(source.directory, shapes, config, target.config)
     pair.check_dimensions()

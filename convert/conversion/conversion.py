@@ -24,6 +24,7 @@ from convert.published.parameters import (
     target_config_of,
 )
 from convert.published.read_parameter import file_dtype
+from convert.published.unknown_fields import unknown_fields_notes
 from convert.published.vision import has_vision, with_vision
 from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.manifest import Origin
@@ -42,7 +43,7 @@ class Conversion:
     """What a source becomes.
 
     model: abstract, quantised kernels in their places. shared: submodules a draft has not of its
-    own. notes: what was assumed.
+    own. notes: what was assumed, and fields of config.json that were ignored.
     """
 
     planned: PublishedParameters
@@ -109,6 +110,7 @@ def open_conversion(
         f"assuming {order}; --int4-order says otherwise"
         for order in assumed_orders(published.weights, int4_order)
     ]
+    unknown = unknown_fields_notes(published.directory / "config.json", published.config)
     quantize_structure(model, formats)
     origin = Origin(
         source=fingerprint(Path(source)),
@@ -117,7 +119,7 @@ def open_conversion(
         formats={path: asdict(format) for path, format in formats.items()},
         tensors={weight.name: weight.shape for weight in published.weights},
     )
-    return Conversion(planned, model, shared, origin, tuple(assumed))
+    return Conversion(planned, model, shared, origin, (*assumed, *unknown))
 
 
 def _plan(published: Published) -> tuple[PublishedParameters, nnx.Module, Collection[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from convert.files.safetensors_files import Checkpoint, open_checkpoint, read_json
 from convert.published.quantization_config import QuantizationConfig, read_quantization_config
 from convert.published.weights import Int4OrderChoice, Weight, find_weights
+from eagle3_jax.config.targets import refuse_unsupported
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def open_published(directory: str | Path, *, int4_order: Int4OrderChoice = "auto
         raise FileNotFoundError(f"checkpoint directory {directory} does not exist")
     config = read_json(directory / "config.json")
     try:
+        refuse_unsupported(config)
         quantization = read_quantization_config(config)
     except ValueError as error:
         raise ValueError(f"{directory / 'config.json'}: {error}") from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from convert.models.rules import Rule
 from convert.published.exclude import check_pattern, excluded
+from convert.published.quantization_fields import QUANTIZATION_FIELDS
 from convert.published.weights import Weight
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.published import read_mapping
@@ -49,9 +50,7 @@ def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | 
 
     Raises ValueError for a tool, a format or a scheme that no published checkpoint uses.
     """
-    text = read_mapping(config, "text_config")
-    given = read_mapping(config, "quantization_config") or read_mapping(text, "quantization_config")
-    if not given:
+    if not (given := _section(config)):
         return None
     readers: dict[str, Callable[[Mapping[str, Any]], QuantizationConfig]] = {
         "compressed-tensors": _compressed_tensors,
@@ -62,9 +61,25 @@ def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | 
     if not isinstance(method, str) or method not in readers:
         raise ValueError(f"quant_method must be one of {tuple(readers)}, got {brief(method)}")
     try:
-        return readers[method](given)
+        read = readers[method](given)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"quantization_config of {method} is damaged: {brief(error)}") from error
+    QUANTIZATION_FIELDS[method].require(given)
+    return read
+
+
+def unknown_quantization_fields(config: Mapping[str, Any]) -> list[str]:
+    """Names of the fields of a readable `quantization_config` that no table here names."""
+    if not (given := _section(config)):
+        return []
+    known = QUANTIZATION_FIELDS[given["quant_method"]]
+    return [f"quantization_config.{name}" for name in known.unknown(given)]
+
+
+def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`quantization_config`, wherever it is nested; empty when there is none."""
+    text = read_mapping(config, "text_config")
+    return read_mapping(config, "quantization_config") or read_mapping(text, "quantization_config")
 
 
 def contradictions(
@@ -139,12 +154,21 @@ def _quark_scheme(spec: Mapping[str, Any]) -> StoredScheme:
     weight = spec["weight"]
     stages: Sequence[Mapping[str, Any]] = weight if isinstance(weight, list) else [weight]
     kinds = tuple((stage["dtype"], stage["qscheme"]) for stage in stages)
-    known: dict[tuple[tuple[str, str], ...], WeightFormat] = {
-        (("fp8_e4m3", "per_channel"),): "fp8_channel",
-        (("int4", "per_channel"),): "int4_channel",
-        (("fp4", "per_group"),): "mxfp4",
-        (("fp8_e4m3", "per_tensor"), ("int4", "per_channel")): "int4_channel",
-    }
-    if kinds not in known:
-        raise ValueError(f"Quark's weights must be one of {list(known)}, got {brief(kinds)}")
-    return StoredScheme(known[kinds], spec.get("input_tensors") is not None)
+    if kinds not in _QUARK_KINDS:
+        raise ValueError(f"Quark's weights must be one of {list(_QUARK_KINDS)}, got {brief(kinds)}")
+    weights, activations = _QUARK_KINDS[kinds]
+    inputs = spec.get("input_tensors")
+    if inputs is not None and (found := inputs.get("dtype", activations or inputs)) != activations:
+        raise ValueError(
+            f"input_tensors of {weights} must be {activations or 'null'}, got {brief(found)}"
+        )
+    return StoredScheme(weights, inputs is not None)
+
+
+_QUARK_KINDS: dict[tuple[tuple[str, str], ...], tuple[WeightFormat, str | None]] = {
+    (("fp8_e4m3", "per_channel"),): ("fp8_channel", "fp8_e4m3"),
+    (("int4", "per_channel"),): ("int4_channel", None),
+    (("fp4", "per_group"),): ("mxfp4", "fp4"),
+    (("fp8_e4m3", "per_tensor"), ("int4", "per_channel")): ("int4_channel", "fp8_e4m3"),
+}
+"""dtype and qscheme of the stages of Quark's weights -> our format, and the dtype of inputs."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from eagle3_jax.config.aux_layers import AuxIdConvention, canonical_aux_layer_ids
 from eagle3_jax.config.brief import brief
-from eagle3_jax.config.draft_layouts import draft_kind, flat_draft_config
-from eagle3_jax.config.latent import LatentAttentionConfig, LatentShape
+from eagle3_jax.config.draft_layouts import OLD_FC_NORM, draft_kind, flat_draft_config
+from eagle3_jax.config.fields import DECODER, Fields, require_full_attention
+from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, LatentShape
 from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
 from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.targets import refuse_target
@@ -59,11 +60,14 @@ class DraftConfig:
         refuse_target(config)
         flat = flat_draft_config(config)
         kind = draft_kind(flat)
-        require_values(flat, _REQUIREMENTS)
+        _LAYER.require(flat)
+        require_values(flat, {"rope_interleave": (kind == "latent",)})
+        require_full_attention(flat)
+        _require_dense(flat)
         rope = RopeConfig.from_hf(flat)
         latent = LatentShape.from_hf(flat) if kind == "latent" else None
         rotated = {"head_dim": latent.qk_rope_head_dim} if latent else {}
-        published_ids = read_ids(flat, "eagle_aux_hidden_state_layer_ids")
+        published_ids = read_ids(flat, "eagle_aux_hidden_state_layer_ids") or None
         ids = canonical_aux_layer_ids(published_ids, num_target_layers, aux_id_convention)
         if (num_aux := flat.get("num_aux_hidden_states")) not in (None, len(ids)):
             raise ValueError(
@@ -114,21 +118,66 @@ class DraftConfig:
 
 NORM_OPTIONS = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads")
-_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "num_hidden_layers": (1,),
-    "tie_word_embeddings": (False,),
-    "use_sliding_window": (False,),
-    "layer_types": (None, ["full_attention"]),
-    "rope_interleave": (True,),
-    **{name: (True, False, None) for name in NORM_OPTIONS},
-    "use_aux_hidden_state": (True,),
-    "use_input_layernorm_in_first_layer": (True,),
-    "use_last_layernorm": (True,),
-    "use_mtp_layernorm": (False,),
-}
+_DEFAULTED = ("draft_vocab_size", "target_hidden_size", "num_key_value_heads", "head_dim")
+_LAYER = DECODER.extended(
+    read=(
+        *("intermediate_size", *_DEFAULTED, "q_lora_rank", *LATENT_SIZES),
+        *("eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states"),
+        *("rope_interleave", "n_routed_experts", "first_k_dense_replace"),
+    ),
+    only={
+        "num_hidden_layers": (1,),
+        **{name: (True, False) for name in (*NORM_OPTIONS, OLD_FC_NORM)},
+        "use_aux_hidden_state": (True,),
+        "use_input_layernorm_in_first_layer": (True,),
+        "use_last_layernorm": (True,),
+        "use_mtp_layernorm": (False,),
+        "next_layer_regular": (True,),
+        "use_moe": (False,),
+        "num_experts": (0,),
+        "num_local_experts": (0,),
+        # Drafts that propose several tokens in one pass: P-EAGLE, PARD, Medusa heads, DFlash
+        "parallel_drafting": (False,),
+        "ptd_token_id": (),
+        "pard_token": (),
+        "mask_token_id": (),
+        "parallel_draft_step": (1,),
+        "dflash_config": (),
+        "dspark_noise_token_id": (),
+    },
+    ignored=(
+        *("parallel_draft_heads_num_layers", "has_lm_head", "qk_head_dim", "train_router"),
+        # Of experts, which the layer has none of
+        *("moe_intermediate_size", "n_shared_experts", "num_experts_per_tok", "moe_layer_freq"),
+        *("n_group", "topk_group", "topk_method", "scoring_func", "norm_topk_prob"),
+        *("routed_scaling_factor", "num_nextn_predict_layers", "moe_router_dtype"),
+    ),
+)
+DRAFT_FIELDS = replace(
+    _LAYER.extended(
+        read=("speculators_model_type",), ignored=("speculators_version", "embed_requires_grad")
+    ),
+    objects={
+        **_LAYER.objects,
+        "eagle_config": _LAYER,
+        "transformer_layer_config": _LAYER,
+        "speculators_config": Fields(
+            ignored=("algorithm", "default_proposal_method", "proposal_methods", "verifier")
+        ),
+    },
+)
+"""The fields of a draft's config.json in any layout."""
+
+
+def _require_dense(flat: Mapping[str, Any]) -> None:
+    """Raises ValueError where the draft's one layer has experts, as a target's would.
+
+    `use_moe` false or a dense first layer says that numbers of experts are left over from the
+    target's configuration, from which trainers make a draft's.
+    """
+    dense_layers = flat.get("first_k_dense_replace")
+    if flat.get("use_moe") is not False and dense_layers in (None, 0):
+        require_values(flat, {"n_routed_experts": (0,)})
 
 
 def _sizes(flat: Mapping[str, Any], rope: RopeConfig) -> dict[str, int]:

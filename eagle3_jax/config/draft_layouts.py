@@ -8,6 +8,8 @@ from eagle3_jax.config.published import read_mapping, require_values
 
 DraftKind = Literal["grouped", "latent"]
 
+OLD_FC_NORM = "use_aux_norm"
+"""The name of `fc_norm` in drafts that were made before EAGLE-3.1 was published."""
 _KINDS: dict[str, DraftKind] = {
     "LlamaForCausalLMEagle3": "grouped",
     "Eagle3LlamaForCausalLM": "grouped",
@@ -40,13 +42,14 @@ def flat_draft_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "speculators_model_type" in config:
         return _flat_speculators(config)
-    nested = read_mapping(config, "eagle_config")
+    nested = {k: v for k, v in read_mapping(config, "eagle_config").items() if v not in (None, [])}
     for name in nested:
-        if config.get(name) is not None and config[name] != nested[name]:
+        if config.get(name) not in (None, [], nested[name]):
             raise ValueError(
                 f"{name} is {brief(config[name])}, but {brief(nested[name])} inside eagle_config"
             )
-    return {**config, **nested}
+    flat = {**config, **nested}
+    return flat if flat.get(OLD_FC_NORM) is None else {"fc_norm": flat[OLD_FC_NORM], **flat}
 
 
 def draft_kind(flat: Mapping[str, Any]) -> DraftKind:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_jax.config.fields import DECODER
 from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, read_rank
 from eagle3_jax.config.moe import MoEConfig
-from eagle3_jax.config.published import read_number, read_sizes, require_keys, require_values
+from eagle3_jax.config.published import read_number, read_sizes, require_keys
+from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 from eagle3_jax.config.vision import PLACEHOLDER, read_placeholder
 
@@ -38,9 +40,8 @@ class KimiConfig(TargetConfig):
         Raises ValueError for options that change the arithmetic and are not implemented.
         """
         text = text_fields(config)
-        require_values(text, _REQUIREMENTS)
         require_keys(text, [n for n in cls.__dataclass_fields__ if n not in _DERIVED])
-        fields = read_shared_fields(config, _SIZES)
+        fields = read_shared_fields(config, KIMI_FIELDS, _SIZES)
         fields |= read_sizes(text, _COUNTS, least=0)
         if config.get(PLACEHOLDER) is not None or config.get("vision_config"):
             placeholder, is_named = read_placeholder(config), config.get(PLACEHOLDER) is not None
@@ -51,6 +52,7 @@ class KimiConfig(TargetConfig):
             raise ValueError("num_experts_per_tok must not exceed n_routed_experts")
         return cls(
             **fields,
+            rope=RopeConfig.from_hf(text),
             q_lora_rank=read_rank(text),
             routed_scaling_factor=read_number(text, "routed_scaling_factor"),
             norm_topk_prob=text["norm_topk_prob"],
@@ -118,15 +120,21 @@ _SIZES = (
     *("intermediate_size", "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok"),
     *LATENT_SIZES,
 )
-_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "scoring_func": ("sigmoid",),
-    "topk_method": ("noaux_tc",),
-    "n_group": (1, None),
-    "topk_group": (1, None),
-    "moe_layer_freq": (1,),
-    "norm_topk_prob": (True, False),
-    "tie_word_embeddings": (False,),
-    "rope_interleave": (True,),
-}
+KIMI_FIELDS = DECODER.extended(
+    read=(*_SIZES, *_COUNTS, "q_lora_rank", "routed_scaling_factor", PLACEHOLDER),
+    only={
+        "scoring_func": ("sigmoid",),
+        "topk_method": ("noaux_tc",),
+        "n_group": (1,),
+        "topk_group": (1,),
+        "moe_layer_freq": (1,),
+        "norm_topk_prob": (True, False),
+        "rope_interleave": (True,),
+    },
+    ignored=(
+        *("num_key_value_heads", "head_dim", "qk_head_dim"),  # follow from latent attention
+        *("num_nextn_predict_layers", "moe_router_dtype"),
+    ),
+)
+"""The fields of the text model. Layers of multi-token prediction are not run: a draft does their
+work."""

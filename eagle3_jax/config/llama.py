@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_jax.config.brief import brief
-from eagle3_jax.config.published import read_sizes, require_values
+from eagle3_jax.config.fields import DECODER
+from eagle3_jax.config.published import read_sizes
+from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 
 
@@ -30,15 +32,14 @@ class LlamaConfig(TargetConfig):
                 f"unknown target architecture: architectures is {brief(architectures)}; a draft "
                 "goes beside its target, not in its place"
             )
-        require_values(text, _REQUIREMENTS)
-        fields = read_shared_fields(config, ["intermediate_size"])
+        fields = read_shared_fields(config, LLAMA_FIELDS, ["intermediate_size"])
         heads = fields["num_attention_heads"]
         derived = {"num_key_value_heads": heads, "head_dim": fields["hidden_size"] // heads}
         given = {name: text[name] for name in derived if text.get(name) is not None}
         fields |= read_sizes(derived | given, derived)
         if heads % fields["num_key_value_heads"] or fields["head_dim"] % 2:
             raise ValueError("num_key_value_heads must divide the heads, head_dim must be even")
-        return cls(**fields)
+        return cls(**fields, rope=RopeConfig.from_hf(text))
 
     @property
     def rope_dim(self) -> int:
@@ -52,10 +53,7 @@ class LlamaConfig(TargetConfig):
         return {**super().units, **own}
 
 
-_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False, None),
-    "mlp_bias": (False, None),
-    "tie_word_embeddings": (False,),
-    "pretraining_tp": (1, None),
-}
+LLAMA_FIELDS = DECODER.extended(
+    read=("intermediate_size", "num_key_value_heads", "head_dim"),
+    only={"pretraining_tp": (1,), "rope_interleave": (False,)},
+)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_jax.config.brief import brief
+from eagle3_jax.config.fields import DECODER
 from eagle3_jax.config.moe import MoEConfig
-from eagle3_jax.config.published import read_sizes, require_values
+from eagle3_jax.config.published import read_sizes
+from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 
 FULL_ATTENTION = 1
@@ -36,9 +38,8 @@ class MiniMaxConfig(TargetConfig):
         Raises ValueError for options that change the arithmetic and are not implemented.
         """
         text = text_fields(config)
-        require_values(text, _REQUIREMENTS)
         _check_attention_types(text)
-        fields = read_shared_fields(config, _SIZES)
+        fields = read_shared_fields(config, MINIMAX_FIELDS, _SIZES)
         if fields["num_experts_per_tok"] > fields["num_local_experts"]:
             raise ValueError("num_experts_per_tok must not exceed num_local_experts")
         if fields["num_attention_heads"] % fields["num_key_value_heads"]:
@@ -47,7 +48,8 @@ class MiniMaxConfig(TargetConfig):
             raise ValueError("rotary_dim must be even and at most head_dim")
         mtp = [name for name in MTP_SIZES if text.get(name) is not None]
         fields |= read_sizes(text, mtp, least=0)
-        return cls(**fields)
+        rotated = fields["rotary_dim"] / fields["head_dim"]
+        return cls(**fields, rope=RopeConfig.from_hf(text, rotated=rotated))
 
     @property
     def rope_dim(self) -> int:
@@ -98,14 +100,24 @@ _SIZES = (
     *("intermediate_size", "num_key_value_heads", "head_dim", "rotary_dim"),
     *("num_local_experts", "num_experts_per_tok"),
 )
-_REQUIREMENTS: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "scoring_func": ("sigmoid",),
-    "use_qk_norm": (True,),
-    "qk_norm_type": ("per_layer",),
-    "use_routing_bias": (True,),
-    "shared_intermediate_size": (0, None),
-    "attention_bias": (False, None),
-    "sliding_window": (None,),
-    "tie_word_embeddings": (False,),
-}
+MINIMAX_FIELDS = DECODER.extended(
+    read=(*_SIZES, *MTP_SIZES, "attn_type_list"),
+    only={
+        "scoring_func": ("sigmoid",),
+        "use_qk_norm": (True,),
+        "qk_norm_type": ("per_layer",),
+        "use_routing_bias": (True,),
+        "shared_intermediate_size": (0,),
+        "norm_topk_prob": (True,),
+        "routed_scaling_factor": (1,),
+        "num_expert_group": (1,),
+        "topk_group": (1,),
+        "rope_interleave": (False,),
+    },
+    ignored=(
+        *("use_mtp", "use_grouped_topk", "max_model_len", "shared_moe_mode"),
+        # MiniMax-M2's file has them from an older model; its code reads none.
+        *("mlp_intermediate_size", "layernorm_full_attention_beta", "layernorm_mlp_beta"),
+        "layernorm_linear_attention_beta",
+    ),
+)

@@ -9,19 +9,22 @@ _LARGEST = 2**31 - 1
 
 
 def require_values(config: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises ValueError naming every field whose value is none of those that are implemented."""
+    """Raises ValueError naming every field whose value is none of those that are implemented.
+
+    Null is as good as absent: always allowed, and alone where `allowed` has no values.
+    """
     wrong = [
-        f"{name} must be {' or '.join(map(repr, values))}, got {brief(config[name])}"
+        f"{name} must be {' or '.join(map(repr, values)) or 'null'}, got {brief(config[name])}"
         for name, values in allowed.items()
-        if name in config and config[name] not in values
+        if config.get(name) is not None and config[name] not in values
     ]
     if wrong:
         raise ValueError("this configuration is not supported: " + "; ".join(wrong))
 
 
 def require_keys(config: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raises ValueError naming every field that is missing."""
-    missing = [name for name in names if name not in config]
+    """Raises ValueError naming every field that is missing or null."""
+    missing = [name for name in names if config.get(name) is None]
     if missing:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
 
@@ -60,7 +63,7 @@ def read_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
 
 def read_number(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
     """A field that must be a finite number, not negative; ValueError otherwise."""
-    value = config.get(name, default)
+    value: Any = default if config.get(name) is None else config[name]
     if type(value) not in (int, float) or not 0 <= value <= 1e30:
         raise ValueError(f"{name} must be a number of at least 0, got {brief(value)}")
     return float(value)

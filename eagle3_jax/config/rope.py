@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_jax.config.brief import brief
-from eagle3_jax.config.published import read_mapping, read_number, read_sizes
+from eagle3_jax.config.published import read_mapping, read_number, read_sizes, require_values
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,14 @@ class YarnConfig:
         optional = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
         given = {n: read_number(scaling, n) for n in optional if scaling.get(n) is not None}
         length = "original_max_position_embeddings"
-        return cls(read_number(scaling, "factor"), read_sizes(scaling, [length])[length], **given)
+        yarn = cls(read_number(scaling, "factor"), read_sizes(scaling, [length])[length], **given)
+        stated = read_number(scaling, "attention_factor", yarn.cos_sin_scale)
+        if not math.isclose(stated, yarn.cos_sin_scale, rel_tol=1e-6):
+            raise ValueError(
+                f"attention_factor must be {yarn.cos_sin_scale}, which follows from YaRN's factor "
+                f"and mscale, got {stated}"
+            )
+        return yarn
 
     def __post_init__(self) -> None:
         if min(self.factor, self.beta_fast, self.beta_slow) <= 0:
@@ -61,11 +68,21 @@ class RopeConfig:
             raise ValueError(f"rope_theta must be greater than 1, got {self.theta}")
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> "RopeConfig":
-        """Reads `rope_theta` + `rope_scaling` or the newer `rope_parameters`."""
+    def from_hf(cls, config: Mapping[str, Any], *, rotated: float = 1.0) -> "RopeConfig":
+        """Reads `rope_theta` + `rope_scaling` or the newer `rope_parameters`.
+
+        `rotated` is the part of a head that is rotated; ValueError where the file says another.
+        """
         nested = ("rope_scaling", "rope_parameters")
-        parameters = {k: v for name in nested for k, v in read_mapping(config, name).items()}
+        parameters = {
+            key: value
+            for name in nested
+            for key, value in read_mapping(config, name).items()
+            if value is not None
+        }
         theta = read_number({**config, **parameters}, "rope_theta", 10000.0)
+        for fields in (config, parameters):
+            require_values(fields, {"partial_rotary_factor": (rotated,)})
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         if kind not in ("default", "yarn"):
             raise ValueError(f"rope type must be 'default' or 'yarn', got {brief(kind)}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_jax.config.fields import Fields, require_full_attention
 from eagle3_jax.config.moe import MoEConfig
 from eagle3_jax.config.published import read_ids, read_mapping, read_number, read_sizes
 from eagle3_jax.config.rope import RopeConfig
@@ -45,14 +46,19 @@ def text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return read_mapping(config, "text_config") or config
 
 
-def read_shared_fields(config: Mapping[str, Any], sizes: Iterable[str]) -> dict[str, Any]:
-    """What every TargetConfig has, and these sizes of its architecture; ValueError for what is
-    missing or no number."""
+def read_shared_fields(
+    config: Mapping[str, Any], known: Fields, sizes: Iterable[str]
+) -> dict[str, Any]:
+    """Reads what every TargetConfig has, and these sizes of its architecture.
+
+    Raises ValueError for what is missing or no number, and for a value that `known` refuses.
+    """
     text = text_fields(config)
+    known.require(text)
+    require_full_attention(text)
     return {
         **read_sizes(text, (*_SIZES, *sizes)),
         "rms_norm_eps": read_number(text, "rms_norm_eps"),
-        "rope": RopeConfig.from_hf(text),
         "eos_token_ids": read_ids({**text, **config}, "eos_token_id") or (),
     }
 

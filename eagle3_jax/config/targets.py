@@ -5,24 +5,35 @@ checkpoints.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.draft_layouts import is_draft, refuse_draft
-from eagle3_jax.config.kimi import KimiConfig
-from eagle3_jax.config.llama import LlamaConfig
-from eagle3_jax.config.minimax import MiniMaxConfig
-from eagle3_jax.config.published import require_values
+from eagle3_jax.config.fields import DECODER, Fields
+from eagle3_jax.config.kimi import KIMI_FIELDS, KimiConfig
+from eagle3_jax.config.llama import LLAMA_FIELDS, LlamaConfig
+from eagle3_jax.config.minimax import MINIMAX_FIELDS, MiniMaxConfig
+from eagle3_jax.config.published import read_mapping, require_values
 from eagle3_jax.config.target import TargetConfig, text_fields
+from eagle3_jax.config.vision import PLACEHOLDER, VISION_FIELDS
 
-READERS: Mapping[str, Callable[[Mapping[str, Any]], TargetConfig]] = {
-    "kimi_k2": KimiConfig.from_hf,
-    "deepseek_v3": KimiConfig.from_hf,
-    "minimax_m2": MiniMaxConfig.from_hf,
-    "llama": LlamaConfig.from_hf,
+READERS: Mapping[str, tuple[Callable[[Mapping[str, Any]], TargetConfig], Fields]] = {
+    "kimi_k2": (KimiConfig.from_hf, KIMI_FIELDS),
+    "deepseek_v3": (KimiConfig.from_hf, KIMI_FIELDS),
+    "minimax_m2": (MiniMaxConfig.from_hf, MINIMAX_FIELDS),
+    "llama": (LlamaConfig.from_hf, LLAMA_FIELDS),
 }
-"""Published model_type -> what reads such a config.json."""
-
+"""Published model_type -> what reads such a config.json, and the fields that it knows."""
+UNSUPPORTED = {
+    "Kimi-K3": "most of its layers have linear attention (Kimi Delta Attention), the others latent "
+    "attention without rotary positions and with an output gate",
+    "Kimi-Linear": "most of its layers have linear attention (Kimi Delta Attention), the others "
+    "latent attention without rotary positions",
+    "MiniMax-M3": "its attention selects blocks of the context by an index (MiniMax Sparse "
+    "Attention), and its norms and its activation are others than MiniMax-M2's",
+}
+"""Models whose names resemble those of supported ones -> why they are none."""
 
 _ARCHITECTURES = {
     "kimi_k2": "DeepseekV3ForCausalLM",
@@ -31,15 +42,54 @@ _ARCHITECTURES = {
 }
 """What `architectures` says beside each model_type; Llama's, which drafts share, has a reader that
 tells them apart."""
-_AROUND_TEXT = {
-    "model_type": ("kimi_k25", None),
-    "architectures": (["KimiK25ForConditionalGeneration"], None),
-}
-"""What a file with a text_config calls itself; another model may run the same text otherwise."""
+_AROUND_TEXT = replace(
+    DECODER.extended(
+        read=(PLACEHOLDER,),
+        only={
+            "model_type": ("kimi_k25",),
+            "architectures": (["KimiK25ForConditionalGeneration"],),
+        },
+        ignored=(
+            *("ignore_index", "use_unified_vision_chunk", "video_placeholder"),
+            *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+            *("projection_hidden_size", "projection_layer_norm_eps"),
+        ),
+    ),
+    objects={"vision_config": VISION_FIELDS},
+)
+"""A file with a text_config, but for that; another model may run the same text otherwise."""
+
+
+def refuse_unsupported(config: Mapping[str, Any]) -> None:
+    """Raises ValueError for a model of `UNSUPPORTED`, and for a draft that was made for one."""
+    verifier = read_mapping(read_mapping(config, "speculators_config"), "verifier")
+    stated: list[Any] = []
+    for fields in (config, text_fields(config), verifier):
+        architectures = fields.get("architectures")
+        stated += architectures if isinstance(architectures, list) else [architectures]
+        stated.append(fields.get("model_type"))
+    names = " ".join(name for name in stated if isinstance(name, str)).lower().replace("_", "")
+    for model, why in UNSUPPORTED.items():
+        if model.lower().replace("-", "") in names:
+            this = "this draft was made for" if is_draft(config) else "this is"
+            raise ValueError(
+                f"{this} {model}, which is not supported: {why}. Give Kimi-K2.5, K2.6, "
+                "K2.7-Code, MiniMax-M2.5 or M2.7, or a draft for one of them"
+            )
+
+
+def target_fields(config: Mapping[str, Any]) -> Fields:
+    """The known fields of a target's config.json, which `read_target_config` reads."""
+    text = text_fields(config)
+    known = READERS[text["model_type"]][1]
+    if text is config:
+        return known
+    return replace(_AROUND_TEXT, objects={**_AROUND_TEXT.objects, "text_config": known})
 
 
 def refuse_target(config: Mapping[str, Any]) -> None:
     """Raises ValueError for a config.json in the place of a draft's that is a target's."""
+    refuse_unsupported(config)
     model_type = text_fields(config).get("model_type")
     if isinstance(model_type, str) and model_type in READERS and not is_draft(config):
         raise ValueError(
@@ -54,6 +104,7 @@ def read_target_config(config: Mapping[str, Any]) -> TargetConfig:
     Raises ValueError for an architecture that is not known, whether the file or its text_config
     names it, and as its reader does.
     """
+    refuse_unsupported(config)
     refuse_draft(config)
     text = text_fields(config)
     model_type = text.get("model_type")
@@ -63,7 +114,8 @@ def read_target_config(config: Mapping[str, Any]) -> TargetConfig:
             f"(Kimi-K2.5 nests it in text_config), got {brief(model_type)}"
         )
     if text is not config:
-        require_values(config, _AROUND_TEXT)
+        require_values(config, _AROUND_TEXT.only)
     if model_type in _ARCHITECTURES:
-        require_values(text, {"architectures": ([_ARCHITECTURES[model_type]], None)})
-    return READERS[model_type](config)
+        require_values(text, {"architectures": ([_ARCHITECTURES[model_type]],)})
+    read, _ = READERS[model_type]
+    return read(config)

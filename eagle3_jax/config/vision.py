@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from eagle3_jax.config.brief import brief
+from eagle3_jax.config.fields import METADATA, Fields
 from eagle3_jax.config.published import read_mapping, read_number, read_sizes, require_values
 from eagle3_jax.config.target import text_fields
 
@@ -35,7 +36,7 @@ class PixelConfig:
     def from_hf(cls, fields: Mapping[str, Any]) -> "PixelConfig":
         """Reads `media_proc_cfg`; ValueError for what is no number or not implemented."""
         fields = {k: v for k, v in fields.items() if v is not None or k not in OF_VIDEOS}
-        require_values(fields, {"fixed_output_tokens": (None,), "timestamp_mode": TIMESTAMP_MODES})
+        require_values(fields, {"fixed_output_tokens": (), "timestamp_mode": TIMESTAMP_MODES})
         found: dict[str, Any] = read_sizes(fields, [name for name in SIZES if name in fields])
         for name in SIZES_OR_NONE:
             if name in fields:
@@ -94,7 +95,7 @@ class VisionConfig:
         vision = read_mapping(config, "vision_config")
         if not vision:
             raise ValueError("this checkpoint has no vision: config.json has no vision_config")
-        require_values(vision, VISION_KINDS)
+        VISION_FIELDS.require(vision)
         sizes = read_sizes(_one_name(vision), [*PUBLISHED_AS, "patch_size", "text_hidden_size"])
         media = read_mapping(preprocessor or {}, "media_proc_cfg")
         merge = _merge_size(vision)
@@ -235,3 +236,20 @@ VISION_KINDS: dict[str, tuple[Any, ...]] = {
     "video_attn_type": ("spatial_temporal",),
     "mm_projector_type": ("patchmerger",),
 }
+VISION_FIELDS = Fields(
+    read=(
+        *PUBLISHED_AS,
+        *PUBLISHED_AS.values(),
+        *("patch_size", "text_hidden_size", "mm_hidden_size", "merge_kernel_size"),
+        "projector_ln_eps",
+    ),
+    only={
+        **VISION_KINDS,
+        "hidden_act": ("gelu_pytorch_tanh",),
+        "projector_hidden_act": ("gelu",),
+    },
+    ignored=METADATA,
+    objects={
+        "rope_parameters": Fields(only={"rope_theta": (10000,), "rope_type": ("axial",)}),
+    },
+)

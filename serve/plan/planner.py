@@ -11,6 +11,7 @@ from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
 from convert.hub.checkpoint import find_config
 from convert.hub.source import Source
+from convert.published.unknown_fields import warn_of_unknown_fields
 from convert.published.vision import abstract_vision, read_preprocessor
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
@@ -87,13 +88,13 @@ def read_pair(options: PlanOptions) -> AbstractPair:
 
     Raises FileNotFoundError and ValueError, naming the file.
     """
-    target = _read(options.model, partial(target_from_config, dtype=jnp.bfloat16))
+    target = _read_model(options.model, partial(target_from_config, dtype=jnp.bfloat16))
     vision = None if options.language_model_only else _read_vision(options.model)
     if options.draft is None:
         return AbstractPair(target, None, vision)
     count = target.config.num_hidden_layers
     build = partial(draft_from_config, dtype=jnp.bfloat16, num_target_layers=count)
-    draft = _read(options.draft, build)
+    draft = _read_model(options.draft, build)
     if draft.config.target_hidden_size != target.config.hidden_size:
         raise ValueError(
             f"{options.draft} drafts for a target of hidden size "
@@ -125,6 +126,13 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
         _decode_load(options, pair),
         _host_memory(options, pair),
     )
+
+
+def _read_model(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
+    """Reads a target or a draft, and warns of the fields that nothing knows."""
+    model = _read(source, build)
+    _read(source, partial(warn_of_unknown_fields, find_config(source)))
+    return model
 
 
 def _read(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:

@@ -222,7 +222,7 @@ def test_norms_that_do_not_fit_the_configuration(
         ({"kv_lora_rank": 24}, r"kv_a_proj_with_mqa\.weight: expected shape \(32, 256\)"),
         ({"v_head_dim": 12}, r"o_proj\.weight: expected shape \(128, 48\)"),
         ({"q_lora_rank": None}, r"q_a_proj\.weight: matched by 0 rules"),
-        ({"kv_lora_rank": None}, "kv_lora_rank must be an integer"),
+        ({"kv_lora_rank": None}, "lacks kv_lora_rank"),
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "kv_b_proj.weight: matched by 0 rules"),
     ],
 )

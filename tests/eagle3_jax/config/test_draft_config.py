@@ -74,7 +74,7 @@ def test_newer_transformers_write_rope_parameters() -> None:
         ("use_last_layernorm", False),
         ("use_mtp_layernorm", True),
         ("num_aux_hidden_states", 2),
-        ("rope_interleave", False),
+        ("rope_interleave", True),
     ],
 )
 def test_draft_options_that_would_change_the_arithmetic_are_refused(name: str, value: Any) -> None:

@@ -1,0 +1,185 @@
+"""The rule for every field of a published configuration: it is read, neutral, refused or reported.
+
+A field is neutral where no value of it changes the arithmetic, or where its value is one of those
+that are implemented. Another value is refused by name. A field that no table here names is unknown:
+loaders list it in a warning.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from eagle3_jax.config.published import require_values
+
+Values = Mapping[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """The known fields of one object of config.json; null is as good as absent.
+
+    Attributes:
+        read: Fields that the reader interprets.
+        only: Fields whose other values change the arithmetic, with those that are implemented.
+        ignored: Fields without influence on the arithmetic.
+        objects: Fields that hold an object or a list of objects, with what is known of their
+            fields; `*` stands for every other name.
+    """
+
+    read: Collection[str] = ()
+    only: Values = field(default_factory=dict)
+    ignored: Collection[str] = ()
+    objects: Mapping[str, "Fields"] = field(default_factory=dict)
+
+    def extended(
+        self,
+        *,
+        read: Collection[str] = (),
+        only: Values | None = None,
+        ignored: Collection[str] = (),
+    ) -> "Fields":
+        """The same fields and more of them; `only` replaces the values of a field."""
+        return replace(
+            self,
+            read=(*self.read, *read),
+            only={**self.only, **(only or {})},
+            ignored=(*self.ignored, *ignored),
+        )
+
+    def require(self, given: Mapping[str, Any]) -> None:
+        """Raises ValueError naming every field, of inner objects too, with a refused value."""
+        require_values(given, self.only)
+        for name, value in given.items():
+            for inner, item in self._inside(name, value):
+                inner.require(item)
+
+    def unknown(self, given: Mapping[str, Any]) -> list[str]:
+        """Names of the fields that no table names, those of inner objects behind a dot."""
+        known = {*self.read, *self.only, *self.ignored, *self.objects}
+        found: list[str] = []
+        for name, value in given.items():
+            for inner, item in self._inside(name, value):
+                found += [f"{name}.{one}" for one in inner.unknown(item)]
+            if not (value is None or name in known or "*" in known or name.startswith("_")):
+                found.append(name)
+        return found
+
+    def _inside(self, name: str, value: Any) -> Iterator[tuple["Fields", Mapping[str, Any]]]:
+        """The objects of one field, with what is known of their fields."""
+        if inner := self.objects.get(name, self.objects.get("*")):
+            items = value if isinstance(value, list) else [value]
+            yield from ((inner, item) for item in items if isinstance(item, Mapping))
+
+
+METADATA = (
+    *("architectures", "model_type", "auto_map", "dtype", "torch_dtype", "transformers_version"),
+    *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_scores"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "prefix"),
+    *("tokenizer_class", "tf_legacy_loss", "use_bfloat16", "torchscript", "pruned_heads"),
+    *("is_decoder", "tie_encoder_decoder", "cross_attention_hidden_size"),
+    *("chunk_size_feed_forward", "initializer_range", "attention_dropout", "hidden_dropout"),
+    *("aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "router_jitter_noise"),
+    *("output_router_logits", "pretraining_tp", "ep_size"),
+    *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"),
+    *("diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty"),
+    *("length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("bad_words_ids", "num_return_sequences", "forced_bos_token_id", "forced_eos_token_id"),
+    *("remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens"),
+    *("begin_suppress_tokens", "return_dict_in_generate"),
+)
+"""What transformers and trainers leave in a configuration: names, defaults of `generate`, training
+losses, and ids, which each reader that needs them reads."""
+
+_OFF = (False,)
+ROPE_PARAMETERS = Fields(
+    read=(
+        *("type", "rope_type", "rope_theta", "factor", "original_max_position_embeddings"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+        *("attention_factor", "partial_rotary_factor"),
+    ),
+    only={
+        "attn_factor": (1,),
+        "extrapolation_factor": (1,),
+        "truncate": (True,),
+        "mrope_section": (),
+        "mrope_interleaved": _OFF,
+        "full_attention": (),
+        "sliding_attention": (),
+    },
+    ignored=("finetuned",),
+)
+"""`rope_scaling` or `rope_parameters`; several rotations by kind of layer are refused."""
+
+DECODER = Fields(
+    read=(
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        *("max_position_embeddings", "rms_norm_eps", "rope_theta", "partial_rotary_factor"),
+        *("quantization_config", "sliding_window", "layer_types"),
+    ),
+    only={
+        "hidden_act": ("silu",),
+        "tie_word_embeddings": _OFF,
+        "is_encoder_decoder": _OFF,
+        "add_cross_attention": _OFF,
+        # Attention
+        "is_causal": (True,),
+        "attention_bias": _OFF,
+        "qkv_bias": _OFF,
+        "bias": _OFF,
+        "use_sliding_window": _OFF,
+        "attn_window_size": (),
+        "attention_chunk_size": (),
+        "linear_attn_config": (),
+        "sparse_attention_config": (),
+        "index_topk": (),
+        "index_n_heads": (),
+        "index_head_dim": (),
+        "use_qk_norm": _OFF,
+        "qk_layernorm": _OFF,
+        "clip_qkv": (),
+        "attn_logit_softcapping": (),
+        "final_logit_softcapping": (),
+        "query_pre_attn_scalar": (),
+        "attention_multiplier": (),
+        "attn_output_gate": _OFF,
+        "mla_use_output_gate": _OFF,
+        # Positions
+        "mla_use_nope": _OFF,
+        "no_rope_layers": (),
+        "no_rope_layer_interval": (),
+        "attn_temperature_tuning": _OFF,
+        "llama_4_scaling": (),
+        "position_embedding_type": ("rope",),
+        # Norms, residuals and scores
+        "use_gemma_norm": _OFF,
+        "embedding_multiplier": (1,),
+        "residual_multiplier": (1,),
+        "logits_scaling": (1,),
+        "logit_scale": (1,),
+        "attn_res_block_size": (),
+        "hc_mult": (),
+        # The dense block
+        "mlp_bias": _OFF,
+        "swiglu_alpha": (),
+        "swiglu_limit": (),
+        "activation_situ_beta": (),
+        "activation_situ_linear_beta": (),
+    },
+    ignored=(*METADATA, "max_window_layers"),
+    objects={"rope_scaling": ROPE_PARAMETERS, "rope_parameters": ROPE_PARAMETERS},
+)
+"""What targets and drafts have in common. The fields in `only` are those on which vLLM, SGLang or
+transformers act for some model of a similar build."""
+
+
+def require_full_attention(given: Mapping[str, Any]) -> None:
+    """Raises ValueError where a window or a kind of layer limits what a query attends to."""
+    if given.get("use_sliding_window") is not False:
+        require_values(given, {"sliding_window": ()})
+    kinds = given.get("layer_types")
+    if not isinstance(kinds, list) or any(kind != _FULL for kind in kinds):
+        require_values(given, {"layer_types": ([_FULL],)})
+
+
+_FULL = "full_attention"
