@@ -85,9 +85,7 @@ class ImageReader:
             raise BadImage(f"{limit}; got {count}")
 
     async def as_data(self, source: ImageSource) -> str:
-        """A URL that has the image in it; raises BadImage."""
-        if source.is_data:
-            return source.url
+        """A URL that has the image in it; raises BadImage and ImagesBusy."""
         data = await self._loader.load(source)
         return await self._run(partial(data_url, data))
 

@@ -8,22 +8,26 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property, partial
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
+from weakref import WeakValueDictionary
 
 import httpcore2 as http
 
 from serve.images.addresses import is_public
-from serve.images.errors import BadImage
+from serve.images.errors import BadImage, ImagesBusy
 from serve.images.options import ANY_HOST
 
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Does blocking work in a thread."""
 FETCH_S = 5.0
 """For all of a fetch, as vLLM has it."""
-FETCHES = 8
-"""At a time, for all requests."""
+WAIT_S = 10.0
+"""For its turn."""
+FETCHES, OF_ONE_HOST = 8, 2
+"""At a time, for all requests, and from one host, so that a slow one leaves the rest to others."""
 NO_URL = "its URL must be http(s)://HOST/PATH, without a user's name"
 PORTS = {"http": 80, "https": 443}
 HEADERS = [(b"Accept", b"image/*"), (b"Accept-Encoding", b"identity"), (b"User-Agent", b"eagle3")]
@@ -43,17 +47,39 @@ class Fetcher:
         self._domains, self._max_bytes, self._seconds = domains, max_bytes, seconds
         self._network = _CheckedAddresses(run, allowed)
         self._turns = asyncio.Semaphore(FETCHES)
+        self._of_hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def fetch(self, url: str) -> bytes:
-        """What is at an http(s) URL; BadImage for what may not be, or can't be fetched."""
+        """What is at an http(s) URL. Raises BadImage for what may not be, or can't be fetched, and
+        ImagesBusy where it does not come to its turn."""
         parts = _split(url)
         if ANY_HOST not in self._domains and parts.hostname not in self._domains:
             raise BadImage(
                 "its host is none that images are fetched from (--allowed-media-domains): send it "
                 "as a data URI"
             )
+        async with self._turn(f"{parts.hostname}"):
+            return await self._fetch(parts)
+
+    @asynccontextmanager
+    async def _turn(self, host: str) -> AsyncIterator[None]:
+        """Waits for one of the host's turns, then for one of all, and holds both."""
+        of_host = self._of_hosts.setdefault(host, asyncio.Semaphore(OF_ONE_HOST))
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await held.enter_async_context(of_host)
+                    await held.enter_async_context(self._turns)
+            except TimeoutError as error:
+                raise ImagesBusy(
+                    f"{OF_ONE_HOST} images of one host and {FETCHES} of all are fetched at a time, "
+                    f"and this one waited {WAIT_S:g} s; send it again later"
+                ) from error
+            yield
+
+    async def _fetch(self, parts: SplitResult) -> bytes:
         try:
-            async with self._turns, asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds):
                 return await self._get(parts)
         except (TimeoutError, http.TimeoutException) as error:
             raise BadImage(f"its URL did not answer within {self._seconds:g} seconds") from error
@@ -110,14 +136,28 @@ class _CheckedAddresses(http.AsyncNetworkBackend):
     def __init__(self, run: Run, allowed: Callable[[str], bool]) -> None:
         self._run, self._allowed = run, allowed
         self._tcp = cast(http.AsyncNetworkBackend, http.AnyIOBackend())
+        self._lookups: dict[tuple[str, int], asyncio.Task[Any]] = {}
 
     async def connect_tcp(self, host: str, port: int, *given: Any, **options: Any) -> Any:
         """A connection to the first of the host's addresses; BadImage where one is not allowed."""
-        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         try:
-            found = [f"{entry[4][0]}" for entry in await self._run(look_up)]
+            found = [f"{entry[4][0]}" for entry in await self._look_up(host, port)]
         except (OSError, UnicodeError) as error:
             raise BadImage("the host of its URL is not known") from error
         if not found or not all(map(self._allowed, found)):
             raise BadImage("its URL leads to an address that is not public")
         return await self._tcp.connect_tcp(found[0], port, *given, **options)
+
+    async def _look_up(self, host: str, port: int) -> Any:
+        """What `getaddrinfo` returns. Nothing ends a lookup whose fetch was given up, so that all
+        fetches of a host wait for the one that is under way: a host keeps one thread at most."""
+        if (task := self._lookups.get((host, port))) is None:
+            look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+            task = self._lookups[host, port] = asyncio.ensure_future(self._run(look_up))
+            task.add_done_callback(lambda done: self._forget((host, port), done))
+        return await asyncio.shield(task)
+
+    def _forget(self, looked_up: tuple[str, int], task: asyncio.Task[Any]) -> None:
+        del self._lookups[looked_up]
+        if not task.cancelled():
+            task.exception()  # Seen, also where every fetch was given up.

@@ -1,6 +1,7 @@
 """From a Responses request to the engine's: the conversation, its chat, its prompt."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from serve.asgi.errors import ApiError, as_api_error, from_validation, invalid_r
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
 from serve.engine.errors import Refused
-from serve.images.errors import BadImage
+from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
+from serve.images.sources import ImageSource
 from serve.openai.content import as_errors
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
@@ -90,7 +92,8 @@ async def plan_response(service: Service, body: ResponseRequest, before: Before)
     """The engine's requests, made in threads; raises ApiError for what can't run."""
     with _under_our_names(body):
         if body.store is not False and isinstance(service.images, ImageReader):
-            await _hold_images(service.images, body.input or ())
+            left = await _hold_images(service.images, body.input or (), before.room)
+            before = replace(before, room=left)
         chat, inputs, repeated = await templating(partial(_translate, body, before))
         truncates = body.truncation == "auto"
         requests, end_of_reasoning = await plan_truncated(service, chat, truncates=truncates)
@@ -98,18 +101,32 @@ async def plan_response(service: Service, body: ResponseRequest, before: Before)
     return PlannedResponse(chat, request, end_of_reasoning, inputs, repeated)
 
 
-async def _hold_images(reader: ImageReader, items: Sequence[Item | ItemReference]) -> None:
-    """Puts the images that a request names into it: what is stored stays as it was seen."""
+async def _hold_images(
+    reader: ImageReader, items: Sequence[Item | ItemReference], room: int
+) -> int:
+    """Puts the images that a request names into it: what is stored stays as it was seen.
+
+    Each is loaded and held once. Raises 400 where their data, counted as often as the request
+    names it, has more bytes than `room`. Returns the room that is left.
+    """
     contents = [item.content for item in items if isinstance(item, MessageItem)]
     contents += [item.output for item in items if isinstance(item, CallOutputItem)]
     lists = [content for content in contents if isinstance(content, list)]
     images = [part for parts in lists for part in parts if isinstance(part, InputImage)]
+    named = Counter(image.image_url for image in images if not image.source.is_data)
+    held, left = dict[str, str](), room
     try:
         reader.check_number(len(images))
-        for image in images:
-            image.image_url = await reader.as_data(image.source)
-    except BadImage as error:
+        for url, times in named.items():
+            held[url] = await reader.as_data(ImageSource(url))
+            if (left := left - times * len(held[url])) < 0:
+                found = f"the images named by URL have {room - left} bytes or more once stored"
+                raise _too_large("input", f"{found} (store: false keeps none)", room)
+    except (BadImage, ImagesBusy) as error:
         raise as_errors(error) from error
+    for image in images:
+        image.image_url = held.get(image.image_url, image.image_url)
+    return left
 
 
 def _translate(

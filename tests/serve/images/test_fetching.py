@@ -16,11 +16,13 @@ import pytest
 from seeing import chat, data_url, part, picture, reader, seeing
 
 from serve.engine.threads import Threads
+from serve.images import remote
 from serve.images.addresses import is_public
-from serve.images.errors import BadImage
+from serve.images.errors import BadImage, ImagesBusy
 from serve.images.options import ImageOptions
 from serve.images.remote import Fetcher
 from serve.images.sources import ImageSource, Loader
+from serve.options.operations import Operations
 
 PICTURE = picture()
 RUN = Threads("tests", 4).run
@@ -254,6 +256,48 @@ def test_files_are_read_from_the_open_directory_alone(tmp_path: Path) -> None:
         assert len(told) == 1 and "no file that may be read" in told.pop()
 
 
+def test_a_slow_host_leaves_turns_to_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "WAIT_S", 1.5)
+    before = len(site.paths)
+
+    async def run() -> list[bytes | BaseException]:
+        fetcher = Fetcher(("*",), 2**20, RUN, anywhere, seconds=1)
+        slow = [
+            asyncio.create_task(fetcher.fetch(site.url("/slow", "slow.example"))) for _ in range(12)
+        ]
+        while len(site.paths) < before + remote.OF_ONE_HOST:
+            await asyncio.sleep(0.01)
+        assert await fetcher.fetch(site.url("/a.png", "quick.example")) == PICTURE
+        assert not any(task.done() for task in slow)
+        return await asyncio.gather(*slow, return_exceptions=True)
+
+    with names(monkeypatch, slow_example="127.0.0.1", quick_example="127.0.0.1"):
+        found = asyncio.run(run())
+    assert {type(error) for error in found} == {BadImage, ImagesBusy}
+
+
+def test_a_host_whose_name_is_looked_up_slowly_keeps_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, let = list[str](), threading.Event()
+
+    def look_up(host: str, *_: Any, **__: Any) -> Any:
+        asked.append(host)
+        let.wait(60)
+        raise socket.gaierror("no such name")
+
+    async def run() -> None:
+        fetcher = Fetcher(("*",), 2**20, RUN, anywhere, seconds=0.1)
+        for _ in range(3):
+            with pytest.raises(BadImage, match="did not answer within"):
+                await fetcher.fetch("http://slow.example/a.png")
+        let.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    asyncio.run(run())
+    assert asked == ["slow.example"]
+
+
 def test_a_stored_response_holds_the_image_that_a_url_had(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,3 +314,20 @@ def test_a_stored_response_holds_the_image_that_a_url_had(
         listed = server.http.get(f"/v1/responses/{first['id']}/input_items").json()["data"]
     assert site.paths.count("/once.png") == 1
     assert listed[0]["content"][0]["image_url"] == data_url(PICTURE)
+
+
+def test_an_image_counts_as_often_as_a_response_would_store_it(tmp_path: Path) -> None:
+    """It is loaded once, and a request that stores nothing may name it as often as it likes."""
+    path, size = tmp_path / "a.png", 400_000
+    path.write_bytes(PICTURE + b"x" * (size - len(PICTURE)))
+    image = {"type": "input_image", "image_url": path.as_uri()}
+    limited = Operations(max_body_bytes=2**20)
+    with seeing(reader(local_path=tmp_path.resolve()), operations=limited) as server:
+
+        def ask(times: int, **fields: Any) -> Any:
+            items = [{"role": "user", "content": [image] * times}]
+            return server.http.post("/v1/responses", json={"input": items, **fields})
+
+        assert ask(1).status_code == ask(24, store=False).status_code == 200
+        refused = ask(24).json()["error"]
+        assert "once stored" in refused["message"] and refused["param"] == "input"
