@@ -1,11 +1,17 @@
 """The part of a server in prefill and decode apart: --kv-role, or vLLM's --kv-transfer-config."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, Literal, get_args
 
 ROLE_FLAG, CONFIG_FLAG = "--kv-role", "--kv-transfer-config"
+KEY_FLAG = "--kv-transfer-key-file"
+DEFAULT_PORT, LAST_PORT = 14579, 65535
+PULL_S = 30.0
+"""For one prompt's pages, unless the configuration says otherwise."""
 CONNECTOR = "Eagle3JaxConnector"
 GIB = 2**30
 DEFAULT_BYTES = 4 * GIB
@@ -18,15 +24,31 @@ ROLES: tuple[KVRole, ...] = get_args(KVRole)
 class KVTransferConfig:
     """role: producers keep prompts' pages for others, consumers fetch them. host, port: where a
     producer hands pages out, and what it tells consumers; port 0 is any free one. expiry_s: how
-    long pages that nobody fetches are kept, from the answer on. producers: hosts whose pages a
-    consumer takes: whoever sends them could send anything, to all who share the prefix."""
+    long pages that nobody fetches are kept, from the answer on. producers: addresses whose pages a
+    consumer takes: whoever sends them could send anything, to all who share the prefix. pull_s: how
+    long one prompt's pages may take. shared_key: what both ends of a transfer must have.
+
+    Raises ValueError for an address beyond this machine without a shared key.
+    """
 
     role: KVRole
     engine_id: str | None = None
     host: str = "127.0.0.1"
-    port: int = 14579
+    port: int = DEFAULT_PORT
     expiry_s: float = 480.0
-    producers: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
+    producers: tuple[tuple[str, int], ...] = (("127.0.0.1", DEFAULT_PORT),)
+    pull_s: float = PULL_S
+    shared_key: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        here = {f"kv_ip {self.host!r}": self.host} if self.produces else {}
+        asked = {f"producers {host!r}": host for host, _ in self.producers if self.consumes}
+        far = [name for name, host in (here | asked).items() if not _is_loopback(host)]
+        if far and not self.shared_key:
+            raise ValueError(
+                f"{CONFIG_FLAG} {far[0]} is not a loopback address, so anybody there could send "
+                f"or read pages: give {KEY_FLAG} FILE, the same key at both ends"
+            )
 
     @property
     def produces(self) -> bool:
@@ -39,10 +61,16 @@ class KVTransferConfig:
         return self.role != "producer"
 
 
-def read_kv_transfer_config(role: str | None, text: str | None) -> KVTransferConfig | None:
+def read_kv_transfer_config(
+    role: str | None, text: str | None, shared_key: bytes = b""
+) -> KVTransferConfig | None:
     """None where nothing is transferred. Raises ValueError, naming flag and field."""
     if text is None:
-        return None if role is None else KVTransferConfig(_role(role, ROLE_FLAG))
+        if role is not None:
+            return KVTransferConfig(_role(role, ROLE_FLAG), shared_key=shared_key)
+        if shared_key:
+            raise ValueError(f"{KEY_FLAG} needs {ROLE_FLAG} or {CONFIG_FLAG}")
+        return None
     if role is not None:
         raise ValueError(f"give one of {ROLE_FLAG} and {CONFIG_FLAG}")
     fields = _read_json(text)
@@ -58,27 +86,56 @@ def read_kv_transfer_config(role: str | None, text: str | None) -> KVTransferCon
     given["role"] = _role(str(fields["kv_role"]).removeprefix("kv_"), f"{CONFIG_FLAG} kv_role")
     extra = fields.get("kv_connector_extra_config", {})
     given |= _read_extra(extra)
-    if not 0 <= given.get("port", 0) <= 65535:
-        raise ValueError(f"{CONFIG_FLAG} kv_port must be in 0..65535; got {given['port']}")
-    return KVTransferConfig(**given)
+    if not 0 <= given.get("port", 0) <= LAST_PORT:
+        raise ValueError(f"{CONFIG_FLAG} kv_port must be in 0..{LAST_PORT}; got {given['port']}")
+    return KVTransferConfig(**given, shared_key=shared_key)
+
+
+def as_address(host: str, port: int) -> tuple[str, int]:
+    """An address in the form in which two of them compare: numbers of a host in their usual text,
+    names in small letters."""
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        return str(ip_address(host)), port
+    except ValueError:
+        return host.lower(), port
 
 
 def _read_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """What is ours in kv_connector_extra_config."""
     given: dict[str, Any] = {}
-    if unknown := sorted(extra.keys() - {"expiry_s", "producers"}):
+    if unknown := sorted(extra.keys() - EXTRA):
         raise ValueError(
-            f"{CONFIG_FLAG} kv_connector_extra_config: {unknown}; there are expiry_s, producers"
+            f"{CONFIG_FLAG} kv_connector_extra_config: {unknown}; there are {', '.join(EXTRA)}"
         )
-    if (expiry := extra.get("expiry_s")) is not None:
-        if type(expiry) not in (int, float) or not 0 < expiry < 1e6:
-            raise ValueError(f"{CONFIG_FLAG} expiry_s must be seconds above 0; got {expiry!r}")
-        given["expiry_s"] = float(expiry)
-    if (hosts := extra.get("producers")) is not None:
-        if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-            raise ValueError(f"{CONFIG_FLAG} producers must be a list of hosts; got {hosts!r}")
-        given["producers"] = tuple(hosts)
+    for name, ours in SECONDS.items():
+        if (seconds := extra.get(name)) is not None:
+            if type(seconds) not in (int, float) or not 0 < seconds < 1e6:
+                raise ValueError(f"{CONFIG_FLAG} {name} must be seconds above 0; got {seconds!r}")
+            given[ours] = float(seconds)
+    if (producers := extra.get("producers")) is not None:
+        try:
+            given["producers"] = tuple(_read_address(text) for text in producers)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{CONFIG_FLAG} producers must be a list of HOST:PORT, each the kv_ip and kv_port "
+                f"of a producer, IPv6 as [::1]:{DEFAULT_PORT}; got {producers!r}"
+            ) from error
     return given
+
+
+def _read_address(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(\[.+\]|[^:\[\]]+):([0-9]{1,5})", text)
+    if match is None or not 0 < int(match[2]) <= LAST_PORT:
+        raise ValueError(text)
+    return as_address(match[1], int(match[2]))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _role(text: str, where: str) -> Any:
@@ -103,6 +160,8 @@ def _read_json(text: str) -> dict[str, Any]:
     return given
 
 
+SECONDS = {"expiry_s": "expiry_s", "pull_timeout_s": "pull_s"}
+EXTRA = (*SECONDS, "producers")
 OURS = {"engine_id": "engine_id", "kv_ip": "host", "kv_port": "port"}
 FIELDS: Mapping[str, type] = {
     "kv_connector": str,

@@ -4,28 +4,42 @@ import logging
 import queue
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes, Place
-from serve.kv_transfer.wire import SOCKET_S, TransferError, receive_line, receive_page, send_line
+from serve.kv_transfer.breaker import Breaker
+from serve.kv_transfer.config import PULL_S
+from serve.kv_transfer.sparse_log import SparseLog
+from serve.kv_transfer.wire import (
+    HELLO_S,
+    Clock,
+    Connection,
+    RefusedError,
+    TransferError,
+)
 
 logger = logging.getLogger(__name__)
-MOST_PULLS = 4
-CONNECT_S = 5.0
 
 
 @dataclass(frozen=True)
 class RemotePrompt:
     """What a producer keeps: so many pages of a prompt, from its first on, of which the last has
-    this key, which stands for all tokens before it too."""
+    this key, which stands for all tokens before it too. A client states all of it."""
 
     host: str
     port: int
     transfer_id: str
     pages: int
     last_key: bytes
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the producer."""
+        return self.host, self.port
 
 
 @dataclass
@@ -38,21 +52,39 @@ class PullCounts:
 
 
 class Puller:
-    """The threads that pull, for all requests of a server; few pull at a time."""
+    """Runs the pulls of all requests of a server, each in a thread of its own, as many as the
+    producer's breaker lets begin. A pull has `pull_s` seconds for everything."""
 
-    def __init__(self, pages: PageBytes, fingerprint: str) -> None:
+    def __init__(
+        self,
+        pages: PageBytes,
+        fingerprint: str,
+        *,
+        shared_key: bytes = b"",
+        pull_s: float = PULL_S,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self.pages, self.fingerprint, self.counts = pages, fingerprint, PullCounts()
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        for _ in range(MOST_PULLS):
-            threading.Thread(target=self._work, name="kv-pull", daemon=True).start()
+        self.shared_key, self.pull_s, self.clock = shared_key, pull_s, clock
+        self.log = SparseLog(logger, clock)
+        self._breakers: dict[tuple[str, int], Breaker] = {}
 
-    def pull_soon(self, job: Callable[[], None]) -> None:
-        """Has a thread call this; none is waited for when the server ends."""
-        self._jobs.put(job)
+    def begin(self, producer: tuple[str, int], pull: Callable[[], bool]) -> bool:
+        """Begins a pull, which returns whether the producer worked. False: it may not begin now.
+        No pull is waited for when the server ends."""
+        breaker = self._breakers.setdefault(producer, Breaker(self.clock))
+        if not breaker.enter():
+            return False
 
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+        def run() -> None:
+            breaker.leave(failed=not pull())
+
+        try:
+            threading.Thread(target=run, name="kv-pull", daemon=True).start()
+        except RuntimeError:  # The system has no thread left.
+            breaker.leave(failed=True)
+            return False
+        return True
 
     def source(self, prompt: RemotePrompt) -> "RemotePages":
         """The pages of one request."""
@@ -71,11 +103,12 @@ class RemotePages:
     _asked: bool = False
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """All of the producer's or none: its last key stands for the whole prompt before it."""
+        """All of the producer's or none. `keys` are of this server's own prompt; what the client
+        states is only compared with them, which saves a pull where it is of another prompt."""
         count = self.prompt.pages
         if not count or len(keys) < count or keys[count - 1] != self.prompt.last_key:
             if count:
-                logger.warning("a prompt is not the one that its pages are of: it is run here")
+                self.puller.log.warn("a request's prompt is not the one that its pages are of")
             return 0
         self._indices = {key: index for index, key in enumerate(keys[:count])}
         return count
@@ -83,7 +116,7 @@ class RemotePages:
     def load(self, pages: Sequence[KeyedSlot]) -> None:
         """Begins to fill these slots."""
         self._asked = True
-        self.puller.pull_soon(partial(self._pull, list(pages)))
+        self._begin(deque(pages))
 
     def done(self) -> list[tuple[int, bool]]:
         """Slots that are filled, or will not be."""
@@ -96,45 +129,62 @@ class RemotePages:
         """The request needs nothing more: the producer may let go of what was not asked for."""
         if not self._asked:
             self._asked = True
-            self.puller.pull_soon(partial(self._pull, []))
+            self._begin(deque())
 
-    def _pull(self, pages: list[KeyedSlot]) -> None:
-        left, counts = list(pages), self.puller.counts
+    def _begin(self, left: deque[KeyedSlot]) -> None:
+        deadline = self.puller.clock() + self.puller.pull_s
+        if not self.puller.begin(self.prompt.address, partial(self._pull, left, deadline)):
+            self._give_up(left)
+
+    def _pull(self, left: deque[KeyedSlot], deadline: float) -> bool:
+        """Fills the slots that are left, as far as pages come; whether the producer worked. A
+        client can have a producer refuse, but not fail."""
+        puller, address = self.puller, self.prompt.address
+        hello_s = min(HELLO_S, puller.pull_s)
         try:
-            address = self.prompt.host, self.prompt.port
-            with socket.create_connection(address, timeout=CONNECT_S) as peer:
-                peer.settimeout(SOCKET_S)
+            hello_by = puller.clock() + hello_s
+            with socket.create_connection(address, timeout=hello_s) as socket_:
+                peer = Connection(socket_, "consumer", puller.shared_key, puller.clock, hello_by)
+                peer.greet()
+                peer.deadline = deadline
                 self._exchange(peer, left)
+            return True
         except (OSError, TransferError) as error:
-            logger.warning("pages of another server don't come: %s", error)
+            puller.log.warn("pages of %s:%d don't come: %s", *address, error)
+            return isinstance(error, RefusedError)
         except Exception:
-            # The thread goes on with other requests.
-            logger.exception("pages of another server don't come")
+            logger.exception("pages of %s:%d don't come", *address)
+            return False
         finally:
-            counts.failed += len(left)
-            for _, slot in left:
-                self._ended.put((slot, False))
+            self._give_up(left)
 
-    def _exchange(self, peer: socket.socket, left: list[KeyedSlot]) -> None:
-        """Takes from `left` what has come or is known to be wrong."""
-        indices = [self._indices[key] for key, _ in left]
-        name, fingerprint = self.prompt.transfer_id, self.puller.fingerprint
-        send_line(peer, {"transfer": name, "fingerprint": fingerprint, "pages": indices})
-        answer, store, counts = receive_line(peer), self.puller.pages, self.puller.counts
-        if (error := answer.get("error")) is not None:
-            raise TransferError(str(error)[:200])
+    def _give_up(self, left: deque[KeyedSlot]) -> None:
+        self.puller.counts.failed += len(left)
+        while left:
+            self._ended.put((left.popleft().slot, False))
+
+    def _exchange(self, peer: Connection, left: deque[KeyedSlot]) -> None:
+        """Takes from `left` the slots that are filled. Nothing is stored under a key but the page
+        that the producer states to be of that key."""
+        store, counts = self.puller.pages, self.puller.counts
+        peer.send_json(
+            {
+                "transfer": self.prompt.transfer_id,
+                "fingerprint": self.puller.fingerprint,
+                "last_key": self.prompt.last_key.hex(),
+                "pages": [self._indices[key] for key, _ in left],
+            }
+        )
+        answer = peer.receive_json()
         if answer.get("page_bytes") != store.page_bytes:
             raise TransferError(f"a page has {answer.get('page_bytes')} bytes there")
         while left:
-            page = receive_page(peer, store.page_bytes)
-            slot = left[0].slot
-            if page is None:
-                logger.warning("a page of another server came with a wrong checksum")
-                counts.failed += 1
-            else:
-                store.fill(slot, page)
-                counts.pages += 1
-                counts.bytes += store.page_bytes
-            del left[0]
-            self._ended.put((slot, page is not None))
-        send_line(peer, {"acknowledged": True})
+            key, slot = left[0]
+            if peer.receive_json().get("key") != key.hex():
+                raise TransferError("the producer sends a page of another prompt")
+            store.fill(slot, peer.receive_page(store.page_bytes))
+            counts.pages += 1
+            counts.bytes += store.page_bytes
+            left.popleft()
+            self._ended.put((slot, True))
+        peer.send_json({"acknowledged": True})

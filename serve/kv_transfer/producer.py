@@ -1,4 +1,4 @@
-"""Hands out the pages that an engine keeps for other servers, and says when they may go."""
+"""Sends the pages that an engine keeps for other servers, and says when they may be released."""
 
 import logging
 import math
@@ -6,20 +6,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from eagle3_jax.engine.kv.tiers.exports import Export
-from eagle3_jax.engine.kv.tiers.tier import PageBytes
-from serve.kv_transfer.wire import SOCKET_S, TransferError, receive_line, send_line, send_page
+from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes
+from serve.kv_transfer.config import PULL_S
+from serve.kv_transfer.sparse_log import SparseLog
+from serve.kv_transfer.wire import BUSY, HELLO_S, Clock, Connection, TransferError, hello
 
 logger = logging.getLogger(__name__)
-MOST_CONNECTIONS = 16
+MOST_CONNECTIONS = 64
+READY_S = 10.0
+"""How long a consumer waits for pages that are still being saved."""
 LOOK_S = 0.2
 
 
 class PageServer:
     """Listens until it is closed. release: called once for each name that needs to be kept no more:
-    acknowledged, or `expiry_s` after it was announced; from any thread."""
+    acknowledged, or `expiry_s` after it was announced; from any thread. shared_key: what a peer
+    must have to be sent pages. pull_s: for everything on one connection."""
 
     def __init__(
         self,
@@ -28,12 +34,18 @@ class PageServer:
         fingerprint: str,
         expiry_s: float,
         release: Callable[[str], object],
+        *,
+        shared_key: bytes = b"",
+        pull_s: float = PULL_S,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Raises OSError for an address that can't be had."""
         self.fingerprint, self._pages = fingerprint, pages
         self._expiry_s, self._release = expiry_s, release
+        self._shared_key, self._pull_s, self._clock = shared_key, pull_s, clock
+        self._log = SparseLog(logger, clock)
         self._deadlines: dict[str, float] = {}
-        self._ready: dict[str, list[int]] = {}
+        self._ready: dict[str, list[KeyedSlot]] = {}
         self._changed = threading.Condition()
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._closing = threading.Event()
@@ -42,8 +54,10 @@ class PageServer:
         self._listener = socket.create_server(address, family=family)
         self._listener.settimeout(LOOK_S)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._thread = threading.Thread(target=self._listen, name="kv-transfer", daemon=True)
-        self._thread.start()
+        loops = (("kv-transfer", self._listen), ("kv-expiry", self._watch_deadlines))
+        self._threads = [threading.Thread(target=t, name=n, daemon=True) for n, t in loops]
+        for thread in self._threads:
+            thread.start()
 
     def announce(self, name: str) -> None:
         """Somebody will be told this name: who asks waits for its pages."""
@@ -54,7 +68,7 @@ class PageServer:
         """The answer that has the name goes out."""
         with self._changed:
             if name in self._deadlines:
-                self._deadlines[name] = time.monotonic() + self._expiry_s
+                self._deadlines[name] = self._clock() + self._expiry_s
 
     def forget_unanswered(self, name: str) -> None:
         """Ends the keeping of a name that no answer has."""
@@ -65,7 +79,7 @@ class PageServer:
         """The pages of a name can be read; nobody knows the name any more: they go again."""
         with self._changed:
             if known := export.name in self._deadlines:
-                self._ready[export.name] = [slot for _, slot in export.pages]
+                self._ready[export.name] = export.pages
                 self._changed.notify_all()
         if not known:
             self._release(export.name)
@@ -78,7 +92,8 @@ class PageServer:
     def close(self) -> None:
         """Takes no more connections."""
         self._closing.set()
-        self._thread.join(2 * LOOK_S)
+        for thread in self._threads:
+            thread.join(2 * LOOK_S)
         self._listener.close()
 
     def forget(self, name: str, *, acknowledged: bool = False) -> None:
@@ -92,71 +107,97 @@ class PageServer:
             self._release(name)
 
     def _listen(self) -> None:
+        """Accepts connections; goes on after a lack of descriptors or threads, which passes."""
         while not self._closing.is_set():
-            self._expire()
             try:
-                peer, _ = self._listener.accept()
+                self._begin(*self._listener.accept())
             except TimeoutError:
                 continue
-            except OSError:
-                return
-            if not self._places.acquire(blocking=False):
-                peer.close()
-                continue
-            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+            except (OSError, RuntimeError) as error:
+                self._log.warn("the page port can't take a connection now: %s", error)
+                self._closing.wait(LOOK_S)
+
+    def _begin(self, peer: socket.socket, address: Any) -> None:
+        """Serves a connection in a thread of its own."""
+        if not self._places.acquire(blocking=False):
+            with peer, suppress(OSError):
+                peer.sendall(hello(BUSY))
+            return
+        try:
+            threading.Thread(target=self._serve, args=(peer, address[0]), daemon=True).start()
+        except RuntimeError:
+            self._places.release()
+            peer.close()
+            raise
+
+    def _watch_deadlines(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            self._expire()
 
     def _expire(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         for name in [name for name, end in list(self._deadlines.items()) if end < now]:
             logger.warning("pages for another server were not fetched in %g s", self._expiry_s)
             self.expired += 1
             self.forget(name)
 
-    def _serve(self, peer: socket.socket) -> None:
-        with peer:
-            peer.settimeout(SOCKET_S)
-            try:
-                self._answer(peer)
-            except (OSError, TransferError) as error:
-                logger.warning("a transfer of pages broke off: %s", error)
-            finally:
-                self._places.release()
+    def _serve(self, peer: socket.socket, host: str) -> None:
+        try:
+            with peer:
+                hello_by = self._clock() + HELLO_S
+                key, clock = self._shared_key, self._clock
+                self._answer(Connection(peer, "producer", key, clock, hello_by))
+        except (OSError, TransferError) as error:
+            self._log.warn("a transfer of pages to %s broke off: %s", host, error)
+        finally:
+            self._places.release()
 
-    def _answer(self, peer: socket.socket) -> None:
-        asked = receive_line(peer)
-        name, wanted = str(asked.get("transfer")), asked.get("pages")
+    def _answer(self, peer: Connection) -> None:
+        peer.greet()
+        try:
+            self._send_pages(peer)
+        except TransferError as error:
+            with suppress(OSError):
+                peer.send_json({"error": f"{error}"})
+            raise
+
+    def _send_pages(self, peer: Connection) -> None:
+        asked = peer.receive_json()
+        peer.deadline = self._clock() + self._pull_s
+        name = str(asked.get("transfer"))
         if asked.get("fingerprint") != self.fingerprint:
-            send_line(peer, {"error": "the two servers' pages don't mean the same"})
-            return
+            raise TransferError("the two servers' pages don't mean the same")
         kept = self._kept(name)
-        slots = None if kept is None else _chosen(kept, wanted)
-        if slots is None:
-            send_line(peer, {"error": "there are no such pages (any more)"})
-            return
-        send_line(peer, {"page_bytes": self._pages.page_bytes})
-        for slot in slots:
+        chosen = _chosen(kept, asked) if kept else None
+        if chosen is None:
+            raise TransferError("there are no such pages (any more)")
+        peer.send_json({"page_bytes": self._pages.page_bytes})
+        for key, slot in chosen:
             page = self._pages.bytes_of(slot)
             # Asked behind the reading: the slot was the name's all the while, no other page's.
             if self._ready.get(name) is not kept:
-                raise TransferError("its time has passed")
-            send_page(peer, page)
+                raise TransferError("the pages were released")
+            peer.send_json({"key": key.hex()})
+            peer.send_page(page)
             self.bytes_sent += self._pages.page_bytes
-        if receive_line(peer).get("acknowledged"):
+        if peer.receive_json().get("acknowledged"):
             self.forget(name, acknowledged=True)
 
-    def _kept(self, name: str) -> list[int] | None:
-        """The slots of a name's pages, once they are filled; None where it is not kept."""
+    def _kept(self, name: str) -> list[KeyedSlot] | None:
+        """The pages of a name, once they are saved; None where it is not kept."""
         with self._changed:
             self._changed.wait_for(
-                lambda: name in self._ready or name not in self._deadlines, SOCKET_S
+                lambda: name in self._ready or name not in self._deadlines, READY_S
             )
             return self._ready.get(name)
 
 
-def _chosen(slots: list[int], wanted: Any) -> list[int] | None:
-    """Those that somebody asks for by number; None where there is one that is not there."""
-    if not isinstance(wanted, list):
+def _chosen(kept: list[KeyedSlot], asked: dict[str, Any]) -> list[KeyedSlot] | None:
+    """The pages that a consumer asks for by number; None unless all are there and it knows the
+    prompt: the last key stands for every token and image of it, and for its salt."""
+    wanted = asked.get("pages")
+    if not isinstance(wanted, list) or asked.get("last_key") != kept[-1].key.hex():
         return None
-    if not all(type(index) is int and 0 <= index < len(slots) for index in wanted):
+    if not all(type(index) is int and 0 <= index < len(kept) for index in wanted):
         return None
-    return [slots[index] for index in wanted]
+    return [kept[index] for index in wanted]

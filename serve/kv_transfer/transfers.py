@@ -29,12 +29,13 @@ class Transfers:
         assert engine.exports is not None, "roles have host memory"
         self._exports = engine.exports
         pages, fingerprint = engine.host_pages, engine.host_pages.fingerprint.hex()
-        self.puller = Puller(pages, fingerprint) if config.consumes else None
+        common: dict[str, Any] = {"shared_key": config.shared_key, "pull_s": config.pull_s}
+        self.puller = Puller(pages, fingerprint, **common) if config.consumes else None
         self.server: PageServer | None = None
         if config.produces:
             address = config.host, config.port
             self.server = PageServer(
-                address, pages, fingerprint, config.expiry_s, self._release_soon
+                address, pages, fingerprint, config.expiry_s, self._release_soon, **common
             )
 
     def between_steps(self) -> None:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eagle3_jax.engine import Request
 from serve.asgi.errors import invalid_request
+from serve.kv_transfer.config import as_address
 from serve.kv_transfer.consumer import RemotePrompt
 from serve.kv_transfer.transfers import Transfers
 
@@ -37,7 +38,7 @@ class KVTransferParams(BaseModel):
         blocks, last = self.remote_block_ids, self.remote_last_key
         if host is None or port is None or name is None or blocks is None or last is None:
             return None
-        return RemotePrompt(host, port, name, len(blocks), bytes.fromhex(last))
+        return RemotePrompt(*as_address(host, port), name, len(blocks), bytes.fromhex(last))
 
 
 def with_transfer(
@@ -64,10 +65,11 @@ def with_transfer(
     if params.prompt is None:
         logger.warning("%s are not of a producer of this engine: the prompt is run here", NAME)
         return (request,)
-    if (host := params.prompt.host) not in transfers.config.producers:
+    if (address := params.prompt.address) not in transfers.config.producers:
         raise _refused(
-            f"remote_host {host!r} is none that this server takes pages from: name it in "
-            "--kv-transfer-config, kv_connector_extra_config producers"
+            f"remote_host {address[0]!r} and remote_port {address[1]} are no producer that this "
+            "server takes pages from: name it as HOST:PORT in --kv-transfer-config, "
+            "kv_connector_extra_config producers"
         )
     return (transfers.fetched(request, params.prompt),)
 

@@ -131,12 +131,7 @@ def _check(hosts: HostOptions) -> None:
     if find_spec("zmq") is None:
         raise ValueError("several hosts need the extra hosts: pip install 'eagle3-jax[hosts]'")
     if hosts.key_file is not None:
-        try:
-            read_key(hosts.key_file)
-        except OSError as error:
-            raise ValueError(
-                f"{KEY_FLAG}: can't read {hosts.key_file}: {error.strerror}"
-            ) from error
+        read_key(hosts.key_file)
     elif not hosts.is_local:
         raise ValueError(
             f"several hosts need {KEY_FLAG} FILE, the same key on each: without one anybody "
@@ -144,19 +139,23 @@ def _check(hosts: HostOptions) -> None:
         )
 
 
-def read_key(path: Path) -> bytes:
-    """A Curve25519 secret key of 32 bytes; ValueError for a file that others may read, or that is
-    no key, OSError for one that can't be read."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise ValueError(f"{KEY_FLAG}: others can read {path} (mode {mode:04o}); chmod 600 {path}")
+def read_key(path: Path, flag: str = KEY_FLAG) -> bytes:
+    """A secret key of 32 bytes. Raises ValueError, naming the flag, for a file that others may
+    read, that can't be read, or that holds no key."""
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii"))
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise ValueError(f"{flag}: others can read {path} (mode {mode:04o}); chmod 600 {path}")
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise ValueError(f"{flag}: can't read {path}: {error.strerror}") from error
+    try:
+        key = bytes.fromhex(text)
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
         raise ValueError(
-            f"{KEY_FLAG}: {path} must hold {KEY_BYTES} bytes as hexadecimal digits; make one: "
+            f"{flag}: {path} must hold {KEY_BYTES} bytes as hexadecimal digits; make one: "
             f"{MAKE_KEY}, and copy it to each host"
         )
     return key

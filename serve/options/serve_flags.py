@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from convert.command_line.about import add_about_flags
 from convert.command_line.config_file import add_config_flag
@@ -9,7 +10,7 @@ from convert.command_line.parser import OneLineParser
 from convert.command_line.spellings import read_command
 from eagle3_jax.sampling.params import LOGPROBS_MODES
 from serve.images.flags import add_image_flags
-from serve.kv_transfer.config import CONFIG_FLAG, ROLE_FLAG, ROLES
+from serve.kv_transfer.config import CONFIG_FLAG, KEY_FLAG, ROLE_FLAG, ROLES
 from serve.options.chat import add_chat_flags
 from serve.options.executor.ray import add_ray_flags
 from serve.options.foreign.flags import add_other_flags
@@ -86,7 +87,15 @@ def _add_transfer_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         CONFIG_FLAG,
         metavar="JSON",
-        help="vLLM's: kv_role, engine_id, kv_ip, kv_port, kv_connector_extra_config {expiry_s}",
+        help="vLLM's: kv_role, engine_id, kv_ip, kv_port, kv_connector_extra_config {producers, "
+        "expiry_s, pull_timeout_s}",
+    )
+    group.add_argument(
+        KEY_FLAG,
+        type=Path,
+        metavar="FILE",
+        help="the key that producers and consumers share, of mode 0600, made as for "
+        "--hosts-key-file; needed beyond loopback addresses",
     )
 
 

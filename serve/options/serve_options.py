@@ -7,13 +7,14 @@ from typing import Literal, get_args
 from serve.images.options import ImageOptions, read_image_options
 from serve.kv_transfer.config import (
     DEFAULT_BYTES,
+    KEY_FLAG,
     ROLE_FLAG,
     KVTransferConfig,
     read_kv_transfer_config,
 )
 from serve.options.chat import ChatOptions, read_chat_options
 from serve.options.executor.ray import RayOptions, read_ray_options
-from serve.options.hosts import HostOptions, read_host_options
+from serve.options.hosts import HostOptions, read_host_options, read_key
 from serve.options.http import HttpOptions, read_http_options
 from serve.options.operations import Operations, read_operation_options
 from serve.options.pair import PairOptions, read_pair_options
@@ -85,7 +86,9 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
 
 def _read_kv_transfer(flags: argparse.Namespace, *, several_hosts: bool) -> KVTransferConfig | None:
     """With host memory of a default size where none was asked for: pages go through it."""
-    config = read_kv_transfer_config(flags.kv_role, flags.kv_transfer_config)
+    path = flags.kv_transfer_key_file
+    key = b"" if path is None else read_key(path, KEY_FLAG)
+    config = read_kv_transfer_config(flags.kv_role, flags.kv_transfer_config, key)
     if config is None:
         return None
     if several_hosts:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,12 +14,14 @@ from fake_server import served_by
 from tiny import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, RequestOutput
-from serve.kv_transfer.config import KVRole, KVTransferConfig
+from serve.kv_transfer.config import KVTransferConfig
 from serve.kv_transfer.transfers import Transfers
 
 PROMPT = [(7 * j * j + 3) % VOCAB for j in range(39)]
+VICTIM = [(5 * j * j + j + 9) % VOCAB for j in range(39)]
+STRANGE = [(11 * j * j + 2 * j + 1) % VOCAB for j in range(39)]
 BODY = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0.7, "seed": 3, "ignore_eos": True}
-PATH, PULLED = "/v1/completions", 36
+PATH, PULLED, KEY = "/v1/completions", 36, b"k" * 32
 
 
 class Characters(CharTokenizer):
@@ -29,12 +32,12 @@ class Characters(CharTokenizer):
 
 
 @contextmanager
-def server(role: KVRole) -> Iterator[httpx.Client]:
+def server(config: KVTransferConfig) -> Iterator[tuple[httpx.Client, Transfers]]:
     """A server of this role over the tiny pair."""
     target = tiny_target()
-    config = sizes(3, kv_offloading_bytes=10_000_000)
-    engine = Engine(target, tiny_draft(target), config, tokenizer=Characters())
-    transfers = Transfers(engine, KVTransferConfig(role, port=0))
+    fields = sizes(3, kv_offloading_bytes=10_000_000)
+    engine = Engine(target, tiny_draft(target), fields, tokenizer=Characters())
+    transfers = Transfers(engine, config)
     step = engine.step
 
     def step_and_offer() -> list[RequestOutput]:
@@ -46,14 +49,18 @@ def server(role: KVRole) -> Iterator[httpx.Client]:
     with served_by(engine, Characters(), transfers=transfers) as running:
         transfers.run_soon = running.service.engine.run_soon
         running.http.timeout = httpx.Timeout(120)
-        yield running.http
+        yield running.http, transfers
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[httpx.Client, httpx.Client]]:
-    """The producer and the consumer."""
-    with server("producer") as producer, server("consumer") as consumer:
-        yield producer, consumer
+    """The producer and the consumer, which share a key."""
+    config = KVTransferConfig("producer", port=0, shared_key=KEY)
+    with server(config) as (producer, transfers):
+        assert transfers.server
+        config = replace(config, role="consumer", producers=(transfers.server.address,))
+        with server(config) as (consumer, _):
+            yield producer, consumer
 
 
 def routed(pair: tuple[httpx.Client, httpx.Client], **options: Any) -> httpx.Response:
@@ -80,3 +87,20 @@ def test_a_routed_prompt_is_answered_as_by_one_server_whole_and_streamed(
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     text = "".join(event["choices"][0]["text"] for event in events)
     assert text == alone["choices"][0]["text"]
+
+
+def test_pages_of_another_prompt_are_not_stored(pair: tuple[httpx.Client, httpx.Client]) -> None:
+    """A client mixes the name of one prompt's pages with the key of another: who asks for the
+    second prompt afterwards is answered as if nobody had."""
+    producer, consumer = pair
+    wish = {"do_remote_decode": True}
+    kept = [
+        producer.post(PATH, json=BODY | {"prompt": prompt, "kv_transfer_params": wish}).json()
+        for prompt in (STRANGE, VICTIM)
+    ]
+    params, of_victim = (answer["kv_transfer_params"] for answer in kept)
+    params["remote_last_key"] = of_victim["remote_last_key"]
+    body = BODY | {"prompt": VICTIM}
+    consumer.post(PATH, json=body | {"kv_transfer_params": params}).raise_for_status()
+    told = [end.post(PATH, json=body).json()["choices"][0]["text"] for end in pair]
+    assert told[1] == told[0]

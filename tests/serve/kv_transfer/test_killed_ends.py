@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,25 +25,34 @@ SLOTS = [KeyedSlot(key, number) for number, key in enumerate(KEYS)]
 BEGINNING = f"""
 import socket, sys, time
 import numpy as np
-from serve.kv_transfer.wire import receive_line, receive_page, send_line, send_page
-PAGES, SIZE = {PAGES}, {SIZE}
+from serve.kv_transfer.wire import Connection
+PAGES, SIZE, LAST = {PAGES}, {SIZE}, "{KEYS[-1].hex()}"
+def met(peer, role):
+    connection = Connection(peer, role, b"", time.monotonic, time.monotonic() + 60)
+    connection.greet()
+    return connection
 """
 PRODUCER = """
 with socket.create_server(("127.0.0.1", 0)) as server:
     print(server.getsockname()[1], flush=True)
     peer, _ = server.accept()
-    asked = receive_line(peer)
-    send_line(peer, {"page_bytes": SIZE})
+    peer = met(peer, "producer")
+    asked = peer.receive_json()
+    peer.send_json({"page_bytes": SIZE})
     for index in asked["pages"]:
-        send_page(peer, np.full(SIZE, index, np.uint8))
+        peer.send_json({"key": index.to_bytes(32, "big").hex()})
+        peer.send_page(np.full(SIZE, index, np.uint8))
     time.sleep(60)
 """
 CONSUMER = """
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as peer:
-    send_line(peer, {"transfer": "a", "fingerprint": "f", "pages": list(range(PAGES))})
-    receive_line(peer)
+    peer = met(peer, "consumer")
+    asked = {"transfer": "a", "fingerprint": "f", "last_key": LAST, "pages": list(range(PAGES))}
+    peer.send_json(asked)
+    peer.receive_json()
     for number in range(PAGES):
-        receive_page(peer, SIZE)
+        peer.receive_json()
+        peer.receive_page(SIZE)
         print(number, flush=True)
     time.sleep(60)
 """
@@ -81,10 +91,12 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def pulled(store: Store, port: int, wait: Callable[[], object]) -> dict[int, bool]:
-    """How each page ended; `wait` is called while they come."""
+def pulled(
+    store: Store, port: int, wait: Callable[[], object] = lambda: None, **options: Any
+) -> dict[int, bool]:
+    """How each page ended; `wait` is called while they come. options: of the puller."""
     prompt = RemotePrompt("127.0.0.1", port, "a", PAGES, KEYS[-1])
-    puller = Puller(store, "f")
+    puller = Puller(store, "f", **options)
     source = RemotePages(prompt, puller)
     assert source.match(KEYS) == PAGES
     source.load(SLOTS)
@@ -145,6 +157,6 @@ def test_a_killed_consumers_pages_go_when_their_time_has_passed(
         assert (server.expired, server.acknowledged, released) == (round, 0, ["a"] * round)
     server.announce("a")
     server.offer(Export("a", SLOTS))
-    assert all(pulled(Store(), port, lambda: None).values())
+    assert all(pulled(Store(), port).values())
     eventually(lambda: server.acknowledged == 1)
     server.close()

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -177,9 +178,15 @@ def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
     if not pytestconfig.getoption("long"):
         pytest.skip("with --long: four starts")
     rng = random.Random(11)
-    config = {"kv_role": "kv_both", "kv_port": 0, "kv_connector_extra_config": {"expiry_s": 3}}
-    role = (*pair, "--kv-transfer-config", json.dumps(config))
-    with Launched(*role, *on_disk(tmp_path)) as producer, Launched(*role) as consumer:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    extra = {"expiry_s": 3, "producers": [f"127.0.0.1:{port}"]}
+    config = {"kv_role": "kv_both", "kv_connector_extra_config": extra}
+    flags = [("--kv-transfer-config", json.dumps(config | {"kv_port": p})) for p in (port, 0)]
+    with (
+        Launched(*pair, *flags[0], *on_disk(tmp_path)) as producer,
+        Launched(*pair, *flags[1]) as consumer,
+    ):
         expected = asked(consumer.url, salt="apart")
         assert None not in expected
         for _ in range(10):

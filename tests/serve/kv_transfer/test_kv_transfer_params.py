@@ -41,8 +41,9 @@ def requests(count: int = 1, **options: Any) -> list[Request]:
 
 
 DECODE, PREFILL = {"do_remote_decode": True}, {"do_remote_prefill": True}
-STRANGER = {"remote_host": "10.1.2.3", "remote_port": 80, "remote_request_id": "a"}
+STRANGER = {"remote_host": "10.1.2.3", "remote_port": 14579, "remote_request_id": "a"}
 STRANGER |= {"remote_block_ids": [0], "remote_last_key": "ab" * 32}
+OTHER_PORT = STRANGER | {"remote_host": "127.0.0.1", "remote_port": 80}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,8 @@ STRANGER |= {"remote_block_ids": [0], "remote_last_key": "ab" * 32}
         ("both", PREFILL, requests(prompt_logprobs=1), "without logprobs of the prompt"),
         ("consumer", DECODE, requests(), "this server is a consumer"),
         ("producer", PREFILL, requests(), "this server is a producer"),
-        ("consumer", PREFILL | STRANGER, requests(), "none that this server takes pages from"),
+        ("consumer", PREFILL | STRANGER, requests(), "no producer that this server takes pages"),
+        ("consumer", PREFILL | OTHER_PORT, requests(), "remote_port 80 are no producer"),
     ],
 )
 def test_what_role_or_body_rule_out_is_400_by_name(

@@ -1,5 +1,11 @@
 """A producer's pages go out under the name that holds them, or not at all."""
 
+import os
+import resource
+import socket
+import time
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from test_killed_ends import PAGES, SIZE, SLOTS, Store, pulled
@@ -39,7 +45,37 @@ def test_a_page_whose_name_ended_while_it_was_read_is_not_sent(ends_by: str) -> 
     store.ends_by = ends_by
     server.announce("a")
     server.offer(Export("a", SLOTS))
-    ended = pulled(taker, server.address[1], lambda: None)
+    ended = pulled(taker, server.address[1])
     assert ended == {slot: slot < LOST for slot in range(PAGES)}
     assert all((page == slot).all() for slot, page in taker.filled.items())
+    server.close()
+
+
+def test_a_process_without_descriptors_goes_on_accepting_and_expiring(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Names expire meanwhile, and a consumer is served afterwards; one line is logged."""
+    released: list[str] = []
+    server = PageServer(("127.0.0.1", 0), Store(), "f", 0.1, released.append)
+    for name in ("a", "late"):
+        server.announce(name)
+        server.offer(Export(name, SLOTS))
+    taken, (soft, hard) = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 20, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(waiting.fileno()))
+        waiting.connect(server.address)
+        server.start_clock("late")
+        time.sleep(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+    assert released == ["late"]
+    assert all(pulled(Store(), server.address[1]).values())
+    assert caplog.text.count("the page port can't take a connection now") == 1
+    waiting.close()
     server.close()

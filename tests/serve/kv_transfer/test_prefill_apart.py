@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from driving import Answer, drive, sizes
 from setups import Setup, pair_on_devices
@@ -15,9 +14,9 @@ from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
-from serve.kv_transfer import wire
 from serve.kv_transfer.config import KVRole, KVTransferConfig
 from serve.kv_transfer.transfers import Transfers
+from serve.kv_transfer.wire import Connection
 from serve.openai.kv_transfer import KVTransferParams
 
 ROOM = 10_000_000
@@ -160,7 +159,7 @@ def test_whatever_goes_wrong_costs_a_prefill(fault: str, monkeypatch: pytest.Mon
     elif fault == "other_prompt":
         params["remote_last_key"] = "00" * 32
     else:
-        monkeypatch.setattr("serve.kv_transfer.producer.send_page", SENDERS[fault])
+        monkeypatch.setattr(Connection, "_send", SENDERS[fault])
     answer = went_on(taker, params)
     alone = drive(taker[0], [request("alone", salt="another")])["alone"]
     assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
@@ -169,19 +168,21 @@ def test_whatever_goes_wrong_costs_a_prefill(fault: str, monkeypatch: pytest.Mon
     assert_nothing_lost(taker[0])
 
 
-def _wrong_bit(peer: socket.socket, page: np.ndarray) -> None:
-    sent = page.copy()
-    sent[5] ^= 1
-    peer.sendall(wire.zlib.crc32(page.data).to_bytes(4, "big"))
-    peer.sendall(sent.data)
+def _wrong_bit(peer: Connection, data: Any) -> None:
+    sent = bytearray(data)
+    if isinstance(data, memoryview):
+        sent[5] ^= 1
+    peer._peer.sendall(sent)
 
 
-def _half_a_page(peer: socket.socket, page: np.ndarray) -> None:
-    peer.sendall(b"1234" + bytes(page.data[:7]))
-    raise wire.TransferError("killed")
+def _half_a_page(peer: Connection, data: Any) -> None:
+    peer._peer.sendall(bytes(data[:7]) if isinstance(data, memoryview) else data)
+    if isinstance(data, memoryview):
+        raise OSError("killed")
 
 
 SENDERS = {"checksum": _wrong_bit, "cut": _half_a_page}
+"""Pages go out as views of arrays, all else as bytes."""
 
 
 def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
@@ -189,9 +190,9 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
 ) -> None:
     """The engine goes on with others meanwhile, and hears the source to its end."""
     producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
-    params, let_go, send = produced(producer), threading.Event(), wire.send_page
+    params, let_go, send = produced(producer), threading.Event(), Connection.send_page
     patched = lambda *given: (let_go.wait(10), send(*given))  # noqa: E731
-    monkeypatch.setattr("serve.kv_transfer.producer.send_page", patched)
+    monkeypatch.setattr(Connection, "send_page", patched)
     engine, transfers = taker
     prompt = KVTransferParams.model_validate(params).prompt
     assert prompt is not None

@@ -1,0 +1,153 @@
+"""Producers that are silent, drip or are gone: a pull ends at its deadline, the next ones do not
+begin, and pulls from other producers are not held up."""
+
+import socket
+import threading
+import time
+
+import pytest
+from test_hostile_peers import listening, producing
+from test_killed_ends import KEYS, PAGES, SIZE, SLOTS, Store, eventually, pulled
+
+from serve.kv_transfer import consumer, sparse_log
+from serve.kv_transfer.breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_PULLS, Breaker
+from serve.kv_transfer.config import PULL_S
+from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
+from serve.kv_transfer.wire import HELLO_S, LENGTH_BYTES, Connection
+
+
+class FakeClock:
+    """Shows `now`, which goes on by `step` whenever somebody looks."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def begun(puller: Puller, port: int, name: str = "a") -> RemotePages:
+    """A pull of the whole prompt."""
+    source = puller.source(RemotePrompt("127.0.0.1", port, name, PAGES, KEYS[-1]))
+    assert source.match(KEYS) == PAGES
+    source.load(SLOTS)
+    return source
+
+
+def came(source: RemotePages) -> bool:
+    """Whether all pages came or none, once each has ended."""
+    ended: list[tuple[int, bool]] = []
+    eventually(lambda: ended.extend(source.done()) or len(ended) == PAGES)
+    assert len({ok for _, ok in ended}) == 1
+    return ended[0][1]
+
+
+def fails_at_once(source: RemotePages) -> bool:
+    return source.done() == [(slot, False) for _, slot in SLOTS]
+
+
+def drip(peer: socket.socket) -> None:
+    """Sends the first page a byte at a time."""
+    met = Connection(peer, "producer", b"", time.monotonic, time.monotonic() + 60)
+    met.greet()
+    met.receive_json()
+    met.send_json({"page_bytes": SIZE})
+    met.send_json({"key": KEYS[0].hex()})
+    peer.sendall(SIZE.to_bytes(LENGTH_BYTES, "big"))
+    drip_zeros(peer)
+
+
+def drip_zeros(peer: socket.socket) -> None:
+    while True:
+        peer.sendall(b"\0")
+        time.sleep(0.001)
+
+
+def test_a_dripping_producer_is_given_up_at_the_deadline_of_the_pull() -> None:
+    """A socket's own timeout would begin anew with each byte."""
+    clock = FakeClock(step=0.05)
+    with listening(drip) as port:
+        assert not any(pulled(Store(), port, clock=clock).values())
+    assert PULL_S < clock.now < PULL_S + 1
+
+
+def test_a_dripping_hello_is_given_up_sooner_at_both_ends() -> None:
+    clock = FakeClock(step=0.5)
+    with listening(drip_zeros) as port:
+        assert not any(pulled(Store(), port, clock=clock).values())
+    assert HELLO_S < clock.now < PULL_S
+    with producing(clock=FakeClock(step=0.5)) as server:
+        with socket.create_connection(server.address) as peer, pytest.raises(OSError):
+            drip_zeros(peer)
+
+
+def test_a_silent_producer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pulls beyond MOST_PULLS fail at once and none queues; other producers' pages come meanwhile;
+    after the first failure none begins, and after the pause one tries."""
+    monkeypatch.setattr(consumer, "HELLO_S", 1.0)
+    connections: list[socket.socket] = []
+    clock = FakeClock()
+    puller = Puller(Store(), "f", clock=clock)
+
+    def be_silent(peer: socket.socket) -> None:
+        connections.append(peer.dup())
+
+    with listening(be_silent) as port, producing() as server:
+        stalled = [begun(puller, port) for _ in range(MOST_PULLS)]
+        assert all(fails_at_once(begun(puller, port)) for _ in range(10))
+        assert came(begun(puller, server.address[1]))
+        assert not any(source.done() for source in stalled), "they wait for the silent one"
+        assert not any(map(came, stalled))
+        eventually(lambda: puller._breakers["127.0.0.1", port]._under_way == 0)
+        assert len(connections) == MOST_PULLS
+        assert all(fails_at_once(begun(puller, port)) for _ in range(10))
+        clock.now += FIRST_PAUSE_S
+        probe = begun(puller, port)
+        assert all(fails_at_once(begun(puller, port)) for _ in range(10))
+        assert not came(probe)
+        assert len(connections) == MOST_PULLS + 1
+    for connection in connections:
+        connection.close()
+
+
+def test_pauses_double_and_end_with_a_pull_that_works() -> None:
+    clock = FakeClock()
+    breaker = Breaker(clock)
+    for failures in range(12):
+        assert breaker.enter()
+        assert failures == 0 or not breaker.enter(), "one probe at a time"
+        breaker.leave(failed=True)
+        pause = min(FIRST_PAUSE_S * 2**failures, LONGEST_PAUSE_S)
+        clock.now += pause - 0.125
+        assert not breaker.enter()
+        clock.now += 0.125
+    assert breaker.enter()
+    breaker.leave(failed=False)
+    assert [breaker.enter() for _ in range(MOST_PULLS + 1)] == [True] * MOST_PULLS + [False]
+
+
+def test_pulls_that_fail_together_count_once() -> None:
+    breaker = Breaker(clock := FakeClock())
+    assert all(breaker.enter() for _ in range(MOST_PULLS))
+    for _ in range(MOST_PULLS):
+        breaker.leave(failed=True)
+    clock.now += FIRST_PAUSE_S
+    assert breaker.enter()
+
+
+def test_a_refusal_does_not_pause_a_producer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client can cause as many as it likes: names that are not kept, and a port that is full."""
+    monkeypatch.setattr(sparse_log, "LOG_S", 0)
+    puller = Puller(Store(), "f", clock=FakeClock())
+    with producing() as server:
+        for _ in range(5):
+            assert not came(begun(puller, server.address[1], name="b"))
+        server._places = threading.BoundedSemaphore(1)
+        with socket.create_connection(server.address) as silent:
+            silent.recv(1)
+            assert not came(begun(puller, server.address[1]))
+            assert "serves as many connections as it can" in caplog.text
+        eventually(lambda: came(begun(puller, server.address[1])))
