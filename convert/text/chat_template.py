@@ -40,8 +40,16 @@ def compile_template(source: str, origin: str) -> Template:
 
 
 def variables_of(source: str) -> set[str]:
-    """The variables that a valid template reads and does not set itself."""
-    return meta.find_undeclared_variables(_environment().parse(source))
+    """The variables that a valid template reads and does not set itself.
+
+    jinja's own function for this works constant expressions out, whatever the environment says: a
+    template with `10 ** 10 ** 8` would hold the process for minutes.
+    """
+    environment = _environment()
+    tracking = meta.TrackingCodeGenerator(environment)
+    tracking.optimizer = None
+    tracking.visit(environment.parse(source))
+    return tracking.undeclared_identifiers
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
