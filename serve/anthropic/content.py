@@ -1,11 +1,13 @@
 """The content blocks of an answer, and the events that tell of them as they come."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from pydantic_core import from_json
 
 from serve.anthropic.thinking import signature
+from serve.chat_format.calls.arguments import read_arguments
 from serve.chat_format.parts import AnswerParts
 
 NamedEvent = dict[str, Any]
@@ -89,10 +91,10 @@ class Content:
 
 
 def read_input(arguments: str, *, cut: bool) -> dict[str, Any]:
-    """The arguments of a call, as far as they go if they were cut; where they are no JSON object,
-    the text under the key that the protocol's guide has for it."""
-    try:
-        read = from_json(arguments or "{}", allow_inf_nan=False, allow_partial=cut)
-    except ValueError:
-        read = None
-    return read if isinstance(read, dict) else {"INVALID_JSON": arguments}
+    """The arguments of a call, as far as they go if they were cut."""
+    if cut:
+        with suppress(ValueError):
+            read = from_json(arguments or "{}", allow_inf_nan=False, allow_partial=True)
+            if isinstance(read, dict):
+                return read
+    return read_arguments(arguments)

@@ -1,8 +1,7 @@
 """Turns of a conversation as the messages of a chat."""
 
-import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from serve.anthropic.blocks import (
@@ -16,6 +15,7 @@ from serve.anthropic.blocks import (
     UserTurn,
 )
 from serve.anthropic.thinking import reasoning_of
+from serve.chat_format.calls.arguments import written_arguments
 
 BILLING = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with such a block, for the accounts of Anthropic. It differs
@@ -25,40 +25,42 @@ from request to request, so that no prompt would begin like another one."""
 def chat_messages(
     system: Sequence[TextBlock], turns: Sequence[SystemTurn | UserTurn | AssistantTurn]
 ) -> list[dict[str, Any]]:
-    """The messages in OpenAI's form; blocks of text are joined as they are."""
+    """The messages in OpenAI's form; blocks of text are joined as they are.
+
+    Turns of the user, or of the assistant, that stand side by side are one turn with the blocks of
+    all, as the protocol has it.
+    """
     told = [block for block in system if not block.text.startswith(BILLING)]
-    first = [{"role": "system", "content": _joined(told)}] if told else []
-    return [*first, *chain.from_iterable(map(_messages, turns))]
+    messages = [{"role": "system", "content": _joined(told)}] if told else []
+    for kind, run in groupby(turns, key=type):
+        blocks: list[Any] = [turn.content for turn in run]
+        if kind is SystemTurn:
+            messages += [{"role": "system", "content": _joined(each)} for each in blocks]
+        elif kind is UserTurn:
+            messages += _said(list(chain.from_iterable(blocks)))
+        else:
+            messages.append(_answered(list(chain.from_iterable(blocks))))
+    return messages
 
 
-def _messages(turn: SystemTurn | UserTurn | AssistantTurn) -> Iterator[dict[str, Any]]:
-    match turn:
-        case SystemTurn():
-            yield {"role": "system", "content": _joined(turn.content)}
-        case UserTurn():
-            yield from _said(turn)
-        case AssistantTurn():
-            yield _answered(turn)
-
-
-def _said(turn: UserTurn) -> Iterator[dict[str, Any]]:
+def _said(blocks: Sequence[TextBlock | ImageBlock | ToolResultBlock]) -> Iterator[dict[str, Any]]:
     """The results of calls, each a message, then the user's own words."""
-    results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
+    results = [block for block in blocks if isinstance(block, ToolResultBlock)]
     for result in results:
         # No template has a place for the flag.
         flag = [TextBlock(type="text", text="Error: ")] if result.is_error else []
         content = _parts([*flag, *result.content])
         yield {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
-    said = [block for block in turn.content if not isinstance(block, ToolResultBlock)]
+    said = [block for block in blocks if not isinstance(block, ToolResultBlock)]
     if said or not results:
         yield {"role": "user", "content": _parts(said)}
 
 
-def _answered(turn: AssistantTurn) -> dict[str, Any]:
+def _answered(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant"}
-    thoughts = [block for block in turn.content if isinstance(block, ThinkingBlock)]
-    texts = [block for block in turn.content if isinstance(block, TextBlock)]
-    calls = [block for block in turn.content if isinstance(block, ToolUseBlock)]
+    thoughts = [block for block in blocks if isinstance(block, ThinkingBlock)]
+    texts = [block for block in blocks if isinstance(block, TextBlock)]
+    calls = [block for block in blocks if isinstance(block, ToolUseBlock)]
     if thoughts:
         message["reasoning_content"] = "".join(map(reasoning_of, thoughts))
     if texts or not calls:
@@ -69,8 +71,7 @@ def _answered(turn: AssistantTurn) -> dict[str, Any]:
 
 
 def _call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = json.dumps(block.input, ensure_ascii=False)
-    function = {"name": block.name, "arguments": arguments}
+    function = {"name": block.name, "arguments": written_arguments(block.input)}
     return {"id": block.id, "type": "function", "function": function}
 
 

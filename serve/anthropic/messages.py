@@ -16,6 +16,7 @@ from serve.asgi.long_texts import templating
 from serve.asgi.synthetic_header import synthetic_field
 from serve.openai.answers.answer import respond
 from serve.openai.chat import answer_parser, chat_prompt, plan_chat, read_images
+from serve.openai.prompts.thinking import keep_header
 from serve.openai.service import Service
 from serve.openai.tokenization import CONTEXTS
 
@@ -48,7 +49,9 @@ def messages_router(service: Service) -> APIRouter:
             request_id=request.state.record.request_id,
             synthetic=synthetic_field(service.engine.stats),
         )
-        return await respond(service, request, under_way, streamed=bool(body.stream))
+        response = await respond(service, request, under_way, streamed=bool(body.stream))
+        response.headers.update(keep_header(service, body.chat))
+        return response
 
     @router.post("/v1/messages/count_tokens", response_model=TokensCount)
     async def count_tokens(body: Conversation, request: fastapi.Request) -> TokensCount:

@@ -8,23 +8,24 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from serve.anthropic.blocks import AssistantTurn, Texts, Turn
-from serve.anthropic.fields import CacheControl, KnownFields, Neutral
+from serve.anthropic.fields import CacheControl, KnownFields, Neutral, refused
 from serve.anthropic.history import chat_messages
 from serve.anthropic.thinking import ThinkingConfig
 from serve.anthropic.tools import Tool, ToolChoice
 from serve.asgi.errors import invalid_option
 from serve.asgi.first_error import FirstErrorOnly
+from serve.chat_format.thinking_switch import PRESERVE
 from serve.openai.protocol import ChatCompletionRequest, SpeculativeOptions
 
 KEEP_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+"""The edit that clears no thinking: what a chat calls `preserve_thinking`."""
 NEUTRAL: Neutral = {
     "billing_policy": (None,),
     "compaction": (None,),
     "container": (None,),
-    "context_management": (None, {}, {"edits": []}, KEEP_ALL),
     "diagnostics": (None, {"previous_message_id": None}),
     "fallback_credit_token": (None,),
     "fallbacks": (None, []),
@@ -95,7 +96,15 @@ class Conversation(KnownFields, FirstErrorOnly):
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
+    context_management: dict[str, Any] | None = None
     cache_control: CacheControl = None
+
+    @field_validator("context_management", mode="after")
+    @classmethod
+    def _refuse_other_edits(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        if given not in (None, {}, {"edits": []}, KEEP_ALL):
+            raise refused("context_management", "leave it out, or keep all thinking")
+        return given
 
     @model_validator(mode="after")
     def _check_chat(self) -> Self:
@@ -126,6 +135,8 @@ class Conversation(KnownFields, FirstErrorOnly):
         fields["tools"] = [tool.as_function() for tool in self.tools or ()] or None
         fields |= self.tool_choice.as_chat() if self.tool_choice else {}
         fields["thinking"] = thinking and thinking.as_chat()
+        if self.context_management == KEEP_ALL:
+            fields["chat_template_kwargs"] = {PRESERVE: True}
         if config.effort != "high" and (thinking is None or thinking.type != "disabled"):
             fields["reasoning_effort"] = config.effort
         if config.format is not None:

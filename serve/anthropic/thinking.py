@@ -15,11 +15,13 @@ HOLDS_TEXT = "text-"
 
 
 class ThinkingConfig(KnownFields):
-    """The field `thinking`. display: whether answers show their reasoning, or signatures alone."""
+    """The field `thinking`. display: whether answers show their reasoning, or signatures alone;
+    keep: of Kimi's own endpoint, as in a chat."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] | None = None
+    keep: Literal["all"] | None = None
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -31,7 +33,7 @@ class ThinkingConfig(KnownFields):
 
     def as_chat(self) -> dict[str, Any]:
         """The field of a chat."""
-        return {"type": self.type, "budget_tokens": self.budget_tokens}
+        return {"type": self.type, "budget_tokens": self.budget_tokens, "keep": self.keep}
 
 
 def signature(reasoning: str, *, shown: bool) -> str:

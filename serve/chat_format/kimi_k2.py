@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from serve.chat_format.calls.kimi_ids import with_known_ids
 from serve.chat_format.marked_text import Mark, Piece
 from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
 from serve.chat_format.reader import AnswerReader
@@ -32,6 +33,8 @@ class KimiReader(AnswerReader):
     name = "kimi_k2"
     section, end_of_section = SECTION, END_OF_SECTION
     call_marks = (SECTION, END_OF_SECTION, CALL, ARGUMENTS, END_OF_CALL)
+
+    with_known_ids = staticmethod(with_known_ids)
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:

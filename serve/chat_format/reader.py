@@ -46,6 +46,12 @@ class AnswerReader:
         arguments of strict ones by their schemas."""
         raise NotImplementedError
 
+    @staticmethod
+    def with_known_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the messages with call ids that the model knows; templates that do not show ids
+        need no others."""
+        return messages
+
     def __init__(
         self,
         *,

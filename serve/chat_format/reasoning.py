@@ -8,6 +8,9 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.chat_format.marked_text import Mark, TokenBytes
 from serve.chat_format.reader import END_OF_THINK, THINK
 
+REASONING = ("reasoning_content", "reasoning")
+"""Fields of a message that hold its reasoning; templates read one or the other."""
+
 
 class SpecialTokens(TokenBytes, Protocol):
     """Encodes special strings as their ids if asked to, and spells ids."""

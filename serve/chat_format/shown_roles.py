@@ -1,10 +1,15 @@
-"""Messages that a chat template would leave out: of roles that it does not know, and what the
-system says behind the first message. Nothing of a conversation may vanish."""
+"""Messages that a chat template would leave out: of roles that it does not know, what the system
+says behind the first message, and the reasoning of earlier turns. No message of a conversation may
+vanish."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Protocol
+
+from serve.chat_format.reasoning import REASONING
+from serve.chat_format.thinking_switch import NAMES
 
 KNOWN = ("user", "assistant", "tool")
 """Roles that every template shows, or refuses by itself."""
@@ -19,10 +24,16 @@ class EncodesChats(Protocol):
 
 
 class ShownRoles:
-    """What one tokenizer's template shows, found by asking it for prompts."""
+    """What one tokenizer's template shows, found by asking it for prompts.
 
-    def __init__(self, tokenizer: EncodesChats) -> None:
+    variables: those that the template gets with every chat.
+    """
+
+    def __init__(
+        self, tokenizer: EncodesChats, variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self._tokenizer = tokenizer
+        self._variables = variables
         self.shows = lru_cache(maxsize=32)(self._shows)
         """Whether a message of a role is in the prompt when it stands within a conversation."""
 
@@ -41,12 +52,38 @@ class ShownRoles:
                 raise ValueError(message)
         return [*first, *rest]
 
+    @cached_property
+    def keeps_reasoning(self) -> bool:
+        """Whether the prompt has the reasoning of every earlier turn, with calls or without."""
+        return self._depends_on(_answered) and self._depends_on(_answered_with_a_call)
+
     def _shows(self, role: str) -> bool:
+        said = (("user", "a"), (role, ""), ("user", "b"))
+        return self._depends_on(
+            lambda text: [{"role": r, "content": content or text} for r, content in said]
+        )
+
+    def _depends_on(self, conversation: Callable[[str], list[dict[str, Any]]]) -> bool:
+        """Whether a text in a conversation changes its prompt."""
+        thinking = {**self._variables, **dict.fromkeys(NAMES, True)}
         try:
-            return self._prompt(role, "yes") != self._prompt(role, "no")
+            prompts = [
+                self._tokenizer.encode_chat(conversation(text), **thinking)
+                for text in ("yes", "no")
+            ]
         except ValueError:
             return True  # The template says itself what it does not take.
+        return prompts[0] != prompts[1]
 
-    def _prompt(self, role: str, content: str) -> list[int]:
-        said = [("user", "a"), (role, content), ("user", "b")]
-        return self._tokenizer.encode_chat([{"role": r, "content": c} for r, c in said])
+
+def _answered(reasoning: str) -> list[dict[str, Any]]:
+    answer = {"role": "assistant", "content": "b", **dict.fromkeys(REASONING, reasoning)}
+    return [{"role": "user", "content": "a"}, answer, {"role": "user", "content": "c"}]
+
+
+def _answered_with_a_call(reasoning: str) -> list[dict[str, Any]]:
+    asked, answer, again = _answered(reasoning)
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": {}}}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "d"}
+    last = {"role": "assistant", "content": "e"}
+    return [asked, {**answer, "tool_calls": [call]}, result, last, again]

@@ -1,4 +1,5 @@
-"""How a checkpoint's chat template is told whether the model is to think before it answers."""
+"""How a checkpoint's chat template is told whether the model is to think before it answers, and
+whether the thoughts of earlier turns are to be in the prompt."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,15 +10,22 @@ from convert.text.chat_template import variables_of
 NAMES = ("thinking", "enable_thinking")
 """Of the variable in published templates: Kimi-K2.5's, and that of Qwen's and many others'."""
 EFFORT = "reasoning_effort"
+PRESERVE = "preserve_thinking"
+"""True: the reasoning of every earlier turn is in the prompt. Kimi-K2.6's template reads it."""
 
 
 @dataclass(frozen=True)
 class ThinkingSwitch:
     """What a template reads. name: of the variable that is true or false, None where it has none.
-    takes_effort: whether it reads how hard to think, too."""
+    takes_effort: whether it reads how hard to think, too. preserves: whether it reads PRESERVE."""
 
     name: str | None = None
     takes_effort: bool = False
+    preserves: bool = False
+
+    def reads(self, name: str) -> bool:
+        """Whether the template reads this variable of NAMES and PRESERVE."""
+        return self.preserves if name == PRESERVE else name == self.name
 
     def variables(self, thinks: bool, effort: str | None, *, can_think: bool) -> dict[str, Any]:
         """The template's variables for a request that says whether to think, and how hard.
@@ -35,4 +43,5 @@ class ThinkingSwitch:
 def switch_of(template: str | None) -> ThinkingSwitch:
     """The switch of a template, by the variables that it reads."""
     read = variables_of(template or "")
-    return ThinkingSwitch(next((name for name in NAMES if name in read), None), EFFORT in read)
+    name = next((name for name in NAMES if name in read), None)
+    return ThinkingSwitch(name, EFFORT in read, PRESERVE in read)

@@ -24,21 +24,18 @@ from serve.openai.answers.logprob_forms import ChatLogprobs, chat_logprobs
 from serve.openai.answers.responses import ChatChoice, ChatChunkChoice, delta, whole_message
 from serve.openai.completions import too_long
 from serve.openai.content import as_errors, sources_in
-from serve.openai.history import template_messages
+from serve.openai.prompts.history import template_messages
+from serve.openai.prompts.thinking import AsksToThink, keep_header, template_variables
 from serve.openai.protocol import ChatCompletionRequest, ChatMessage
 from serve.openai.service import Service
-from serve.openai.thinking import template_variables, thinking_budget
+from serve.openai.thinking import thinking_budget
 
 
-class TemplateInput(Protocol):
+class TemplateInput(AsksToThink, Protocol):
     """What a prompt is made of."""
 
     @property
     def messages(self) -> Sequence[ChatMessage] | None: ...
-    @property
-    def thinks(self) -> bool | None: ...
-    @property
-    def effort(self) -> str | None: ...
     def template_options(self) -> dict[str, Any]: ...
 
 
@@ -100,7 +97,9 @@ def chat_router(service: Service) -> APIRouter:
     ) -> Response:
         requests, end_of_reasoning = await plan_chat(service, body)
         form = ChatForm(service, body, end_of_reasoning)
-        return await answer(service, request, body, form, requests, 1)
+        response = await answer(service, request, body, form, requests, 1)
+        response.headers.update(keep_header(service, body))
+        return response
 
     return router
 
@@ -170,27 +169,16 @@ def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
         raise invalid_request(message, param="tool_choice", code="unsupported_option")
 
 
-def _options(service: Service, body: TemplateInput) -> dict[str, Any]:
-    """What the template gets of a body; ValueError where that contradicts itself."""
-    options, tokenizer = body.template_options(), service.tokenizer
-    asked = template_variables(body.thinks, body.effort, tokenizer.template_text, tokenizer)
-    for name in asked.keys() & options.keys():
-        if options[name] != asked[name]:
-            message = f"chat_template_kwargs has {name} {options[name]!r}, but other fields ask for"
-            raise ValueError(f"{message} {asked[name]!r}")
-    return asked | options
-
-
 def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: int = 1) -> Prompt:
     """The prompt that the template makes of a body; raises 400 where it can't, and for a prompt
     that is above so many contexts."""
-    tools = service.reading.tools
-    as_objects = tools is None or tools.arguments_as_objects
     messages = body.messages or ()
     most = contexts * service.model.max_model_len
     try:
-        told = template_messages([message.for_template() for message in messages], as_objects)
-        options = {**service.template_kwargs, **_options(service, body)}
+        said = [message.for_template() for message in messages]
+        told = template_messages(said, service.reading.tools)
+        asked = body.template_options() | template_variables(service, body)
+        options = {**service.template_kwargs, **asked}
         ids = service.tokenizer.encode_chat(service.roles.told(told), most, **options)
         seen = [images[source] for source in sources_in([m.content for m in messages])]
         prompt = place(ids, seen, service.images.placeholder) if seen else Prompt(ids)

@@ -84,7 +84,7 @@ class Service:
     @cached_property
     def roles(self) -> ShownRoles:
         """The messages that the chat template shows."""
-        return ShownRoles(self.tokenizer)
+        return ShownRoles(self.tokenizer, self.template_kwargs)
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""

@@ -4,20 +4,15 @@ OpenAI's `reasoning_effort`, the `thinking` of Anthropic's and Kimi's own endpoi
 of OpenAI's responses and OpenRouter, and vLLM's `thinking_token_budget`.
 """
 
-import logging
-from functools import cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from serve.asgi.errors import invalid_option, invalid_request
 from serve.chat_format.format import ChatReading
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import SpecialTokens, id_of
-from serve.chat_format.thinking_switch import switch_of
-
-logger = logging.getLogger(__name__)
 
 NO_LIMIT = -1
 NO_END = f"thinking_token_budget: the tokenizer has no {END_OF_THINK}, behind which answers begin"
@@ -32,6 +27,15 @@ class Thinking(BaseModel):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Tokens | None = None
+    keep: Literal["all"] | None = None
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _refuse_others(cls, keep: Any) -> Any:
+        if keep not in (None, "all"):
+            message = f'thinking.keep must be "all" or null; got {keep!r:.100}'
+            raise invalid_option("thinking", message)
+        return keep
 
 
 class Reasoning(BaseModel):
@@ -54,7 +58,7 @@ class ThinkingFields(BaseModel):
     """The fields of a chat request about thinking, which must not contradict each other."""
 
     reasoning_effort: Effort | None = None
-    thinking: bool | Thinking | None = None
+    thinking: Thinking | bool | None = None
     reasoning: Reasoning | None = None
     thinking_token_budget: int | None = Field(None, ge=NO_LIMIT, lt=2**31)
     include_reasoning: bool | None = None
@@ -68,7 +72,7 @@ class ThinkingFields(BaseModel):
     def effort(self) -> Effort | None:
         """How hard to think, if the request says it."""
         inner = self.reasoning and self.reasoning.effort
-        return _agreed({"reasoning_effort": self.reasoning_effort, "reasoning.effort": inner})
+        return agreed({"reasoning_effort": self.reasoning_effort, "reasoning.effort": inner})
 
     @property
     def thinks(self) -> bool | None:
@@ -79,13 +83,19 @@ class ThinkingFields(BaseModel):
             "thinking": kind != "disabled" if kind else self.thinking,
             "reasoning": self.reasoning and self.reasoning.thinks,
         }
-        return _agreed(asked)
+        return agreed(asked)
+
+    @property
+    def keeps(self) -> bool | None:
+        """Whether the prompt is to have the reasoning of every earlier turn; None where the request
+        leaves it to the checkpoint."""
+        return (isinstance(self.thinking, Thinking) and self.thinking.keep == "all") or None
 
     @property
     def thinking_tokens(self) -> int | None:
         """Tokens of thinking at most; NO_LIMIT for any number, None for the server's default."""
         inner = self.thinking.budget_tokens if isinstance(self.thinking, Thinking) else None
-        return _agreed(
+        return agreed(
             {
                 "thinking_token_budget": self.thinking_token_budget,
                 "thinking.budget_tokens": inner,
@@ -98,34 +108,6 @@ class ThinkingFields(BaseModel):
         """Whether the answer shows what was thought."""
         excluded = self.reasoning is not None and bool(self.reasoning.exclude)
         return self.include_reasoning is not False and not excluded
-
-
-def template_variables(
-    thinks: bool | None, effort: str | None, template: str | None, tokenizer: SpecialTokens
-) -> dict[str, Any]:
-    """The variables by which the template is told what a request asks for; 400 for what this
-    checkpoint can't do."""
-    if thinks is None:
-        return {}
-    can_think = id_of(END_OF_THINK, tokenizer) is not None
-    switch = switch_of(template)
-    try:
-        given = switch.variables(thinks, effort, can_think=can_think)
-    except ValueError as error:
-        param = "reasoning_effort" if effort else "thinking"
-        raise invalid_request(f"{param}: {error}", param=param) from error
-    if thinks and effort and not switch.takes_effort:
-        say_one_effort()
-    return given
-
-
-@cache
-def say_one_effort() -> None:
-    """Once, as agents send an effort with every request."""
-    logger.warning(
-        "this checkpoint's template does not read reasoning_effort: every level but none is the "
-        "same thinking here, thinking_token_budget bounds it (said once)"
-    )
 
 
 def thinking_budget(
@@ -142,7 +124,7 @@ def thinking_budget(
     return ThinkingBudget(tokens, (end, *calls), None if inside else begins)
 
 
-def _agreed(asked: dict[str, Any]) -> Any:
+def agreed(asked: dict[str, Any]) -> Any:
     """What the fields that are given say; an error where they disagree."""
     given = {name: value for name, value in asked.items() if value is not None}
     if len(set(given.values())) > 1:

@@ -5,6 +5,7 @@ The forms are vLLM's. A prompt becomes the ids that /v1/completions would run, m
 and nothing is put in front.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from serve.images.reader import Items
 from serve.openai.answers.logprob_forms import token_text
 from serve.openai.chat import chat_prompt, read_images
 from serve.openai.completions import prompt_ids
+from serve.openai.prompts.thinking import keep_header
 from serve.openai.protocol import ChatMessage, TokenId
 from serve.openai.service import Service
 from serve.openai.thinking import ThinkingFields
@@ -107,14 +109,17 @@ def tokenization_router(service: Service) -> APIRouter:
 
 def _tokenize(service: Service, body: TokenizeRequest, images: Items | None = None) -> Response:
     """The answer's bytes, made where its tokens are, which may be in a thread."""
+    headers: dict[str, str] = {}
     if body.prompt is None:
         ids = chat_prompt(service, body, images or {}, CONTEXTS).ids
+        headers = keep_header(service, body)
     else:
         ids = prompt_ids(service, body.prompt, CONTEXTS)
     texts = [token_text(service.tokenizer, i) for i in ids] if body.return_token_strs else None
     length = service.model.max_model_len
     return _json(
-        TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts)
+        TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids, token_strs=texts),
+        headers,
     )
 
 
@@ -123,5 +128,5 @@ def _detokenize(service: Service, body: DetokenizeRequest) -> Response:
     return _json(DetokenizeResponse(prompt=data.decode(errors="replace")))
 
 
-def _json(body: BaseModel) -> Response:
-    return Response(body.model_dump_json(), media_type="application/json")
+def _json(body: BaseModel, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body.model_dump_json(), media_type="application/json", headers=headers)

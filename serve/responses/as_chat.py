@@ -40,7 +40,8 @@ def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[
     """The messages of a conversation.
 
     Instructions and the system's messages at the beginning are one message: some templates read
-    the first one only. Reasoning, text and calls in this order are one of the assistant.
+    the first one only. Reasoning, text and calls in this order are one of the assistant; what else
+    belongs to its turn `template_messages` joins, as in chats.
     """
     texts = [instructions] if instructions else []
     begin = next((i for i, item in enumerate(items) if not _is_system(item)), len(items))
@@ -57,6 +58,8 @@ def _messages(items: Iterable[Item]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     last: int | None = None
     for item in items:
+        if isinstance(item, ReasoningItem) and not item.content:
+            continue
         place = _place(item)
         if place is None:
             messages.append(_of_others(item))

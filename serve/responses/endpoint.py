@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from serve.asgi.auth import key_owner
 from serve.asgi.json_body import JsonRoute
 from serve.openai.answers.answer import respond
+from serve.openai.prompts.thinking import keep_header
 from serve.openai.service import Service
 from serve.responses.answer import ResponseAnswer
 from serve.responses.planning import Before, PlannedResponse, look_up, plan_response
@@ -38,7 +39,9 @@ def responses_router(service: Service, stores: ResponseStores, max_body_bytes: i
                 store.put(owner, _turn(response, planned, before))
 
         answer = ResponseAnswer(service, body, planned, keep)
-        return await respond(service, request, answer, streamed=bool(body.stream))
+        sent = await respond(service, request, answer, streamed=bool(body.stream))
+        sent.headers.update(keep_header(service, planned.chat))
+        return sent
 
     return router
 

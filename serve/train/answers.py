@@ -17,13 +17,13 @@ from eagle3_jax.training.packing import Sample
 from serve.asgi.errors import ApiError
 from serve.chat_format.format import choose_reading
 from serve.chat_format.reader import THINK
-from serve.chat_format.reasoning import id_of
+from serve.chat_format.reasoning import REASONING, id_of
 from serve.chat_format.thinking_switch import switch_of
 from serve.demo.corpus.conversation import Message
 from serve.images.reader import ImageReader, NoImages
 from serve.images.sources import ImageSource
 from serve.openai.content import read_content, sources_in
-from serve.openai.history import REASONING, template_message
+from serve.openai.prompts.history import template_messages
 
 THINKING = ("auto", "on", "off")
 TEXT_ALONE = NoImages()
@@ -52,10 +52,11 @@ class SampleMaker:
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
         """One sample, or several where the template shows an answer otherwise once it is history;
         ValueError for what is no conversation with an answer."""
-        told, sources = read_contents(messages)
-        reading = choose_reading(self.tokenizer).tools
-        as_objects = reading is None or reading.arguments_as_objects
-        read = [template_message(message, as_objects) for message in told]
+        calls = choose_reading(self.tokenizer).tools
+        try:
+            read, sources = read_contents(template_messages(messages, calls))
+        except ApiError as error:
+            raise ValueError(error.message) from error
         samples: list[Sample] = []
         seen = list[int]()
         for index, message in enumerate(read):

@@ -46,13 +46,14 @@ def minimax() -> Tokenizer:
     ids = count(kimi().codec.vocab_size)
     marks = [SpecialToken(next(ids), text, False) for text in MINIMAX_MARKS]
     ends = [SpecialToken(next(ids), text) for text in MINIMAX_ENDS]
-    return replace(
-        kimi(),
-        special_tokens=(*marks, *ends),
-        eos_token_ids=(ends[-1].token_id,),
-        template=compile_template(MINIMAX_TEMPLATE, "the test's template"),
-        template_text=MINIMAX_TEMPLATE,
-    )
+    ids_alone = replace(kimi(), special_tokens=(*marks, *ends), eos_token_ids=(ends[-1].token_id,))
+    return with_template(ids_alone, MINIMAX_TEMPLATE)
+
+
+def with_template(tokenizer: Tokenizer, text: str) -> Tokenizer:
+    """The tokenizer with another chat template."""
+    template = compile_template(text, "the test's template")
+    return replace(tokenizer, template=template, template_text=text)
 
 
 TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}

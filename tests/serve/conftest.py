@@ -35,7 +35,7 @@ def say(serve: Callable[..., Served]) -> Callable[..., Served]:
 
     def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
         engine = saying(*texts, chat_format=chat_format)
-        return serve(engine, tokenizer=engine.tokenizer, **options)
+        return serve(engine, **{"tokenizer": engine.tokenizer, **options})
 
     return start
 

@@ -1,57 +1,133 @@
 """Turns the messages of a chat request into what its template reads."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from serve.asgi.json_body import refuse_too_much
-
-REASONING = ("reasoning_content", "reasoning")
+from serve.chat_format.calls.arguments import read_arguments, unwrapped
+from serve.chat_format.format import ChatFormat
+from serve.chat_format.reasoning import REASONING
 
 
 def template_messages(
-    messages: list[dict[str, Any]], arguments_as_objects: bool
+    messages: Iterable[dict[str, Any]], calls: ChatFormat | None
 ) -> list[dict[str, Any]]:
-    """The messages, as `template_message` has each; 400 for arguments that are too much JSON."""
-    if arguments_as_objects:
-        refuse_too_much([text.encode(errors="replace") for text in _arguments(messages)])
-    return [template_message(message, arguments_as_objects) for message in messages]
+    """Return the messages as the chat template reads them.
 
+    Fields that are null are left out, reasoning has both of its names, messages of the assistant
+    that belong to one turn are one message, and calls have the arguments and ids of the format.
 
-def template_message(message: dict[str, Any], arguments_as_objects: bool) -> dict[str, Any]:
-    """A message with its reasoning under either name, and the arguments of its calls as asked for.
+    Args:
+        messages: those of the request, each with its `role`.
+        calls: the format of the model's calls; None where the server reads none.
 
-    Raises ValueError for arguments that should be read and are no JSON object.
+    Raises:
+        ApiError: 400 for arguments that are more JSON than a body may have.
     """
-    given = {name: message[name] for name in REASONING if message.get(name) is not None}
-    if given:
-        message = {**dict.fromkeys(REASONING, next(iter(given.values()))), **message, **given}
+    told = list(_turns(list(map(_plain, messages))))
+    if calls is None or calls.arguments_as_objects:
+        refuse_too_much([unwrapped(text).encode(errors="replace") for text in _arguments(told)])
+        told = [_with_objects(message) for message in told]
+    return told if calls is None else calls.with_known_ids(told)
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """The message without nulls, and with its reasoning under both names.
+
+    Templates print a null as the word None, and one that reads `reasoning` first would not look
+    for `reasoning_content` where the first one is there and empty.
+    """
+    said = {k: value for k, value in message.items() if value is not None or k == "content"}
+    given = {name: said[name] for name in REASONING if said.get(name)}
+    if not given:
+        return said
+    return {**said, **dict.fromkeys(REASONING, next(iter(given.values()))), **given}
+
+
+def _turns(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The messages, those that belong to one turn of the assistant's as one.
+
+    The model calls at the end of a turn and then reads the results. So what the assistant said
+    beside its calls, or between a call and its result, is part of the turn that has the call.
+    """
+    answered = _last_results(messages)
+    turn, results, end = list[dict[str, Any]](), list[dict[str, Any]](), -1
+    for place, message in enumerate(messages):
+        role = message["role"]
+        if role == "tool" and turn:
+            results.append(message)
+            continue
+        if role != "assistant" or (results and place > end):
+            yield from (*_joined(turn), *results)
+            turn, results, end = [], [], -1
+        if role == "assistant":
+            turn.append(message)
+            end = max(end, answered.get(place, -1))
+        else:
+            yield message
+    yield from (*_joined(turn), *results)
+
+
+def _last_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """The places of messages with calls, and of the last message that is a result of one."""
+    found, waiting = dict[int, int](), dict[str, int]()
+    for place, message in enumerate(messages):
+        match message["role"]:
+            case "assistant":
+                calls = [call for call in _calls(message) if isinstance(call, dict)]
+                waiting |= {str(call.get("id")): place for call in calls}
+            case "tool":
+                asked = waiting.pop(str(message.get("tool_call_id")), None)
+                found |= {} if asked is None else {asked: place}
+            case _:
+                waiting.clear()
+    return found
+
+
+def _joined(turn: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One message in place of several with calls among them: their texts joined as they are, and
+    all calls."""
+    if len(turn) < 2 or not any(map(_calls, turn)):
+        return turn
+    joined = dict(chain.from_iterable(message.items() for message in turn))
+    for name in ("content", *REASONING):
+        if texts := [message[name] for message in turn if message.get(name)]:
+            joined[name] = _joined_texts(texts)
+    return [joined | {"tool_calls": list(chain.from_iterable(map(_calls, turn)))}]
+
+
+def _joined_texts(texts: list[Any]) -> Any:
+    """The texts as one; a list of parts where one of them is such a list."""
+    if all(isinstance(text, str) for text in texts):
+        return "".join(texts)
+    parts = ([{"type": "text", "text": t}] if isinstance(t, str) else t for t in texts)
+    return list(chain.from_iterable(parts))
+
+
+def _calls(message: dict[str, Any]) -> list[Any]:
     calls = message.get("tool_calls")
-    if not arguments_as_objects or not isinstance(calls, list):
-        return message
-    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+    return calls if isinstance(calls, list) else []
 
 
-def _arguments(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """What will be read as JSON."""
-    for message in messages:
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            match call:
-                case {"function": {"arguments": str(arguments)}}:
-                    yield arguments
+def _arguments(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The texts that will be read as JSON."""
+    for call in chain.from_iterable(map(_calls, messages)):
+        match call:
+            case {"function": {"arguments": str(arguments)}}:
+                yield arguments
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its calls as objects."""
+    calls = _calls(message)
+    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else message
 
 
 def _with_object(call: Any) -> Any:
     match call:
-        case {"function": {"arguments": str(arguments)} as function}:
-            pass
+        case {"function": dict(function)}:
+            arguments = read_arguments(function.get("arguments"))
+            return {**call, "function": {**function, "arguments": arguments}}
         case _:
             return call
-    try:
-        read = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments of a tool call are not JSON: {error}") from error
-    if not isinstance(read, dict):
-        raise ValueError("the arguments of a tool call must be a JSON object")
-    return {**call, "function": {**function, "arguments": read}}

@@ -13,12 +13,12 @@ from cut_answers import SCHEMAS, WELL_FORMED, Answer, outputs, parser, token_str
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.chat_format.format import choose_reading
+from serve.chat_format.format import CHAT_FORMATS, choose_reading
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.chat_format.reasoning import end_of_open_reasoning
 from serve.openai.answers.responses import whole_message
-from serve.openai.history import template_message
+from serve.openai.prompts.history import template_messages
 
 
 def pieces_of(reader: AnswerParser, answers: Sequence[Answer]) -> list[AnswerParts]:
@@ -174,7 +174,7 @@ def test_calls_read_from_an_answer_render_to_the_same_answer(
     }
     asked = [{"role": "user", "content": "go"}]
     prompt = tokenizer.encode_chat(asked, thinking=True)
-    answered = [*asked, template_message(message, not is_kimi)]
+    answered = [*asked, *template_messages([message], CHAT_FORMATS[name])]
     full = tokenizer.encode_chat(answered, add_generation_prompt=False)
     assert full[: len(prompt)] == prompt and end_of_open_reasoning(prompt, tokenizer)
     last = max(i for i, token in enumerate(full) if token in tokenizer.eos_token_ids)
@@ -189,5 +189,5 @@ def test_calls_read_from_an_answer_render_to_the_same_answer(
             written["function"]["arguments"]
         )
         assert not is_kimi or call["id"] == written["id"]
-    again = [*asked, template_message(read, not is_kimi)]
+    again = [*asked, *template_messages([read], CHAT_FORMATS[name])]
     assert tokenizer.encode_chat(again, add_generation_prompt=False) == full

@@ -15,7 +15,7 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import id_of
-from serve.openai.thinking import say_one_effort
+from serve.openai.prompts.thinking import say_one_effort
 
 Post = Callable[..., Any]
 

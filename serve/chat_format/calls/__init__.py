@@ -1,0 +1,1 @@
+"""Calls of tools as a conversation tells them again."""

@@ -1,0 +1,1 @@
+"""What the fields of a chat become in its prompt."""

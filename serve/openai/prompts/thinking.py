@@ -1,0 +1,114 @@
+"""What a request's fields about thinking become in the prompt: variables of the chat template."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+from serve.asgi.errors import ApiError, invalid_request, shortened
+from serve.chat_format.reader import END_OF_THINK
+from serve.chat_format.reasoning import id_of
+from serve.chat_format.thinking_switch import NAMES, PRESERVE, ThinkingSwitch, switch_of
+from serve.openai.service import Service, TokenizerLike
+from serve.openai.thinking import agreed
+
+logger = logging.getLogger(__name__)
+
+KEEP_HEADER = "x-thinking-keep"
+
+
+class AsksToThink(Protocol):
+    """A body with `ThinkingFields` that renders a template."""
+
+    @property
+    def thinks(self) -> bool | None: ...
+    @property
+    def effort(self) -> str | None: ...
+    @property
+    def keeps(self) -> bool | None: ...
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
+
+
+def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
+    """Return the variables by which the template is told what a request asks for.
+
+    Raises:
+        ApiError: 400 for what this checkpoint can't do, and where `chat_template_kwargs` contradict
+            the request's fields.
+    """
+    switch = switch_of(service.tokenizer.template_text)
+    given = body.chat_template_kwargs or {}
+    thinks = _asked(body.thinks, NAMES, given, switch)
+    keeps = _asked(body.keeps, (PRESERVE,), given, switch)
+    asked = {} if thinks is None else _thinking(thinks, body.effort, switch, service.tokenizer)
+    if keeps is not None and switch.preserves:
+        asked[PRESERVE] = keeps
+    elif keeps and not service.roles.keeps_reasoning:
+        say_unkept()
+    elif keeps is False and service.roles.keeps_reasoning:
+        raise _contradiction(f"{PRESERVE} false: the template keeps the reasoning of every turn")
+    for name in asked.keys() & given.keys():
+        if given[name] != asked[name]:
+            raise _contradiction(f"{name} {given[name]!r}: other fields ask for {asked[name]!r}")
+    return asked
+
+
+def keep_header(service: Service, body: AsksToThink) -> dict[str, str]:
+    """Return the header of an answer to a body that asks for reasoning which the template leaves
+    out; nothing where the prompt is as the body asks."""
+    switch = switch_of(service.tokenizer.template_text)
+    keeps = _asked(body.keeps, (PRESERVE,), body.chat_template_kwargs or {}, switch)
+    unkept = keeps and not switch.preserves and not service.roles.keeps_reasoning
+    return {KEEP_HEADER: "unsupported"} if unkept else {}
+
+
+def _asked(
+    field: bool | None, names: Sequence[str], given: Mapping[str, Any], switch: ThinkingSwitch
+) -> bool | None:
+    """What a field asks for. Variables that the template does not read say the same: clients
+    send those of other models."""
+    unread = {name: given.get(name) for name in names if not switch.reads(name)}
+    bools = {name: value for name, value in unread.items() if isinstance(value, bool)}
+    try:
+        return agreed({"other fields": field, **bools})
+    except ValueError as error:
+        raise _contradiction(str(error)) from error
+
+
+def _contradiction(message: str) -> ApiError:
+    name = "chat_template_kwargs"
+    return invalid_request(shortened(f"{name}: {message}"), param=name)
+
+
+def _thinking(
+    thinks: bool, effort: str | None, switch: ThinkingSwitch, tokenizer: TokenizerLike
+) -> dict[str, Any]:
+    can_think = id_of(END_OF_THINK, tokenizer) is not None
+    try:
+        given = switch.variables(thinks, effort, can_think=can_think)
+    except ValueError as error:
+        param = "reasoning_effort" if effort else "thinking"
+        raise invalid_request(f"{param}: {error}", param=param) from error
+    if thinks and effort and not switch.takes_effort:
+        say_one_effort()
+    return given
+
+
+@cache
+def say_unkept() -> None:
+    """Once, as agents ask for it with every request."""
+    logger.warning(
+        "thinking.keep: this checkpoint's template leaves out the reasoning of earlier turns and "
+        "has no switch for it; prompts stay as it makes them (said once; the header %s says it)",
+        KEEP_HEADER,
+    )
+
+
+@cache
+def say_one_effort() -> None:
+    """Once, as agents send an effort with every request."""
+    logger.warning(
+        "this checkpoint's template does not read reasoning_effort: every level but none is the "
+        "same thinking here, thinking_token_budget bounds it (said once)"
+    )
