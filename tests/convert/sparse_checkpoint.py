@@ -11,9 +11,11 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 PUBLISHED = Path(__file__).parents[1] / "oracles" / "published"
+VARIANTS: dict[str, Any] = json.loads((PUBLISHED / "variants.json").read_text(encoding="utf-8"))
+"""Checkpoints that differ from a published one in a few fields, and those that are refused."""
 Listed = tuple[str, str, list[int], int]
 """Name, dtype, shape and bytes of one tensor."""
 
@@ -26,10 +28,7 @@ def write_sparse(
     `layers` is how many of a target's layers there are, all by default. The data of every file
     is one hole, so that 554 GiB take a few MiB of disk.
     """
-    manifest, config = (
-        json.loads((PUBLISHED / f"{name}.{kind}.json").read_text(encoding="utf-8"))
-        for kind in ("manifest", "config")
-    )
+    manifest, config = read_published(name, "manifest"), read_published(name, "config")
     if layers is not None:
         config.get("text_config", config)["num_hidden_layers"] = layers
     directory.mkdir()
@@ -45,6 +44,37 @@ def write_sparse(
     index = {"metadata": {}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     return tensors
+
+
+def read_published(name: str, kind: Literal["config", "manifest"]) -> Any:
+    """A published file, or what variants.json makes of that of another checkpoint."""
+    if (variant := VARIANTS.get(name)) is None:
+        return json.loads((PUBLISHED / f"{name}.{kind}.json").read_text(encoding="utf-8"))
+    base = read_published(variant["base"], kind) if variant["base"] else {}
+    if kind == "config":
+        return merged(base, variant["config"])
+    tensors = [one for entry in base["tensors"] for one in _stored(entry, variant)]
+    return base | {"tensors": tensors + variant.get("added", [])}
+
+
+def merged(base: Any, changes: Any) -> Any:
+    """A JSON value with the changes of a merge patch (RFC 7386): null deletes a field."""
+    if not isinstance(changes, dict):
+        return changes
+    kept = base if isinstance(base, dict) else {}
+    found = {name: merged(kept.get(name), value) for name, value in changes.items()}
+    return {name: value for name, value in (kept | found).items() if value is not None}
+
+
+def _stored(entry: dict[str, Any], variant: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A tensor of the base as the variant stores it: its FP8 linear layers have scales."""
+    name, shape = entry["name"], entry["shape"]
+    if variant.get("fp8_channel", "no layer") not in name or len(shape) != 2:
+        yield entry
+        return
+    scale = {"name": f"{name}_scale", "dtype": "F32", "shape": shape[:1]}
+    yield entry | {"dtype": "F8_E4M3", "bytes_each": shape[0] * shape[1]}
+    yield entry | scale | {"bytes_each": 4 * shape[0]}
 
 
 def listed_tensors(manifest: dict[str, Any], most: Mapping[str, int]) -> Iterator[Listed]:
