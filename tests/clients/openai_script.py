@@ -13,6 +13,10 @@ import pydantic
 
 QUESTION = [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}]
 MODEL = "eagle3-demo"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"name": "get_weather", "description": "Weather in a city", "parameters": CITY}
+ABOUT_OSLO = [{"role": "user", "content": "How is the weather in Oslo?"}]
+WINDY = '{"celsius": 7, "sky": "windy"}'
 
 
 class Size(pydantic.BaseModel):
@@ -113,17 +117,57 @@ def conversation_of_responses(client: Any) -> None:
 
 
 def tools_of_responses(client: Any) -> None:
-    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    weather = {"name": "get_weather", "description": "Weather in a city", "parameters": schema}
-    asked = {"model": MODEL, "tools": [weather | {"type": "function"}], "temperature": 0}
-    history = [{"role": "user", "content": "How is the weather in Oslo?"}]
-    first = client.responses.create(input=history, **asked)
+    asked = {"model": MODEL, "tools": [WEATHER | {"type": "function"}], "temperature": 0}
+    first = client.responses.create(input=ABOUT_OSLO, **asked)
     call = first.output[-1]
     assert json.loads(call.arguments) == {"city": "Oslo"}
-    output = '{"celsius": 7, "sky": "windy"}'
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": output}
-    answer = client.responses.create(input=[*history, *first.output, result], **asked)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": WINDY}
+    answer = client.responses.create(input=[*ABOUT_OSLO, *first.output, result], **asked)
     assert "7 degrees and windy" in answer.output_text
+
+
+def orders_of_codex(client: Any) -> None:
+    """Codex tells what the model said beside a call in any order; the turn is the same."""
+    asked = {"model": MODEL, "tools": [WEATHER | {"type": "function"}], "temperature": 0}
+    call = {"type": "function_call", "name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    call |= {"call_id": "call_9f3a"}
+    thought = {"type": "reasoning", "summary": [], "content": [_text("reasoning_text", "I ask.")]}
+    said = {"type": "message", "role": "assistant", "content": [_text("output_text", "Wait.")]}
+    result = {"type": "function_call_output", "call_id": "call_9f3a", "output": WINDY}
+    answers = [
+        client.responses.create(input=[*ABOUT_OSLO, *turn, result], **asked)
+        for turn in ((thought, said, call), (call, thought, said), (said, call, thought))
+    ]
+    assert len({(answer.output_text, answer.usage.input_tokens) for answer in answers}) == 1
+
+
+def default_request_of_kimi_code(client: Any) -> None:
+    """As it goes on behind a call: ids are cleaned, and earlier thoughts are to be kept."""
+    call = {"id": "functions_get_weather_0", "type": "function"}
+    call |= {"function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+    turn = {"role": "assistant", "reasoning_content": "I ask.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": WINDY}
+    with client.chat.completions.create(
+        model=MODEL,
+        messages=[*ABOUT_OSLO, turn, result],
+        tools=[{"type": "function", "function": WEATHER}],
+        reasoning_effort="high",
+        max_completion_tokens=120,
+        prompt_cache_key="session",
+        stream=True,
+        stream_options={"include_usage": True},
+        temperature=0,
+        extra_body={"thinking": {"type": "enabled", "keep": "all"}},
+    ) as stream:
+        assert stream.response.headers["x-thinking-keep"] == "unsupported"
+        deltas = [piece.choices[0].delta for piece in stream if piece.choices]
+    # The demo's model was not trained to think: what it thinks is not what it would say.
+    said = [delta.content or getattr(delta, "reasoning_content", "") for delta in deltas]
+    assert "".join(said)
+
+
+def _text(kind: str, text: str) -> dict[str, str]:
+    return {"type": kind, "text": text}
 
 
 def parsed_response(client: Any) -> None:
@@ -160,6 +204,8 @@ STEPS = (
     response,
     conversation_of_responses,
     tools_of_responses,
+    orders_of_codex,
+    default_request_of_kimi_code,
     parsed_response,
     wrong_model,
     too_long,
