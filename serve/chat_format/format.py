@@ -19,13 +19,15 @@ CHAT_FORMATS = {known.name: known for known in (KIMI_K2, MINIMAX_M2)}
 class ChatReading:
     """What is read from chat answers: in which chat format, if any, and the marks by their ids.
 
-    auto_tool_choice: whether a model may choose by itself to call a tool.
+    auto_tool_choice: whether a model may choose by itself to call a tool. told: the format in which
+    a history shows calls, whether or not those of answers are read.
     """
 
     reasoning: ChatFormat | None = None
     tools: ChatFormat | None = None
     auto_tool_choice: bool = False
     marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
+    told: ChatFormat | None = None
 
     @property
     def call_ids(self) -> tuple[int, int]:
@@ -78,7 +80,8 @@ def choose_reading(
         *((tools or reasoning or KIMI_K2).call_marks if tools or reasoning else ()),
     ]
     marks = {token_id: mark for mark in used if (token_id := ids[mark]) is not None}
-    return ChatReading(reasoning, tools, tools is not None and auto_tool_choice is not False, marks)
+    auto = tools is not None and auto_tool_choice is not False
+    return ChatReading(reasoning, tools, auto, marks, tools or likely)
 
 
 def _marks(chat_format: ChatFormat) -> tuple[Mark, ...]:

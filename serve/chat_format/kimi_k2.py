@@ -24,7 +24,7 @@ CALL_RULE = (
     "arguments_{n}: {arguments}"
 )
 FREE = "/(.|\\n)*/"
-INDEX_RULE = "INDEX: /[0-9]{1,3}/"
+INDEX_RULE = "INDEX: /[0-9]{1,6}/"
 
 
 class KimiReader(AnswerReader):

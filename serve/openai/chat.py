@@ -176,7 +176,7 @@ def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: 
     most = contexts * service.model.max_model_len
     try:
         said = [message.for_template() for message in messages]
-        told = template_messages(said, service.reading.tools)
+        told = template_messages(said, service.reading.told)
         asked = body.template_options() | template_variables(service, body)
         options = {**service.template_kwargs, **asked}
         ids = service.tokenizer.encode_chat(service.roles.told(told), most, **options)

@@ -52,7 +52,7 @@ class SampleMaker:
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
         """One sample, or several where the template shows an answer otherwise once it is history;
         ValueError for what is no conversation with an answer."""
-        calls = choose_reading(self.tokenizer).tools
+        calls = choose_reading(self.tokenizer).told
         try:
             read, sources = read_contents(template_messages(messages, calls))
         except ApiError as error:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from called_tools import ANSWERS, CHAT_TOOLS, prompt_of
-from chat_tokenizers import minimax
+from chat_tokenizers import kimi, minimax
 from fake_server import Served
 from scripted_engine import ScriptedEngine
 
+from serve.chat_format.format import choose_reading
 from serve.openai.service import ModelInfo
 
 MODEL = ModelInfo(("fake",), "/models/fake", 2**16)
@@ -207,6 +208,18 @@ def test_ids_are_known_through_every_protocol_and_clients_get_back_their_own(say
     assert asked(server, "/v1/messages", messages=turns) == expected
 
 
+def test_calls_of_a_history_do_not_depend_on_whether_answers_are_read(say: Say) -> None:
+    prompts = [
+        asked(
+            say("Fine.", reading=choose_reading(kimi(), tool_call_parser=parser)),
+            "/v1/chat/completions",
+            messages=[USER, called("call_1"), result("call_1")],
+        )
+        for parser in ("auto", "none")
+    ]
+    assert prompts[0] == prompts[1] and "functions.weather:0" in prompts[0]
+
+
 def test_a_template_without_ids_is_given_none_of_kimis(say: Say) -> None:
     server = say("Fine.", chat_format="minimax_m2")
     messages = [USER, called("call_1"), result("call_1")]
@@ -280,12 +293,3 @@ def test_arguments_encoded_twice_are_held_to_the_limit_of_a_body(say: Say) -> No
     call = {**called(), "tool_calls": [chat_call("x", many)]}
     answer = server.http.post("/v1/chat/completions", json={"messages": [USER, call]})
     assert answer.status_code == 400 and answer.json()["error"]["code"] == "too_many_values"
-
-
-def test_what_messages_could_not_read_goes_back_as_the_model_wrote_it(say: Say) -> None:
-    server = say("Fine.")
-    use = {"type": "tool_use", "id": "x", "name": "weather", "input": {"INVALID_JSON": '{"ci'}}
-    turns = [USER, {"role": "assistant", "content": [use]}, USER]
-    assert '<|tool_call_argument_begin|>{"ci<|tool_call_end|>' in asked(
-        server, "/v1/messages", messages=turns
-    )

@@ -20,7 +20,7 @@ def template_messages(
 
     Args:
         messages: those of the request, each with its `role`.
-        calls: the format of the model's calls; None where the server reads none.
+        calls: the format of the model's calls; None where no format is known.
 
     Raises:
         ApiError: 400 for arguments that are more JSON than a body may have.

@@ -128,6 +128,16 @@ def test_arguments_that_are_no_object_are_kept_as_text(arguments: str) -> None:
     assert read_input(arguments, cut=False) == {"INVALID_JSON": arguments}
 
 
+def test_arguments_that_were_no_object_go_back_as_the_model_wrote_them(
+    say: Callable[..., Served], connect: Connect
+) -> None:
+    server = say("Fine.")
+    use = {"type": "tool_use", "id": "x", "name": "time", "input": {"INVALID_JSON": '{"ci'}}
+    turns: Any = [USER, {"role": "assistant", "content": [use]}, USER]
+    connect(server).messages.create(**{**ASKED, "messages": turns})
+    assert '<|tool_call_argument_begin|>{"ci<|tool_call_end|>' in prompt_of(server)
+
+
 def test_one_call_at_a_time_if_the_client_says_so(
     say: Callable[..., Served], connect: Connect
 ) -> None:
