@@ -61,7 +61,8 @@ class DraftConfig:
         flat = flat_draft_config(config)
         kind = draft_kind(flat)
         _LAYER.require(flat)
-        require_values(flat, {"rope_interleave": (kind == "latent",)})
+        pairs = kind == "latent"  # of neighbours are rotated, not of halves
+        require_values(flat, {"rope_interleave": (pairs,), "rope_is_neox_style": (not pairs,)})
         require_full_attention(flat)
         _require_dense(flat)
         rope = RopeConfig.from_hf(flat)
@@ -123,7 +124,7 @@ _LAYER = DECODER.extended(
     read=(
         *("intermediate_size", *_DEFAULTED, "q_lora_rank", *LATENT_SIZES),
         *("eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states"),
-        *("rope_interleave", "n_routed_experts", "first_k_dense_replace"),
+        *("rope_interleave", "rope_is_neox_style", "n_routed_experts", "first_k_dense_replace"),
     ),
     only={
         "num_hidden_layers": (1,),

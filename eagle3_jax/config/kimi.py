@@ -130,6 +130,7 @@ KIMI_FIELDS = DECODER.extended(
         "moe_layer_freq": (1,),
         "norm_topk_prob": (True, False),
         "rope_interleave": (True,),
+        "rope_is_neox_style": (False,),
     },
     ignored=(
         *("num_key_value_heads", "head_dim", "qk_head_dim"),  # follow from latent attention

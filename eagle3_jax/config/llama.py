@@ -55,5 +55,10 @@ class LlamaConfig(TargetConfig):
 
 LLAMA_FIELDS = DECODER.extended(
     read=("intermediate_size", "num_key_value_heads", "head_dim"),
-    only={"pretraining_tp": (1,), "rope_interleave": (False,)},
+    only={
+        "pretraining_tp": (1,),
+        "rope_interleave": (False,),
+        "rope_is_neox_style": (True,),
+        "num_local_experts": (0,),
+    },
 )

@@ -113,6 +113,7 @@ MINIMAX_FIELDS = DECODER.extended(
         "num_expert_group": (1,),
         "topk_group": (1,),
         "rope_interleave": (False,),
+        "rope_is_neox_style": (True,),
     },
     ignored=(
         *("use_mtp", "use_grouped_topk", "max_model_len", "shared_moe_mode"),

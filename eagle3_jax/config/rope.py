@@ -73,17 +73,10 @@ class RopeConfig:
 
         `rotated` is the part of a head that is rotated; ValueError where the file says another.
         """
-        nested = ("rope_scaling", "rope_parameters")
-        parameters = {
-            key: value
-            for name in nested
-            for key, value in read_mapping(config, name).items()
-            if value is not None
-        }
-        theta = read_number({**config, **parameters}, "rope_theta", 10000.0)
-        for fields in (config, parameters):
-            require_values(fields, {"partial_rotary_factor": (rotated,)})
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        parameters = _parameters(config)
+        theta = read_number(parameters, "rope_theta", 10000.0)
+        require_values(parameters, {"partial_rotary_factor": (rotated,)})
+        kind = parameters.get("rope_type", "default")
         if kind not in ("default", "yarn"):
             raise ValueError(f"rope type must be 'default' or 'yarn', got {brief(kind)}")
         return cls(theta, YarnConfig.from_hf(parameters) if kind == "yarn" else None)
@@ -98,3 +91,20 @@ class RopeConfig:
         if rope.yarn is None:
             raise ValueError("yarn_factor was given, but config.json has no YaRN rope_scaling")
         return replace(rope, yarn=replace(rope.yarn, factor=float(yarn_factor)))
+
+
+def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that a file says of rotation; ValueError where two places contradict each other,
+    of which each engine follows another one."""
+    outer = {name: config.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    inner = (read_mapping(config, name) for name in ("rope_scaling", "rope_parameters"))
+    found: dict[str, Any] = {}
+    for fields in (outer, *inner):
+        for key, value in fields.items():
+            name = "rope_type" if key == "type" else key
+            if value is not None and found.setdefault(name, value) != value:
+                raise ValueError(
+                    f"{name} must be the same wherever the file states it, got "
+                    f"{brief(found[name])} and {brief(value)}"
+                )
+    return found

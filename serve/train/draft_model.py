@@ -20,6 +20,7 @@ from convert.load import outline_draft
 from convert.models.config_json import draft_to_hf
 from convert.outline import Outline
 from convert.pairing import DraftForTarget
+from convert.published.unknown_fields import warn_of_unknown_fields
 from eagle3_jax.config import (
     DraftConfig,
     KimiConfig,
@@ -107,9 +108,9 @@ def _published_shape(given: Source, target: TargetConfig) -> DraftConfig:
     if path.suffix != ".json":
         path = find_checkpoint(given, CONFIG_ALONE) / CONFIG
     try:
-        config = DraftConfig.from_hf(
-            parse_object(path.read_bytes()), num_target_layers=target.num_hidden_layers
-        )
+        published = parse_object(path.read_bytes())
+        config = DraftConfig.from_hf(published, num_target_layers=target.num_hidden_layers)
+        warn_of_unknown_fields(path, published)
         DraftForTarget(path.parent, {}, config, target).check_dimensions()
         if config.hidden_size != target.hidden_size:
             raise ValueError(

@@ -124,6 +124,25 @@ def test_yarns_factor_on_cos_and_sin_may_be_stated_but_not_changed() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_theta": 1e4},
+        {"rope_parameters": {"rope_theta": 1e4}},
+        {"rope_scaling": KIMI_TEXT["rope_scaling"] | {"rope_type": "default"}},
+        {"rope_parameters": {"factor": 32.0}},
+    ],
+    ids=str,
+)
+def test_two_statements_about_rotation_may_not_contradict_each_other(
+    change: dict[str, Any],
+) -> None:
+    stated = {"rope_scaling": KIMI_TEXT["rope_scaling"] | {"rope_theta": 5e4, "rope_type": "yarn"}}
+    assert read_target_config(KIMI_TEXT | stated) == read_target_config(KIMI_TEXT)
+    with pytest.raises(ValueError, match="must be the same wherever the file states it, got"):
+        read_target_config(KIMI_TEXT | stated | change)
+
+
 def test_minimaxs_part_of_a_head_that_is_rotated_must_be_its_rotary_dim() -> None:
     assert read_target_config(MINIMAX | {"partial_rotary_factor": 0.5}).rope_dim == 64
     parameters = {"rope_theta": 5e6, "rope_type": "default", "partial_rotary_factor": 1.0}
