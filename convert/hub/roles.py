@@ -8,7 +8,7 @@ from convert.files.json_object import parse_object
 from convert.hub.checkpoint import find_config
 from convert.hub.source import Source
 from eagle3_jax.config.draft_layouts import refuse_draft
-from eagle3_jax.config.targets import refuse_target
+from eagle3_jax.config.targets import refuse_target, refuse_unsupported
 
 
 def check_published_roles(
@@ -21,8 +21,8 @@ def check_published_roles(
 
 
 def check_roles(target: Path | None, draft: Path | None) -> None:
-    """Raises ValueError for a directory that is the other one; what is wrong with its config.json
-    otherwise its reader says."""
+    """Raises ValueError for a directory that is the other one, and for a model by name that is not
+    supported; what is wrong with its config.json otherwise its reader says."""
     for directory, refuse in ((target, refuse_draft), (draft, refuse_target)):
         if directory is None:
             continue
@@ -32,6 +32,7 @@ def check_roles(target: Path | None, draft: Path | None) -> None:
         except (OSError, ValueError):
             continue
         try:
+            refuse_unsupported(config)
             refuse(config)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

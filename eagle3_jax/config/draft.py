@@ -11,7 +11,7 @@ from eagle3_jax.config.fields import DECODER, Fields, require_full_attention
 from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, LatentShape
 from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
 from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.targets import refuse_target
+from eagle3_jax.config.targets import refuse_target, refuse_unsupported
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class DraftConfig:
 
         Raises ValueError for another architecture and for options that change the arithmetic.
         """
+        refuse_unsupported(config)
         refuse_target(config)
         flat = flat_draft_config(config)
         kind = draft_kind(flat)

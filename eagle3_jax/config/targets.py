@@ -89,7 +89,6 @@ def target_fields(config: Mapping[str, Any]) -> Fields:
 
 def refuse_target(config: Mapping[str, Any]) -> None:
     """Raises ValueError for a config.json in the place of a draft's that is a target's."""
-    refuse_unsupported(config)
     model_type = text_fields(config).get("model_type")
     if isinstance(model_type, str) and model_type in READERS and not is_draft(config):
         raise ValueError(

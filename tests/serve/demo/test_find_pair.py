@@ -1,5 +1,6 @@
 """Which directories a pair is read from, where it is named by hub ids."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from oracle_files import ORACLES
 from serve.demo import find_pair
 from serve.options.serve_flags import parse_serve_flags
 
+KIMI = ORACLES / "kimi_bf16"
+K3 = {"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear"}}
 DRAFTS = ["--speculative-config.num_speculative_tokens", "2", "--speculative-config.model"]
 
 
@@ -18,15 +21,18 @@ DRAFTS = ["--speculative-config.num_speculative_tokens", "2", "--speculative-con
         (["org/draft"], "this is an EAGLE-3 draft"),
         (["org/kimi", *DRAFTS, "org/kimi"], "this is a target"),
         (["org/draft", *DRAFTS, "org/kimi"], "this is an EAGLE-3 draft"),
+        (["org/k3"], "this is Kimi-K3, which is not supported"),
     ],
 )
-def test_what_goes_in_the_others_place_is_refused_before_its_weights_are_downloaded(
+def test_what_does_not_go_in_its_place_is_refused_before_its_weights_are_downloaded(
     tmp_path: Path, words: list[str], problem: str
 ) -> None:
     options, _ = parse_serve_flags(words)
+    (tmp_path / "config.json").write_text(json.dumps(K3), encoding="utf-8")
     with local_hub(tmp_path / "cache") as hub:
-        hub.add("org/kimi", ORACLES / "kimi_bf16")
+        hub.add("org/kimi", KIMI)
         hub.add("org/draft", ORACLES / "draft_mha_bf16")
+        hub.add("org/k3", tmp_path)
         with pytest.raises(ValueError, match=problem):
             find_pair(options)
         assert hub.downloaded() == ["config.json"]
