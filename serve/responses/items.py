@@ -125,8 +125,12 @@ class ReasoningItem(BaseModel):
         return self
 
 
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
 class CallItem(RefusesUnsupported):
-    """A call of a function, its arguments as JSON text."""
+    """A call of a function, its arguments as JSON text, or as what that text says."""
 
     neutral, within = CALL, "input."
 
@@ -135,7 +139,7 @@ class CallItem(RefusesUnsupported):
     call_id: Name
     name: Name
     namespace: Name | None = None
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(_as_text)]
 
 
 class CallOutputItem(RefusesUnsupported):

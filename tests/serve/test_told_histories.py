@@ -257,16 +257,21 @@ def test_arguments_that_are_no_object_end_no_conversation(say: Say) -> None:
         for key, value in read.items():
             assert f'<parameter name="{key}">{value}</parameter>' in prompt
         assert prompt.count("<parameter") == len(read)
-        if isinstance(arguments, str):
-            items = [USER, ITEMS["a"] | {"arguments": arguments}, ITEMS["A"] | {"output": "7"}]
-            assert asked(server, "/v1/responses", input=items) == prompt
-            first = server.http.post("/v1/responses", json={"input": items[:2]}).json()
-            more = {"input": items[2:], "previous_response_id": first["id"]}
-            assert '<parameter name="' in asked(server, "/v1/responses", **more) or not read
+        items = [USER, ITEMS["a"] | {"arguments": arguments}, ITEMS["A"] | {"output": "7"}]
+        assert asked(server, "/v1/responses", input=items) == prompt
+        first = server.http.post("/v1/responses", json={"input": items[:2]}).json()
+        more = {"input": items[2:], "previous_response_id": first["id"]}
+        assert '<parameter name="' in asked(server, "/v1/responses", **more) or not read
         use = {"type": "tool_use", "id": "x", "name": "weather", "input": read}
         told = {"type": "tool_result", "tool_use_id": "x", "content": "7"}
         turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [told]}]
         assert asked(server, "/v1/messages", messages=[USER, *turns]) == prompt
+
+
+def test_no_arguments_are_an_empty_object_to_kimi_too(say: Say) -> None:
+    call = {**called(), "tool_calls": [chat_call("x", None)]}
+    prompt = asked(say("Fine."), "/v1/chat/completions", messages=[USER, call, result("x")])
+    assert "argument_begin|>{}<|tool_call_end|>" in prompt
 
 
 def test_a_call_that_the_limit_cut_goes_back_as_it_came(say: Say) -> None:

@@ -1,6 +1,6 @@
 """Turns the messages of a chat request into what its template reads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -26,9 +26,11 @@ def template_messages(
         ApiError: 400 for arguments that are more JSON than a body may have.
     """
     told = list(_turns(list(map(_plain, messages))))
+    read = _as_sent
     if calls is None or calls.arguments_as_objects:
         refuse_too_much([unwrapped(text).encode(errors="replace") for text in _arguments(told)])
-        told = [_with_objects(message) for message in told]
+        read = read_arguments
+    told = [_with_arguments(message, read) for message in told]
     return told if calls is None else calls.with_known_ids(told)
 
 
@@ -118,16 +120,21 @@ def _arguments(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
                 yield arguments
 
 
-def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with the arguments of its calls as objects."""
+def _as_sent(arguments: Any) -> Any:
+    """The arguments as they came; an empty object for none, which templates print as null."""
+    return {} if arguments is None else arguments
+
+
+def _with_arguments(message: dict[str, Any], read: Callable[[Any], Any]) -> dict[str, Any]:
+    """The message with the arguments of its calls as `read` returns them."""
     calls = _calls(message)
-    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else message
+    return {**message, "tool_calls": [_read(call, read) for call in calls]} if calls else message
 
 
-def _with_object(call: Any) -> Any:
+def _read(call: Any, read: Callable[[Any], Any]) -> Any:
     match call:
         case {"function": dict(function)}:
-            arguments = read_arguments(function.get("arguments"))
+            arguments = read(function.get("arguments"))
             return {**call, "function": {**function, "arguments": arguments}}
         case _:
             return call
