@@ -8,7 +8,6 @@ the number -1 and no batch. Both as vLLM 0.33 has them.
 import queue
 import threading
 import time
-from collections import deque
 from typing import NamedTuple, Self
 
 import zmq
@@ -16,13 +15,13 @@ import zmq
 from eagle3_jax.engine.kv.events import KVEvent, KVEventLog
 from serve.kv_events.config import FLAG, KVEventsConfig
 from serve.kv_events.encoding import EventEncoder
+from serve.kv_events.replays import LONGEST_REQUEST, NUMBER_BYTES, KeptBatches, Replays
 
-LOOK_S = 0.05
-"""How often the thread looks for requests of a replay when nothing is published."""
+LOOK_S, TURN_S = 0.05, 0.002
+"""How often the thread looks for requests of a replay, and goes on with one, when nothing is
+published."""
 CLOSE_S = 2.0
 LINGER_MS = 200
-NUMBER_BYTES = 8
-END = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
 
 
 class _Batch(NamedTuple):
@@ -47,7 +46,7 @@ class KVEventPublisher:
         self.published = self.dropped = 0
         self._next_number = 0
         self._queue: queue.Queue[_Batch] = queue.Queue(config.max_queue_size)
-        self._sent: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
+        self._kept, self._hwm = KeptBatches(config.buffer_steps), config.hwm
         self._topic = config.topic.encode()
         self._encoder = EventEncoder(
             int_hashes=config.int_hashes, lookahead=config.lookahead_token_ids
@@ -66,13 +65,12 @@ class KVEventPublisher:
         self._publish = self._context.socket(zmq.PUB)
         self._publish.set_hwm(config.hwm)
         self.endpoint = _attach(self._publish, config.endpoint, "endpoint", listen=config.listens)
-        self.replay_endpoint, self._replay = None, None
-        if config.replay_endpoint is not None:
-            self._replay = self._context.socket(zmq.ROUTER)
-            # Twice what a whole replay has: ZeroMQ learns late what a reader has taken.
-            self._replay.setsockopt(zmq.SNDHWM, 2 * (config.buffer_steps + 1))
-            where = config.replay_endpoint
-            self.replay_endpoint = _attach(self._replay, where, "replay_endpoint", listen=True)
+        self.replay_endpoint, self._replays = None, None
+        if (where := config.replay_endpoint) is not None:
+            self._replays = Replays(self._context, self._topic, self._kept)
+            self.replay_endpoint = _attach(
+                self._replays.socket, where, "replay_endpoint", listen=True
+            )
 
     def __str__(self) -> str:
         """Where it publishes."""
@@ -103,36 +101,29 @@ class KVEventPublisher:
 
     def _run(self) -> None:
         while True:
+            in_turns = self._replays is not None and self._replays.is_busy
             try:
-                self._send(self._queue.get(timeout=LOOK_S))
+                self._send(self._queue.get(timeout=TURN_S if in_turns else LOOK_S))
             except queue.Empty:
                 if self._closing.is_set():
                     return
-            self._answer_replay()
+            if self._replays is not None:
+                self._replays.take_turn()
 
     def _send(self, batch: _Batch) -> None:
         number = batch.number.to_bytes(NUMBER_BYTES, "big")
         payload = self._encoder.encode(batch.seconds, batch.events)
         self._publish.send_multipart((self._topic, number, payload))
-        self._sent.append((number, payload))
+        if self._kept.add(batch.number, payload):
+            # A subscriber that does not read costs no more bytes than the batches kept here.
+            self._publish.set_hwm(min(self._hwm, len(self._kept)))
         self.published += len(batch.events)
-
-    def _answer_replay(self) -> None:
-        """Sends who asks all that is kept from a number on; what is no such request is dropped."""
-        if self._replay is None or not self._replay.poll(0):
-            return
-        frames = self._replay.recv_multipart()
-        if len(frames) == 3 and len(frames[-1]) == NUMBER_BYTES:
-            asker, _, first = frames
-            for number, payload in self._sent:
-                if number >= first:
-                    self._replay.send_multipart((asker, b"", self._topic, number, payload))
-            self._replay.send_multipart((asker, b"", b"", END, b""))
 
 
 def _attach(socket: zmq.Socket[bytes], endpoint: str, name: str, *, listen: bool) -> str:
     """The endpoint, with the port that it got."""
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
+    socket.setsockopt(zmq.MAXMSGSIZE, LONGEST_REQUEST)
     try:
         socket.bind(endpoint) if listen else socket.connect(endpoint)
     except zmq.ZMQError as error:

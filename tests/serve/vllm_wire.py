@@ -90,6 +90,7 @@ class Subscriber:
         self.live.subscribe(topic.encode())
         self.live.connect(endpoint)
         self.replays = self.context.socket(zmq.DEALER)
+        self.replays.rcvhwm = most
         if replay:
             self.replays.connect(replay)
 

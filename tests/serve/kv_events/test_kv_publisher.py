@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from kv_index import IndexCopy
 from vllm_wire import Subscriber, apply
 
 from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored
+from serve.kv_events import replays
 from serve.kv_events.config import KVEventsConfig
 from serve.kv_events.publisher import KVEventPublisher
 
@@ -108,12 +109,11 @@ def test_a_replay_begins_at_the_number_asked_for_and_has_only_what_is_kept() -> 
 
 def test_a_subscriber_that_never_reads_holds_nobody_up() -> None:
     """It misses what its queue has no room for; another gets everything."""
-    count, tokens = 500, tuple(range(1000, 11_000))
-    large = PagesStored((bytes(32),), None, tokens, (1,), len(tokens), "", "GPU")
+    count = 500
     with KVEventPublisher(KVEventsConfig(ANY, ANY, hwm=8)) as publisher:
         with hearing(publisher, most=1) as idle:
             first = publisher._next_number
-            publish(publisher, [[large]] * count)
+            publish(publisher, [[LARGE]] * count)
             wait_for(lambda: publisher.published >= first + count)
             with Subscriber(publisher.endpoint, publisher.replay_endpoint) as other:
                 assert [number for number, _ in other.replay(first)] == [
@@ -125,6 +125,58 @@ def test_a_subscriber_that_never_reads_holds_nobody_up() -> None:
                 heard += 1
             assert 0 < heard < count
     assert publisher.dropped == 0
+
+
+LARGE = PagesStored((bytes(32),), None, tuple(range(1000, 11_000)), (1,), 10_000, "", "GPU")
+"""Its batch has 30 kB."""
+
+
+def resident() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_replays_that_nobody_reads_cost_a_few_batches_and_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another client gets all of its replay meanwhile; whoever is given up can ask again."""
+    monkeypatch.setattr(replays, "STALLED_S", 0.5)
+    count, asks = 1000, 20
+    with KVEventPublisher(KVEventsConfig(ANY, ANY)) as publisher, ExitStack() as stack:
+        publish(publisher, [[LARGE]] * count)
+        wait_for(lambda: publisher.published == count)
+        before, where = resident(), (publisher.endpoint, publisher.replay_endpoint)
+        idle = [stack.enter_context(Subscriber(*where, most=1)) for _ in range(4)]
+        for subscriber in idle * asks:
+            subscriber.replays.send_multipart((b"", bytes(8)))
+        other = stack.enter_context(Subscriber(*where))
+        assert [number for number, _ in other.replay(0)] == [*range(count)]
+        replaying = publisher._replays
+        assert replaying
+        wait_for(lambda: not replaying.is_busy)
+        assert resident() - before < 100_000_000
+        unread = 0
+        while idle[0].replays.poll(300):
+            idle[0].replays.recv_multipart()
+            unread += 1
+        assert unread < count
+        assert [number for number, _ in idle[0].replay(990)] == [*range(990, count)]
+
+
+def test_kept_batches_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with them what waits for a subscriber that never reads."""
+    monkeypatch.setattr(replays, "KEPT_BYTES", 1_000_000)
+    with KVEventPublisher(KVEventsConfig(ANY, ANY)) as publisher:
+        publish(publisher, [[page(step)] for step in range(100)])
+        with hearing(publisher, most=1):
+            before = resident()
+            publish(publisher, [[LARGE]] * 3000)
+            last = publisher._next_number - 1
+            wait_for(lambda: publisher._kept.last == last)
+            assert resident() - before < 50_000_000
+        with Subscriber(publisher.endpoint, publisher.replay_endpoint) as subscriber:
+            kept = [number for number, _ in subscriber.replay(0)]
+        assert kept == [*range(kept[0], last + 1)] and 20 < len(kept) < 50
 
 
 def test_the_engine_goes_on_when_the_publisher_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,118 @@
+"""The last batches that were published, and the clients that ask for them again."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+NUMBER_BYTES = 8
+END = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
+KEPT_BYTES = 2**26
+MOST_REPLAYS = 16
+"""Replays under way; further requests wait in the socket."""
+UNREAD_BATCHES = 16
+"""Batches that wait in the process for one client that does not read."""
+STALLED_S = 10.0
+"""A client that takes no batch for so long gets no more of its replay."""
+LONGEST_REQUEST = 1024
+"""Bytes of a frame that a client may send."""
+
+
+class KeptBatches:
+    """The last batches by their numbers: at most `steps`, and at most KEPT_BYTES but for the last
+    one."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._bytes = steps, 0
+        self._batches: OrderedDict[int, bytes] = OrderedDict()
+
+    def add(self, number: int, payload: bytes) -> bool:
+        """Keeps a batch. Returns whether another one went because of KEPT_BYTES."""
+        self._batches[number] = payload
+        self._bytes += len(payload)
+        full = self._bytes > KEPT_BYTES
+        while len(self._batches) > self._steps or (self._bytes > KEPT_BYTES and len(self) > 1):
+            _, oldest = self._batches.popitem(last=False)
+            self._bytes -= len(oldest)
+        return full
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @property
+    def last(self) -> int:
+        """The number of the last batch, -1 where there is none."""
+        return next(reversed(self._batches), -1)
+
+    def first_from(self, number: int) -> tuple[int, bytes] | None:
+        """The first batch that has this number or a later one."""
+        oldest = next(iter(self._batches), 0)
+        numbers = range(max(number, oldest), self.last + 1)
+        found = next((n for n in numbers if n in self._batches), None)
+        return None if found is None else (found, self._batches[found])
+
+
+@dataclass
+class _Replay:
+    """next, last: numbers of the batches to send. until: when the client counts as stalled."""
+
+    next: int
+    last: int
+    until: float
+
+
+class Replays:
+    """Answers requests for batches. No call waits for a client: a turn sends each what its socket
+    takes, and a replay whose client does not read ends. A client's new request replaces its old."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        topic: bytes,
+        kept: KeptBatches,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.SNDHWM, UNREAD_BATCHES)
+        self.socket.setsockopt(zmq.RCVHWM, MOST_REPLAYS)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # Else what finds no room is dropped.
+        self._topic, self._kept, self._clock = topic, kept, clock
+        self._under_way: dict[bytes, _Replay] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a replay is under way."""
+        return bool(self._under_way)
+
+    def take_turn(self) -> None:
+        """Takes requests, and sends each client as many batches as there is room for."""
+        while len(self._under_way) < MOST_REPLAYS and self.socket.poll(0):
+            frames = self.socket.recv_multipart()
+            if len(frames) == 3 and len(frames[-1]) == NUMBER_BYTES:
+                first, until = int.from_bytes(frames[-1], "big"), self._clock() + STALLED_S
+                self._under_way[frames[0]] = _Replay(first, self._kept.last, until)
+        for asker, replay in list(self._under_way.items()):
+            if self._advance(asker, replay) or self._clock() > replay.until:
+                del self._under_way[asker]
+
+    def _advance(self, asker: bytes, replay: _Replay) -> bool:
+        """Returns whether the replay has ended."""
+        try:
+            for _ in range(UNREAD_BATCHES):
+                found = self._kept.first_from(replay.next)
+                if found is None or found[0] > replay.last:
+                    self._send(asker, b"", END, b"")
+                    return True
+                number, payload = found
+                self._send(asker, self._topic, number.to_bytes(NUMBER_BYTES, "big"), payload)
+                replay.next, replay.until = number + 1, self._clock() + STALLED_S
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:  # The client is gone.
+            return True
+        return False
+
+    def _send(self, asker: bytes, *frames: bytes) -> None:
+        self.socket.send_multipart((asker, b"", *frames), zmq.NOBLOCK)
