@@ -1,9 +1,9 @@
 """Patterns that name modules: plain names, shell patterns, or `re:` and a regular expression.
 
-A pattern holds for a module when it matches the checkpoint's name, that name without its
-`language_model.` and `model.` prefixes, or its last component; a regular expression is anchored at
-the start only, a plain name is compared whole. Peers match regular expressions against names of
-their own, such as `model.fc`, so `as_regexes` writes them for any prefix.
+A pattern holds for a module when it matches the checkpoint's name, that name without the prefix
+`language_model.` or `language_model.model.`, or its last component. A regular expression is
+anchored at the start only, a plain name is compared whole. Peers match regular expressions against
+names of their own, such as `model.fc`, so `as_regexes` writes them for any prefix.
 """
 
 import fnmatch
@@ -57,9 +57,10 @@ def _sorted_out(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, .
     return frozenset(patterns) - frozenset(special), tuple(special)
 
 
-def _names(module: str) -> tuple[str, str, str]:
+def _names(module: str) -> tuple[str, str, str, str]:
     """The names a pattern may mean."""
-    return module, unprefixed(module), module.rpartition(".")[2]
+    text_model = module.removeprefix("language_model.")
+    return module, text_model, unprefixed(module), module.rpartition(".")[2]
 
 
 def as_regexes(pattern: str, modules: Collection[str]) -> list[str]:

@@ -6,11 +6,10 @@ two is damaged or mistaken, which is an error and not a choice.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from convert.models.rules import Rule
-from convert.published.exclude import check_pattern, excluded
+from convert.published.exclude import check_pattern, excluded, matches
 from convert.published.quantization_fields import QUANTIZATION_FIELDS
 from convert.published.weights import Weight
 from eagle3_jax.config.brief import brief
@@ -41,7 +40,7 @@ class QuantizationConfig:
         """The scheme of one linear layer, None when it is excluded."""
         if excluded(module, self.exclude):
             return None
-        named = (scheme for pattern, scheme in self.overrides if fnmatchcase(module, pattern))
+        named = (scheme for pattern, scheme in self.overrides if matches(pattern, module))
         return next(named, self.scheme)
 
 
@@ -133,6 +132,8 @@ def _fp8(given: Mapping[str, Any]) -> QuantizationConfig:
 
 def _quark(given: Mapping[str, Any]) -> QuantizationConfig:
     overrides = given.get("layer_quant_config") or {}
+    for pattern in overrides:
+        check_pattern(pattern)
     return QuantizationConfig(
         _quark_scheme(given["global_quant_config"]),
         _patterns(given, "exclude"),

@@ -15,6 +15,7 @@ from convert import load_draft, load_target
 from convert.conversion.cli import main as convert
 from convert.conversion.conversion import open_conversion
 from convert.from_config import draft_from_config, target_from_config
+from convert.published.quantization_config import read_quantization_config
 from convert.published.unknown_fields import unknown_fields
 from convert.quantize.cli import main as quantize
 from eagle3_jax.config import DraftConfig, read_target_config
@@ -79,6 +80,21 @@ def test_every_tensor_of_a_target_has_its_place(
     argv = ["--model", str(tmp_path / name), "-tp", "4", "--concurrency", "4"]
     assert plan([*argv, "--gpu", "MI355X", "--isl", "64", "--osl", "64"]) == 0
     assert "ignored fields" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*self_attn*", "model.layers.*.self_attn.*", "re:.*self_attn.*", "layers.1.self_attn.o_proj"],
+)
+def test_a_layers_scheme_is_found_by_any_spelling_of_its_name(pattern: str) -> None:
+    config = config_of("kimi-k2.6-mxfp4")
+    (scheme,) = config["quantization_config"]["layer_quant_config"].values()
+    config["quantization_config"]["layer_quant_config"] = {pattern: scheme}
+    read = read_quantization_config(config)
+    assert read is not None
+    layer = "language_model.model.layers.1."
+    found = [read.scheme_of(layer + n) for n in ("self_attn.o_proj", "mlp.up_proj", "mlp.gate")]
+    assert [one and one.weights for one in found] == ["fp8_channel", "mxfp4", None]
 
 
 @pytest.mark.parametrize("name", [n for n in DRAFTS if VARIANTS[n]["base"].endswith("-mla")])
