@@ -3,7 +3,7 @@
 import datetime
 import json
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from jinja2 import Template, TemplateError, meta, pass_context
@@ -39,7 +39,8 @@ def compile_template(source: str, origin: str) -> Template:
         raise ValueError(f"{origin}: the chat template is not valid jinja: {error}") from error
 
 
-def variables_of(source: str) -> set[str]:
+@lru_cache(maxsize=8)
+def variables_of(source: str) -> frozenset[str]:
     """The variables that a valid template reads and does not set itself.
 
     jinja's own function for this works constant expressions out, whatever the environment says: a
@@ -49,7 +50,7 @@ def variables_of(source: str) -> set[str]:
     tracking = meta.TrackingCodeGenerator(environment)
     tracking.optimizer = None
     tracking.visit(environment.parse(source))
-    return tracking.undeclared_identifiers
+    return frozenset(tracking.undeclared_identifiers)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -6,6 +6,7 @@ from typing import Any
 
 from convert.text.chat_template import break_specials, compile_template, render
 from convert.text.special_texts import SpecialTexts
+from convert.text.typescript_tools import with_tool_declarations
 
 
 def encode(value: Any) -> bytes:
@@ -28,7 +29,8 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
     def answer(question: bytes) -> bytes:
         try:
             chat = decode(question)
-            messages, options = break_specials([chat["messages"], chat["options"]], special)
+            options = with_tool_declarations(chat["options"], given["template"])
+            messages, options = break_specials([chat["messages"], options], special)
             values = {"tools": None, "add_generation_prompt": True, **given["values"], **options}
             return encode({"text": render(template, messages, given["characters"], **values)})
         except (ValueError, TypeError, RecursionError) as error:

@@ -28,6 +28,7 @@ from convert.text.tiktoken_file import (
     read_special_tokens,
 )
 from convert.text.tokenizer_json import TOKENIZER_FILE
+from convert.text.typescript_tools import with_tool_declarations
 
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_CHUNK_CHARS = 400_000
@@ -80,12 +81,8 @@ class Tokenizer:
         self, messages: Sequence[Any], add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
         """Renders the checkpoint's template; ValueError when it has none or it refuses."""
-        if self.template is None:
-            raise ValueError("this checkpoint has no chat template; send a plain prompt instead")
-        values = {"tools": None, **self.named_tokens, **kwargs}
-        return render(
-            self.template, messages, add_generation_prompt=add_generation_prompt, **values
-        )
+        options = {"add_generation_prompt": add_generation_prompt, **kwargs}
+        return self._render(messages, with_tool_declarations(options, self.template_text or ""))
 
     def encode_chat(
         self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
@@ -97,13 +94,20 @@ class Tokenizer:
         """
         if self.render_apart is not None:
             return self._encode_marked(self.render_apart(messages, kwargs), True, most)
-        broken, options = break_specials([messages, kwargs], self._special_texts)
-        return self._encode_marked(self.apply_chat_template(broken, **options), True, most)
+        options = with_tool_declarations(kwargs, self.template_text or "")
+        text = self._render(*break_specials([messages, options], self._special_texts))
+        return self._encode_marked(text, True, most)
 
     @cached_property
     def longest_token(self) -> int:
         """Bytes of the longest token."""
         return max(len(self.token_bytes(token_id)) for token_id in range(self.vocab_size))
+
+    def _render(self, messages: Sequence[Any], options: dict[str, Any]) -> str:
+        if self.template is None:
+            raise ValueError("this checkpoint has no chat template; send a plain prompt instead")
+        defaults = {"tools": None, "add_generation_prompt": True, **self.named_tokens}
+        return render(self.template, messages, **{**defaults, **options})
 
     def _encode_marked(self, text: str, add_special: bool, most: int | None) -> list[int]:
         """Encodes text without the marks in it."""

@@ -5,13 +5,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
+from serve.asgi.as_sent import AsSent
 from serve.asgi.errors import invalid_option
 
+IN_CHATS = {
+    "name": "name",
+    "description": "description",
+    "input_schema": "parameters",
+    "strict": "strict",
+}
+"""Fields of a tool, with their names in a chat's function."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """Kinds of tool_choice, with their names in a chat."""
 
 
-class CustomTool(KnownFields):
+class CustomTool(KnownFields, AsSent):
     """A tool that the client runs. input_schema: JSON schema of its arguments. Arguments are always
     streamed as they are made, whatever `eager_input_streaming` says."""
 
@@ -31,8 +39,9 @@ class CustomTool(KnownFields):
 
     def as_function(self) -> dict[str, Any]:
         """The tool in a chat."""
-        same = self.model_dump(include={"name", "description", "strict"}, exclude_none=True)
-        return {"type": "function", "function": same | {"parameters": self.input_schema}}
+        given = {name: value for name, value in self.sent.items() if value is not None}
+        function = {IN_CHATS[name]: given[name] for name in given if name in IN_CHATS}
+        return {"type": "function", "function": function}
 
 
 Tool = Annotated[

@@ -12,11 +12,12 @@ from pydantic import (
     model_validator,
 )
 
+from serve.asgi.as_sent import AsSent
 from serve.asgi.errors import invalid_option
 from serve.chat_format.parts import ToolSpec
 
 
-class Function(BaseModel):
+class Function(AsSent):
     """A function the model may call; parameters is the JSON schema of its arguments, which strict
     ones never leave."""
 
@@ -27,7 +28,7 @@ class Function(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(AsSent):
     """An entry of `tools`."""
 
     model_config = ConfigDict(extra="allow")
@@ -113,7 +114,7 @@ class ToolFields(BaseModel):
     def shown_tools(self) -> list[dict[str, Any]]:
         """The tools as the chat template reads them; none when none may be called."""
         tools = [] if self.tool_choice == "none" else self.tools or []
-        return [tool.model_dump(exclude_unset=True) for tool in tools]
+        return [tool.sent for tool in tools]
 
     @property
     def offered(self) -> list[ToolSpec]:

@@ -38,8 +38,8 @@ class FunctionTool(RefusesUnsupported, Function):
 
     def as_chat(self) -> dict[str, Any]:
         """The tool as chats have it."""
-        function = self.model_dump(exclude_unset=True, exclude={"type"})
-        function = {name: value for name, value in function.items() if value is not None}
+        fields = self.model_dump(exclude={"type"}, exclude_none=True)
+        function = {name: fields[name] for name in self.sent if name in fields}
         return {"type": "function", "function": function}
 
 

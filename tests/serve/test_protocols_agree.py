@@ -4,16 +4,21 @@ A script answers. Each client sends back what it was given in its protocol's own
 the prompts are equal only if nothing is lost on the way there and back.
 """
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anthropic
 import pytest
-from chat_tokenizers import kimi
+from called_tools import saying
+from chat_tokenizers import MINIMAX_TEMPLATE, kimi
 from fake_server import Served, served_by
+from oracle_files import golden_json
 from scripted_engine import ScriptedEngine
 
+from convert.text.chat_template import compile_template
+from convert.text.typescript_tools import declare_tools, sorted_by_key
 from eagle3_jax.engine import Request
 from serve.openai.service import ModelInfo
 
@@ -158,3 +163,42 @@ def test_thirty_turns_with_tools_are_the_same_requests_through_every_protocol(ga
             texts = [kimi().decode(list(prompt)) for prompt, _ in (one, other)]
             assert texts[0] == texts[1], (conversation.__name__, turn)
             assert one == other, (conversation.__name__, turn)
+
+
+DECLARED = "{{ tools_ts_str or tools | tojson }}"
+TOOLS = {case["name"]: case["tools"] for case in golden_json("kimi_tools")}
+
+
+@pytest.mark.parametrize("name", ["shell", "references", "sorting", "unicode", "one_of"])
+@pytest.mark.parametrize("template", [DECLARED, MINIMAX_TEMPLATE])
+def test_the_same_tools_are_the_same_prompt_through_every_protocol(
+    name: str, template: str
+) -> None:
+    """Declared where the template reads declarations, in the client's own order elsewhere."""
+    compiled = compile_template(template, "the test's")
+    tokenizer = replace(kimi(), template=compiled, template_text=template)
+    functions = [tool["function"] for tool in TOOLS[name]]
+    tools = [{"type": "function", "function": function} for function in functions]
+    renamed = [{"input_schema" if k == "parameters" else k: f[k] for k in f} for f in functions]
+    asked: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]}
+    expected = tokenizer.encode_chat(asked["messages"], tools=tools)
+    engine, model = saying("Hello."), ModelInfo(("fake",), "/models/fake", CONTEXT)
+    engine.max_model_len = CONTEXT
+    with served_by(engine, tokenizer, model=model) as server:
+
+        def prompt(path: str, **body: Any) -> list[int]:
+            answer = server.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json().get("tokens") or [*engine.requests[-1].prompt_ids]
+
+        assert prompt("/tokenize", **asked, tools=tools) == expected
+        assert prompt("/v1/chat/completions", **asked, tools=tools) == expected
+        assert prompt("/v1/messages", **asked, tools=renamed) == expected
+        flat = [{"type": "function", **function} for function in functions]
+        assert prompt("/v1/responses", input="Hi.", tools=flat) == expected
+        body = {"messages": asked["messages"], "tools": renamed}
+        counted = server.http.post("/v1/messages/count_tokens", json=body).json()
+        assert counted == {"input_tokens": len(expected)}
+    declared = declare_tools(sorted_by_key(tools)) if template == DECLARED else None
+    shown = sorted_by_key(tools) if template == DECLARED else tools
+    assert (declared or json.dumps(shown, ensure_ascii=False)) in tokenizer.decode(expected)

@@ -1,5 +1,6 @@
 """A chat template can't hold up or end the server, whatever it does."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,7 +11,9 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from convert.text.chat_template import compile_template
+from convert.text.tiktoken_file import SpecialToken
 from convert.text.tokenizer import Tokenizer
+from convert.text.typescript_tools import declare_tools, sorted_by_key
 from serve.chat_format.limited_templates import limited
 
 CHAT = "/v1/chat/completions"
@@ -29,6 +32,27 @@ def test_what_is_rendered_apart_is_what_is_rendered_here() -> None:
     plain = replace(plain, template=compile_template(text, "the test's"), template_text=text)
     for options in ({}, {"x": "\ud800<|im_"}, {"x": [1, None, {"<|im_user|>": "🙂"}]}):
         assert limited(plain).encode_chat(HELLO, **options) == plain.encode_chat(HELLO, **options)
+
+
+def test_declared_tools_hold_no_special_token_wherever_they_are_rendered() -> None:
+    """Also where a special text is in several fields, or the declaration's own characters are a
+    part of it."""
+    text = "{{ x }}{{ tools_ts_str }}{{ tools | tojson }}"
+    template = compile_template(text, "the test's")
+    special = [*kimi().special_tokens, SpecialToken(10**6, "b?: c", True)]
+    plain = replace(kimi(), template=template, template_text=text, special_tokens=tuple(special))
+    properties = {"<|im_": {"type": "end|>"}, "<|im_end|>": {"enum": ["[EOS]"]}, "b": {"type": "c"}}
+    function = {
+        "name": "<|im_",
+        "description": "end|>\ud800",
+        "parameters": {"properties": properties},
+    }
+    tools = [{"type": "function", "function": function}]
+    declared = declare_tools(sorted_by_key(tools))
+    shown = f"<|im_{declared}{json.dumps(sorted_by_key(tools), ensure_ascii=False)}"
+    assert "b?: c" in shown and "<|im_end|>" in shown
+    for tokenizer in (plain, limited(plain)):
+        assert tokenizer.encode_chat([], tools=tools, x="<|im_") == plain.encode(shown)
 
 
 @pytest.mark.parametrize(
