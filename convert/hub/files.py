@@ -15,6 +15,7 @@ TOKENIZER = (
     "tiktoken.model",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "chat_template.json",
 )
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 

@@ -4,10 +4,12 @@ import datetime
 import json
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from jinja2 import Template, TemplateError, meta, pass_context
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -53,13 +55,27 @@ def variables_of(source: str) -> frozenset[str]:
     return frozenset(tracking.undeclared_identifiers)
 
 
+class _Generation(Extension):
+    """Read `{% generation %}` blocks as their content alone.
+
+    Trainers mark with them what the model says in a template that transformers renders.
+    """
+
+    tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """Return the nodes between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     # Nothing is worked out before a chat is rendered, which may be limited: not by the optimiser,
     # nor for an output that seems to be constant.
     return ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=[loopcontrols],
+        extensions=[loopcontrols, _Generation],
         optimized=False,
         finalize=_as_it_is,
     )

@@ -29,8 +29,13 @@ from convert.text.tiktoken_file import (
 )
 from convert.text.tokenizer_json import TOKENIZER_FILE
 from convert.text.typescript_tools import with_tool_declarations
+from eagle3_jax.config.brief import brief
 
 TEMPLATE_FILE = "chat_template.jinja"
+TEMPLATE_KEY = "chat_template"
+FILES_WITH_TEMPLATE = (CONFIG_FILE, "chat_template.json")
+DEFAULT_TEMPLATE = "default"
+"""The name of the template that is used where a file has several."""
 MAX_CHUNK_CHARS = 400_000
 MAX_RUN_CHARS = 25_000
 
@@ -173,15 +178,32 @@ def load_tokenizer(path: str | Path | Source) -> Tokenizer:
 
 
 def _read_template(directory: Path) -> str | None:
-    """The text of chat_template.jinja, or of the template inside tokenizer_config.json."""
+    """Return the text of chat_template.jinja, or else the template in one of the JSON files.
+
+    Raises:
+        ValueError: The JSON has something else in the template's place.
+    """
     if (directory / TEMPLATE_FILE).is_file():
         return (directory / TEMPLATE_FILE).read_text(encoding="utf-8")
-    config = directory / CONFIG_FILE
-    source = read_json(config).get("chat_template") if config.is_file() else None
+    for file in (directory / name for name in FILES_WITH_TEMPLATE):
+        source = read_json(file).get(TEMPLATE_KEY) if file.is_file() else None
+        if source is not None:
+            return _default_template(source, file)
+    return None
+
+
+def _default_template(source: Any, file: Path) -> str:
+    """Return a template that is a text, or the default one of several, as transformers has them."""
     if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
-        return named.get("default")
-    return source
+        entries = [entry for entry in source if isinstance(entry, dict)]
+        source = {entry.get("name"): entry.get("template") for entry in entries}
+    text = source.get(DEFAULT_TEMPLATE) if isinstance(source, dict) else source
+    if not isinstance(text, str):
+        raise ValueError(
+            f"{file}: {TEMPLATE_KEY} must be a text, or templates by name with one called "
+            f"{DEFAULT_TEMPLATE}; got {brief(source)}"
+        )
+    return text
 
 
 def split_long_text(text: str) -> Iterator[str]:

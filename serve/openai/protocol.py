@@ -9,7 +9,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
@@ -23,7 +22,14 @@ from serve.openai.kv_transfer import KVTransferParams
 from serve.openai.structured import StructuredFields
 from serve.openai.thinking import ThinkingFields
 from serve.openai.tools import ToolFields
-from serve.openai.unsupported import CHAT, COMPLETION, STREAM, RefusesUnsupported, not_here
+from serve.openai.unsupported import (
+    CHAT,
+    COMPLETION,
+    INSTEAD_OF_PARTS,
+    MESSAGE,
+    STREAM,
+    RefusesUnsupported,
+)
 
 MAX_CHOICES = 128
 MAX_STOP_CHARS = 4096
@@ -184,28 +190,20 @@ class CompletionRequest(GenerationRequest):
         return [given] if given and isinstance(given[0], int) else given
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(RefusesUnsupported):
     """One message; fields that only the chat template knows pass through to it."""
 
     model_config = ConfigDict(extra="allow")
+    neutral, instead, within = MESSAGE, INSTEAD_OF_PARTS, "messages."
 
     role: str
     content: Content | None = None
-    audio: None = None
-    function_call: None = None
-    refusal: None = None
 
     @field_validator("role", mode="after")
     @classmethod
     def _read_role(cls, role: str) -> str:
         """A developer's message is the system's: templates know the older name."""
         return "system" if role == "developer" else role
-
-    @field_validator("audio", "function_call", "refusal", mode="before")
-    @classmethod
-    def _refuse_other_answers(cls, given: Any, field: ValidationInfo) -> None:
-        if given is not None:
-            raise not_here(f"messages.{field.field_name}", "an answer is its content and calls")
 
     @field_validator("content", mode="before")
     @classmethod

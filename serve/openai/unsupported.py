@@ -54,7 +54,17 @@ CHAT = SHARED | {
     "store": (None, False),
     "verbosity": (None, "medium"),
 }
+MESSAGE = {
+    "audio": (None,),
+    "function_call": (None,),
+    "refusal": (None,),
+    "partial": (None, False),
+    "prefix": (None, False),
+}
+"""Of messages. `partial` is Moonshot's way to have an answer continued, `prefix` DeepSeek's."""
 STREAM = {"include_obfuscation": (None, False)}
+CONTINUED = "render the prompt with a part of the answer and send it to /v1/completions"
+INSTEAD_OF_PARTS = {"partial": CONTINUED, "prefix": CONTINUED, "function_call": "use tool_calls"}
 IN_CHAT = "/v1/chat/completions has it: a template says where reasoning begins"
 INSTEAD = {
     "use_beam_search": "answers are sampled, n of them",
@@ -70,6 +80,7 @@ INSTEAD = {
     "return_tokens_as_token_ids": "return_token_ids gives the ids",
     "functions": "use tools",
     "function_call": "use tool_choice",
+    "continue_final_message": CONTINUED,
     "chat_template": "the server's own is its flag --chat-template",
     "prompt_cache_options": "prefixes are cached without being asked to",
     "prompt_cache_retention": "prefixes stay as long as there is room",

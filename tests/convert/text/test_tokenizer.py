@@ -1,5 +1,6 @@
 """Tokenizers against tiktoken's goldens, through both file kinds, and what users may not inject."""
 
+import json
 import random
 import re
 import shutil
@@ -7,6 +8,7 @@ import time
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -14,6 +16,7 @@ from oracle_files import ORACLES, golden_json
 
 from convert import Tokenizer, load_tokenizer, write_tokenizer_json
 from convert.text import special_texts
+from convert.text.chat_template import compile_template, render, variables_of
 from convert.text.special_texts import SpecialTexts
 from convert.text.tokenizer import MAX_CHUNK_CHARS, MAX_RUN_CHARS, TooManyTokens, split_long_text
 
@@ -190,6 +193,58 @@ def test_template_options_and_named_tokens_reach_the_template(tmp_path: Path) ->
     ids = tokenizer.encode_chat([], tools=tools, thinking=False)
     think = tokenizer.encode("</think>", add_special=True)
     assert ids == [320, *tokenizer.encode('[{"name": "<f>", "é": "[BOS]"}]'), *think]
+
+
+TAGGED = """\
+{%- set tone = 'a' -%}
+{% for m in messages %}
+    {% if m.role == 'assistant' %}
+        {%- generation -%} {% set tone = 'b' %}{{ m.content }}{{ tone }}
+        {% endgeneration %}
+        {% if loop.last %}{% generation %}{% break %}{% endgeneration %}{% endif %}
+    {% endif %}{{ tone }}
+{% endfor %}
+"""
+
+
+def test_marks_of_trainers_render_as_nothing() -> None:
+    bare = TAGGED
+    for tag, without in (("{%- generation -%}", "{%- if 1 -%}"), ("generation", "if 1")):
+        bare = bare.replace("endgeneration", "endif").replace(tag, without)
+    assert "generation" not in bare
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant", "assistant")]
+    texts = [render(compile_template(text, "a test's"), messages) for text in (TAGGED, bare)]
+    assert texts[0] == texts[1] and "b" in texts[0]
+    assert variables_of("{% generation %}{{ x }}{% endgeneration %}") == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"chat_template.json": "A"}, "A"),
+        ({"tokenizer_config.json": "A", "chat_template.json": "B"}, "A"),
+        ({"tokenizer_config.json": None, "chat_template.json": {"default": "A", "b": "B"}}, "A"),
+        ({"tokenizer_config.json": [{"name": "b", "template": "B"}]}, "got {'b': 'B'}"),
+        ({"tokenizer_config.json": [{"name": "default", "template": "A"}]}, "A"),
+        ({"tokenizer_config.json": ["A", {"name": "default"}]}, "got {'default': None}"),
+        ({"tokenizer_config.json": {"text": "A"}}, "got {'text': 'A'}"),
+        ({"chat_template.json": {"default": {}}}, "got {'default': {}}"),
+        ({"chat_template.json": 7}, "chat_template.json: chat_template must be a text"),
+    ],
+)
+def test_templates_in_json_are_texts_or_have_a_default(
+    files: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ORACLES / "tokenizer", directory := tmp_path / "copy")
+    (directory / "chat_template.jinja").unlink()
+    (directory / "tokenizer_config.json").unlink()
+    for name, template in files.items():
+        (directory / name).write_text(json.dumps({"chat_template": template}))
+    if len(expected) == 1:
+        assert load_tokenizer(directory).apply_chat_template([]) == expected
+        return
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        load_tokenizer(directory)
 
 
 def test_damaged_or_absent_files_are_named(tmp_path: Path) -> None:

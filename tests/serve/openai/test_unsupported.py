@@ -32,7 +32,7 @@ from serve.openai.protocol import (
     StreamOptions,
 )
 from serve.openai.tools import Function, Tool
-from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD, STREAM
+from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD, MESSAGE, STREAM
 from serve.sglang.protocol import NEUTRAL, NEUTRAL_SAMPLING
 
 BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {
@@ -58,7 +58,7 @@ OF_CLIENT: list[tuple[type[BaseModel], Any, Any]] = [
     (
         ChatMessage,
         ChatCompletionMessageParam,
-        dict.fromkeys(("name", "tool_calls", "tool_call_id")),
+        MESSAGE | dict.fromkeys(("name", "tool_calls", "tool_call_id")),
     ),
 ]
 """Bodies and parts of them, the types that OpenAI's client has for them, and the names of what is
@@ -124,17 +124,21 @@ def test_every_option_of_openais_client_is_known(
     assert not WITHOUT_EFFECT & fields
 
 
-@pytest.mark.parametrize("name", ["audio", "function_call", "refusal"])
-def test_what_no_message_of_these_models_has_is_refused_by_name(fake: Served, name: str) -> None:
-    path, body, _ = BODIES["chat"]
-    said = {"role": "assistant", "content": "b", name: {"id": "c"}}
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("name", MESSAGE)
+def test_what_no_message_of_these_models_has_is_refused_by_name(
+    fake: Served, name: str, path: str
+) -> None:
+    _, body, _ = BODIES["chat"]
+    said = {"role": "assistant", "content": "b", name: True}
     error = fake.http.post(path, json=body | {"messages": [*body["messages"], said]}).json()[
         "error"
     ]
     assert (error["param"], error["code"]) == (f"messages.{name}", "unsupported_option")
-    said[name] = None
-    answer = fake.http.post(path, json=body | {"messages": [*body["messages"], said]})
-    assert answer.status_code == 200
+    for value in MESSAGE[name]:
+        said[name] = value
+        answer = fake.http.post(path, json=body | {"messages": [*body["messages"], said]})
+        assert answer.status_code == 200
 
 
 def kinds_of(union: Any) -> set[str]:
