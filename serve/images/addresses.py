@@ -1,24 +1,47 @@
-"""Which addresses a server may connect to for a client: those of the public internet."""
+"""Addresses that a server may connect to for a client: those of the public internet."""
 
-import ipaddress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
-"""IPv6 addresses whose last four bytes are those of an IPv4 address."""
+GLOBAL_UNICAST = ip_network("2000::/3")
+CARRIERS = tuple(map(ip_network, ("::ffff:0:0/96", "64:ff9b::/96")))
+"""Mapped and translated (RFC 6052) addresses: IPv6 that stands for the IPv4 address at its end."""
+SIX_TO_FOUR = ip_network("2002::/16")
+ISATAP = (0x00005EFE, 0x02005EFE)
+"""Before an IPv4 address at the end of an address with any prefix (RFC 5214)."""
+SPECIAL = tuple(
+    map(
+        ip_network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+            *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+            *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+            *("168.63.129.16/32", "2001::/23", "2001:db8::/32", "3fff::/20"),
+        ),
+    )
+)
+"""IANA's special-purpose blocks of IPv4, those inside IPv6's global unicast, and Azure's host."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is nobody's own: not loopback, private, link-local, multicast or
-    reserved, nor one of these in IPv6's clothes."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    return all(one.is_global and not one.is_multicast for one in (ip, *_within(ip)))
+    """Return whether an IP address is one of the public internet, however it is written.
+
+    An IPv6 address is public if it is global unicast, or stands for an IPv4 address, and every IPv4
+    address in it is public.
+    """
+    ip = ip_address(address.partition("%")[0])
+    if any(ip in block for block in SPECIAL):
+        return False
+    if isinstance(ip, IPv4Address):
+        return True
+    carries = any(ip in block for block in CARRIERS)
+    return (carries or ip in GLOBAL_UNICAST) and all(map(is_public, _within(ip, carries)))
 
 
-def _within(
-    ip: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> list[ipaddress.IPv4Address]:
-    """IPv4 addresses that an IPv6 address leads to."""
-    if isinstance(ip, ipaddress.IPv4Address):
-        return []
-    nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in NAT64 else None
-    teredo = ip.teredo[1] if ip.teredo else None
-    return [one for one in (ip.ipv4_mapped, ip.sixtofour, teredo, nat64) if one is not None]
+def _within(ip: IPv6Address, carries: bool) -> list[str]:
+    """Return the IPv4 addresses in an IPv6 address."""
+    number, found = int(ip), []
+    if carries or (number >> 32) & 0xFFFFFFFF in ISATAP:
+        found.append(number & 0xFFFFFFFF)
+    if ip in SIX_TO_FOUR:
+        found.append((number >> 80) & 0xFFFFFFFF)
+    return [str(IPv4Address(part)) for part in found]

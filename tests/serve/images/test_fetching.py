@@ -141,11 +141,18 @@ def test_what_a_host_answers_is_held_to_limits(
 ADDRESSES = ("127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1")
 ADDRESSES += ("0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1")
 ADDRESSES += ("::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1")
+ADDRESSES += ("::127.0.0.1", "::8.8.8.8", "::ffff:0:127.0.0.1", "64:ff9b:1::7f00:1", "fec0::1")
+ADDRESSES += ("5f00::1", "3fff::1", "2001:db8::1", "2001:0:7f00:1::1", "fd00:ec2::254", "100::1")
+ADDRESSES += ("2606:4700::5efe:127.0.0.1", "2606:4700::200:5efe:10.0.0.1", "2002:a00:1::1")
+ADDRESSES += ("168.63.129.16", "::ffff:168.63.129.16", "192.0.0.192", "64:ff9b::c000:c0")
+ADDRESSES += ("192.88.99.1", "198.18.0.1", "203.0.113.9", "240.0.0.1", "100.100.100.200")
+PUBLIC = ("8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8", "2002:808:808::")
+PUBLIC += ("2606:4700::5efe:8.8.8.8", "3ffe::1", "2a00:1450:4001::200e%eth0")
 
 
 def test_addresses_that_are_somebodys_own_are_not_public() -> None:
     assert not [address for address in ADDRESSES if is_public(address)]
-    assert all(map(is_public, ("8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808")))
+    assert all(map(is_public, PUBLIC))
 
 
 def test_a_name_that_leads_inside_is_refused_before_anything_is_sent(
