@@ -14,9 +14,9 @@ from serve.asgi.root_path import below_root
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
 OPEN_PATHS |= {"/openapi.json", "/", "/health_generate"}
 OPEN_FOLDER = "/page/"
+"""Probes, collectors, the description of the API and the page; everything else is the model's."""
 ACCEPTED = "accepted_key"
 """The entry of a request's state that holds the digest of its accepted key."""
-"""Probes, collectors, the description of the API and the page; everything else is the model's."""
 
 
 class RequireKey:

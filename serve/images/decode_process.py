@@ -1,12 +1,12 @@
 """Decode an image in a process of its own; see `serve.limited`."""
 
 import json
-import pickle
 import signal
 from collections.abc import Callable
 
 from convert.images.decode import count_pixels
 from convert.images.read import read_image
+from eagle3_jax.config.vision import PixelConfig, VisionConfig
 
 SECONDS, SECONDS_A_MEGAPIXEL = 0.5, 0.15
 """Time of a processor for any image, and for each million of its pixels. The slowest sound files (a
@@ -24,15 +24,32 @@ def prepare(_: bytes) -> Callable[[bytes], bytes]:
 
 
 def answer(question: bytes) -> bytes:
-    """Answers pickled arguments of `read_image`, and whether the time grows with the image, with a
-    line of JSON, then the patches' bytes."""
-    arguments, in_proportion = pickle.loads(question)
+    """Reads one image.
+
+    Args:
+        question: A line of JSON with the arguments of `read_image` and `in_proportion`, whether the
+            processor time grows with the image; then the bytes of the file.
+
+    Returns:
+        A line of JSON that describes the item, or has the error; then the bytes of the patches.
+    """
+    line, _, data = question.partition(b"\n")
+    asked = json.loads(line)
+    pixel_config = PixelConfig(**asked["config"].pop("pixels"))
+    config = VisionConfig(**asked["config"], pixels=pixel_config)
+    background, max_pixels = asked["background"], asked["max_pixels"]
     try:
-        pixels = count_pixels(arguments["data"], arguments["max_pixels"])
-        if in_proportion:
+        pixels = count_pixels(data, max_pixels)
+        if asked["in_proportion"]:
             seconds = SECONDS + SECONDS_A_MEGAPIXEL * pixels / 1e6
             signal.setitimer(signal.ITIMER_PROF, seconds)
-        item = read_image(**arguments)
+        item = read_image(
+            data,
+            config,
+            exif=asked["exif"],
+            background=background and tuple(background),
+            max_pixels=max_pixels,
+        )
     except ValueError as error:
         return json.dumps({"error": str(error)}).encode() + b"\n"
     head = {

@@ -1,7 +1,7 @@
 """Decodes the images of requests in processes with limits, so that none keeps others waiting."""
 
 import json
-import pickle
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -63,24 +63,26 @@ class ImageDecoder:
             ImagesBusy: Too many images wait.
         """
         arguments: dict[str, Any] = {
-            "data": data,
-            "config": config,
+            "config": asdict(config),
             "exif": self._options.exif,
             "background": self._options.background,
             "max_pixels": self._options.max_pixels,
         }
         for queue in self._queues:
             try:
-                return await queue.put(partial(self._ask, arguments, queue))
+                return await queue.put(partial(self._ask, arguments, data, queue))
             except EndedError:
                 continue
             except BusyError as error:
                 raise ImagesBusy(f"the image was not decoded: {error}") from error
         raise BadImage(self._too_much)
 
-    def _ask(self, arguments: dict[str, Any], queue: "_Queue") -> tuple[ImageItem, int]:
-        question = pickle.dumps((arguments, queue is self._queues[-1]))
-        line, _, patches = self._workers.ask(question, queue.limits).partition(b"\n")
+    def _ask(
+        self, arguments: dict[str, Any], data: bytes, queue: "_Queue"
+    ) -> tuple[ImageItem, int]:
+        asked = json.dumps({**arguments, "in_proportion": queue is self._queues[-1]}).encode()
+        answer = self._workers.ask(asked + b"\n" + data, queue.limits)
+        line, _, patches = answer.partition(b"\n")
         head = json.loads(line)
         if "error" in head:
             raise BadImage(head["error"])
