@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
@@ -20,6 +20,24 @@ Waiting = dict[H11Protocol, float]
 """Connections without a request, and since when on the loop's clock; the longest first."""
 
 
+LENGTHS = {b"content-length", b"transfer-encoding"}
+
+
+class OneLength(h11.Connection):
+    """HTTP/1.1, without requests that state the length of their body in two ways.
+
+    A proxy in front may believe the other one (RFC 9112, 6.1), and take a part of the body for the
+    next request.
+    """
+
+    def next_event(self) -> Any:
+        """Return the next event; RemoteProtocolError for such a request."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and LENGTHS <= {name for name, _ in event.headers}:
+            raise h11.RemoteProtocolError("Content-Length comes with Transfer-Encoding: send one")
+        return event
+
+
 class TimedConnection(H11Protocol):
     """uvicorn's connection, closed when the head of a request takes longer than `timeout_s` to
     arrive, or the client reads nothing of its answer for as long.
@@ -34,6 +52,7 @@ class TimedConnection(H11Protocol):
     waiting: Waiting
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.conn = OneLength(h11.SERVER)
         self._timers: dict[Literal["head", "stall", "probe", "linger"], asyncio.TimerHandle] = {}
         super().connection_made(transport)
         self._note_request()

@@ -26,6 +26,9 @@ MALFORMED = {
     b"GET /health HTTP/1.1\r\nHost: x\r\nBad Header: x\r\n\r\n": 400,
     POST + b"Content-Length: -1\r\n\r\n": 400,
     POST + b"Transfer-Encoding: gzip\r\n\r\n": 400,
+    POST
+    + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n": 400,
+    POST + b"transfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n2\r\n{}\r\n0\r\n\r\n": 400,
     POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n": 400,
     POST + b"X: " + b"x" * 1_000_000: 431,
 }
