@@ -45,7 +45,6 @@ BETWEEN_LOOKS_S = 0.0005
 MOST_CHUNKS = 4
 """Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
 rows cost about as much as full ones. Nobody's next token waits for more."""
-Clock = Callable[[], float]
 
 
 class Engine:
@@ -59,7 +58,7 @@ class Engine:
         *,
         tokenizer: Tokenizer | None = None,
         eos_token_ids: Collection[int] | None = None,
-        clock: Clock | None = None,
+        clock: Callable[[], float] | None = None,
         peers: Peers | None = None,
         kv_events: KVEventLog | None = None,
         vision: VisionModel | None = None,
@@ -70,8 +69,7 @@ class Engine:
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
-        self._clock = clock if config.adaptive else None
-        self._last_read = 0.0
+        self._clock, self._last_read = clock if config.adaptive else None, 0.0
         self._chooser = GoodputChooser(config) if config.adaptive else FixedChooser(config)
         self._tokenizer = tokenizer
         self._eos = target.config.eos_token_ids if eos_token_ids is None else eos_token_ids
@@ -142,7 +140,8 @@ class Engine:
         """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
         self.started = []
         self._masking.begin_step()
-        self._replicas.go_on_with_copies()
+        self._replicas.begin_step()
+        self._preempt(self._replicas.debtor)
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
             if self._replicas.leaves_slots_idle:
@@ -242,17 +241,18 @@ class Engine:
         return exact or sequence.needs_masks(self.config.width)
 
     def _members_with_pages(self) -> list[Sequence]:
-        """Who takes part in the next round. When pages run out, first reads what is in flight
-        (it may finish and free some), then preempts."""
-        while True:
-            members = self._replicas.round_members()
-            if (uncovered := self._replicas.uncovered(members)) is None:
-                return members
+        """Who takes part in the next round."""
+        self._preempt(self._replicas.lacks_pages)
+        return self._replicas.round_members()
+
+    def _preempt(self, find: Callable[[], Sequence | None]) -> None:
+        """Preempts what `find` returns until that is None. Reads what is in flight before."""
+        while (victim := find()) is not None:
             if self._in_flight:
                 self._read_oldest()
             else:
-                preempted = self._replicas.of(uncovered).preempt_youngest()
-                self._masking.forget(preempted.matcher)
+                self._replicas.of(victim).preempt(victim)
+                self._masking.forget(victim.matcher)
 
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()

@@ -7,11 +7,12 @@ prompt's pages are only as long as that leaves replicas about equally busy.
 from collections.abc import Sequence as Rows
 from itertools import chain, islice
 
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
-from eagle3_jax.engine.scheduler import ChunkPlan, Scheduler
+from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 
 MOST_AHEAD = 0.25
@@ -111,13 +112,21 @@ class Replicas:
         """Sequences a round would advance."""
         return list(chain.from_iterable(one.round_members() for one in self.schedulers))
 
-    def uncovered(self, members: Rows[Sequence]) -> Sequence | None:
-        """Gives every member the pages of its next two rounds; the first that can't get them."""
-        return next((s for s in members if self.of(s).uncovered([s])), None)
+    def lacks_pages(self) -> Sequence | None:
+        """Give every member of a round the pages of its next two rounds. Return the sequence to
+        preempt where there are not enough: the youngest of the client with the most slots."""
+        uncovered = (one for one in self.round_members() if not self.of(one).cover(one))
+        lacking = next(uncovered, None)
+        return lacking and self.of(lacking).waiting.youngest
 
-    def go_on_with_copies(self) -> None:
-        """See Scheduler."""
+    def debtor(self) -> Sequence | None:
+        """See Scheduler: the first of any replica."""
+        return next(filter(None, (scheduler.debtor() for scheduler in self.schedulers)), None)
+
+    def begin_step(self) -> None:
+        """Lets copies of pages go on, and counts the step. See Scheduler."""
         for scheduler in self.schedulers:
+            scheduler.waiting.count_round()
             scheduler.go_on_with_copies()
 
     def forget_prefixes(self) -> None:

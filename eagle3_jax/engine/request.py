@@ -26,6 +26,7 @@ class Request:
     source: where pages of the prompt may be had from. export_as: a name under which they are kept
     for another engine. Both need an engine with host memory.
     images: those of the prompt, in order; a placeholder outside of them is a token like others.
+    client: whom the request is scheduled for: clients share the engine fairly. Changes no token.
     """
 
     request_id: str
@@ -36,6 +37,7 @@ class Request:
     source: PageSource | None = field(default=None, compare=False)
     export_as: str | None = None
     images: tuple[PlacedImage, ...] = ()
+    client: str = field(default="", compare=False)
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Raises ValueError where prompt or options name an id that the vocabulary lacks."""

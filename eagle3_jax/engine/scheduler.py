@@ -1,15 +1,13 @@
 """Decides who runs: admission, prefill order, page allocation, preemption. Computes nothing."""
 
 from array import array
-from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-from jaxtyping import Int
-
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.fair_queue import FairQueue
 from eagle3_jax.engine.images.encoder_cache import EncoderCache
-from eagle3_jax.engine.images.layout import ImageLayout, NewImage
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.images.placement import check_images
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
@@ -24,26 +22,8 @@ from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence, Status
 
 
-@dataclass(frozen=True)
-class ChunkPlan:
-    """The next chunk of a sequence's prompt: [start, start + length). feature_rows: where features
-    of its images and the token after it are, None in an engine without vision. new_images: to be
-    encoded before it."""
-
-    sequence: Sequence
-    start: int
-    length: int
-    feature_rows: Int[np.ndarray, " length_and_next"] | None = None
-    new_images: tuple[NewImage, ...] = ()
-
-    @property
-    def last(self) -> bool:
-        """Whether the prompt ends with this chunk."""
-        return self.start + self.length == len(self.sequence.prefill_ids)
-
-
 class Scheduler:
-    """First come, first served, over a fixed number of slots and pages."""
+    """Gives sequences slots and pages: fairly among clients, first come first served in each."""
 
     def __init__(
         self,
@@ -60,9 +40,10 @@ class Scheduler:
         self.fetches = None if tier is None else Fetches(tier)
         self.exports = None if tier is None else Exports(tier, self.pages)
         self._writes = WriteThrough(tier, disk) if tier and disk else None
-        self.waiting: deque[Sequence] = deque()
-        self.admitted: list[Sequence] = []  # oldest first: the last is the first to be preempted
+        self.waiting = FairQueue(config)
+        self.admitted = self.waiting.admitted
         self.num_preemptions = 0
+        self._lacks_pages = False
         self._free_slots = list(range(config.max_num_seqs))[::-1]
 
     def check(self, request: Request) -> None:
@@ -95,7 +76,7 @@ class Scheduler:
             self._forget_below(self.pages.keys_of(sequence.pages))
             self.pages.forget(sequence.pages)
         if sequence in self.admitted:
-            self._release(sequence)
+            self._release(sequence, waits=False)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
@@ -111,18 +92,17 @@ class Scheduler:
             part.forget(keys)
 
     def next_chunk(self) -> ChunkPlan | None:
-        """Goes on with the prompt under way; when there is none, admits the next if it fits.
+        """Plan the next chunk: clients take turns, each with the prompt that it has under way or
+        with its next one.
 
-        Nobody is admitted earlier, so that a prompt finds all the pages of those before it.
+        A client has one prompt under way, so that a prompt finds all the pages of those before it.
         """
-        under_way = (s for s in self.admitted if s.status is Status.PREFILLING)
-        if (sequence := next(under_way, None) or self._admit()) is None:
-            return None
-        start = sequence.num_prefilled
-        end = min(start + self.config.prefill_chunk, len(sequence.prefill_ids))
-        if self.images:
-            end = self.images.reach(sequence.request.images, start, end)
-        return ChunkPlan(sequence, start, end - start)
+        self._lacks_pages = False
+        first = self.waiting.first(self._is_ready) if self._free_slots else None
+        for sequence in self.waiting.in_turn(first):
+            if sequence is not first or self._admit(sequence):
+                return ChunkPlan.next_of(sequence, self.config.prefill_chunk, self.images)
+        return None
 
     def bring_images(self, chunk: ChunkPlan) -> ChunkPlan:
         """The chunk with the rows of its images' features, and the images to encode before it: it
@@ -149,6 +129,7 @@ class Scheduler:
         sequence = chunk.sequence
         sequence.has_started = True
         sequence.num_prefilled += chunk.length
+        self.waiting.end_turn(sequence)
         # The draft's row of the prompt's last token is written by the first round.
         self.prefixes.publish(sequence, sequence.num_prefilled - chunk.last)
         if chunk.last:
@@ -206,41 +187,39 @@ class Scheduler:
                 return
             self.pages.mark_saved(kept)
 
-    def uncovered(self, members: list[Sequence]) -> Sequence | None:
-        """Gives every member the pages of its next two rounds; the first that can't get them."""
-        return next((s for s in members if not self._cover(s)), None)
+    def debtor(self) -> Sequence | None:
+        """Return the sequence that owes its slot and pages to a client that waits, if one does."""
+        is_short = self._lacks_pages or not self._free_slots
+        return self.waiting.debtor(self._is_ready) if is_short else None
 
-    def preempt_youngest(self) -> Sequence:
-        """Takes slot and pages from the sequence admitted last; it waits in front."""
-        victim = self.admitted[-1]
-        self._release(victim)
+    def preempt(self, victim: Sequence) -> None:
+        """Take slot and pages from a sequence; it becomes the next one of its client."""
+        self._release(victim, waits=True)
         victim.rewind(exact=self.config.exact)
-        self.waiting.appendleft(victim)
         self._begin_fetch(victim)
         self.num_preemptions += 1
-        return victim
 
     @property
     def num_deferred(self) -> int:
         """Sequences in the queue that are passed over: their pages are on their way."""
-        fetches = self.fetches
-        return sum(fetches.waits_for(s.source) for s in self.waiting) if fetches else 0
+        return sum(not self._is_ready(sequence) for sequence in self.waiting)
 
-    def _admit(self) -> Sequence | None:
-        """Gives the next in the queue a slot and pages, if there are enough. Those whose pages are
-        on their way into the host's memory are passed over."""
-        fetches = self.fetches
-        ready = (s for s in self.waiting if not (fetches and fetches.waits_for(s.source)))
-        sequence = next(ready, None) if self._free_slots else None
-        if sequence is None or not self._give_first_pages(sequence):
-            return None
+    def _is_ready(self, sequence: Sequence) -> bool:
+        """Whether no pages of it are on their way into the host's memory."""
+        return self.fetches is None or not self.fetches.waits_for(sequence.source)
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence a slot and pages, if there are enough. Return whether its prompt
+        can begin."""
+        self._lacks_pages = not self._give_first_pages(sequence)
+        if self._lacks_pages:
+            return False
         self.prefixes.count(sequence)
-        self.waiting.remove(sequence)
-        self.admitted.append(sequence)
+        self.waiting.admit(sequence)
         sequence.slot = self._free_slots.pop()
         loading = self.pages.awaits(sequence.pages)
         sequence.status = Status.LOADING if loading else Status.PREFILLING
-        return None if loading else sequence
+        return not loading
 
     def _give_first_pages(self, sequence: Sequence) -> bool:
         """Pages for its prompt and first rounds, those with the prompt's beginning among them: from
@@ -282,8 +261,8 @@ class Scheduler:
         rows = self.config.rows_ahead(known, sequence.limit)
         return -(-rows // self.config.page_tokens)
 
-    def _cover(self, sequence: Sequence) -> bool:
-        """Pages for the rows of its next two rounds."""
+    def cover(self, sequence: Sequence) -> bool:
+        """Give a sequence pages for the rows of its next two rounds, if there are enough."""
         missing = self._pages_wanted(sequence) - len(sequence.pages)
         if missing <= 0:
             return True
@@ -293,8 +272,8 @@ class Scheduler:
         sequence.pages.extend(taken or [])
         return taken is not None
 
-    def _release(self, sequence: Sequence) -> None:
-        self.admitted.remove(sequence)
+    def _release(self, sequence: Sequence, *, waits: bool) -> None:
+        self.waiting.release(sequence, waits=waits)
         self._free_slots.append(sequence.slot)
         self.pages.give_back(sequence.pages)
         sequence.pages, sequence.num_published, sequence.num_prefilled = array("i"), 0, 0

@@ -42,8 +42,8 @@ class Sequence:
 
     limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
     rounds_in_flight: dispatched rounds not read yet. last_drafts: k of the last one dispatched, 0
-    before the first. replica: whose slot it has, and whose pages. replay: tokens already delivered
-    that an exact re-run still has to reproduce.
+    before the first. replica: whose slot it has, and whose pages. num_kept: tokens of its answer
+    when it was last preempted; replay: those of them that an exact re-run has still to reproduce.
     pages: of 32 bits, to be copied into page tables as they are. page_keys: of its first pages, for
     the prefix cache, which knows num_published of them. cached: prompt tokens found there at the
     first admission, None before; loaded: those of the latest one that are brought to the devices.
@@ -77,6 +77,7 @@ class Sequence:
     rounds_in_flight: int = 0
     last_drafts: int = 0
     replay: int = 0
+    num_kept: int = 0
     output_ids: list[int] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
@@ -284,17 +285,16 @@ class Sequence:
         )
 
     def rewind(self, *, exact: bool) -> None:
-        """Back to waiting after losing its pages.
-
-        It will prefill all it has, or, in exact mode, its prompt alone and then generate its answer
-        again: the same programs give the same bits, so the tokens already delivered are replayed.
-        """
+        """Back to waiting after losing its pages, to prefill all it has. In exact mode it prefills
+        its prompt alone and generates its answer again: the same programs give the same bits, so
+        the tokens already delivered are replayed."""
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
         self.last_drafts = self.images_until = 0
         if len(self.scored_prompt) < len(self.request.prompt_ids):
             del self.scored_prompt[1:]
+        self.num_kept = len(self.output_ids)
         answer = [] if exact else self.output_ids
         self.prefill_ids = [*self.request.prompt_ids, *answer]
-        self.replay = len(self.output_ids) if exact else 0
+        self.replay = self.num_kept if exact else 0
         if exact and self.matcher is not None:
             self.matcher.restart()

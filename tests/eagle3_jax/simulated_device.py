@@ -18,9 +18,9 @@ import pytest
 
 from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.engine import MOST_CHUNKS
 from eagle3_jax.engine.programs.output import RowReport
-from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.text import Tokenizer
 

@@ -20,8 +20,9 @@ from traffic import Run, random_options
 
 from eagle3_jax import encode_images
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.kv import prefix_cache
-from eagle3_jax.engine.scheduler import ChunkPlan, Scheduler
+from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.sampling.params import SamplingParams
 

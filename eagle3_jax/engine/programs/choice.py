@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence as Rows
 
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.placing import most_together
 from eagle3_jax.engine.programs.program import Program, ProgramKind, has_argmax
-from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 
 

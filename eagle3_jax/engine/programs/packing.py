@@ -10,8 +10,8 @@ from jaxtyping import Int
 from numpy.typing import DTypeLike
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars.masking import Masks
 from eagle3_jax.engine.images.calls import divide
@@ -26,7 +27,6 @@ from eagle3_jax.engine.programs.processes.following import follow
 from eagle3_jax.engine.programs.processes.questions import Asked
 from eagle3_jax.engine.programs.processes.remote import Built, Devices, RemoteExecutor
 from eagle3_jax.engine.programs.program import Program, ProgramKind
-from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -9,6 +9,7 @@ from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
 from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.programs.compiled import (
     PairStructure,
     compile_program,
@@ -18,7 +19,6 @@ from eagle3_jax.engine.programs.compiled import (
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.packing import pack_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
-from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft

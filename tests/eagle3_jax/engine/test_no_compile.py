@@ -11,8 +11,8 @@ from driving import Answer, sizes
 from toy_tokenizer import ToyTokenizer
 
 from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.programs.output import ProgramOutput
-from eagle3_jax.engine.scheduler import ChunkPlan
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams

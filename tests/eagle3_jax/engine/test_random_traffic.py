@@ -36,7 +36,8 @@ def sampling(draw: st.DrawFn) -> SamplingParams:
 def traffic(draw: st.DrawFn) -> dict[str, Any]:
     prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
     requests = [
-        Request(f"{i}", draw(prompt), draw(sampling())) for i in range(draw(st.integers(1, 7)))
+        Request(f"{i}", draw(prompt), draw(sampling()), client=draw(st.sampled_from("aab")))
+        for i in range(draw(st.integers(1, 7)))
     ]
     names = st.sampled_from([request.request_id for request in requests])
     max_model_len, page_size = draw(st.integers(13, 30)), draw(st.sampled_from([1, 3, 4, 16]))

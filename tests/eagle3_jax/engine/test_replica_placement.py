@@ -90,15 +90,13 @@ def test_who_is_preempted_is_the_youngest_of_the_replica_that_lacks_pages() -> N
     for name, length in (("a", 9), ("b", 3), ("c", 9), ("d", 3)):
         replicas.add(sequence(name, list(range(length))))
     prefill(replicas)
-    members = replicas.round_members()
-    assert replicas.uncovered(members) is None
-    for one in members:
+    assert replicas.lacks_pages() is None
+    for one in replicas.round_members():
         one.kv_len += 8 if one.request.request_id in "ac" else 0
-    lacking = replicas.uncovered(members)
-    assert lacking is not None and lacking.replica == 0
-    victim = replicas.of(lacking).preempt_youngest()
-    assert victim.request.request_id == "c"
-    assert replicas.uncovered(replicas.round_members()) is None
+    victim = replicas.lacks_pages()
+    assert victim is not None and (victim.request.request_id, victim.replica) == ("c", 0)
+    replicas.of(victim).preempt(victim)
+    assert replicas.lacks_pages() is None
 
 
 def test_in_exact_mode_prompts_that_are_scored_run_without_those_that_are_not() -> None:

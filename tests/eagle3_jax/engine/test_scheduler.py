@@ -62,7 +62,7 @@ def test_a_dispatch_covers_the_known_length_and_two_rounds(page_size: int) -> No
     (member,) = work.round_members()
     for kv_len in range(7, 31):
         member.kv_len = kv_len
-        assert work.uncovered([member]) is None
+        assert work.cover(member)
         needed = min(kv_len + 2 * (K + 1), member.limit)
         assert (len(member.pages) - 1) * page_size < needed <= len(member.pages) * page_size
 
@@ -79,7 +79,8 @@ def test_the_youngest_is_preempted_and_comes_back_first() -> None:
     for name in "abcd":
         work.add(sequence(name, 5))
     prefill(work)
-    victim = work.preempt_youngest()
+    victim = work.waiting.youngest
+    work.preempt(victim)
     assert (victim.request.request_id, victim.status, [*victim.pages]) == ("c", Status.WAITING, [])
     assert [name for name, *_ in prefill(work)] == ["c"]
     assert work.num_preemptions == 1
