@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from serve.anthropic.messages import messages_router
 from serve.asgi.arrivals import Arriving
-from serve.asgi.auth import RequireKey
+from serve.asgi.auth import Authenticate
 from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
 from serve.asgi.head import HeadAsGet
@@ -103,8 +103,8 @@ def _add_middleware(
     app.add_middleware(HeadAsGet)
     limits = {"max_bytes": operations.max_body_bytes, "timeout_s": operations.client_timeout_s}
     app.add_middleware(BodyLimit, **limits)
-    if operations.api_keys:
-        app.add_middleware(RequireKey, keys=operations.api_keys)
+    keys = {"keys": operations.api_keys, "admin_key": operations.admin_api_key}
+    app.add_middleware(Authenticate, **keys)
     app.add_middleware(Arriving, arrivals=service.arrivals)
     if http.cors:
         # Before keys: a browser asks without one whether it may ask. Errors must be readable too.

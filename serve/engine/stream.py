@@ -26,7 +26,9 @@ class OutputStream:
     merged, so what waits is bounded by the answer itself.
     """
 
-    def __init__(self, request_ids: Sequence[str]) -> None:
+    def __init__(self, request_ids: Sequence[str], client: str = "") -> None:
+        """client: whose requests they are (`Request.client`)."""
+        self.client = client
         self.unfinished = set(request_ids)
         self._waiting: dict[str, RequestOutput] = {}
         self._error: Exception | None = None

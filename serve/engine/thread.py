@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 State = Literal["starting", "restarting", "ready", "draining", "ending", "dead"]
 STOP_POLL_S = 0.01
 LONGEST_LOOK_S = 1.0
+LEAST_SHARE = 1 / 8
+"""Part of --max-num-queued-reqs that a client may use however much other clients use."""
 
 
 class EngineThread:
@@ -75,10 +78,11 @@ class EngineThread:
         self._loop = asyncio.get_running_loop()
         self._worker.start(self._loop.call_soon_threadsafe, self)
 
-    async def submit(self, requests: Sequence[Request]) -> OutputStream:
-        """Adds all requests or none; raises Refused with the engine's reason."""
-        self.check_room(len(requests))
-        stream = OutputStream([request.request_id for request in requests])
+    async def submit(self, requests: Sequence[Request], client: str = "") -> OutputStream:
+        """Adds all requests of a client or none; raises Refused with the engine's reason."""
+        self.check_room(len(requests), client)
+        stream = OutputStream([request.request_id for request in requests], client)
+        requests = [replace(request, client=client) for request in requests]
         now = time.monotonic()
         for request in requests:
             self._streams[request.request_id] = stream
@@ -122,17 +126,24 @@ class EngineThread:
         if self.state == "dead":
             raise Unavailable("the engine has stopped; the server must be restarted")
 
-    def check_room(self, count: int) -> None:
+    def check_room(self, count: int, client: str = "") -> None:
         """Raises EngineError when `count` more sequences of a request that has arrived are not
-        taken now, or never will be."""
+        taken now, or never will be.
+
+        Other clients' sequences leave a client room for LEAST_SHARE of the limit, as long as all of
+        them together stay below twice the limit.
+        """
         self._check_running()
         if count > self._max_queued:
             raise Refused(
                 f"the request asks for {count} sequences; this server takes {self._max_queued} "
                 "at a time (--max-num-queued-reqs)"
             )
-        if len(self._streams) + count > self._max_queued:
-            raise QueueFull(self._max_queued)
+        if (total := len(self._streams) + count) > self._max_queued:
+            own = count + sum(stream.client == client for stream in self._streams.values())
+            share = max(1, int(LEAST_SHARE * self._max_queued))
+            if own > share or total > 2 * self._max_queued:
+                raise QueueFull(self._max_queued)
 
     async def watch(self, timeout_s: float) -> None:
         """Declares the engine dead when a step takes longer, so that a supervisor restarts the
@@ -206,9 +217,10 @@ class EngineThread:
             self.state = "ending"
         self.abort(lambda _: True)
 
-    def abort(self, meant: Callable[[str], bool]) -> None:
-        """Finishes with reason "abort" every sequence under way whose request id is meant."""
-        found = {id: stream for id, stream in self._streams.items() if meant(id)}
+    def abort(self, meant: Callable[[str], bool], client: str | None = None) -> None:
+        """Finishes with reason "abort" every sequence of the client under way whose request id is
+        meant; with None, of every client."""
+        found = {i: s for i, s in self._streams.items() if meant(i) and client in (None, s.client)}
         if found:
             self._worker.inbox.put(partial(self._worker.cancel, tuple(found)))
         for request_id, stream in found.items():

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 
 from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request
+from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_request, shortened
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
@@ -95,7 +96,7 @@ def chat_router(service: Service) -> APIRouter:
     async def create_chat_completion(
         body: ChatCompletionRequest, request: fastapi.Request
     ) -> Response:
-        requests, end_of_reasoning = await plan_chat(service, body)
+        requests, end_of_reasoning = await plan_chat(service, body, client=client_of(request).name)
         form = ChatForm(service, body, end_of_reasoning)
         response = await answer(service, request, body, form, requests, 1)
         response.headers.update(keep_header(service, body))
@@ -105,12 +106,17 @@ def chat_router(service: Service) -> APIRouter:
 
 
 async def plan_chat(
-    service: Service, body: ChatCompletionRequest, images: Items | None = None
+    service: Service,
+    body: ChatCompletionRequest,
+    images: Items | None = None,
+    *,
+    client: str = "",
 ) -> tuple[tuple[Request, ...], int | None]:
     """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
-    does. images: those of the messages, where they are read. Raises what a client is to be told."""
+    does. images: those of the messages, where they are read. client: whose request it is. Raises
+    what a client is to be told."""
     service.check_model(body.model)
-    service.engine.check_room(body.num_choices)
+    service.engine.check_room(body.num_choices, client)
     _check_choice(service, body)
     if images is None:
         images = await read_images(service, body.messages)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 
 from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request
+from serve.asgi.auth import client_of
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
@@ -64,7 +65,7 @@ def completions_router(service: Service) -> APIRouter:
     async def create_completion(body: CompletionRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
         given = body.prompts()
-        service.engine.check_room(len(given) * body.num_choices)
+        service.engine.check_room(len(given) * body.num_choices, client_of(request).name)
         if not given:
             raise invalid_request("there is no prompt", param="prompt")
 

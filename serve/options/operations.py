@@ -17,9 +17,11 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True)
 class Operations:
-    """How the server is run. No keys: anybody may ask."""
+    """How the server is run. No keys: anybody may ask. admin_api_key: of clients that may act on
+    the requests of others and on the server."""
 
     api_keys: tuple[str, ...] = ()
+    admin_api_key: str | None = None
     max_body_bytes: int = 16 * MIB
     max_queued: int = 4096
     client_timeout_s: float = 60.0
@@ -36,13 +38,8 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags in a group of their own."""
     group, default = parser.add_argument_group("operations"), Operations()
     _add_log_flags(group)
+    _add_key_flags(group)
     add = group.add_argument
-    add(
-        "--api-key",
-        nargs="+",
-        metavar="KEY",
-        help=f"clients must send one of these as bearer token (or set {KEY_VARIABLE})",
-    )
     add(
         "--max-body-size",
         type=float,
@@ -84,6 +81,21 @@ def add_operation_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_key_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--api-key",
+        nargs="+",
+        metavar="KEY",
+        help=f"clients must send one of these as bearer token (or set {KEY_VARIABLE})",
+    )
+    add(
+        "--admin-api-key",
+        metavar="KEY",
+        help="clients with this key may also abort all requests, flush the cache and profile",
+    )
+
+
 def _add_log_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--log-format", choices=get_args(LogFormat), default="text", help="of each line")
@@ -102,14 +114,19 @@ def read_operation_options(flags: argparse.Namespace) -> Operations:
         if not getattr(flags, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0")
     keys = tuple(flags.api_key or filter(None, [os.environ.get(KEY_VARIABLE)]))
-    if not all(key.isascii() and key.isprintable() and key.strip() == key != "" for key in keys):
-        raise ValueError("--api-key: a key is printable ASCII without spaces around it")
+    admin = () if flags.admin_api_key is None else (flags.admin_api_key,)
+    for name, given in (("--api-key", keys), ("--admin-api-key", admin)):
+        if not all(map(_can_be_sent, given)):
+            raise ValueError(f"{name}: a key is printable ASCII without spaces around it")
+    if flags.admin_api_key in keys:
+        raise ValueError("--admin-api-key must differ from every --api-key; this one is among them")
     if flags.otlp_traces_endpoint and not _otel_is_installed():
         raise ValueError(
             "--otlp-traces-endpoint needs the extra otel: pip install 'eagle3-jax[otel]'"
         )
     return Operations(
         api_keys=keys,
+        admin_api_key=flags.admin_api_key,
         max_body_bytes=int(flags.max_body_size * MIB),
         max_queued=flags.max_num_queued_reqs,
         client_timeout_s=flags.client_timeout,
@@ -121,6 +138,10 @@ def read_operation_options(flags: argparse.Namespace) -> Operations:
         profile_dir=flags.profile_dir,
         kv_events=_read_kv_events(flags),
     )
+
+
+def _can_be_sent(key: str) -> bool:
+    return key.isascii() and key.isprintable() and key.strip() == key != ""
 
 
 def _read_kv_events(flags: argparse.Namespace) -> KVEventsConfig | None:

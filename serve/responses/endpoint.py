@@ -6,7 +6,7 @@ from typing import Any
 import fastapi
 from fastapi import APIRouter, Response
 
-from serve.asgi.auth import key_owner
+from serve.asgi.auth import client_of, key_owner
 from serve.asgi.json_body import JsonRoute
 from serve.openai.answers.answer import respond
 from serve.openai.prompts.thinking import keep_header
@@ -27,7 +27,7 @@ def responses_router(service: Service, stores: ResponseStores, max_body_bytes: i
     @router.post("/v1/responses")
     async def create_response(body: ResponseRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        service.engine.check_room(1)
+        service.engine.check_room(1, client_of(request).name)
         owner = key_owner(request)
         store = stores.of(owner)
         room = max_body_bytes - len(await request.body())

@@ -7,10 +7,12 @@ them to keep.
 from collections.abc import Callable
 from dataclasses import replace
 
+import fastapi
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from eagle3_jax.engine import Request
+from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.engine.thread import EngineThread
@@ -33,11 +35,14 @@ def abort_router(engine: EngineThread) -> APIRouter:
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/abort_request")
-    async def abort_request(body: AbortRequest) -> Response:
-        """What there is of the answers goes out, with the finish reason `abort`."""
+    async def abort_request(body: AbortRequest, request: fastapi.Request) -> Response:
+        """End requests of the client, or of every client for an admin. What there is of the answers
+        goes out, with the finish reason `abort`."""
         if body.rid is None and not body.abort_all:
             raise invalid_request("give a rid, or abort_all: true", param="rid")
-        engine.abort((lambda _: True) if body.abort_all else _answering_to(body.rid or ""))
+        meant = (lambda _: True) if body.abort_all else _answering_to(body.rid or "")
+        client = client_of(request)
+        engine.abort(meant, None if client.is_admin else client.name)
         return Response()
 
     return router

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Response
 from eagle3_jax.engine import Logprob, Request
 from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
+from serve.asgi.auth import client_of
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
 from serve.asgi.sse import DONE, event
@@ -36,7 +37,8 @@ def generate_router(service: Service) -> APIRouter:
     @router.put("/generate", include_in_schema=False)
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: fastapi.Request) -> Response:
-        service.engine.check_room(sum(one.sampling.num_choices for one in body.asked))
+        count = sum(one.sampling.num_choices for one in body.asked)
+        service.engine.check_room(count, client_of(request).name)
         planned = await tokenising(request, partial(_plan, service, body.asked))
         requests = await service.compile_grammars([one for _, one in planned])
         asked = [one for one, _ in planned]

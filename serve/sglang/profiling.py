@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 
+from serve.asgi.auth import admin_only
 from serve.asgi.errors import ApiError, invalid_request
 from serve.asgi.json_body import read_json
 from serve.engine.profiler import Profiler
@@ -25,7 +26,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
     router, lock = APIRouter(), asyncio.Lock()
     running = False
 
-    @router.post("/start_profile")
+    @router.post("/start_profile", dependencies=[Depends(admin_only)])
     async def start_profile(request: Request) -> dict[str, Any]:
         nonlocal running
         fields = await _fields(await request.body())
@@ -42,7 +43,7 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
         ignored = [name for name in IGNORED if fields.get(name) is not None]
         return {"success": True, "ignored": ignored}
 
-    @router.post("/stop_profile")
+    @router.post("/stop_profile", dependencies=[Depends(admin_only)])
     async def stop_profile() -> dict[str, Any]:
         nonlocal running
         async with lock:

@@ -8,8 +8,9 @@ import asyncio
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
+from serve.asgi.auth import admin_only
 from serve.asgi.errors import invalid_request
 from serve.openai.service import Service
 
@@ -51,8 +52,8 @@ def server_state_router(service: Service, version: str) -> APIRouter:
         stats = engine.stats
         return {"server_load": stats.num_running + stats.num_waiting}
 
-    @router.post("/flush_cache")
-    @router.post("/reset_prefix_cache")
+    @router.post("/flush_cache", dependencies=[Depends(admin_only)])
+    @router.post("/reset_prefix_cache", dependencies=[Depends(admin_only)])
     async def reset_prefix_cache(
         timeout: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
     ) -> dict[str, bool]:

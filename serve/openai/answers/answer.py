@@ -10,6 +10,7 @@ import fastapi
 from fastapi import Response
 
 from eagle3_jax.engine import Request
+from serve.asgi.auth import client_of
 from serve.asgi.sse import DONE, ClientGone, EventStream, event, until_disconnect
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState, Part
@@ -163,7 +164,7 @@ async def respond(
     requests = [state.request for state in under_way.choices.states]
     with ExitStack() as ends:
         ends.callback(service.end_transfers, requests)
-        stream = await service.engine.submit(requests)
+        stream = await service.engine.submit(requests, client_of(request).name)
         ends.callback(service.engine.cancel, stream)
         request.state.record.generated = under_way.choices
         if streamed:

@@ -9,7 +9,7 @@ from fake_engine import FakeEngine
 from fake_server import Served
 from fastapi import FastAPI
 
-from serve.asgi.auth import RequireKey
+from serve.asgi.auth import Authenticate, Client
 from serve.asgi.listening.graceful import bind, exposure
 from serve.options.operations import Operations
 from serve.options.serve_flags import parse_serve_flags
@@ -74,13 +74,62 @@ def test_every_key_is_compared_in_constant_time_wherever_the_right_one_stands(
         return real(a, b)
 
     monkeypatch.setattr(hmac, "compare_digest", spy)
-    keys = RequireKey(FastAPI(), KEYS)
+    keys = Authenticate(FastAPI(), KEYS, "admin")
     for given, accepted in [("first-key", True), ("third-key", True), ("x", False), ("", False)]:
         compared.clear()
-        assert keys.accepts(f"Bearer {given}") is accepted
+        assert bool(keys.identify([f"Bearer {given}"], "10.0.0.1")) is accepted
         # Digests of one length: nor does a key's length show.
-        digests = [sha256(key.encode()).digest() for key in (given, *KEYS)]
+        digests = [sha256(key.encode()).digest() for key in (given, *KEYS, "admin")]
         assert compared == [(digests[0], digest) for digest in digests[1:]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "admin_key", "given", "address", "client"),
+    [
+        (KEYS, None, ["Bearer first-key"], "127.0.0.1", Client("key 0", False, True)),
+        (KEYS, "a", ["", "Bearer third-key"], "::1", Client("key 2", False, True)),
+        (KEYS, "a", ["Bearer first-key", "Bearer a"], "::1", Client("admin key", True, True)),
+        (KEYS, "a", ["Bearer b"], "127.0.0.1", None),
+        ((), "a", ["Bearer a"], "10.0.0.1", Client("admin key", True, True)),
+        ((), "a", ["Bearer b"], "127.0.0.1", Client("127.0.0.1")),
+        ((), None, [""], "127.0.0.2", Client("127.0.0.2", True)),
+        ((), None, ["Bearer b"], "::1", Client("::1", True)),
+        ((), None, [""], "::ffff:127.0.0.1", Client("127.0.0.1", True)),
+        ((), None, [""], "10.0.0.1", Client("10.0.0.1")),
+        ((), None, [""], "::ffff:10.0.0.1", Client("10.0.0.1")),
+        ((), None, [""], "2001:db8::1:2:3:4", Client("2001:db8::/64")),
+        ((), None, [""], "fe80::1%eth0", Client("fe80::/64")),
+        ((), None, [""], "", Client()),
+    ],
+)
+def test_a_client_is_its_key_or_its_address_and_an_admin_by_its_key_or_on_this_machine(
+    keys: tuple[str, ...], admin_key: str | None, given: list[str], address: str, client: object
+) -> None:
+    assert Authenticate(FastAPI(), keys, admin_key).identify(given, address) == client
+
+
+PER_CLIENT = ("/abort_request", "/detokenize", "/generate", "/ping", "/tokenize", "/v1/")
+
+
+def test_what_acts_on_all_requests_needs_the_admin_key(serve) -> None:
+    operations = Operations(api_keys=KEYS, admin_api_key="admin")
+    server: Served = serve(FakeEngine(), operations=operations)
+    paths = server.http.get("/openapi.json").json()["paths"]
+    acting = {path for path, methods in paths.items() if methods.keys() - {"get"}}
+    guarded = {path for path in acting if not path.startswith(PER_CLIENT)}
+    assert guarded == {"/flush_cache", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
+    for path in sorted(guarded):
+        refused = server.http.post(path, headers={"x-api-key": KEYS[0]})
+        assert refused.status_code == 403 and "--admin-api-key" in refused.text
+        assert refused.json()["error"]["code"] == "admin_key_required"
+        assert server.http.post(path, headers={"x-api-key": "admin"}).status_code != 403
+    assert server.engine.num_resets == 2
+
+
+def test_keys_alone_make_no_admin(guarded: Served) -> None:
+    for key in KEYS:
+        headers = {"Authorization": f"Bearer {key}"}
+        assert guarded.http.post("/flush_cache", headers=headers).status_code == 403
 
 
 def test_keys_come_from_the_flag_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +148,12 @@ def test_a_key_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture
         with pytest.raises(SystemExit, match="2"):
             parse_serve_flags(["--demo", "--api-key", key])
         assert "--api-key" in capsys.readouterr().err
+        with pytest.raises(SystemExit, match="2"):
+            parse_serve_flags(["--demo", "--admin-api-key", key])
+        assert "--admin-api-key" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        parse_serve_flags(["--demo", "--api-key", "a", "b", "--admin-api-key", "b"])
+    assert "--admin-api-key must differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
+import httpx
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
-from fake_server import Served
+from fake_server import Served, wait_for
 from pydantic import ValidationError
 
 from serve.openai.protocol import ChatCompletionRequest, CompletionRequest
@@ -135,6 +137,33 @@ def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) ->
         assert server.http.post(COMPLETIONS, json=one).status_code == 429
         engine.go.set()
         assert [answer.result().status_code for answer in waiting] == [200] * 3
+
+
+def test_one_client_that_fills_the_queue_leaves_room_for_others(serve) -> None:
+    """An eighth of the limit for each, up to twice the limit for all."""
+    engine, keys = FakeEngine(), tuple(f"key-{i}" for i in range(11))
+    engine.go.clear()
+    server = serve(engine, operations=Operations(max_queued=16, api_keys=keys))
+
+    def post(key: str, path: str, **body: Any) -> httpx.Response:
+        return server.http.post(path, json=body, headers={"x-api-key": key})
+
+    chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(post, keys[0], COMPLETIONS, prompt="a", n=16, max_tokens=4)]
+        wait_for(lambda: len(server.service.engine._streams) == 16)
+        for path, body in ((COMPLETIONS, {"prompt": "a"}), ("/v1/chat/completions", chat)):
+            assert post(keys[0], path, **body).status_code == 429
+        for i, key in enumerate(keys[1:9]):
+            assert post(key, COMPLETIONS, prompt="a", n=3).status_code == 429
+            asked.append(pool.submit(post, key, "/v1/chat/completions", n=2, **chat))
+            wait_for(lambda i=i: len(server.service.engine._streams) == 18 + 2 * i)
+            assert post(key, COMPLETIONS, prompt="a").status_code == 429
+        assert post(keys[9], COMPLETIONS, prompt="a").status_code == 429
+        engine.go.set()
+        assert [answer.result().status_code for answer in asked] == [200] * 9
+    clients = [request.client for request in engine.asked[14:19]]
+    assert clients == ["key 0", "key 0", "key 1", "key 1", "key 2"]
 
 
 def test_more_sequences_than_the_queue_ever_takes_are_400_at_once(serve) -> None:

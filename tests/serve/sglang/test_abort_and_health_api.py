@@ -2,11 +2,14 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import httpx
 import pytest
 from fake_engine import FakeEngine, expected_answer
 from fake_server import Served, wait_for
 
+from serve.options.operations import Operations
 from serve.sglang import health
 
 SHORT = {"max_new_tokens": 80, "sampling_seed": 0}
@@ -40,6 +43,29 @@ def test_an_answer_of_openais_is_named_by_its_id_and_all_by_abort_all(serve) -> 
             rest = "".join(lines)
         assert rest.count('"finish_reason":"abort"') == 2 and rest.endswith("data: [DONE]")
     wait_for(lambda: not server.engine.running)
+
+
+def test_a_key_aborts_its_own_requests_and_the_admin_key_everybodys(serve) -> None:
+    operations = Operations(api_keys=("one", "two"), admin_api_key="admin")
+    server: Served = serve(FakeEngine(step_s=0.01), operations=operations)
+
+    def post(key: str, path: str, **body: Any) -> httpx.Response:
+        return server.http.post(path, json=body, headers={"x-api-key": key})
+
+    with ThreadPoolExecutor(3) as pool:
+        long = {"sampling_params": {"max_new_tokens": 250}, "text": "ab"}
+        asked = [pool.submit(post, key, "/generate", rid="same", **long) for key in ("one", "two")]
+        wait_for(lambda: len(server.engine.running) == 2)
+        for abort in ({"rid": "same"}, {"abort_all": True}):
+            assert post("one", "/abort_request", **abort).status_code == 200
+            wait_for(lambda: len(server.engine.running) == 1)
+            reason = asked[0].result().json()["meta_info"]["finish_reason"]
+            assert reason["type"] == "abort" and not asked[1].done()
+            asked[0] = pool.submit(post, "one", "/generate", rid="same", **long)
+            wait_for(lambda: len(server.engine.running) == 2)
+        post("admin", "/abort_request", abort_all=True)
+        reasons = [each.result().json()["meta_info"]["finish_reason"]["type"] for each in asked]
+        assert reasons == ["abort"] * 2
 
 
 @pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": 3}])
