@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from eagle3_jax.config.brief import brief
 
 if TYPE_CHECKING:
@@ -146,6 +144,7 @@ def _to_rgb(image: "Image.Image", background: Colour | None) -> "Image.Image":
 def _in_8_bits(image: "Image.Image") -> "Image.Image":
     """16-bit grey as the first byte of each sample, as Pillow has it for the other kinds of 16-bit
     PNG. Its own conversion clips the samples to 255, which is white."""
+    import numpy as np
     from PIL import Image
 
     samples, clear = np.asarray(image), image.info.get("transparency")

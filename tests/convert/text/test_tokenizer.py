@@ -235,9 +235,8 @@ def test_marks_of_trainers_render_as_nothing() -> None:
 def test_templates_in_json_are_texts_or_have_a_default(
     files: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(ORACLES / "tokenizer", directory := tmp_path / "copy")
-    (directory / "chat_template.jinja").unlink()
-    (directory / "tokenizer_config.json").unlink()
+    others = shutil.ignore_patterns("chat_template.jinja", "tokenizer_config.json")
+    shutil.copytree(ORACLES / "tokenizer", directory := tmp_path / "copy", ignore=others)
     for name, template in files.items():
         (directory / name).write_text(json.dumps({"chat_template": template}))
     if len(expected) == 1:
