@@ -10,8 +10,9 @@ from serve.anthropic.answer import MessageAnswer
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import Content
 from serve.anthropic.headers import check_headers
-from serve.anthropic.protocol import Conversation, MessagesRequest
+from serve.anthropic.protocol import NAMES, Conversation, MessagesRequest
 from serve.asgi.auth import client_of
+from serve.asgi.errors import fields_renamed
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
 from serve.asgi.synthetic_header import synthetic_field
@@ -35,10 +36,11 @@ def messages_router(service: Service) -> APIRouter:
     @router.post("/v1/messages")
     async def create_message(body: MessagesRequest, request: fastapi.Request) -> Response:
         check_headers(request.headers)
-        requests, end_of_reasoning = await plan_chat(
-            service, body.chat, client=client_of(request).name
-        )
-        (planned,) = await service.compile_grammars(requests)
+        with fields_renamed(NAMES):
+            requests, end_of_reasoning = await plan_chat(
+                service, body.chat, client=client_of(request).name
+            )
+            (planned,) = await service.compile_grammars(requests)
         choices = ReadChoices(
             planned,
             answer_parser(service, body.chat, end_of_reasoning),

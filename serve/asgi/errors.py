@@ -1,7 +1,9 @@
 """HTTP errors, in the form of the protocol that the path belongs to: OpenAI's is
 {"error": {message, type, param, code}}."""
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -90,6 +92,22 @@ def as_api_error(error: EngineError) -> ApiError:
             return ApiError(400 if by_request else 500, message, code="generation_failed")
         case _:
             return ApiError(503, message, code="engine_failed")
+
+
+@contextmanager
+def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Makes errors about a chat's fields name those of the protocol that the client speaks.
+
+    Args:
+        names: the protocol's name of each field that is called otherwise in chats.
+    """
+    try:
+        yield
+    except (ApiError, Refused) as error:
+        error = as_api_error(error) if isinstance(error, Refused) else error
+        if (old := error.param) is None or (new := names.get(old)) is None:
+            raise error from error.__cause__
+        raise replace(error, param=new, message=error.message.replace(old, new)) from error
 
 
 def install_error_handlers(app: FastAPI) -> None:

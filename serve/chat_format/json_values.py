@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from eagle3_jax.sampling.json_schema import ASSERTIONS
+
 OF_PYTHON: dict[type, tuple[str, ...]] = {
     bool: ("boolean",),
     int: ("integer", "number"),
@@ -36,6 +38,20 @@ def allowed_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
         if isinstance(reference := part.get("$ref"), str):
             waiting.append(_target(reference, root))
     return frozenset(found or {"string"})
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that a mere reference into `root` leads to; any other schema itself."""
+    seen: set[str] = set()
+    while isinstance(schema, Mapping) and ASSERTIONS & schema.keys() == {"$ref"}:
+        reference = schema["$ref"]
+        if not isinstance(reference, str) or reference in seen:
+            break
+        if (target := _target(reference, root)) is None:
+            break
+        seen.add(reference)
+        schema = target
+    return schema
 
 
 def json_text(text: str, types: frozenset[str]) -> str:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from serve.chat_format.json_values import allowed_types
+from eagle3_jax.sampling.json_schema import pointer
+from serve.chat_format.json_values import allowed_types, resolved
 from serve.chat_format.lark import regex_body
 from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
 
@@ -25,8 +26,9 @@ EMPTY = '""'
 UNREADABLE = re.compile("[\"'<>]")
 """In a parameter's name, which stands in a tag."""
 BEYOND = (
-    *("anyOf", "oneOf", "allOf", "not", "if", "$ref", "dependentRequired", "dependentSchemas"),
-    *("minProperties", "maxProperties", "patternProperties", "propertyNames"),
+    *("$ref", "allOf", "anyOf", "const", "dependencies", "dependentRequired", "dependentSchemas"),
+    *("enum", "if", "maxProperties", "minProperties", "not", "oneOf", "patternProperties"),
+    *("propertyNames", "unevaluatedProperties"),
 )
 """What a schema may ask of all arguments together, and a grammar of single ones can't."""
 
@@ -51,16 +53,16 @@ def _call(n: int, tool: ToolSpec) -> Iterator[str]:
         yield FREE_CALL_RULE.format(n=n, head=head)
         return
     if beyond := [name for name in BEYOND if name in schema]:
-        message = f"the parameters of {tool.name} have {beyond[0]!r}"
-        raise ValueError(f"{message}, to which this checkpoint's form of calls can't be held")
+        where = f"the parameters of {tool.name!r}: {pointer((beyond[0],))}"
+        raise ValueError(f"{where} can't be enforced in the form in which this checkpoint calls")
     required = schema.get("required")
     required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
     properties = schema.get("properties")
     properties = dict(properties) if isinstance(properties, Mapping) else {}
     properties |= {name: {} for name in required if name not in properties}
     if unreadable := [name for name in properties if not name or UNREADABLE.search(name)]:
-        message = f"{tool.name} has a parameter {unreadable[0]!r}"
-        raise ValueError(f"{message}, which this checkpoint's form of calls can't spell")
+        where = f"the parameters of {tool.name!r}: {pointer(('properties', unreadable[0]))}"
+        raise ValueError(f"{where} can't be spelled in the form in which this checkpoint calls")
     if not properties:
         any_number = "" if schema.get("additionalProperties") is False else "any*"
         yield CALL_RULE.format(n=n, head=head, parameters=any_number)
@@ -74,7 +76,7 @@ def _call(n: int, tool: ToolSpec) -> Iterator[str]:
 
 
 def _parameter(place: str, name: str, value: Any, root: Mapping[str, Any]) -> Iterator[str]:
-    rule = f"parameter_{place}"
+    rule, value = f"parameter_{place}", resolved(value, root)
     head = json.dumps(f'<parameter name="{name}">', ensure_ascii=False)
     types = allowed_types(value, root)
     if (texts := _choices(value)) is not None:

@@ -3,7 +3,12 @@
 import asyncio
 from functools import partial
 
-from eagle3_jax.engine.grammars.interface import CompiledGrammar, Grammars, GrammarsBusyError
+from eagle3_jax.engine.grammars.interface import (
+    CompiledGrammar,
+    FormRefusedError,
+    Grammars,
+    GrammarsBusyError,
+)
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.engine.errors import Refused, Unavailable
 from serve.engine.threads import Threads
@@ -20,7 +25,8 @@ class GrammarPool:
     def __init__(self, grammars: Grammars) -> None:
         self.grammars = grammars
         self._threads = Threads("grammar", AT_ONCE)
-        self._under_way: dict[StructuredOutputs, asyncio.Task[CompiledGrammar]] = {}
+        self._under_way: dict[tuple[StructuredOutputs, str], asyncio.Task[CompiledGrammar]] = {}
+        """By the form, and the field that errors name."""
 
     async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
         """The form, compiled once however many ask for it. Raises Refused for one that
@@ -28,26 +34,29 @@ class GrammarPool:
         known = self.grammars.known(form)
         if known is not None:
             return known
-        task = self._under_way.get(form)
+        key = form, form.asked_by
+        task = self._under_way.get(key)
         if task is None:
             if len(self._under_way) >= MOST_WAITING:
                 message = f"{MOST_WAITING} grammars are being compiled or wait for it"
                 raise Unavailable(message, retry_after_s=2)
             task = asyncio.create_task(self._compile(form))
-            self._under_way[form] = task
-            task.add_done_callback(partial(self._settled, form))
+            self._under_way[key] = task
+            task.add_done_callback(partial(self._settled, key))
         # Whoever hangs up leaves it to others who wait.
         return await asyncio.shield(task)
 
-    def _settled(self, form: StructuredOutputs, task: asyncio.Task[CompiledGrammar]) -> None:
-        del self._under_way[form]
+    def _settled(
+        self, key: tuple[StructuredOutputs, str], task: asyncio.Task[CompiledGrammar]
+    ) -> None:
+        del self._under_way[key]
         if not task.cancelled():
             task.exception()  # Seen, also where everybody has hung up.
 
     async def _compile(self, form: StructuredOutputs) -> CompiledGrammar:
         try:
             return await self._threads.run(partial(self.grammars.compile, form))
-        except ValueError as error:
-            raise Refused(str(error), "structured_outputs") from error
+        except FormRefusedError as error:
+            raise Refused(str(error), error.field) from error
         except GrammarsBusyError as error:
             raise Unavailable(str(error), retry_after_s=2) from error

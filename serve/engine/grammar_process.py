@@ -9,11 +9,16 @@ import json
 import random
 import resource
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from eagle3_jax.engine.grammars.faults import ErrorOf, Fault, find_fault
 
 STACK_BYTES = 4 * 2**20
 """Half of what a server's thread has: what fits here fits there."""
@@ -97,9 +102,34 @@ def used_bytes() -> int:
     return found.uordblks + found.hblkhd
 
 
+def try_parts(
+    tokenizer: LLTokenizer, parts: list[Any], limits: dict[str, Any], seconds: float
+) -> Any:
+    """Finds the part that is refused alone: a Fault, or None. No check begins after `seconds`."""
+
+    def timed(check: ErrorOf) -> ErrorOf:
+        def checked(grammar: str) -> str | None:
+            if time.process_time() > seconds:
+                raise TimeoutError
+            return check(grammar)
+
+        return checked
+
+    checks = [
+        lambda grammar: LLMatcher.validate_grammar(
+            grammar, tokenizer, limits=LLParserLimits(**limits)
+        ),
+        lambda grammar: try_grammar(tokenizer, grammar, limits).get("error"),
+    ]
+    known = deque[Fault](maxlen=1)
+    with suppress(TimeoutError):
+        known.extend(find_fault(parts, [timed(check) for check in checks]))
+    return known[0] if known and known[0].reason else None
+
+
 def prepare(vocabulary: bytes) -> Callable[[bytes], bytes]:
-    """Reads the vocabulary. The result answers a grammar and its limits with what `try_grammar`
-    returns, all as JSON."""
+    """Reads the vocabulary. The result answers the arguments of `try_grammar`, or those of
+    `try_parts`, with what the function returns, all as JSON."""
     tokenizer = read_tokenizer(vocabulary)
     threading.stack_size(STACK_BYTES)
 
@@ -108,7 +138,8 @@ def prepare(vocabulary: bytes) -> Callable[[bytes], bytes]:
 
         def work() -> None:
             # The matcher is freed before the answer goes out: that, too, can overflow the stack.
-            found.append(json.dumps(try_grammar(tokenizer, **asked)).encode())
+            answered = (try_parts if "parts" in asked else try_grammar)(tokenizer, **asked)
+            found.append(json.dumps(answered).encode())
 
         thread = threading.Thread(target=work)
         thread.start()

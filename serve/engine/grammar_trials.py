@@ -1,12 +1,15 @@
 """Tries grammars in processes with limits before the server compiles them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from eagle3_jax.engine.grammars.faults import Fault
 from eagle3_jax.engine.grammars.interface import (
     GRAMMAR_BYTES,
     Footprint,
     GrammarsBusyError,
+    TooComplexError,
     Vocabulary,
 )
 from serve.limited.workers import BusyError, EndedError, Limits, Workers
@@ -18,6 +21,8 @@ MEMORY_BYTES = 256 * 2**20
 """While it compiles; what it holds afterwards is another matter."""
 BEHIND = 10
 """Niceness: behind whatever generates."""
+MOST_ALONE = 4
+"""Parts of a form that are tried one by one."""
 TOO_COMPLEX = (
     f"too complex: compiling it takes more than {CPU_SECONDS:g} s of a processor or "
     f"{MEMORY_BYTES >> 20} MiB; it needs fewer rules or properties, or smaller ranges and repeats"
@@ -42,20 +47,39 @@ class GrammarTrials:
 
     def __call__(self, grammar: str, limits: Mapping[str, int]) -> Footprint:
         """See Trial. Raises GrammarsBusyError when nobody can say."""
-        question = json.dumps({"grammar": grammar, "limits": dict(limits)}).encode()
-        allowed = Limits(CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS, BEHIND)
-        try:
-            answer = json.loads(self._workers.ask(question, allowed))
-        except EndedError as error:
-            raise ValueError(TOO_COMPLEX) from error
-        except BusyError as error:
-            raise GrammarsBusyError(f"the grammar was not compiled: {error}") from error
+        answer = self._ask(limits, grammar=grammar)
         if (error := answer.get("error")) is not None:
             raise ValueError(error)
         footprint = Footprint(**answer)
         if footprint.held_bytes > GRAMMAR_BYTES:
-            raise ValueError(
+            raise TooComplexError(
                 f"too complex: compiled it holds {footprint.held_bytes >> 20} MiB, and may hold "
                 f"{GRAMMAR_BYTES >> 20}; it needs fewer rules or properties, or smaller ranges"
             )
         return footprint
+
+    def find_fault(
+        self, parts: Sequence[tuple[str, Any]], limits: Mapping[str, int]
+    ) -> Fault | None:
+        """See Trial. Where trying all parts takes too much, only the largest are tried alone."""
+        try:
+            answer = self._ask(limits, parts=parts, seconds=CPU_SECONDS / 2)
+            return None if answer is None else Fault(*answer)
+        except TooComplexError:
+            largest = sorted(range(len(parts)), key=lambda n: len(parts[n][0]), reverse=True)
+        for index in largest[:MOST_ALONE]:
+            try:
+                self(parts[index][0], limits)
+            except ValueError as error:
+                return Fault(index, None, str(error))
+        return None
+
+    def _ask(self, limits: Mapping[str, int], **asked: Any) -> Any:
+        question = json.dumps({**asked, "limits": dict(limits)}).encode()
+        allowed = Limits(CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS, BEHIND)
+        try:
+            return json.loads(self._workers.ask(question, allowed))
+        except EndedError as error:
+            raise TooComplexError(TOO_COMPLEX) from error
+        except BusyError as error:
+            raise GrammarsBusyError(f"the grammar was not compiled: {error}") from error

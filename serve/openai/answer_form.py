@@ -2,16 +2,21 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from serve.asgi.errors import invalid_request
-from serve.chat_format.format import ChatReading
+from eagle3_jax.sampling.structured_outputs import (
+    MAX_CONSTRAINT_BYTES,
+    FormPart,
+    StructuredOutputs,
+)
+from eagle3_jax.sampling.vacuous_keywords import drop_vacuous_keywords
+from serve.asgi.errors import ApiError, invalid_request
+from serve.chat_format.format import ChatFormat, ChatReading
 from serve.chat_format.lark import regex_body
-from serve.chat_format.parts import JSON_OPTIONS
+from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
 from serve.openai.protocol import ChatCompletionRequest
 
-JSON_OBJECT = {"type": "object"}
 START = re.compile(r"(?m)^\s*start\s*:(?!:)")
 
 
@@ -31,18 +36,45 @@ def answer_form(
         raise invalid_request(message, param="tools", code="unsupported_option")
     once = body.names_tool or body.parallel_tool_calls is False
     strict = strict_tools or not may_be_text
-    functions = [replace(tool, strict=strict or tool.strict) for tool in body.callable]
-    # What must call has no content that could have the form.
-    if form is None or body.must_call:
-        start = ["start: calls"]
-    else:
-        start = ["start: calls | content", _content(form)]
     between = reading.call_ids if may_be_text else None
+    # What must call has no content that could have the form.
+    content = None if body.must_call else form
     try:
+        functions = [_held(tool) if strict or tool.strict else tool for tool in body.callable]
         rules = chat_format.grammar(functions, once)
-        return StructuredOutputs(grammar="\n".join([*start, *rules]), between=between)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise invalid_request(f"tools: {error}", param="tools") from error
+    parts = [_part(tool, chat_format) for tool in functions if tool.strict]
+    start = ["start: calls"]
+    if content is not None:
+        start = ["start: calls | content", _content(content)]
+        parts.append(FormPart(content.asked_by, "", lambda: content, content.schema))
+    grammar = "\n".join([*start, *rules])
+    if (size := len(grammar.encode(errors="replace"))) > MAX_CONSTRAINT_BYTES:
+        raise _too_long(functions, size)
+    return StructuredOutputs(grammar=grammar, between=between, asked_by="tools", parts=tuple(parts))
+
+
+def _held(tool: ToolSpec) -> ToolSpec:
+    """The tool, whose arguments are held to what its schema bars."""
+    return replace(tool, strict=True, parameters=drop_vacuous_keywords(tool.parameters))
+
+
+def _part(tool: ToolSpec, chat_format: ChatFormat) -> FormPart:
+    def alone() -> StructuredOutputs:
+        rules = chat_format.grammar([tool], True)
+        return StructuredOutputs(grammar="\n".join(["start: calls", *rules]), asked_by="tools")
+
+    return FormPart("tools", f"the parameters of {tool.name!r}", alone, tool.parameters)
+
+
+def _too_long(functions: Sequence[ToolSpec], size: int) -> ApiError:
+    longest = max(functions, key=lambda tool: len(json.dumps(tool.parameters)))
+    message = (
+        f"tools: the schemas of all tools together may have {MAX_CONSTRAINT_BYTES} bytes; got "
+        f"{size}; offer fewer or smaller ones (the parameters of {longest.name!r} are the longest)"
+    )
+    return invalid_request(message, param="tools")
 
 
 def _content(form: StructuredOutputs) -> str:
@@ -52,15 +84,17 @@ def _content(form: StructuredOutputs) -> str:
     if form.regex is not None:
         return f"content: /{regex_body(form.regex)}/"
     if form.grammar is not None:
-        return f"content: %lark {{\n{_lark(form.grammar)}\n}}"
-    schema = JSON_OBJECT if form.json_object else json.loads(str(form.json))
-    if not isinstance(schema, dict):
-        schema = {} if schema else {"enum": []}
-    return f"content: %json {json.dumps(schema | JSON_OPTIONS)}"
+        return f"content: %lark {{\n{_lark(form)}\n}}"
+    try:
+        return f"content: %json {json.dumps({**(form.schema or {}), **JSON_OPTIONS})}"
+    except ValueError as error:
+        raise invalid_request(f"{error}", param=form.asked_by) from error
 
 
-def _lark(grammar: str) -> str:
-    if START.search(grammar):
-        return grammar
-    message = "with tools, the content's grammar must be Lark's, with a rule `start`"
-    raise invalid_request(message, param="structured_outputs", code="unsupported_option")
+def _lark(form: StructuredOutputs) -> str:
+    if START.search(f"{form.grammar}"):
+        return f"{form.grammar}"
+    message = (
+        f"{form.asked_by}: with tools, the content's grammar must be Lark's, with a rule `start`"
+    )
+    raise invalid_request(message, param=form.asked_by, code="unsupported_option")

@@ -145,8 +145,7 @@ class Service:
         if form is None:
             return None
         if self.grammars is None:
-            param = "structured_outputs"
-            raise invalid_request(NO_GRAMMARS, param=param, code="unsupported_option")
+            raise invalid_request(NO_GRAMMARS, param=form.asked_by, code="unsupported_option")
         return await self.grammars.compile(form)
 
     def _options(self, body: GenerationRequest, num_prompts: int) -> dict[str, Any]:

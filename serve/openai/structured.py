@@ -56,9 +56,9 @@ class StructuredFields(RefusesUnsupported):
             raise invalid_option([*asked][1], f"only one of {', '.join(asked)} can be given")
         ((name, form),) = asked.items()
         try:
-            return StructuredOutputs(**form)
+            return StructuredOutputs(**form, asked_by=name)
         except ValueError as error:
-            raise invalid_option(name, f"{name}: {error}") from error
+            raise invalid_option(name, f"{error}") from error
 
 
 def _from_response_format(given: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,10 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from eagle3_jax.engine import Request
-from serve.asgi.errors import ApiError, as_api_error, from_validation, invalid_request
+from serve.asgi.errors import ApiError, fields_renamed, from_validation, invalid_request
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
-from serve.engine.errors import Refused
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
 from serve.images.sources import ImageSource
@@ -90,7 +89,7 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int
 
 async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
     """The engine's requests, made in threads; raises ApiError for what can't run."""
-    with _under_our_names(body):
+    with _under_our_names():
         if body.store is not False and isinstance(service.images, ImageReader):
             left = await _hold_images(service.images, body.input or (), before.room)
             before = replace(before, room=left)
@@ -177,22 +176,11 @@ def _too_large(param: str, found: str, room: int) -> ApiError:
 
 
 @contextmanager
-def _under_our_names(body: ResponseRequest) -> Iterator[None]:
+def _under_our_names() -> Iterator[None]:
     """Errors about a chat's fields name those of the request."""
-    has_format = body.text is not None and body.text.format is not None
-    names = NAMES | ({"structured_outputs": "text.format"} if has_format else {})
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[:1]
-        raise _renamed(from_validation(RequestValidationError(first)), names) from error
-    except ApiError as error:
-        raise _renamed(error, names) from error
-    except Refused as error:
-        raise _renamed(as_api_error(error), names) from error
-
-
-def _renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
-    if error.param is None or (name := names.get(error.param)) is None:
-        return error
-    return replace(error, param=name, message=error.message.replace(error.param, name))
+    with fields_renamed(NAMES):
+        try:
+            yield
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[:1]
+            raise from_validation(RequestValidationError(first)) from error

@@ -1,13 +1,16 @@
 """What the engine needs of a grammar: which tokens may come next, also behind drafts."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
+
+if TYPE_CHECKING:
+    from eagle3_jax.engine.grammars.faults import Fault
 
 NO_GRAMMARS = (
     "structured_outputs, strict tools and thinking budgets need llguidance (pip install "
@@ -18,6 +21,18 @@ NO_GRAMMARS = (
 
 GRAMMAR_BYTES = 64 * 2**20
 """A compiled grammar that holds more is not kept; a server refuses it."""
+
+
+class TooComplexError(ValueError):
+    """Compiling a grammar takes too much time or memory, or the result is too large."""
+
+
+class FormRefusedError(ValueError):
+    """A form can't be compiled or satisfied. field: the field of the request at fault."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class GrammarsBusyError(Exception):
@@ -86,9 +101,20 @@ class Vocabulary(NamedTuple):
     eos_ids: Sequence[int]
 
 
-Trial = Callable[[str, Mapping[str, int]], Footprint]
-"""Tries to compile a grammar as llguidance reads it, within its limits, where that can do no harm.
-Raises ValueError that says why it must not be compiled here, and GrammarsBusyError."""
+class Trial(Protocol):
+    """Compiles grammars, as llguidance reads them, where that can do no harm."""
+
+    def __call__(self, grammar: str, limits: Mapping[str, int]) -> Footprint:
+        """Try one grammar. Raises ValueError that says why it must not be compiled here, and
+        GrammarsBusyError."""
+        ...
+
+    def find_fault(
+        self, parts: Sequence[tuple[str, Any]], limits: Mapping[str, int]
+    ) -> "Fault | None":
+        """Find the part of a refused form that is refused alone. Each part is its grammar, and its
+        JSON schema or None."""
+        ...
 
 
 class Grammars(Protocol):
@@ -99,8 +125,8 @@ class Grammars(Protocol):
         ...
 
     def compile(self, constraint: StructuredOutputs) -> CompiledGrammar:
-        """Compiles one, or finds it known. ValueError says what is wrong with the constraint: it
-        can't be read, can't be satisfied, or is too complex."""
+        """Compiles one, or finds it known. FormRefusedError says what is wrong with the constraint:
+        it can't be read, can't be satisfied, or is too complex."""
         ...
 
 

@@ -1,27 +1,32 @@
 """Grammars by llguidance, from the extra `grammar`."""
 
-import json
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from eagle3_jax.engine.grammars.cache import GrammarCache
+from eagle3_jax.engine.grammars.faults import Fault, find_fault, plain
 from eagle3_jax.engine.grammars.interface import (
     GRAMMAR_BYTES,
     Footprint,
+    FormRefusedError,
     GrammarFailedError,
     GrammarTokenizer,
     Matcher,
+    TooComplexError,
     Trial,
     Vocabulary,
     reject_from,
 )
 from eagle3_jax.engine.grammars.pieces import PiecesMatcher
-from eagle3_jax.sampling.structured_outputs import WHITESPACE, StructuredOutputs
+from eagle3_jax.engine.grammars.texts import grammar_text
+from eagle3_jax.sampling.structured_outputs import FormPart, StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
 
 LIMITS = {
@@ -40,13 +45,10 @@ UNMEASURED = Footprint(8 * 2**20, 2**14)
 """What a grammar counts for that nobody has tried."""
 WORN = Footprint(GRAMMAR_BYTES + 1, 0)
 """What one counts for whose lexer has met a limit: it isn't kept for others."""
-MOST_SAID = 400
 FORCED_BYTES = 1024
 """Of a text that must follow, as many are tokenised: more than the longest token has."""
 DEAD_END = "NoExtension"
 """How llguidance's error begins where nothing can follow, and that is no limit."""
-SHORT_SCHEMAS = {"true": "{}", "false": '{"enum":[]}'}
-"""Schemas that are no objects, in objects that mean the same."""
 
 
 class LLGuidanceGrammars:
@@ -89,16 +91,56 @@ class LLGuidanceGrammars:
 
     def _compile_anew(self, constraint: StructuredOutputs) -> "_Compiled":
         try:
-            grammar = _grammar(constraint)
-            footprint = self._trial(grammar, LIMITS) if self._trial else UNMEASURED
+            grammar = grammar_text(constraint)
         except ValueError as error:
-            raise _refusal(str(error)) from error
+            raise FormRefusedError(str(error), constraint.asked_by) from error
+        try:
+            footprint = self._trial(grammar, LIMITS) if self._trial else UNMEASURED
+            return _Compiled(self._start(grammar), self._eos, footprint)
+        except TooComplexError as error:
+            raise self._refusal(constraint, str(error), slow=True) from error
+        except ValueError as error:
+            raise self._refusal(constraint, str(error)) from error
+
+    def _start(self, grammar: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
         # The first mask shows whether there is anything to begin with.
         matcher.compute_bitmask()
         if matcher.is_error():
-            raise _refusal(matcher.get_error())
-        return _Compiled(matcher, self._eos, footprint)
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def _refusal(
+        self, constraint: StructuredOutputs, reason: str, slow: bool = False
+    ) -> FormRefusedError:
+        """The error for a form that was refused, which names the part at fault if one is."""
+        field, schema, parts = constraint.asked_by, _schema(constraint), constraint.parts
+        if not parts and schema is not None and not slow:
+            parts = (FormPart(field, "", lambda: constraint, schema),)
+        fault = self._fault(parts) if parts else None
+        if fault is None:
+            together = f"{len(parts)} schemas together: " if parts else ""
+            return _refused(field, together, reason)
+        part, label = parts[fault.part], ""
+        if part.name:
+            label = f"{part.name}: "
+        if fault.pointer is not None:
+            label += f"{fault.pointer} can't be enforced: "
+        return _refused(part.field, label, fault.reason)
+
+    def _fault(self, parts: Sequence[FormPart]) -> Fault | None:
+        alone = [(grammar_text(part.alone()), part.schema) for part in parts]
+        if self._trial is not None:
+            return self._trial.find_fault(alone, LIMITS)
+        *_, last = find_fault(alone, [self._error_of])
+        return last if last.reason else None
+
+    def _error_of(self, grammar: str) -> str | None:
+        try:
+            self._start(grammar)
+        except ValueError as error:
+            return str(error)
+        return None
 
 
 class _Compiled:
@@ -124,7 +166,7 @@ class _Compiled:
         if not matcher.is_error():
             return None
         mask[:] = 0
-        reason = _plain(matcher.get_error())
+        reason = plain(matcher.get_error())
         if reason.startswith(DEAD_END):
             return None
         self.footprint = WORN
@@ -227,28 +269,17 @@ class _Source:
         return self._tokenizer.encode(text[:FORCED_BYTES].decode(errors="ignore"))
 
 
-def _grammar(constraint: StructuredOutputs) -> str:
-    if constraint.regex is not None:
-        return LLMatcher.grammar_from_regex(constraint.regex)
-    if constraint.choice is not None:
-        return grammar_from("choice", json.dumps(constraint.choice))
-    if constraint.grammar is not None:
-        return grammar_from("grammar", constraint.grammar)
-    schema = '{"type":"object"}' if constraint.json_object else constraint.json
-    assert isinstance(schema, str), "a constraint holds its schema as text"
-    schema = SHORT_SCHEMAS.get(schema, schema)
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
+def _schema(constraint: StructuredOutputs) -> Mapping[str, Any] | None:
+    """The JSON schema, if there is one that can be read."""
+    with suppress(ValueError):
+        return constraint.schema
+    return None
 
 
-def _refusal(reason: str) -> ValueError:
+def _refused(field: str, label: str, reason: str) -> FormRefusedError:
     if reason.startswith(DEAD_END):
-        return ValueError("no answer satisfies structured_outputs")
-    return ValueError(f"structured_outputs: {_plain(reason)}")
-
-
-def _plain(reason: str) -> str:
-    """llguidance's reason in one line, without its account of its own state."""
-    return " ".join(reason.partition("\n<")[0].split())[:MOST_SAID]
+        return FormRefusedError(f"{field}: {label}no answer satisfies it", field)
+    return FormRefusedError(f"{field}: {label}{plain(reason)}", field)
 
 
 def _only_token(mask: np.ndarray) -> int | None:

@@ -125,7 +125,7 @@ def test_a_dead_end_allows_nothing(grammars: Grammars) -> None:
     "form, naming",
     [
         ({"json": {"type": "texts"}}, "Invalid type: texts"),
-        ({"json": "{"}, "structured_outputs: EOF"),
+        ({"json": "{"}, "structured_outputs: json is not a JSON schema"),
         ({"json": False}, "Unsatisfiable"),
         ({"json": {"type": "integer", "minimum": 3, "maximum": 1}}, "Unsatisfiable"),
         ({"json": {"$ref": "#/nowhere"}}, "nowhere"),

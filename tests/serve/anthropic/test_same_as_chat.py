@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from fake_server import Served
 from scripted_engine import ScriptedEngine
 
 from eagle3_jax.engine import Request
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ARGUMENTS = {"city": "Oslo \u00fc", "days": [1, 2.5, None], "deep": {"a": True}}
@@ -110,11 +111,14 @@ def test_a_message_is_the_chats_request_of_the_engine(
     server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars())
     assert isinstance(server.engine, ScriptedEngine)
 
-    def asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def asked(path: str, body: dict[str, Any]) -> tuple[dict[str, Any], StructuredOutputs | None]:
         answer = server.http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         request: Request = server.engine.requests[-1]  # type: ignore[attr-defined]
-        return asdict(request) | {"request_id": None}
+        # Two forms are equal, though errors about them name different functions' parts.
+        form = request.sampling.structured_outputs
+        plain = replace(request.sampling, structured_outputs=None)
+        return asdict(replace(request, request_id="", sampling=plain)), form
 
     for name, (message, chat) in PAIRS.items():
         if chat_format == "minimax_m2" and name == "not thinking":

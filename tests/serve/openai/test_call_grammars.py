@@ -151,7 +151,7 @@ def test_beside_tools_a_grammar_is_larks() -> None:
     with pytest.raises(ApiError, match="Lark's, with a rule `start`"):
         form_of(kimi(), {"guided_grammar": 'root ::= "a"'})
     for broken in ("start: ((", 'start: "a"\n} x: "b"', "start: nothing"):
-        with pytest.raises(ValueError, match="structured_outputs"):
+        with pytest.raises(ValueError, match="guided_grammar: "):
             allows(kimi(), {"guided_grammar": broken}, "a")
 
 
@@ -204,6 +204,7 @@ STRINGS = {
     "length": ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "a\n<"], ["a", "abcd"]),
     "pattern": ({"type": "string", "pattern": "^[0-9]{2}/x$"}, ["12/x"], ["12", "123/x", "a12/x"]),
     "slashes": ({"type": "string", "pattern": "^a\\/b/c$"}, ["a/b/c"], ["a/b/", "a"]),
+    "reference": ({"$ref": "#/$defs/letter"}, ["a", "b"], ["c", ""]),
     "somewhere": ({"type": "string", "pattern": "[0-9]{2}"}, ["a12b", "12"], ["1", "a1b2"]),
 }
 
@@ -211,7 +212,8 @@ STRINGS = {
 @pytest.mark.parametrize("kind", STRINGS)
 def test_minimaxs_texts_follow_the_schema_of_a_string(kind: str) -> None:
     schema, good, bad = STRINGS[kind]
-    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    defined = {"$defs": {"letter": {"enum": ["a", "b"]}}}
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"], **defined}
     tool = {"name": "f", "parameters": parameters}
     asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
 

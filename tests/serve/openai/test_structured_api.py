@@ -8,6 +8,7 @@ from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served, served_by
 
 from eagle3_jax.engine import Request
+from eagle3_jax.engine.grammars.interface import FormRefusedError
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.chat_format.format import KIMI_K2
 
@@ -56,7 +57,7 @@ class AnyGrammars:
 
     def compile(self, constraint: StructuredOutputs) -> Any:
         if constraint.regex == "bad":
-            raise ValueError("no such expression")
+            raise FormRefusedError("no such expression", constraint.asked_by)
 
 
 class MarkedTokenizer(CharTokenizer):
@@ -138,7 +139,8 @@ def test_what_is_no_form_is_400_that_says_so(server: Served, naming: str) -> Non
 def test_a_form_that_does_not_compile_is_400(server: Served, seen: list[Request]) -> None:
     answer = post(server, True, {"guided_regex": "bad"})
     assert answer.status_code == 400 and not seen
-    assert answer.json()["error"]["message"] == "no such expression"
+    error = answer.json()["error"]
+    assert (error["message"], error["param"]) == ("no such expression", "guided_regex")
 
 
 def test_without_llguidance_the_extra_is_named(fake: Served, seen: list[Request]) -> None:

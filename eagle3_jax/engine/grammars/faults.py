@@ -1,0 +1,82 @@
+"""Finds the part of a form that llguidance refuses, and the keyword at fault in its schema."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from eagle3_jax.engine.grammars.texts import schema_grammar
+from eagle3_jax.sampling.json_schema import DEFINITIONS, pointer, subschemas
+
+MOST_SAID = 400
+OURS = re.compile(
+    r"(?s)\n(<|\s*\d+ \||\s*while processing).*|^at \d+\(\d+\): (failed to compile JSON schema: )?"
+)
+"""What llguidance adds to a reason: its own state, lines of the grammar, and places in both."""
+ErrorOf = Callable[[str], str | None]
+"""Returns llguidance's error for a grammar, if it has one."""
+
+
+class Fault(NamedTuple):
+    """Why a form is refused.
+
+    Attributes:
+        part: the index of the part at fault.
+        pointer: the place of the keyword at fault in the part's JSON schema, if it was found.
+        reason: llguidance's error; empty while the part is only being tried.
+    """
+
+    part: int
+    pointer: str | None
+    reason: str
+
+
+def plain(error: str) -> str:
+    """Return llguidance's error in one line, without its own state and the server's grammar."""
+    return " ".join(OURS.sub("", error).split())[:MOST_SAID]
+
+
+def find_fault(parts: Sequence[tuple[str, Any]], checks: Sequence[ErrorOf]) -> Iterator[Fault]:
+    """Yield what is known of the first part that is refused; each item replaces the one before.
+
+    Nothing can interrupt llguidance, but the caller's process may be ended: the last item then
+    names the part that was being tried.
+
+    Args:
+        parts: the grammar of each part alone, and its JSON schema or None.
+        checks: tried one after the other on all parts, the cheapest first, which also looks for
+            the keyword.
+    """
+    for check in checks:
+        for index, (grammar, schema) in enumerate(parts):
+            yield Fault(index, None, "")
+            if not (error := check(grammar)):
+                continue
+            yield Fault(index, None, error)
+            if schema is not None:
+                yield from (Fault(index, *found) for found in _locate(schema, checks[0]))
+            return
+
+
+def _locate(schema: Mapping[str, Any], error_of: ErrorOf) -> Iterator[tuple[str, str]]:
+    """Yield the pointer of the subschema that causes the schema's error, then the keyword's."""
+    shared = {name: schema[name] for name in DEFINITIONS if name in schema}
+
+    def error(inner: Mapping[str, Any]) -> str:
+        return plain(error_of(schema_grammar({**inner, **shared})) or "")
+
+    def refused(inner: Any) -> bool:
+        return isinstance(inner, Mapping) and error(inner) == reason
+
+    reason, place, found = error(schema), (), schema
+    while reason:
+        # Definitions first: a reference to one has its error too.
+        inner = sorted(subschemas(found), key=lambda one: one[0][0] not in DEFINITIONS)
+        keys, deeper = next((one for one in inner if refused(one[1])), ((), None))
+        if deeper is None:
+            break
+        place, found = (*place, *keys), deeper
+        yield pointer(place), reason
+    for name in found if reason else ():
+        if not refused({key: value for key, value in found.items() if key != name}):
+            yield pointer((*place, name)), reason
+            return
