@@ -8,10 +8,6 @@ from convert.images.decode import count_pixels
 from convert.images.read import read_image
 from eagle3_jax.config.vision import PixelConfig, VisionConfig
 
-SECONDS, SECONDS_A_MEGAPIXEL = 0.5, 0.15
-"""Time of a processor for any image, and for each million of its pixels. The slowest sound files (a
-PNG or lossless WebP of noise) took 0.1 s a million; a JPEG takes 0.03."""
-
 
 def prepare(_: bytes) -> Callable[[bytes], bytes]:
     """Imports all that workers need."""
@@ -27,8 +23,8 @@ def answer(question: bytes) -> bytes:
     """Reads one image.
 
     Args:
-        question: A line of JSON with the arguments of `read_image` and `in_proportion`, whether the
-            processor time grows with the image; then the bytes of the file.
+        question: A line of JSON with the arguments of `read_image` and `seconds_a_megapixel`, by
+            which the limit of processor time grows; then the bytes of the file.
 
     Returns:
         A line of JSON that describes the item, or has the error; then the bytes of the patches.
@@ -40,9 +36,8 @@ def answer(question: bytes) -> bytes:
     background, max_pixels = asked["background"], asked["max_pixels"]
     try:
         pixels = count_pixels(data, max_pixels)
-        if asked["in_proportion"]:
-            seconds = SECONDS + SECONDS_A_MEGAPIXEL * pixels / 1e6
-            signal.setitimer(signal.ITIMER_PROF, seconds)
+        left, _ = signal.getitimer(signal.ITIMER_PROF)
+        signal.setitimer(signal.ITIMER_PROF, left + asked["seconds_a_megapixel"] * pixels / 1e6)
         item = read_image(
             data,
             config,

@@ -9,12 +9,14 @@ import numpy as np
 
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.vision.item import ImageItem
-from serve.images.decode_process import SECONDS, SECONDS_A_MEGAPIXEL
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.options import MIB, ImageOptions
 from serve.images.remote import Run
 from serve.limited.workers import BusyError, EndedError, Limits, Workers
 
+SECONDS, SECONDS_A_MEGAPIXEL = 0.5, 0.15
+"""Time of a processor for any image, and for each million of its pixels. The slowest sound files (a
+PNG or lossless WebP of noise) took 0.1 s a million; a JPEG takes 0.03."""
 QUICK_SECONDS = 0.25
 """Enough for a photo of ten million pixels."""
 WALL_SECONDS = 60.0
@@ -43,8 +45,13 @@ class ImageDecoder:
         self._options = options
         self._workers = Workers("serve.images.decode_process")
         self._queues = (
-            _Queue(quick, QUICK_WAITING, Limits(QUICK_SECONDS, memory, WALL_SECONDS)),
-            _Queue(slow, SLOW_WAITING, Limits(SECONDS, memory, WALL_SECONDS, BEHIND)),
+            _Queue(quick, QUICK_WAITING, Limits(QUICK_SECONDS, memory, WALL_SECONDS), 0.0),
+            _Queue(
+                slow,
+                SLOW_WAITING,
+                Limits(SECONDS, memory, WALL_SECONDS, BEHIND),
+                SECONDS_A_MEGAPIXEL,
+            ),
         )
         self._too_much = (
             f"decoding it takes more than {SECONDS:g} s of a processor and {SECONDS_A_MEGAPIXEL:g} "
@@ -80,7 +87,7 @@ class ImageDecoder:
     def _ask(
         self, arguments: dict[str, Any], data: bytes, queue: "_Queue"
     ) -> tuple[ImageItem, int]:
-        asked = json.dumps({**arguments, "in_proportion": queue is self._queues[-1]}).encode()
+        asked = json.dumps({**arguments, "seconds_a_megapixel": queue.seconds_a_megapixel}).encode()
         answer = self._workers.ask(asked + b"\n" + data, queue.limits)
         line, _, patches = answer.partition(b"\n")
         head = json.loads(line)
@@ -96,10 +103,12 @@ class ImageDecoder:
 
 
 class _Queue:
-    """Images that wait for one kind of thread."""
+    """Images that wait for one kind of thread. seconds_a_megapixel: what the limit of processor
+    time grows by."""
 
-    def __init__(self, run: Run, most: int, limits: Limits) -> None:
+    def __init__(self, run: Run, most: int, limits: Limits, seconds_a_megapixel: float) -> None:
         self._run, self._most, self.limits = run, most, limits
+        self.seconds_a_megapixel = seconds_a_megapixel
         self._waiting = 0
 
     async def put(self, work: partial[Any]) -> Any:
