@@ -16,6 +16,7 @@ from serve.asgi.auth import Authenticate
 from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
 from serve.asgi.head import HeadAsGet
+from serve.asgi.known_hosts import KnownHosts
 from serve.asgi.root_path import UnderRoot
 from serve.asgi.synthetic_header import synthetic_header
 from serve.engine.profiler import Profiler
@@ -109,6 +110,8 @@ def _add_middleware(
     if http.cors:
         # Before keys: a browser asks without one whether it may ask. Errors must be readable too.
         app.add_middleware(CORSMiddleware, **asdict(http.cors))
+    if http.checks_hosts:
+        app.add_middleware(KnownHosts, names=http.allowed_hosts)
     app.add_middleware(
         Recorded,
         handlers=(service.metrics.http.on_record, *record_handlers),

@@ -8,7 +8,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from rich.console import Console
 
 from serve.app import create_app
+from serve.asgi.known_hosts import checks_hosts
 from serve.asgi.listening.accepting import raise_limit, room_for_connections
 from serve.asgi.listening.graceful import GracefulServer, bind, do_within, exposure, run_to_end
 from serve.asgi.listening.tls import tls_context
@@ -83,7 +84,9 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
         again = partial(build_again, options, found, service, events and events.log)
         beside = partial(group.accompany, rebuild=again) if group else None
         profiler = group.profiler if group else jax.profiler
-        app = create_app(service, options.operations, observers, options.http, profiler)
+        keys, allowed = options.operations.api_keys, options.http.allowed_hosts
+        web = replace(options.http, checks_hosts=checks_hosts(address, keys, allowed))
+        app = create_app(service, options.operations, observers, web, profiler)
         serving = _serve(options, service, app, address, report, beside, max_connections, tls)
         status = run_to_end(serving)
     if group:

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ANY = ("*",)
+HOST = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*|[0-9a-fA-F:.]+")
 CLIENT_CERTIFICATES = {0: "not asked for", 1: "optional", 2: "required"}
 """Values of --ssl-cert-reqs: those of Python's ssl.VerifyMode."""
 
@@ -34,11 +36,14 @@ class Tls:
 @dataclass(frozen=True)
 class HttpOptions:
     """cors None: pages of other origins read nothing. root_path: what a proxy in front takes away
-    from paths, without a slash at its end."""
+    from paths, without a slash at its end. allowed_hosts: names that requests may be for.
+    checks_hosts: whether requests for other names are refused."""
 
     cors: Cors | None = None
     root_path: str = ""
     tls: Tls | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    checks_hosts: bool = False
 
 
 def add_http_flags(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +58,16 @@ def add_http_flags(parser: argparse.ArgumentParser) -> None:
         "--allow-credentials",
         action="store_true",
         help="those pages may send cookies and certificates; not with the origin *",
+    )
+    add(
+        "--allowed-hosts",
+        nargs="+",
+        type=_host,
+        default=(),
+        metavar="NAME",
+        help="names that requests may be for, besides localhost and the server's addresses: "
+        "llm.example.org, *.example.org or * for any; without an API key on a loopback address "
+        "others are refused",
     )
     add("--root-path", default="", metavar="PATH", help="that a proxy in front takes off, /llm")
     add("--ssl-certfile", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
@@ -73,7 +88,7 @@ def read_http_options(flags: argparse.Namespace) -> HttpOptions:
     path = flags.root_path.rstrip("/")
     if path and not path.startswith("/"):
         raise ValueError(f"--root-path must begin with a slash; got {flags.root_path!r}")
-    return HttpOptions(_read_cors(flags), path, _read_tls(flags))
+    return HttpOptions(_read_cors(flags), path, _read_tls(flags), tuple(flags.allowed_hosts))
 
 
 def _read_cors(flags: argparse.Namespace) -> Cors | None:
@@ -108,6 +123,13 @@ def _read_tls(flags: argparse.Namespace) -> Tls | None:
     if flags.ssl_cert_reqs and flags.ssl_ca_certs is None:
         raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: who signs those certificates")
     return Tls(flags.ssl_certfile, flags.ssl_keyfile, flags.ssl_ca_certs, flags.ssl_cert_reqs)
+
+
+def _host(text: str) -> str:
+    if text != "*" and not HOST.fullmatch(text):
+        expected = "must be a name without a port, such as llm.example.org or *.example.org"
+        raise argparse.ArgumentTypeError(f"{expected}; got {text}")
+    return text
 
 
 def _json_list(text: str) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
 
+from serve.asgi.known_hosts import checks_hosts
+from serve.asgi.listening.graceful import bind
 from serve.asgi.listening.tls import tls_context
 from serve.options.http import Cors, HttpOptions, Tls
 from serve.options.operations import Operations
@@ -70,6 +72,8 @@ def test_cors_flags_are_vllms_json_lists() -> None:
         ("--allow-credentials",),
         ("--allowed-origins", '["*"]', "--allow-credentials"),
         ("--root-path", "llm"),
+        ("--allowed-hosts", "https://a.example"),
+        ("--allowed-hosts", "a.example:80"),
         ("--ssl-keyfile", "key.pem"),
         ("--ssl-certfile", "cert.pem", "--ssl-cert-reqs", "2"),
     ],
@@ -177,3 +181,43 @@ def test_a_certificate_of_no_use_is_named(certificate: Tls, tmp_path: Path) -> N
         tls_context(certificate.certfile, tmp_path / "missing.pem", None, 0)
     with pytest.raises(OSError, match=r"key\.pem"):
         tls_context(certificate.certfile, certificate.keyfile, certificate.keyfile, 0)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", CHAT, "/v1/messages", "/", "/nowhere"])
+def test_other_hosts_are_refused_where_hosts_are_checked(serve, path: str) -> None:
+    web = HttpOptions(allowed_hosts=("llm.example.org", "*.inner.example"), checks_hosts=True)
+    http = serve(FakeEngine(), web=web).http
+    known = ("127.0.0.1", "127.0.0.9:1", "[::1]:8000", "LOCALHOST:80", "localhost.")
+    known += ("llm.example.org:443", "LLM.example.org", "a.b.inner.example")
+    for host in known:
+        assert http.get(path, headers={"Host": host}).status_code != 403, host
+    other = (
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+    )
+    other += (
+        "inner.example",
+        "evilinner.example",
+        "10.0.0.1",
+        "2130706433",
+        "[2001:db8::1]",
+        "[",
+        "",
+    )
+    for host in other:
+        answer = http.get(path, headers={"Host": host, "Origin": "https://evil.example"})
+        assert answer.status_code == 403, host
+        assert "--allowed-hosts" in answer.json()["error"]["message"]
+
+
+def test_hosts_are_checked_on_loopback_without_keys_and_where_some_are_named() -> None:
+    with bind("127.0.0.1", 0) as loopback, bind("0.0.0.0", 0) as public:
+        assert checks_hosts(loopback, (), ())
+        assert not checks_hosts(loopback, ("key",), ())
+        assert not checks_hosts(loopback, (), ("*",))
+        assert not checks_hosts(public, (), ())
+        assert checks_hosts(public, ("key",), ("llm.example.org",))
+    named = ("a.example", "*.b.example", "10.0.0.1")
+    assert read("--allowed-hosts", *named).allowed_hosts == named

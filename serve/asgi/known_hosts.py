@@ -1,0 +1,69 @@
+"""Refuse requests for other hosts, so that pages cannot reach a local server by its address.
+
+A page's own name may be made to lead to 127.0.0.1 (DNS rebinding). The browser then takes the
+server for the page's, and lets the page read every answer. Only the header Host tells them apart.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve.asgi.errors import ApiError, as_response
+
+ANY = "*"
+
+
+def checks_hosts(
+    address: socket.socket, api_keys: Collection[str], allowed: Collection[str]
+) -> bool:
+    """Return whether a server at a bound address refuses other hosts than the `allowed` ones.
+
+    It does if the user named some, and on a loopback address without API keys. Pages have no key,
+    and a server for other machines cannot know the names by which they reach it.
+    """
+    loopback = ipaddress.ip_address(address.getsockname()[0]).is_loopback
+    return ANY not in allowed and (bool(allowed) or (loopback and not api_keys))
+
+
+class KnownHosts:
+    """Answers 403 to requests for other hosts than the server's addresses, localhost and `names`.
+
+    A name that begins with `*.` stands for all names below it. Ports don't matter.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = {"localhost", *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request (ASGI)."""
+        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if host is None or self._knows(_without_port(host), scope.get("server")):
+            await self._app(scope, receive, send)
+            return
+        message = (
+            f"the header Host must name this server: one of its addresses, localhost or a name of "
+            f"--allowed-hosts; got {host[:100]!r}"
+        )
+        error = ApiError(403, message, code="host_not_allowed")
+        await as_response(error, scope)(scope, receive, send)
+
+    def _knows(self, host: str, server: tuple[str, int] | None) -> bool:
+        above = (f"*.{host.split('.', count)[-1]}" for count in range(1, 1 + host.count(".")))
+        if host in self._names or not self._names.isdisjoint(above):
+            return True
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return address.is_loopback or (server is not None and str(address) == server[0])
+
+
+def _without_port(host: str) -> str:
+    host = host.lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
