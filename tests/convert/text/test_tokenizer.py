@@ -211,10 +211,9 @@ def test_marks_of_trainers_render_as_nothing() -> None:
     bare = TAGGED
     for tag, without in (("{%- generation -%}", "{%- if 1 -%}"), ("generation", "if 1")):
         bare = bare.replace("endgeneration", "endif").replace(tag, without)
-    assert "generation" not in bare
     messages = [{"role": role, "content": "x"} for role in ("user", "assistant", "assistant")]
-    texts = [render(compile_template(text, "a test's"), messages) for text in (TAGGED, bare)]
-    assert texts[0] == texts[1] and "b" in texts[0]
+    tagged, plain = (render(compile_template(text, ""), messages) for text in (TAGGED, bare))
+    assert tagged == plain and "b" in tagged
     assert variables_of("{% generation %}{{ x }}{% endgeneration %}") == {"x"}
 
 
