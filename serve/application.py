@@ -1,9 +1,12 @@
 """The server without a process of its own: an application for others to serve."""
 
+from dataclasses import replace
+
 from fastapi import FastAPI
 from rich.console import Console
 
 from serve.app import create_app
+from serve.asgi.known_hosts import checks_hosts
 from serve.demo import find_pair
 from serve.engine_setup import prepare
 from serve.openai.service import Service
@@ -27,4 +30,6 @@ def build_app(options: ServeOptions) -> tuple[FastAPI, Service]:
     service = prepare(options, found, report, None, None)
     named, spell = service.model.names[0], service.tokenizer.token_bytes
     observers, _ = observers_of(options.operations, named, spell)
-    return create_app(service, options.operations, observers, options.http), service
+    keys, allowed = options.operations.api_keys, options.http.allowed_hosts
+    web = replace(options.http, checks_hosts=checks_hosts(None, keys, allowed))
+    return create_app(service, options.operations, observers, web), service

@@ -4,13 +4,14 @@ import hmac
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, ip_network
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.asgi.errors import ApiError, as_response
+from serve.asgi.plain_address import plain_address
 from serve.asgi.root_path import below_root
 
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
@@ -105,11 +106,9 @@ def admin_only(request: HTTPConnection) -> None:
 def _network(address: str) -> tuple[str, bool]:
     """Return the name of the client at an address, and whether that is on this machine."""
     try:
-        found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
+        found = plain_address(address)
     except ValueError:
         return address, False
-    if isinstance(found, IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
     if isinstance(found, IPv4Address) or found.is_loopback:
         return str(found), found.is_loopback
     return str(ip_network((found, IPV6_PREFIX), strict=False)), False

@@ -4,7 +4,7 @@ A page's own name may be made to lead to 127.0.0.1 (DNS rebinding). The browser 
 server for the page's, and lets the page read every answer. Only the header Host tells them apart.
 """
 
-import ipaddress
+import re
 import socket
 from collections.abc import Collection
 
@@ -12,19 +12,23 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.asgi.errors import ApiError, as_response
+from serve.asgi.plain_address import plain_address
 
 ANY = "*"
+HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
+"""An address of IPv6 in brackets, or a name or another address; then a port."""
 
 
 def checks_hosts(
-    address: socket.socket, api_keys: Collection[str], allowed: Collection[str]
+    address: socket.socket | None, api_keys: Collection[str], allowed: Collection[str]
 ) -> bool:
-    """Return whether a server at a bound address refuses other hosts than the `allowed` ones.
+    """Return whether a server at a bound address refuses other hosts than the `allowed` ones. None:
+    something else listens for it.
 
     It does if the user named some, and on a loopback address without API keys. Pages have no key,
     and a server for other machines cannot know the names by which they reach it.
     """
-    loopback = ipaddress.ip_address(address.getsockname()[0]).is_loopback
+    loopback = address is not None and plain_address(address.getsockname()[0]).is_loopback
     return ANY not in allowed and (bool(allowed) or (loopback and not api_keys))
 
 
@@ -56,14 +60,12 @@ class KnownHosts:
         if host in self._names or not self._names.isdisjoint(above):
             return True
         try:
-            address = ipaddress.ip_address(host)
+            asked = plain_address(host)
+            return asked.is_loopback or (server is not None and asked == plain_address(server[0]))
         except ValueError:
             return False
-        return address.is_loopback or (server is not None and str(address) == server[0])
 
 
 def _without_port(host: str) -> str:
-    host = host.lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].removesuffix(".")
+    found = HOST.fullmatch(host.lower())
+    return (found[1] or found[2] or "").removesuffix(".") if found else ""

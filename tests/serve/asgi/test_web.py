@@ -188,6 +188,7 @@ def test_other_hosts_are_refused_where_hosts_are_checked(serve, path: str) -> No
     web = HttpOptions(allowed_hosts=("llm.example.org", "*.inner.example"), checks_hosts=True)
     http = serve(FakeEngine(), web=web).http
     known = ("127.0.0.1", "127.0.0.9:1", "[::1]:8000", "LOCALHOST:80", "localhost.")
+    known += ("[::ffff:127.0.0.1]", "localhost:")
     known += ("llm.example.org:443", "LLM.example.org", "a.b.inner.example")
     for host in known:
         assert http.get(path, headers={"Host": host}).status_code != 403, host
@@ -203,6 +204,8 @@ def test_other_hosts_are_refused_where_hosts_are_checked(serve, path: str) -> No
         "10.0.0.1",
         "2130706433",
         "[2001:db8::1]",
+        "[::1].evil.example",
+        "localhost:80:80",
         "[",
         "",
     )
@@ -219,5 +222,8 @@ def test_hosts_are_checked_on_loopback_without_keys_and_where_some_are_named() -
         assert not checks_hosts(loopback, (), ("*",))
         assert not checks_hosts(public, (), ())
         assert checks_hosts(public, ("key",), ("llm.example.org",))
+        assert checks_hosts(None, (), ("llm.example.org",)) and not checks_hosts(None, (), ())
+    with bind("::ffff:127.0.0.1", 0) as mapped:
+        assert checks_hosts(mapped, (), ())
     named = ("a.example", "*.b.example", "10.0.0.1")
     assert read("--allowed-hosts", *named).allowed_hosts == named
