@@ -25,13 +25,22 @@ def flags_in_file(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     file and key, for one that isn't a mapping of the command's flags."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if given is None:
         return []
     if not isinstance(given, dict):
         raise ValueError(f"{path} must hold flags as keys, such as `port: 8000`")
-    return [word for key, value in given.items() for word in _flag(path, parser, key, value)]
+    words: list[str] = []
+    for key, value in given.items():
+        try:
+            words += _flag(path, parser, key, value)
+        except (TypeError, RecursionError) as error:
+            message = f"{path}: the key {key!r} must have a value that JSON can hold"
+            raise ValueError(message) from error
+    return words
 
 
 def _flag(path: Path, parser: argparse.ArgumentParser, key: Any, value: Any) -> Iterator[str]:

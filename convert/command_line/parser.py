@@ -1,6 +1,7 @@
 """The argument parser of all commands: mistakes cost one line, and help says what holds."""
 
 import argparse
+import math
 from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -33,6 +34,17 @@ class OneLineParser(argparse.ArgumentParser):
             meant = did_you_mean(flags[0], self._option_string_actions) if flags else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return found, unknown
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """A flag's value. No flag takes a number that is not finite, or one beyond all numbers."""
+        try:
+            value = super()._get_value(action, arg_string)  # type: ignore[misc]
+        except OverflowError:
+            value = math.inf
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, float) and not math.isfinite(one) for one in numbers):
+            raise argparse.ArgumentError(action, f"must be finite; got {arg_string!r:.100}")
+        return value
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from convert.command_line.config_file import flags_in_file
+from convert.files.json_object import parse_value
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ def read_command(
             below = parser.parse_args(flags_in_file(path, parser))
             flags = parser.parse_args(joined, below)
         return read(flags)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         parser.error(str(error))
 
 
@@ -65,6 +66,6 @@ def join_dotted(argv: Sequence[str]) -> list[str]:
 def _read(text: str) -> Any:
     """JSON where it is some, else the text itself: names of directories need no quotes."""
     try:
-        return json.loads(text)
+        return parse_value(text)
     except ValueError:
         return text

@@ -17,13 +17,21 @@ def parse_object(raw: bytes, *, unique_names: bool = False) -> dict[str, Any]:
     Raises ValueError for anything else, for nesting deeper than any published file has and, with
     `unique_names`, for an object that has a name twice.
     """
-    hook = _unique if unique_names else None
-    try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=hook)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    value = parse_value(raw.decode("utf-8"), object_pairs_hook=_unique if unique_names else None)
     if not isinstance(value, dict):
         raise ValueError(f"it must be an object, got {brief(value)}")
+    return value
+
+
+def parse_value(text: str, **options: Any) -> Any:
+    """Parses a JSON value of a flag or a file.
+
+    Raises ValueError for text that is not JSON, or that is nested deeper than any of them is.
+    """
+    try:
+        value = json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if _deeper_than(_DEEPEST, value):
         raise ValueError("it is nested too deeply")
     return value

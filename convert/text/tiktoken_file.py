@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.files.safetensors_files import read_json
+from eagle3_jax.config.brief import brief
 
 RANKS_FILE = "tiktoken.model"
 CONFIG_FILE = "tokenizer_config.json"
@@ -67,27 +68,47 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 def read_special_tokens(directory: Path, num_base: int) -> tuple[SpecialToken, ...]:
     """The named special tokens and the reserved fillers within the model's vocabulary, by id."""
-    decoder = _optional_json(directory / CONFIG_FILE).get("added_tokens_decoder", {})
-    named = {
-        int(i): SpecialToken(int(i), entry["content"], entry.get("special", True))
-        for i, entry in decoder.items()
-    }
+    path = directory / CONFIG_FILE
+    decoder = _optional_json(path).get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict):
+        raise ValueError(f"{path}: added_tokens_decoder must be an object; got {brief(decoder)}")
+    named = dict(_named(path, i, entry) for i, entry in decoder.items())
     limit = num_base + NUM_RESERVED
     limit = min(limit, model_vocab_size(directory) or limit)
     fillers = {i: SpecialToken(i, f"<|reserved_token_{i}|>") for i in range(num_base, limit)}
     return tuple(token for _, token in sorted({**fillers, **named}.items()))
 
 
+def _named(path: Path, token_id: str, entry: Any) -> tuple[int, SpecialToken]:
+    content = entry.get("content") if isinstance(entry, dict) else None
+    if not token_id.isdecimal() or not isinstance(content, str):
+        expected = "must map ids to objects with a text `content`"
+        given = brief({token_id: entry})
+        raise ValueError(f"{path}: added_tokens_decoder {expected}; got {given}")
+    return int(token_id), SpecialToken(int(token_id), content, entry.get("special", True))
+
+
 def model_vocab_size(directory: Path) -> int | None:
     """`vocab_size` of the model in the same directory, when there is one."""
-    config = _optional_json(directory / "config.json")
-    return (config.get("text_config") or config).get("vocab_size")
+    path = directory / "config.json"
+    config = _optional_json(path)
+    inner = config.get("text_config") or config
+    size = inner.get("vocab_size") if isinstance(inner, dict) else inner
+    if size is not None and type(size) is not int:
+        raise ValueError(f"{path}: vocab_size must be an integer; got {brief(size)}")
+    return size
 
 
 def read_eos_token_ids(directory: Path, special: Mapping[str, int]) -> tuple[int, ...]:
     """Ids that end a turn: those of generation_config.json, the eos token and `<|im_end|>`."""
-    generation = _optional_json(directory / "generation_config.json").get("eos_token_id", [])
-    ids = set(generation if isinstance(generation, list) else [generation])
+    path = directory / "generation_config.json"
+    generation = _optional_json(path).get("eos_token_id", [])
+    listed = generation if isinstance(generation, list) else [generation]
+    if not all(type(token_id) is int for token_id in listed):
+        raise ValueError(
+            f"{path}: eos_token_id must be an id or a list of ids; got {brief(generation)}"
+        )
+    ids = set(listed)
     texts = (read_named_tokens(directory).get("eos_token", ""), "<|im_end|>")
     return tuple(sorted(ids | {special[text] for text in texts if text in special}))
 

@@ -1,7 +1,6 @@
 """The flags of eagle3-generate."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.spellings import read_command
+from convert.files.json_object import parse_value
 from serve.options.pair import PairOptions, add_demo_flags, add_pair_flags, read_pair_options
 from serve.options.sampling import add_sampling_flags, read_sampling_flags
 from serve.options.sources import add_model_argument, model_of
@@ -54,8 +54,8 @@ def _read_line(line: str, path: str) -> str:
     if not line.startswith(("{", '"')):
         return line
     try:
-        entry = json.loads(line)
-    except json.JSONDecodeError:
+        entry = parse_value(line)
+    except ValueError:
         return line
     prompt = entry.get("prompt") if isinstance(entry, dict) else entry
     if not isinstance(prompt, str):

@@ -1,12 +1,12 @@
 """What images a server takes, read from its flags."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convert.files.json_object import parse_value
 from convert.images.decode import WHITE, Colour
 
 MIB, GIB = 2**20, 2**30
@@ -129,7 +129,7 @@ def _read_directory(given: Path | None) -> Path | None:
 
 def _object(flag: str, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_value(text)
     except ValueError:
         # vLLM's older form of limits.
         pairs = [pair.partition("=") for pair in text.split(",")]

@@ -1,11 +1,12 @@
 """Where KV events go: --kv-events-config, in vLLM's fields."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
+
+from convert.files.json_object import parse_value
 
 FLAG = "--kv-events-config"
 HASHES_VARIABLE = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
@@ -81,7 +82,7 @@ def read_kv_events_config(
 def _read_json(text: str) -> dict[str, Any]:
     """The fields that are given, each of the right kind."""
     try:
-        fields = json.loads(text)
+        fields = parse_value(text)
     except ValueError as error:
         raise ValueError(f"{FLAG} is not valid JSON: {error}") from error
     if not isinstance(fields, dict):

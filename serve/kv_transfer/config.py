@@ -1,11 +1,12 @@
 """The part of a server in prefill and decode apart: --kv-role, or vLLM's --kv-transfer-config."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Literal, get_args
+
+from convert.files.json_object import parse_value
 
 ROLE_FLAG, CONFIG_FLAG = "--kv-role", "--kv-transfer-config"
 KEY_FLAG = "--kv-transfer-key-file"
@@ -146,7 +147,7 @@ def _role(text: str, where: str) -> Any:
 
 def _read_json(text: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
+        fields = parse_value(text)
     except ValueError as error:
         raise ValueError(f"{CONFIG_FLAG} is not valid JSON: {error}") from error
     if not isinstance(fields, dict):

@@ -1,12 +1,13 @@
 """Flags of chat: template, reasoning parser, tool-call parser."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from convert.files.json_object import parse_value
 
 PARSERS = ("auto", "none", "kimi_k2", "minimax_m2")
 OTHER_NAMES = {"kimi": "kimi_k2", "minimax": "minimax_m2"}
@@ -104,7 +105,7 @@ def _read_kwargs(text: str | None) -> Mapping[str, Any]:
     if text is None:
         return {}
     try:
-        kwargs = json.loads(text)
+        kwargs = parse_value(text)
     except ValueError as error:
         raise ValueError(f"--default-chat-template-kwargs is not JSON: {error}") from error
     if not isinstance(kwargs, dict):

@@ -105,6 +105,7 @@ def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
         found = from_environment(os.environ)
         given = {name: found[name] if value is None else value for name, value in given.items()}
     if all(value is None for value in given.values()):
+        _check_alone(flags)
         return None
     if missing := [FLAGS[name] for name, value in given.items() if value is None]:
         raise ValueError(f"several hosts need {', '.join(missing)}, too (or --distributed)")
@@ -124,6 +125,14 @@ def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
     found = HostOptions((host, port), plan_port, count, process, flags.hosts_key_file)
     _check(found)
     return found
+
+
+def _check_alone(flags: argparse.Namespace) -> None:
+    """Raises ValueError for a flag that only several hosts have."""
+    for flag in (KEY_FLAG, "--plan-port", "--master-port"):
+        if getattr(flags, flag[2:].replace("-", "_")) is not None:
+            needed = ", ".join(FLAGS.values())
+            raise ValueError(f"{flag} belongs to several hosts: give {needed} too")
 
 
 def _check(hosts: HostOptions) -> None:

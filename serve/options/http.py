@@ -1,10 +1,11 @@
 """Flags of how the server stands in the web: other origins, a path in front, TLS."""
 
 import argparse
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from convert.files.json_object import parse_value
 
 ANY = ("*",)
 HOST = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*|[0-9a-fA-F:.]+")
@@ -134,7 +135,7 @@ def _host(text: str) -> str:
 
 def _json_list(text: str) -> tuple[str, ...]:
     try:
-        entries = json.loads(text)
+        entries = parse_value(text)
     except ValueError:
         entries = None
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from convert.files.json_object import parse_value
 from eagle3_jax.engine import KVScales
 
 POOLS = ("target", "draft")
@@ -17,7 +18,7 @@ def read_kv_scales(path: Path) -> KVScales:
     Raises ValueError, naming the file, for anything else, and OSError where it can't be read.
     """
     try:
-        found = json.loads(path.read_text())
+        found = parse_value(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict) or set(found) - {MEASURED} != set(POOLS):

@@ -1,11 +1,11 @@
 """Flags of the request options, under vLLM's names."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from convert.files.json_object import parse_value
 from eagle3_jax.sampling.params import LOGPROBS_MODES, REQUEST_OPTIONS, SamplingParams
 
 KINDS: Mapping[Any, dict[str, Any]] = {
@@ -46,7 +46,7 @@ def read_sampling_flags(flags: argparse.Namespace) -> dict[str, Any]:
 
 def _read_bias(text: str) -> dict[int, float]:
     try:
-        return {int(token): float(bias) for token, bias in json.loads(text).items()}
+        return {int(token): float(bias) for token, bias in parse_value(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
         expected = "a JSON object of token ids and numbers"
         raise argparse.ArgumentTypeError(f"{expected} expected, got {text}") from error

@@ -1,11 +1,11 @@
 """The flags of speculation: vLLM's --speculative-config, its keys as flags, and SGLang's."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from convert.files.json_object import parse_value
 from eagle3_jax.engine.config import EngineConfig
 
 DEFAULT_K = EngineConfig.num_speculative_tokens
@@ -130,8 +130,8 @@ def _as_given(flags: argparse.Namespace) -> Speculation:
 
 def _read_json(text: str) -> dict[str, Any]:
     try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
+        config = parse_value(text)
+    except ValueError as error:
         raise ValueError(f"--speculative-config is not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"--speculative-config must be a JSON object; got {text}")

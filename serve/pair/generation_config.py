@@ -1,11 +1,11 @@
 """Sampling defaults of a checkpoint's authors: generation_config.json, read as vLLM does."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from convert.files.json_object import parse_value
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import SAMPLING, SAMPLING_ALONE
 from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
@@ -59,9 +59,9 @@ def choose_defaults(
 def _parse(text: str, origin: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The file's content, and its sampling options under our names."""
     try:
-        config = json.loads(text)
+        config = parse_value(text)
         options = {NAMES[k]: v for k, v in config.items() if k in NAMES and v is not None}
         SamplingParams(**options)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{origin}: {error}") from error
     return config, options

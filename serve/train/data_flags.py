@@ -1,11 +1,11 @@
 """Flags of the commands of eagle3-train that make what a draft is trained on."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from convert.command_line.parser import OneLineParser
+from convert.files.json_object import parse_value
 from serve.train.flags import (
     add_aux_layers_flag,
     add_conversation_flags,
@@ -72,7 +72,7 @@ def add_features_command(commands: "argparse._SubParsersAction[OneLineParser]") 
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_value(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"is no JSON: {error}") from None
     if not isinstance(value, dict):

@@ -103,6 +103,37 @@ def test_spoiled_generation_config(target: Path, capsys: pytest.CaptureFixture[s
     assert "generation_config.json: temperature" in refused([str(target)], capsys)
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("tokenizer_config.json", "added_tokens_decoder", [1]),
+        ("tokenizer_config.json", "added_tokens_decoder", {"1": "a"}),
+        ("tokenizer_config.json", "added_tokens_decoder", {"a": {"content": "a"}}),
+        ("tokenizer_config.json", "added_tokens_decoder", {"1": {}}),
+        ("generation_config.json", "eos_token_id", {"a": 1}),
+        ("generation_config.json", "eos_token_id", ["a", [1]]),
+        ("generation_config.json", "top_k", 1e999),
+    ],
+)
+def test_field_of_another_type(
+    target: Path, capsys: pytest.CaptureFixture[str], name: str, field: str, value: object
+) -> None:
+    path = target / name
+    fields = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**fields, field: value}))
+    error = refused([str(target)], capsys)
+    assert f"{name}: " in error and field in error
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "generation_config.json"])
+def test_file_that_is_nested_too_deeply(
+    target: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (target / name).write_text('{"a": ' * 20_000)
+    error = refused([str(target)], capsys)
+    assert name in error and "nested too deeply" in error
+
+
 def test_sizes_that_cannot_work(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "262144" in refused([str(target), "--max-model-len", "300000"], capsys)
     with pytest.raises(SystemExit, match="2"):

@@ -58,7 +58,8 @@ def wait_until_answering(url: str, statuses: Collection[int]) -> None:
         time.sleep(0.02)
 
 
-def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_answers_finish_and_exits_with_0(process, number: signal.Signals) -> None:
     server, url = process
     # Made before: a client takes a second to make where others have the processors.
     with (
@@ -67,7 +68,7 @@ def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
     ):
         lines = answer.iter_lines()
         first = next(lines)
-        server.send_signal(signal.SIGTERM)
+        server.send_signal(number)
         time.sleep(0.1)
         late = other.post(f"{url}/v1/completions", json=LONG)
         assert late.status_code == 503 and int(late.headers["Retry-After"]) > 0
@@ -75,6 +76,17 @@ def test_sigterm_lets_answers_finish_and_exits_with_0(process) -> None:
     assert body.endswith("data: [DONE]")
     assert body.count('"text"') >= 2 and expected_answer("abc", 0, 250)[-2:] in body
     assert server.wait(30) == 0
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with serving() as (server, url):
+            server.send_signal(signal.SIGHUP)
+            answer = httpx.post(f"{url}/v1/completions", json=LONG | {"stream": False}, timeout=30)
+            assert answer.status_code == 200 and status_of(f"{url}/health") == 200
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_threads_that_work_on_do_not_hold_the_exit() -> None:

@@ -22,7 +22,7 @@ from serve.engine.thread import EngineThread
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONNECTION_TIMEOUT_S = 5
 LINGER_S = 1.0
 """After the engine's death, for probes and clients to see it before the process ends."""
@@ -121,14 +121,17 @@ class GracefulServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Replaces uvicorn's handlers for the time it serves; the engine's death ends that too."""
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        # nohup ignores SIGHUP so that the process outlives its terminal.
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+        handled = [number for number in SIGNALS if number not in ignored]
+        for number in handled:
             loop.add_signal_handler(number, self.on_signal, number)
         leaving = loop.create_task(self._leave_with_engine())
         try:
             yield
         finally:
             leaving.cancel()
-            for number in SIGNALS:
+            for number in handled:
                 loop.remove_signal_handler(number)
 
     def on_signal(self, number: int) -> None:
