@@ -66,15 +66,14 @@ class Transfers:
             self.server.forget(request.export_as)
             return None
         self.server.start_clock(request.export_as)
-        host, port = self.server.address
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_engine_id": self.engine_id,
             "remote_request_id": request.export_as,
             "remote_block_ids": list(range(len(keys))),
-            "remote_host": host,
-            "remote_port": port,
+            "remote_host": self.config.host,  # Not the address of a name: consumers compare it.
+            "remote_port": self.server.address[1],
             "remote_last_key": keys[-1].hex(),
         }
 

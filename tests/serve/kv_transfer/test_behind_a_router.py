@@ -54,11 +54,12 @@ def server(config: KVTransferConfig) -> Iterator[tuple[httpx.Client, Transfers]]
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[httpx.Client, httpx.Client]]:
-    """The producer and the consumer, which share a key."""
-    config = KVTransferConfig("producer", port=0, shared_key=KEY)
+    """The producer and the consumer, which share a key and name the producer alike."""
+    config = KVTransferConfig("producer", host="localhost", port=0, shared_key=KEY)
     with server(config) as (producer, transfers):
         assert transfers.server
-        config = replace(config, role="consumer", producers=(transfers.server.address,))
+        named = ("localhost", transfers.server.address[1])
+        config = replace(config, role="consumer", producers=(named,))
         with server(config) as (consumer, _):
             yield producer, consumer
 
