@@ -115,4 +115,5 @@ class Replays:
         return False
 
     def _send(self, asker: bytes, *frames: bytes) -> None:
-        self.socket.send_multipart((asker, b"", *frames), zmq.NOBLOCK)
+        # Without copies, so that a batch is in memory once, however many clients don't read it.
+        self.socket.send_multipart((asker, b"", *frames), zmq.NOBLOCK, copy=False)
