@@ -1,5 +1,8 @@
 """Compiled grammars are kept by their bytes, also those they gain while they are used."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from spelling_tokenizer import EOS, SpellingTokenizer
@@ -25,10 +28,10 @@ class FixedFootprint:
     def __init__(self, footprint: Footprint) -> None:
         self._footprint = footprint
 
-    def __call__(self, *_: object) -> Footprint:
+    def __call__(self, grammar: str, limits: Mapping[str, int]) -> Footprint:
         return self._footprint
 
-    def find_fault(self, *_: object) -> None:
+    def find_fault(self, parts: Sequence[tuple[str, Any]], limits: Mapping[str, int]) -> None:
         raise AssertionError("no form is refused")
 
 
