@@ -68,9 +68,13 @@ def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | 
 
 
 def unknown_quantization_fields(config: Mapping[str, Any]) -> list[str]:
-    """Names of the fields of a readable `quantization_config` that no table here names."""
-    if not (given := _section(config)):
+    """Names of the fields of a `quantization_config` that no table here names.
+
+    Raises ValueError as `read_quantization_config` does.
+    """
+    if read_quantization_config(config) is None:
         return []
+    given = _section(config)
     known = QUANTIZATION_FIELDS[given["quant_method"]]
     return [f"quantization_config.{name}" for name in known.unknown(given)]
 

@@ -196,7 +196,7 @@ def _default_template(source: Any, file: Path) -> str:
     """Return a template that is a text, or the default one of several, as transformers has them."""
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]
-        source = {entry.get("name"): entry.get("template") for entry in entries}
+        source = {str(entry.get("name")): entry.get("template") for entry in entries}
     text = source.get(DEFAULT_TEMPLATE) if isinstance(source, dict) else source
     if not isinstance(text, str):
         raise ValueError(

@@ -44,7 +44,6 @@ _ARCHITECTURES = {
 tells them apart."""
 _AROUND_TEXT = replace(
     DECODER.extended(
-        read=(PLACEHOLDER,),
         only={
             "model_type": ("kimi_k25",),
             "architectures": (["KimiK25ForConditionalGeneration"],),
@@ -55,6 +54,7 @@ _AROUND_TEXT = replace(
             *("projection_hidden_size", "projection_layer_norm_eps"),
         ),
     ),
+    read=("quantization_config", PLACEHOLDER),
     objects={"vision_config": VISION_FIELDS},
 )
 """A file with a text_config, but for that; another model may run the same text otherwise."""

@@ -33,14 +33,14 @@ class _Ids:
 
     def known(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the message with known ids."""
+        if message["role"] == "tool":
+            return self._result(message)
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             waiting: dict[str, deque[str]] = {}
             told = [self._call(call, waiting) for call in calls]
             self._waiting |= waiting
             return {**message, "tool_calls": told}
-        if message["role"] == "tool":
-            return self._result(message)
         return message
 
     def _call(self, call: Any, waiting: dict[str, deque[str]]) -> Any:

@@ -33,6 +33,15 @@ def test_every_field_of_a_published_file_is_read_or_neutral(file: Path) -> None:
     assert unknown_fields(config) == []
 
 
+@pytest.mark.parametrize("method", ["awq", None, ["fp8"]])
+def test_the_quantisation_of_another_tool_is_refused_by_name(method: object) -> None:
+    with pytest.raises(ValueError, match="quant_method must be"):
+        unknown_fields(
+            json.loads(PUBLISHED[0].read_text())
+            | {"quantization_config": {"quant_method": method, "bits": 4}}
+        )
+
+
 def with_strange_fields(config: dict[str, Any]) -> dict[str, Any]:
     inner = next(iter(config.keys() & {"text_config", "eagle_config"}))
     section = config["quantization_config"]

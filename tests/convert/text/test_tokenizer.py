@@ -228,6 +228,7 @@ def test_marks_of_trainers_render_as_nothing() -> None:
         ({"tokenizer_config.json": ["A", {"name": "default"}]}, "got {'default': None}"),
         ({"tokenizer_config.json": {"text": "A"}}, "got {'text': 'A'}"),
         ({"chat_template.json": {"default": {}}}, "got {'default': {}}"),
+        ({"tokenizer_config.json": [{"name": ["b"], "template": "B"}]}, "must be a text"),
         ({"chat_template.json": 7}, "chat_template.json: chat_template must be a text"),
     ],
 )
