@@ -25,13 +25,18 @@ from serve.openai.prompts.thinking import keep_header
 from serve.openai.protocol import ChatMessage, TokenId
 from serve.openai.service import Service
 from serve.openai.thinking import ThinkingFields
+from serve.openai.unsupported import CHAT, RefusesUnsupported
 
 CONTEXTS = 8
 """As many times the context a text may be long, or its tokens: they are only looked at."""
+PROMPTS = {name: CHAT[name] for name in ("chat_template", "continue_final_message", "documents")}
+"""Options of chats that would make another prompt."""
 
 
-class TokenizeRequest(FirstErrorOnly, ThinkingFields):
+class TokenizeRequest(RefusesUnsupported, ThinkingFields):
     """The body of POST /tokenize: a prompt or the messages of a chat."""
+
+    neutral = PROMPTS
 
     model: str | None = None
     prompt: str | None = None

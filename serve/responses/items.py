@@ -11,7 +11,7 @@ from serve.asgi.errors import invalid_option
 from serve.images.sources import Detail, ImageSource
 from serve.openai.content import check_breakpoint, read_detail
 from serve.openai.protocol import MAX_NAME_CHARS
-from serve.openai.unsupported import RefusesUnsupported
+from serve.openai.unsupported import INSTEAD_OF_PARTS, MESSAGE, RefusesUnsupported
 from serve.responses.unsupported import CALL, unsupported
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "refusal")
@@ -93,8 +93,10 @@ Seen = Annotated[str | list[InputText | InputImage], BeforeValidator(_seen)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
-class MessageItem(BaseModel):
+class MessageItem(RefusesUnsupported):
     """What somebody said. A developer's message is the system's."""
+
+    neutral, instead, within = MESSAGE, INSTEAD_OF_PARTS, "input."
 
     type: Literal["message"] = "message"
     id: Name | None = None

@@ -69,7 +69,8 @@ def test_reasoning_is_kept_where_the_template_can(
     if path == "/v1/messages":
         wishes += [{"context_management": CLEARS_NONE}]
     else:
-        wishes += [PRESERVE, KEEP | PRESERVE]
+        unsaid = {"chat_template_kwargs": {"preserve_thinking": None, "thinking": None}}
+        wishes += [PRESERVE, KEEP | PRESERVE, KEEP | unsaid]
     for wish in wishes:
         kept, header = asked(server, path, **wish)
         assert ((EARLIER in kept), header) == (if_asked, None if if_asked else "unsupported")

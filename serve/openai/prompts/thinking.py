@@ -49,7 +49,7 @@ def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
     elif keeps is False and service.roles.keeps_reasoning:
         raise _contradiction(f"{PRESERVE} false: the template keeps the reasoning of every turn")
     for name in asked.keys() & given.keys():
-        if given[name] != asked[name]:
+        if given[name] not in (None, asked[name]):
             raise _contradiction(f"{name} {given[name]!r}: other fields ask for {asked[name]!r}")
     return asked
 

@@ -124,21 +124,30 @@ def test_every_option_of_openais_client_is_known(
     assert not WITHOUT_EFFECT & fields
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/chat/completions", "messages"), ("/tokenize", "messages"), ("/v1/responses", "input")],
+)
 @pytest.mark.parametrize("name", MESSAGE)
 def test_what_no_message_of_these_models_has_is_refused_by_name(
-    fake: Served, name: str, path: str
+    fake: Served, name: str, path: str, field: str
 ) -> None:
-    _, body, _ = BODIES["chat"]
     said = {"role": "assistant", "content": "b", name: True}
-    error = fake.http.post(path, json=body | {"messages": [*body["messages"], said]}).json()[
-        "error"
-    ]
-    assert (error["param"], error["code"]) == (f"messages.{name}", "unsupported_option")
+    body = {field: [{"role": "user", "content": "abc"}, said]}
+    error = fake.http.post(path, json=body).json()["error"]
+    assert (error["param"], error["code"]) == (f"{field}.{name}", "unsupported_option")
     for value in MESSAGE[name]:
         said[name] = value
-        answer = fake.http.post(path, json=body | {"messages": [*body["messages"], said]})
-        assert answer.status_code == 200
+        assert fake.http.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(("name", "value"), [("continue_final_message", True), ("documents", [1])])
+def test_a_prompt_that_chats_do_not_have_is_not_tokenized(
+    fake: Served, name: str, value: object
+) -> None:
+    for path in ("/v1/chat/completions", "/tokenize"):
+        body = {"messages": [{"role": "user", "content": "abc"}], name: value}
+        assert fake.http.post(path, json=body).json()["error"]["param"] == name
 
 
 def kinds_of(union: Any) -> set[str]:
