@@ -111,9 +111,10 @@ async def exchange(
 ) -> AsyncIterator[Response]:
     """A request with `body` as JSON and the key of OPENAI_API_KEY, and its response; the connection
     ends with the context. OSError where sending fails or the answer is not HTTP."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
     sent, key = b"" if body is None else json.dumps(body).encode(), os.environ.get("OPENAI_API_KEY")
     fields = {
-        "Host": f"{address.host}:{address.port}",
+        "Host": f"{host}:{address.port}",
         "Connection": "close",
         "Content-Type": "application/json",
         "Content-Length": f"{len(sent)}",

@@ -149,7 +149,10 @@ def test_an_address_of_another_kind_is_refused() -> None:
         Address.of("ftp://a")
 
 
-def test_the_key_goes_into_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_the_key_and_the_host_go_into_the_header(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     seen = []
 
@@ -158,10 +161,11 @@ def test_the_key_goes_into_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append(await reader.readuntil(b"\r\n\r\n"))
             writer.close()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        server = await asyncio.start_server(answer, host.strip("[]"), 0)
         async with server:
-            port = server.sockets[0].getsockname()[1]
-            await Server(Address("127.0.0.1", port, False), "m").answer(PROMPT)
+            place = f"{host}:{server.sockets[0].getsockname()[1]}"
+            await Server(Address.of(f"http://{place}"), "m").answer(PROMPT)
+            assert f"\r\nHost: {place}\r\n".encode() in seen[0]
 
     asyncio.run(run())
     assert b"Authorization: Bearer secret" in seen[0]
