@@ -48,9 +48,10 @@ def test_the_same_tokens_are_kept_with_the_same_distribution(
     rows = sampling_rows(40, typical_p=typical_p, **others)
     scores = PROCESS(jnp.asarray(logits)[:, None], jnp.zeros((40, 1), jnp.int32), rows)[:, 0]
     found = np.asarray(jax.nn.softmax(scores, axis=-1))
-    # Float32 sums of thousands may reach the mass a token earlier or later.
+    # Float32 sums of thousands may reach the mass some tokens of little mass earlier or later.
     at_cut = (found > 0) != (expected > 0)
-    assert at_cut.sum() <= 2 and np.all((found + expected)[at_cut] < 1e-4)
+    mass = np.where(at_cut, found + expected, 0.0).sum(-1)
+    assert np.all(mass < 1e-5)
     np.testing.assert_allclose(
         found[~at_cut], expected[~at_cut], rtol=1e-4 if at_cut.any() else 2e-5
     )
