@@ -1,7 +1,6 @@
 """One message under way, and how it is written: whole, or as the events of a stream."""
 
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from serve.anthropic.content import NamedEvent
 from serve.anthropic.pings import PING, with_pings
 from serve.asgi.error_forms import anthropic_form
 from serve.asgi.errors import as_api_error
+from serve.asgi.pieces import json_pieces
 from serve.asgi.sse import named_event
 from serve.engine.choices import ChoiceState
 from serve.engine.errors import EngineError, ShuttingDown
@@ -27,12 +27,12 @@ class MessageAnswer:
     request_id: str
     synthetic: dict[str, float]
 
-    def whole(self) -> str:
+    async def whole(self) -> Iterable[str]:
         """The message as one body; raises ShuttingDown for an answer that was given up."""
         message = self._message(self.choices.content.blocks, self._stop(), self._usage())
-        return json.dumps(message | self.synthetic)
+        return json_pieces(message | self.synthetic)
 
-    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+    async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
         """The message as events, the last of which says what went wrong if something did."""
         try:
             async for events in with_pings(self._events(stream)):
@@ -100,5 +100,5 @@ class MessageAnswer:
             **counts.cached_details,
         }
 
-    def _written(self, event: NamedEvent) -> bytes:
-        return named_event(event["type"], json.dumps(event | self.synthetic))
+    def _written(self, event: NamedEvent) -> Iterable[str]:
+        return named_event(event["type"], event | self.synthetic)

@@ -1,19 +1,20 @@
-"""Server-sent events, and giving up when the client hangs up."""
+"""Bodies and server-sent events written in pieces, and giving up when the client hangs up."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from serve.asgi.errors import as_api_error
+from serve.asgi.pieces import in_turns, json_pieces
 from serve.engine.errors import EngineError
 
 T = TypeVar("T")
 
-DONE = b"data: [DONE]\n\n"
+DONE = ("data: [DONE]\n\n",)
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -21,14 +22,18 @@ class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 
 
-def event(json_text: str) -> bytes:
-    """One event. Nothing else may be on the wire: some clients parse every line as JSON."""
-    return f"data: {json_text}\n\n".encode()
+def event(body: Any) -> Iterator[str]:
+    """The texts of one event. Nothing else may be on the wire: some clients parse every line as
+    JSON."""
+    yield "data: "
+    yield from json_pieces(body)
+    yield "\n\n"
 
 
-def named_event(name: str, json_text: str) -> bytes:
-    """One event with its name, for protocols whose clients go by that."""
-    return f"event: {name}\n".encode() + event(json_text)
+def named_event(name: str, body: Any) -> Iterator[str]:
+    """Those of one event with its name, for protocols whose clients go by that."""
+    yield f"event: {name}\n"
+    yield from event(body)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[None, None, T]) -> T:
@@ -51,12 +56,42 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class WholeBody(Response):
+    """A JSON body whose texts are made while it is sent; a short one has its length in the head."""
+
+    media_type = "application/json"
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._pieces = in_turns(texts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the response (ASGI)."""
+        piece = await anext(self._pieces)
+        following = await anext(self._pieces, None)
+        if following is None:
+            self.headers["content-length"] = f"{len(piece)}"
+            await self._send(send, piece, None)
+            return
+        with suppress(ClientGone, OSError):
+            await until_disconnect(receive, self._send(send, piece, following))
+
+    async def _send(self, send: Send, piece: bytes, following: bytes | None) -> None:
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        while following is not None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            piece, following = following, await anext(self._pieces, None)
+        await send({"type": "http.response.body", "body": piece, "more_body": False})
+
+
 class EventStream(Response):
     """Streams events; calls `on_end` however it ends, a client that hangs up included."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncIterator[Iterable[str]], on_end: Callable[[], None]) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
@@ -74,15 +109,17 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
-        async for data in self._with_error():
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+        async for texts in self._with_error():
+            async for piece in in_turns(texts):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # One step of the engine may bring an event for each choice.
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _with_error(self) -> AsyncIterator[bytes]:
+    async def _with_error(self) -> AsyncIterator[Iterable[str]]:
         """An error after the first byte can't change the status any more: it becomes an event."""
         try:
-            async for data in self._events:
-                yield data
+            async for texts in self._events:
+                yield texts
         except EngineError as error:
-            yield event(json.dumps(as_api_error(error).body()))
+            yield event(as_api_error(error).body())
             yield DONE

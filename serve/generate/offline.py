@@ -28,7 +28,7 @@ from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.generate.progress import OfflineProgress
 from serve.least_loaded import least_loaded
-from serve.openai.answers.logprob_forms import TokenBytes, logprobs_by_id
+from serve.openai.answers.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
 from serve.pair.bad_words import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,
@@ -70,7 +70,9 @@ class Generated(CollectedOutput):
             "seed": self.seed,
         }
         asked = {"logprobs": self.logprobs, "prompt_logprobs": self.prompt_logprobs}
-        fields |= {name: logprobs_by_id(tokenizer, asked[name]) for name in asked if asked[name]}
+        texts = TokenTexts(tokenizer)
+        told = {name: entries for name, entries in asked.items() if entries}
+        fields |= {name: [*map(json.loads, logprobs_by_id(texts, told[name]))] for name in told}
         return json.dumps(fields | synthetic, ensure_ascii=False)
 
 

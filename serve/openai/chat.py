@@ -13,6 +13,7 @@ from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_request, shortened
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
+from serve.asgi.pieces import JsonList
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part
@@ -21,8 +22,8 @@ from serve.images.placing import Prompt, place
 from serve.images.reader import Items
 from serve.openai.answer_form import answer_form
 from serve.openai.answers.answer import answer
-from serve.openai.answers.logprob_forms import ChatLogprobs, chat_logprobs
-from serve.openai.answers.responses import ChatChoice, ChatChunkChoice, delta, whole_message
+from serve.openai.answers.logprob_forms import chat_logprobs
+from serve.openai.answers.responses import delta, whole_message
 from serve.openai.completions import too_long
 from serve.openai.content import as_errors, sources_in
 from serve.openai.prompts.history import template_messages
@@ -62,7 +63,7 @@ class ChatForm:
 
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
-    ) -> ChatChoice | ChatChunkChoice:
+    ) -> dict[str, Any]:
         """A choice, or one part of it."""
         if first:
             self._parsers[state.index] = answer_parser(
@@ -72,20 +73,21 @@ class ChatForm:
         parts = parser.take(part.token_ids, part.text, final=part.finish_reason is not None)
         fields = dict(self._ended(shared, parser.has_calls), logprobs=self._logprobs(part))
         if part is state:
-            return ChatChoice(**fields, message=whole_message(parts))
-        return ChatChunkChoice(**fields, delta=delta(parts, first))
+            return fields | {"message": whole_message(parts).model_dump(exclude_unset=True)}
+        return fields | {"delta": delta(parts, first).model_dump(exclude_unset=True)}
 
     def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:
         if shared["finish_reason"] != "stop" or self._body.names_tool or not has_calls:
             return shared
         return shared | {"finish_reason": "tool_calls"}
 
-    def _logprobs(self, part: Part) -> ChatLogprobs | None:
+    def _logprobs(self, part: Part) -> dict[str, JsonList] | None:
         """The log-probabilities of a choice, or of one part of it, if they were asked for."""
         count = self._body.num_logprobs
         if count is None:
             return None
-        return chat_logprobs(self._service.tokenizer, part.token_ids, part.logprobs, count)
+        texts, logprobs = self._service.token_texts, part.logprobs
+        return {"content": JsonList(chat_logprobs(texts, part.token_ids, logprobs, count))}
 
 
 def chat_router(service: Service) -> APIRouter:

@@ -1,5 +1,6 @@
 """HTTP endpoint for completions: POST /v1/completions."""
 
+from itertools import chain
 from typing import Any
 
 import fastapi
@@ -14,8 +15,7 @@ from serve.asgi.long_texts import tokenising
 from serve.engine.choices import ChoiceState, Part
 from serve.images.placing import Prompt
 from serve.openai.answers.answer import answer
-from serve.openai.answers.logprob_forms import TextOffsets, completion_logprobs
-from serve.openai.answers.responses import CompletionChoice
+from serve.openai.answers.logprob_forms import TextOffsets, TokenTexts, completion_logprobs
 from serve.openai.protocol import CompletionRequest
 from serve.openai.service import Service, TokenizerLike
 
@@ -30,31 +30,40 @@ class CompletionForm:
     chunk_object = "text_completion"
     prompt_in_choice = True
 
-    def __init__(self, body: CompletionRequest, tokenizer: TokenizerLike) -> None:
+    def __init__(
+        self, body: CompletionRequest, tokenizer: TokenizerLike, texts: TokenTexts
+    ) -> None:
         self._body = body
-        self._tokenizer = tokenizer
+        self._tokenizer, self._texts = tokenizer, texts
         self._offsets: dict[int, TextOffsets] = {}
+        self._echoed: tuple[list[int], str] = ([], "")
+        """The last prompt that was echoed, and its text: choices of one prompt share it."""
 
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
-    ) -> CompletionChoice:
+    ) -> dict[str, Any]:
         """A choice, or one part of it."""
         prompt = state.request.prompt_ids if self._body.echo and first else []
-        echo = b"".join(map(self._tokenizer.token_bytes, prompt)).decode(errors="replace")
-        logprobs = None
+        echo, logprobs = self._echo(prompt), None
         if self._body.logprobs is not None:
             offsets = TextOffsets(self._tokenizer, skip_special=False).take(prompt)
             skips = self._body.skips_special
             answer = TextOffsets(self._tokenizer, len(echo), skip_special=skips)
-            offsets += self._offsets.setdefault(state.index, answer).take(part.token_ids)
+            answer = self._offsets.setdefault(state.index, answer)
             logprobs = completion_logprobs(
-                self._tokenizer,
+                self._texts,
                 [*prompt, *part.token_ids],
                 [*(part.prompt_logprobs if prompt else ()), *part.logprobs],
-                offsets,
+                chain(offsets, answer.take(part.token_ids)),
                 self._body.logprobs,
             )
-        return CompletionChoice(**shared, logprobs=logprobs, text=echo + part.text)
+        return {**shared, "logprobs": logprobs, "text": echo + part.text}
+
+    def _echo(self, prompt: list[int]) -> str:
+        if prompt is not self._echoed[0]:
+            text = b"".join(map(self._tokenizer.token_bytes, prompt)).decode(errors="replace")
+            self._echoed = (prompt, text)
+        return self._echoed[1]
 
 
 def completions_router(service: Service) -> APIRouter:
@@ -74,7 +83,7 @@ def completions_router(service: Service) -> APIRouter:
             return service.plan(body, prompts, DEFAULT_MAX_TOKENS, body.form)
 
         requests = await tokenising(request, plan)
-        form = CompletionForm(body, service.tokenizer)
+        form = CompletionForm(body, service.tokenizer, service.token_texts)
         return await answer(service, request, body, form, requests, len(given))
 
     return router

@@ -124,6 +124,11 @@ class GenerationRequest(OptionFields):
         return False
 
     @property
+    def repeats_prompt(self) -> bool:
+        """Whether the answer has the prompt's ids or text."""
+        return bool(self.return_token_ids)
+
+    @property
     def token_limit(self) -> int | None:
         """Tokens to generate at most, as the client asked."""
         return self.max_tokens
@@ -165,6 +170,11 @@ class CompletionRequest(GenerationRequest):
     def prompt_only(self) -> bool:
         """An echo of nothing more, for its log-probabilities."""
         return bool(self.echo) and self.max_tokens == 0
+
+    @property
+    def repeats_prompt(self) -> bool:
+        """An echo is the prompt's text."""
+        return bool(self.return_token_ids or self.echo)
 
     @property
     def token_limit(self) -> int | None:

@@ -23,14 +23,11 @@ from serve.engine.thread import EngineThread
 from serve.images.placing import Prompt
 from serve.images.reader import ImageReader, NoImages
 from serve.kv_transfer.transfers import Transfers
+from serve.openai.answers.logprob_forms import TokenTexts
+from serve.openai.expansion import Expansion
 from serve.openai.protocol import GenerationRequest
 from serve.options.serve_options import SpecMetricsLevel
-from serve.pair.bad_words import spell_bad_words
 from serve.telemetry.metrics import Metrics
-
-NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
-MAX_NAMED_TOKENS = 2**19
-"""Each is looked at for every choice, by the engine's thread too."""
 
 
 class TokenizerLike(SpecialTokens, Protocol):
@@ -86,6 +83,11 @@ class Service:
         """The messages that the chat template shows."""
         return ShownRoles(self.tokenizer, self.template_kwargs)
 
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """The tokens as JSON text."""
+        return TokenTexts(self.tokenizer)
+
     def check_model(self, name: str | None) -> None:
         """Raises 404 for a model that is not served here; no name means the one that is."""
         if name is not None and name not in self.model.names:
@@ -100,17 +102,23 @@ class Service:
         default_max_tokens: int | None,
         outputs: StructuredOutputs | None = None,
         thinking: ThinkingBudget | None = None,
+        expansion: Expansion | None = None,
     ) -> tuple[Request, ...]:
-        """One engine request per choice, prompt by prompt; raises 400 for what can't run."""
+        """One engine request per choice, prompt by prompt; raises 400 for what can't run.
+
+        expansion: of the HTTP request, where it is planned in several calls.
+        """
         run = uuid.uuid4().hex
         requests: list[Request] = []
-        options = self._options(body, len(prompts))
+        expansion = expansion or Expansion()
+        options = self._options(body, expansion, len(prompts) * body.num_choices)
         for prompt in prompts:
             asked = body.token_limit
             room = self._check_prompt(prompt.ids, None if body.ends_with_context else asked)
             # As asked, or what is the default here and fits.
             usual = options.get("max_tokens") or default_max_tokens or room
-            limit = min(usual if asked is None else asked, room)
+            limit = None if asked is None else min(asked, room)
+            limit = expansion.add(body, len(prompt.ids), limit, min(usual, room))
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
                 if body.kv_transfer_params and body.kv_transfer_params.do_remote_decode:
@@ -148,20 +156,16 @@ class Service:
             raise invalid_request(NO_GRAMMARS, param=form.asked_by, code="unsupported_option")
         return await self.grammars.compile(form)
 
-    def _options(self, body: GenerationRequest, num_prompts: int) -> dict[str, Any]:
+    def _options(
+        self, body: GenerationRequest, expansion: Expansion, num_requests: int
+    ) -> dict[str, Any]:
         """The sampling options of every choice; raises 400 where they name too many tokens."""
         options = {**self.default_sampling, **body.sampling_options()}
         try:
-            options["bad_words_ids"] = spell_bad_words(self.tokenizer, body.bad_words or ())
+            options["bad_words_ids"] = expansion.spell(self.tokenizer, body.bad_words or ())
         except ValueError as error:
             raise invalid_request(str(error), param="bad_words") from error
-        named = sum(len(options.get(name) or ()) for name in NAMING_OPTIONS)
-        if named * num_prompts * body.num_choices > MAX_NAMED_TOKENS:
-            message = (
-                f"{', '.join(NAMING_OPTIONS)} may have {MAX_NAMED_TOKENS} entries, those of all "
-                f"choices together; got {named} for each of {num_prompts * body.num_choices}"
-            )
-            raise invalid_request(message, param="logit_bias")
+        expansion.add_options(options, num_requests)
         return options
 
     def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:

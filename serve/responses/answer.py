@@ -1,12 +1,12 @@
 """A response under way: as one body, or as events."""
 
-import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from eagle3_jax.engine import RequestOutput
 from serve.asgi.errors import as_api_error
+from serve.asgi.pieces import JsonText, in_turns, json_pieces
 from serve.asgi.sse import named_event
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState
@@ -44,7 +44,8 @@ class ReadChoices(Choices):
 class ResponseAnswer:
     """One response. A whole one is what the events of a streamed one end with.
 
-    keep: is given the response once it has ended, unless it failed.
+    keep: is given the response, its JSON and its output items once it has ended, unless it failed.
+    None: it is not kept.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ResponseAnswer:
         service: Service,
         body: ResponseRequest,
         planned: PlannedResponse,
-        keep: Callable[[Response], None],
+        keep: Callable[[str, str, list[Any]], None] | None,
     ) -> None:
         run = planned.request.request_id.rpartition("-")[0]
         self.choices = ReadChoices(planned, Reading(service, body, planned, run))
@@ -68,11 +69,11 @@ class ResponseAnswer:
             **self._synthetic,
         }
 
-    def whole(self) -> str:
+    async def whole(self) -> Iterable[str]:
         """The answer as one body, once all of it has come."""
-        return json.dumps(self._ended())
+        return json_pieces((await self._ended())[1])
 
-    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+    async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
         """The answer as numbered events. An error is one that ends them."""
         number = 0
         try:
@@ -90,19 +91,23 @@ class ResponseAnswer:
         async for _ in self.choices.follow(stream):
             for event in self.choices.added:
                 yield event
-        response = self._ended()
-        yield f"response.{response['status']}", {"response": response}
+        status, response = await self._ended()
+        yield f"response.{status}", {"response": response}
 
-    def _written(self, kind: str, number: int, fields: dict[str, Any]) -> bytes:
+    def _written(self, kind: str, number: int, fields: dict[str, Any]) -> Iterable[str]:
         event = {"type": kind, "sequence_number": number, **fields, **self._synthetic}
-        return named_event(kind, json.dumps(event))
+        return named_event(kind, event)
 
-    def _ended(self) -> Response:
-        """The response at its end, which is when it is kept."""
+    async def _ended(self) -> tuple[str, Response | JsonText]:
+        """The status and the response at its end, which is when it is kept."""
         response = self._response(ended(self.choices.finish_reasons[0]))
-        if response["status"] != "failed":
-            self._keep(response)
-        return response
+        status = response["status"]
+        if self._keep is None or status == "failed":
+            return status, response
+        pieces = [piece async for piece in in_turns(json_pieces(response))]
+        text = JsonText(b"".join(pieces).decode())
+        self._keep(response["id"], text, response["output"])
+        return status, text
 
     def _response(self, end: dict[str, Any]) -> Response:
         """The response as it is; its usage, and metrics if asked for, once it has ended."""
@@ -111,8 +116,9 @@ class ResponseAnswer:
             rounds = [state.rounds for state in self.choices.states]
             drafts = self._service.engine.stats.num_speculative_tokens
             metrics = measure(self._service.spec_metrics, drafts, rounds)
-            totals = {name: value.model_dump() for name, value in metrics.items()}
-            totals["usage"] = usage(self.choices.counts, self.choices.reading.reasoning_tokens)
+            totals = metrics | {
+                "usage": usage(self.choices.counts, self.choices.reading.reasoning_tokens)
+            }
         open_end = {"error": None, "incomplete_details": None, "completed_at": None}
         output = list(self.choices.reading.items)
         return {**self._fields, **open_end, **end, "output": output, **totals}

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from eagle3_jax.sampling.params import SamplingParams
 from serve.asgi.errors import ApiError, invalid_request
+from serve.asgi.pieces import JsonText
 from serve.engine.choices import TokenCounts
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import AbsentTool
@@ -18,8 +19,9 @@ MOST_REPEATED = 4 * 2**20
 GIVEN_UP = "the server gave the request up"
 
 
-def asked(body: ResponseRequest) -> dict[str, Any]:
-    """The fields that say what was asked; raises 400 where they are more than an answer repeats."""
+def asked(body: ResponseRequest) -> dict[str, JsonText]:
+    """The fields that say what was asked, as the JSON text that every event repeats; raises 400
+    where they are more than an answer repeats."""
     form = body.text and body.text.format
     fields: dict[str, Any] = {
         "background": False,
@@ -43,10 +45,11 @@ def asked(body: ResponseRequest) -> dict[str, Any]:
         "truncation": body.truncation or "disabled",
         "user": body.user,
     }
-    if (size := len(json.dumps(fields))) > MOST_REPEATED:
+    texts = {name: JsonText(json.dumps(value)) for name, value in fields.items()}
+    if (size := sum(map(len, texts.values()))) > MOST_REPEATED:
         message = f"instructions, tools and text may have {MOST_REPEATED} bytes; got {size}"
         raise invalid_request(message, param="tools")
-    return fields
+    return texts
 
 
 def sampled(sampling: SamplingParams) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from serve.openai.answers.answer import respond
 from serve.openai.prompts.thinking import keep_header
 from serve.openai.service import Service
 from serve.responses.answer import ResponseAnswer
-from serve.responses.planning import Before, PlannedResponse, look_up, plan_response
+from serve.responses.output import without_logprobs
+from serve.responses.planning import look_up, plan_response
 from serve.responses.protocol import ResponseRequest
 from serve.responses.store import ResponseStores, Turn
 
@@ -34,18 +35,15 @@ def responses_router(service: Service, stores: ResponseStores, max_body_bytes: i
         before = look_up(store, owner, body, room)
         planned = await plan_response(service, body, before)
 
-        def keep(response: dict[str, Any]) -> None:
-            if body.store is not False:
-                store.put(owner, _turn(response, planned, before))
+        def keep(name: str, text: str, output: list[Any]) -> None:
+            outputs = json.dumps([without_logprobs(item) for item in output]).encode()
+            turn = Turn(name, text.encode(), planned.inputs, outputs, before.previous)
+            store.put(owner, turn)
 
-        answer = ResponseAnswer(service, body, planned, keep)
+        kept = None if body.store is False else keep
+        answer = ResponseAnswer(service, body, planned, kept)
         sent = await respond(service, request, answer, streamed=bool(body.stream))
         sent.headers.update(keep_header(service, planned.chat))
         return sent
 
     return router
-
-
-def _turn(response: dict[str, Any], planned: PlannedResponse, before: Before) -> Turn:
-    body, outputs = json.dumps(response).encode(), json.dumps(response["output"]).encode()
-    return Turn(response["id"], body, planned.inputs, outputs, before.previous)

@@ -9,6 +9,14 @@ from serve.responses.tools import own_name
 
 Event = tuple[str, dict[str, Any]]
 """Its type, and its fields but for the number."""
+
+
+def without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
+    """An output item as a later request reads it."""
+    parts = [{**part, "logprobs": []} for part in item.get("content", ()) if "logprobs" in part]
+    return {**item, "content": parts} if parts else item
+
+
 Status = Literal["in_progress", "completed", "incomplete"]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError, fields_renamed, from_validation, invalid_request
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
+from serve.asgi.pieces import JsonText
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
 from serve.images.sources import ImageSource
@@ -67,7 +67,7 @@ class PlannedResponse:
     request: Request
     end_of_reasoning: int | None
     inputs: bytes
-    asked: dict[str, Any]
+    asked: dict[str, JsonText]
 
 
 def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int) -> Before:
@@ -130,7 +130,7 @@ async def _hold_images(
 
 def _translate(
     body: ResponseRequest, before: Before
-) -> tuple[ChatCompletionRequest, bytes, dict[str, Any]]:
+) -> tuple[ChatCompletionRequest, bytes, dict[str, JsonText]]:
     """The chat of the whole conversation, the request's own items as they are stored, and what its
     answer repeats."""
     said, inputs = _items(body, before)

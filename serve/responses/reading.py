@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from eagle3_jax.engine import RequestOutput
+from serve.asgi.pieces import JsonText
 from serve.chat_format.token_parts import TokenPart, TokenParts
 from serve.openai.answers.logprob_forms import chat_logprobs
 from serve.openai.chat import answer_parser
@@ -20,7 +21,7 @@ class Reading:
         self, service: Service, body: ResponseRequest, planned: PlannedResponse, run: str
     ) -> None:
         self.reasoning_tokens = 0
-        self._tokenizer, self._body = service.tokenizer, body
+        self._tokenizer, self._texts, self._body = service.tokenizer, service.token_texts, body
         self._parser = answer_parser(service, planned.chat, planned.end_of_reasoning)
         self._parts = TokenParts(
             service.reading,
@@ -48,7 +49,7 @@ class Reading:
                 "completed" if output.finish_reason == "stop" else "incomplete"
             )
 
-    def _logprobs(self, output: RequestOutput, parts: list[TokenPart]) -> list[Any]:
+    def _logprobs(self, output: RequestOutput, parts: list[TokenPart]) -> list[JsonText]:
         """Of the tokens that are text of a message, if they were asked for."""
         if (count := self._body.num_logprobs) is None:
             return []
@@ -61,5 +62,4 @@ class Reading:
             if part == "content" and self._tokenizer.token_bytes(token_id, self._body.skips_special)
         ]
         ids, entries = [i for i, _ in told], [entry for _, entry in told]
-        found = chat_logprobs(self._tokenizer, ids, entries, count)
-        return [entry.model_dump() for entry in found.content]
+        return list(chat_logprobs(self._texts, ids, entries, count))

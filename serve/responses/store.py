@@ -90,7 +90,9 @@ class ResponseStore:
         return len(self._turns)
 
     def put(self, owner: bytes, turn: Turn) -> None:
-        """Keeps a turn, at the cost of those used longest ago."""
+        """Keeps a turn, at the cost of those used longest ago; not one that is too large."""
+        if turn.size > self._most_bytes:
+            return
         self._turns[owner, turn.response_id] = turn
         self._hold(turn)
         while len(self._turns) > self._most_entries or self.num_bytes > self._most_bytes:

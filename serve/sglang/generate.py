@@ -1,7 +1,6 @@
 """HTTP endpoint for SGLang's POST /generate. Every event of a stream holds all there is so far."""
 
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,21 +8,23 @@ from typing import Any
 import fastapi
 from fastapi import APIRouter, Response
 
-from eagle3_jax.engine import Logprob, Request
+from eagle3_jax.engine import Request
 from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from serve.asgi.auth import client_of
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
+from serve.asgi.pieces import NULL, JsonList, JsonNumbers, JsonText, json_pieces
 from serve.asgi.sse import DONE, event
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
 from serve.images.placing import Prompt
 from serve.openai.answers.answer import respond
-from serve.openai.answers.logprob_forms import best, finite, token_text
+from serve.openai.answers.logprob_forms import TokenTexts, finite
 from serve.openai.completions import prompt_ids
-from serve.openai.service import Service, TokenizerLike
+from serve.openai.expansion import Expansion
+from serve.openai.service import Service
 from serve.sglang.abort import known_as
 from serve.sglang.protocol import Asked, GenerateRequest
 
@@ -44,7 +45,7 @@ def generate_router(service: Service) -> APIRouter:
         asked = [one for one, _ in planned]
         synthetic = synthetic_field(service.engine.stats)
         choices = Choices(requests, len(body.asked))
-        answer = GenerateAnswer(body, asked, choices, service.tokenizer, synthetic)
+        answer = GenerateAnswer(body, asked, choices, service.token_texts, synthetic)
         return await respond(service, request, answer, streamed=bool(body.stream))
 
     return router
@@ -53,9 +54,13 @@ def generate_router(service: Service) -> APIRouter:
 def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request]]:
     """What is asked, with each of the engine's requests for it."""
     planned: list[tuple[Asked, Request]] = []
+    expansion = Expansion()
     for one in asked:
         prompts = [Prompt(prompt_ids(service, one.prompt))]
-        requests = service.plan(one.sampling, prompts, DEFAULT_MAX_TOKENS, one.sampling.form)
+        form = one.sampling.form
+        requests = service.plan(
+            one.sampling, prompts, DEFAULT_MAX_TOKENS, form, expansion=expansion
+        )
         planned += [(one, known_as(request, one.rid)) for request in requests]
     return planned
 
@@ -67,25 +72,25 @@ class GenerateAnswer:
     body: GenerateRequest
     asked: Sequence[Asked]
     choices: Choices
-    tokenizer: TokenizerLike
+    texts: TokenTexts
     synthetic: dict[str, float]
 
-    def whole(self) -> str:
+    async def whole(self) -> Iterable[str]:
         """An object, or a list of one for each choice of each prompt."""
-        bodies = [self._body(state) for state in self.choices.states]
-        return json.dumps(bodies[0] if self.body.single else bodies)
+        bodies = map(self._body, self.choices.states)
+        return json_pieces(next(bodies) if self.body.single else JsonList(bodies))
 
-    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+    async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
         """The same objects as they grow, then the end; `index` says which, where there are more."""
         async for state, _ in self.choices.follow(stream):
             index = {} if self.body.single else {"index": state.index}
-            yield event(json.dumps(self._body(state) | index))
+            yield event(self._body(state) | index)
         yield DONE
 
     def _body(self, state: ChoiceState) -> dict[str, Any]:
         return {
             "text": state.text,
-            "output_ids": state.token_ids,
+            "output_ids": JsonNumbers(state.token_ids),
             "meta_info": self._meta_info(state),
             **self.synthetic,
         }
@@ -119,20 +124,21 @@ class GenerateAnswer:
     def _places(
         self, name: str, ids: Sequence[int], entries: Sequence[LogprobsOfToken | None], top: int
     ) -> dict[str, Any]:
-        def row(token_id: int, entry: Logprob | None) -> list[Any]:
-            told = self.body.return_text_in_logprobs
-            text = token_text(self.tokenizer, token_id) if told else None
-            return [None if entry is None else finite(entry), token_id, text]
-
         pairs = list(zip(ids, entries, strict=True))
-        fields: dict[str, Any] = {
-            f"{name}_token_logprobs": [row(i, entry[i] if entry else None) for i, entry in pairs]
-        }
+        chosen = (self._row(i, entry[i].logprob if entry else None) for i, entry in pairs)
+        fields: dict[str, Any] = {f"{name}_token_logprobs": JsonList(chosen)}
         if top:
-            fields[f"{name}_top_logprobs"] = [
-                entry and [row(*one) for one in best(entry, top)] for _, entry in pairs
-            ]
+            fields[f"{name}_top_logprobs"] = JsonList(self._best(e, top) for _, e in pairs)
         return fields
+
+    def _row(self, token_id: int, logprob: float | None) -> JsonText:
+        text = self.texts.of(token_id).text if self.body.return_text_in_logprobs else NULL
+        return JsonText(f"[{NULL if logprob is None else finite(logprob)},{token_id},{text}]")
+
+    def _best(self, entry: LogprobsOfToken | None, top: int) -> JsonText:
+        if entry is None:
+            return NULL
+        return JsonText(f"[{','.join([self._row(*one) for one in entry.best[:top]])}]")
 
 
 def finish_reason(state: ChoiceState) -> dict[str, Any] | None:

@@ -2,14 +2,16 @@
 
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
+from eagle3_jax.engine import EngineStats, Logprob, Request, RequestOutput, Round
 from eagle3_jax.engine.kv.tiers.tier import TierRoom
 from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
 from eagle3_jax.engine.programs.executor import Progress
 
 VOCAB_SIZE = 128
@@ -45,6 +47,20 @@ def expected_answer(prompt: str | list[int], seed: int, num_tokens: int) -> str:
     """What the engine answers without stop strings."""
     start = sum(prompt.encode() if isinstance(prompt, str) else prompt) + seed
     return "".join(ALPHABET[(start + 7 * i) % len(ALPHABET)] for i in range(num_tokens))
+
+
+def scored(token_ids: Sequence[int], count: int | None) -> tuple[LogprobsOfToken, ...]:
+    """The same best tokens at every place."""
+    if count is None:
+        return ()
+    best_ids, best = array("i", range(97, 97 + count)), array("f", [-1.5] * count)
+    said = best_ids.tobytes(), best.tobytes()
+    return tuple(LogprobsOfToken(token_id, Logprob(-1.0, 1), *said) for token_id in token_ids)
+
+
+def _prompt_scored(request: Request) -> PromptLogprobs:
+    count = request.sampling.prompt_logprobs
+    return () if count is None else (None, *scored(request.prompt_ids[1:], count))
 
 
 @dataclass
@@ -151,6 +167,8 @@ class FakeEngine:
             seed=sequence.request.sampling.seed or 0,
             cached=self.cached,
             origins=(*range(1, self.width), 0)[: len(text)],
+            logprobs=scored(text.encode(), sequence.request.sampling.logprobs),
+            prompt_logprobs=_prompt_scored(sequence.request),
         )
 
     def stats(self) -> EngineStats:

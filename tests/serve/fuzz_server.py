@@ -39,8 +39,8 @@ MOST_GROWTH_MIB = 64
 
 ERRORS_IN_STREAMS = (
     b'"type":"server_error"',
-    b'"code": "server_error"',
-    b'"type": "api_error"',
+    b'"code":"server_error"',
+    b'"type":"api_error"',
 )
 """Of each protocol."""
 

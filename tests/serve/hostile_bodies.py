@@ -1,16 +1,18 @@
 """Bodies that make a server work, and whether others notice: `make prove-server` posts them all.
 
-One client posts a body, one streams, a third asks for /health. Exit status 0: no
-answer but 200, 400, 404 and 413, nobody waited for /health above HEALTH_S, nor above TOKEN_S for
-the next token of a stream that had begun.
+CLIENTS clients post a body at once, one streams, another asks for /health. Exit status 0: no
+answer but 200, 400, 404, 413 and 429, nobody waited for /health above HEALTH_S, nor above TOKEN_S
+for the next token of a stream that had begun.
 """
 
+import argparse
 import json
 import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +20,15 @@ from typing import Any
 
 import httpx
 from fuzz_server import demo_server
+from hostile_answers import BODIES as OF_ANSWERS
 from hostile_messages import BODIES as OF_MESSAGES
 from hostile_responses import BODIES as OF_RESPONSES
 from long_bodies import LIMIT, MESSAGE, full, keys, text
 
+CLIENTS = 16
 HEALTH_S = 0.5
 TOKEN_S = 1.0
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
@@ -162,6 +166,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     "native names": (NATIVE, lambda: full('{"text":["a"],"rid":[', '"a"', "]}", 4_000_000)),
     **{f"responses: {name}": (RESPONSES, make) for name, make in OF_RESPONSES.items()},
     **{f"messages: {name}": (MESSAGES, make) for name, make in OF_MESSAGES.items()},
+    **{f"answers: {name}": sent for name, sent in OF_ANSWERS.items()},
     "profile": ("/start_profile", lambda: full('{"a":[', "[]", "]}")),
 }
 """What it is: where it goes, and how it is made."""
@@ -228,33 +233,49 @@ class Others:
                     self._began["token"] = math.inf
 
 
-def post(url: httpx.URL, name: str, others: Others) -> tuple[int, float]:
-    """Posts a body; the status of the answer and the seconds until it came."""
+def post(url: httpx.URL, name: str, others: Others, clients: int = 1) -> tuple[set[int], float]:
+    """Posts a body, so many clients at once; the statuses and the seconds until all were there."""
     path, make = BODIES[name]
     body = make()
     headers = {"content-type": "application/json"}
+
+    def send(_: int) -> int:
+        asked = httpx.stream(
+            "POST", url.join(path), content=body, headers=headers, timeout=PATIENCE_S
+        )
+        with asked as answer:
+            for _piece in answer.iter_raw():
+                pass
+        return answer.status_code
+
     others.seen = Seen()
     began = time.monotonic()
-    answer = httpx.post(url.join(path), content=body, headers=headers, timeout=PATIENCE_S)
+    with ThreadPoolExecutor(clients) as pool:
+        statuses = set(pool.map(send, range(clients)))
     seconds = time.monotonic() - began
     others.waiting()
-    return answer.status_code, seconds
+    return statuses, seconds
 
 
 def main() -> int:
     """Returns 0 if nobody waited too long for anything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[""], help="parts of the names of bodies")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    flags = parser.parse_args()
     failed = []
     with demo_server(Path("hostile_bodies.log")) as (url, _), Others(url).running() as others:
         time.sleep(1.0)
         print(f"{'status':>6} {'seconds':>8} {'/health':>8} {'token':>8}  body")
-        for name in [name for name in BODIES if any(a in name for a in sys.argv[1:] or [""])]:
-            status, seconds = post(url, name, others)
-            seen = others.seen
+        for name in [name for name in BODIES if any(part in name for part in flags.names)]:
+            statuses, seconds = post(url, name, others, flags.clients)
+            seen, status = others.seen, "/".join(map(str, sorted(statuses)))
             print(
-                f"{status:6} {seconds:8.3f} {seen.health:8.3f} {seen.token:8.3f}  {name}",
+                f"{status:>6} {seconds:8.3f} {seen.health:8.3f} {seen.token:8.3f}  {name}",
                 flush=True,
             )
-            if status not in (200, 400, 404, 413) or seen.health > HEALTH_S or seen.token > TOKEN_S:
+            late = seen.health > HEALTH_S or seen.token > TOKEN_S
+            if late or not statuses <= {200, 400, 404, 413, 429}:
                 failed.append(name)
     print("failed:", ", ".join(failed) or "none")
     return int(bool(failed))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chat_tokenizers import kimi
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, scored
 
 from convert.text.tokenizer import Tokenizer
-from eagle3_jax.engine import Logprob, Request, RequestOutput, Round
+from eagle3_jax.engine import Request, RequestOutput, Round
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 
 
@@ -53,10 +53,10 @@ class ScriptedEngine(FakeEngine):
     def _advance_script(
         self, sequence: EngineSequence, tokens: list[int], width: int
     ) -> RequestOutput | None:
-        wants = sequence.request.sampling.logprobs is not None
+        count = sequence.request.sampling.logprobs
         for _ in range(width):
             token = tokens.pop(0)
-            sequence.append(token, {token: Logprob(-1.0, 1)} if wants else None)
+            sequence.append(token, next(iter(scored([token], count)), None))
             if sequence.finish_reason:
                 del self.under_way[sequence.request.request_id]
                 break

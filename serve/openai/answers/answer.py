@@ -1,7 +1,7 @@
 """Runs engine requests and writes their HTTP answer, whole or streamed."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,14 +11,15 @@ from fastapi import Response
 
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
-from serve.asgi.sse import DONE, ClientGone, EventStream, event, until_disconnect
+from serve.asgi.pieces import JsonList, JsonNumbers, JsonText, json_pieces
+from serve.asgi.sse import DONE, ClientGone, EventStream, WholeBody, event, until_disconnect
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState, Part
 from serve.engine.stream import OutputStream
 from serve.openai.answers.logprob_forms import logprobs_by_id
-from serve.openai.answers.responses import GenerationChoice, GenerationResponse, SpecMetrics, usage
+from serve.openai.answers.responses import usage
 from serve.openai.answers.spec_metrics import measure
-from serve.openai.answers.token_origins import TokenOrigin, TokenOrigins
+from serve.openai.answers.token_origins import TokenOrigins
 from serve.openai.kv_transfer import with_transfer
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
@@ -36,23 +37,27 @@ class Form(Protocol):
 
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
-    ) -> GenerationChoice:
-        """A choice, or one part of it."""
+    ) -> dict[str, Any]:
+        """A choice, or one part of it, for `json_pieces`."""
         ...
 
 
 class UnderWay(Protocol):
-    """An answer that is being made."""
+    """An answer that is being made: the texts of its body, or of each of its events."""
 
     @property
     def choices(self) -> Choices: ...
-    def whole(self) -> str: ...
-    def events(self, stream: OutputStream) -> AsyncIterator[bytes]: ...
+    async def whole(self) -> Iterable[str]: ...
+    def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]: ...
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP request under way. What was asked for of a prompt comes with the first piece."""
+    """One HTTP request under way. What was asked for of a prompt comes with the first piece.
+
+    `seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
+    `prompt_logprobs` are extensions; the last five appear only when asked for.
+    """
 
     service: Service
     body: GenerationRequest
@@ -61,21 +66,23 @@ class Answer:
     envelope: dict[str, Any]
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
-    def whole(self) -> str:
+    async def whole(self) -> Iterable[str]:
         """The answer as one body, once all of it has come."""
-        states = self.choices.states
-        choices = [self._choice(state, state, True) for state in states]
-        return self._body(self.form.whole_object, choices, True, **self._totals())
+        choices = JsonList(self._choice(state, state, True) for state in self.choices.states)
+        ended = self._totals() | self._transfer_fields()
+        return json_pieces(self._body(self.form.whole_object, choices, True, **ended))
 
-    async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+    async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
         """The answer as events: pieces as they come, the usage if asked for, then the end."""
         begun: set[int] = set()
         async for state, output in self.choices.follow(stream):
             first = state.index not in begun
             begun.add(state.index)
-            piece = self._choice(state, output, first)
-            counts = {"usage": usage(self.choices.counts)} if self.body.continuous_usage else {}
-            yield event(self._body(self.form.chunk_object, [piece], first, **counts))
+            piece = [self._choice(state, output, first)]
+            more = {"usage": usage(self.choices.counts)} if self.body.continuous_usage else {}
+            if output.finish_reason is not None:
+                more |= self._transfer_fields()
+            yield event(self._body(self.form.chunk_object, piece, first, **more))
         if self.body.include_usage:
             yield event(self._body(self.form.chunk_object, [], False, **self._totals()))
         yield DONE
@@ -87,14 +94,13 @@ class Answer:
         metrics = measure(self.service.spec_metrics, num_spec_tokens, rounds)
         return {"usage": usage(self.choices.counts), **metrics}
 
-    def _body(self, kind: str, choices: list[GenerationChoice], first: bool, **totals: Any) -> str:
-        fields: dict[str, Any] = {**self.envelope, **totals, "object": kind, "choices": choices}
-        if any(choice.finish_reason is not None for choice in choices):
-            fields |= self._transfer_fields()
+    def _body(
+        self, kind: str, choices: list[Any] | JsonList, first: bool, **more: Any
+    ) -> dict[str, Any]:
+        fields = {**self.envelope, "object": kind, "choices": choices, **more}
         if first and not self.form.prompt_in_choice:
             fields |= self._prompt_fields(self.choices.states[0])
-        response = GenerationResponse(**fields, seed=self.choices.seed)
-        return response.model_dump_json(exclude_unset=True)
+        return fields | {"seed": self.choices.seed}
 
     def _transfer_fields(self) -> dict[str, Any]:
         """Where another server finds the prompt's pages, if they are kept for one."""
@@ -102,21 +108,21 @@ class Answer:
         params = transfers and transfers.answered(request)
         return {} if params is None else {"kv_transfer_params": params}
 
-    def _choice(self, state: ChoiceState, part: Part, first: bool) -> GenerationChoice:
+    def _choice(self, state: ChoiceState, part: Part, first: bool) -> dict[str, Any]:
         """A choice, or one part of it, with the fields that it has in either endpoint."""
         fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
             spec = _spec_metrics(state)
             fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": spec}
         if self.body.return_token_ids:
-            fields["token_ids"] = list(part.token_ids)
+            fields["token_ids"] = JsonNumbers(part.token_ids)
         if self.body.token_origins:
-            fields["token_origins"] = self._token_origins(state, part)
+            fields["token_origins"] = JsonList(self._token_origins(state, part))
         if first and self.form.prompt_in_choice:
             fields |= self._prompt_fields(state)
         return self.form.choice(state, part, first, fields)
 
-    def _token_origins(self, state: ChoiceState, part: Part) -> list[TokenOrigin]:
+    def _token_origins(self, state: ChoiceState, part: Part) -> Iterator[JsonText]:
         fresh = TokenOrigins(self.service.tokenizer, skip_special=self.body.skips_special)
         origins = self._origins.setdefault(state.index, fresh)
         by_id = part.finish_reason == "stop" and not isinstance(part.stop_reason, str)
@@ -127,10 +133,10 @@ class Answer:
     def _prompt_fields(self, state: ChoiceState) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if self.body.return_token_ids:
-            fields["prompt_token_ids"] = state.request.prompt_ids
+            fields["prompt_token_ids"] = JsonNumbers(state.request.prompt_ids)
         if (count := self.body.prompt_logprobs) is not None:
-            entries = logprobs_by_id(self.service.tokenizer, state.prompt_logprobs, count)
-            fields["prompt_logprobs"] = entries
+            entries = logprobs_by_id(self.service.token_texts, state.prompt_logprobs, count)
+            fields["prompt_logprobs"] = JsonList(entries)
         return fields
 
 
@@ -173,13 +179,14 @@ async def respond(
             await until_disconnect(request.receive, under_way.choices.collect(stream))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(under_way.whole(), media_type="application/json")
+        return WholeBody(await under_way.whole())
 
 
-def _spec_metrics(state: ChoiceState) -> SpecMetrics:
+def _spec_metrics(state: ChoiceState) -> dict[str, Any]:
+    """What speculation did for one choice; rounds are counted before trimming."""
     counts = state.acceptance
-    return SpecMetrics(
-        rounds=len(state.rounds),
-        accepted=counts.num_accepted_tokens,
-        accept_length=counts.accept_length,
-    )
+    return {
+        "rounds": len(state.rounds),
+        "accepted": counts.num_accepted_tokens,
+        "accept_length": counts.accept_length,
+    }

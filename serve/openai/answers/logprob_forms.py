@@ -1,50 +1,42 @@
-"""Log-probabilities in OpenAI's two forms, and in vLLM's those of a prompt.
+"""Log-probabilities as JSON text, in OpenAI's two forms, and in vLLM's those of a prompt.
 
-JSON has no infinity: what is lower, or no number at all, is sent as -9999, as vLLM does.
+An answer may have millions of them, so they are written without objects between, one token of the
+answer at a time. JSON has no infinity: what is lower than LEAST, or no number, is sent as -9999, as
+vLLM does.
 """
 
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
-from eagle3_jax.engine import Logprob
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from serve.asgi.pieces import NULL, JsonList, JsonText, dumps
 from serve.chat_format.marked_text import TokenBytes
 
 LEAST = -9999.0
-LogprobsById = dict[str, dict[str, float | int | str]]
+KNOWN_TOKENS = 2**15
 
 
-class CompletionLogprobs(BaseModel):
-    """One entry a token in each list. text_offset: characters of the text before the token."""
+class TokenJson(NamedTuple):
+    """The text of a token and the list of its bytes, as JSON."""
 
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
+    text: JsonText
+    data: str
 
 
-class TopLogprob(BaseModel):
-    """One of the best tokens at a place; of a character split over tokens each has its bytes."""
+class TokenTexts:
+    """Tokens as JSON text; of those used last each is made once."""
 
-    token: str
-    logprob: float
-    bytes: list[int]
+    def __init__(self, tokenizer: TokenBytes) -> None:
+        self._tokenizer = tokenizer
+        self.of = lru_cache(KNOWN_TOKENS)(self._make)
 
-
-class ChatTokenLogprob(TopLogprob):
-    """A token of the answer, and the best ones in its place."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(BaseModel):
-    """One entry a token."""
-
-    content: list[ChatTokenLogprob]
+    def _make(self, token_id: int) -> TokenJson:
+        data = dumps(list(self._tokenizer.token_bytes(token_id)))
+        return TokenJson(JsonText(dumps(token_text(self._tokenizer, token_id))), data)
 
 
 class TextOffsets:
@@ -56,14 +48,13 @@ class TextOffsets:
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._length = start
 
-    def take(self, token_ids: Iterable[int]) -> list[int]:
+    def take(self, token_ids: Iterable[int]) -> Iterator[int]:
         """The places of these tokens; all parts of one character begin where it does."""
-        offsets: list[int] = []
         for token_id in token_ids:
-            offsets.append(self._length)
+            start = self._length
             text = self._decode(self._tokenizer.token_bytes(token_id, self._skip_special))
             self._length += len(text)
-        return offsets
+            yield start
 
 
 def token_text(tokenizer: TokenBytes, token_id: int) -> str:
@@ -72,88 +63,77 @@ def token_text(tokenizer: TokenBytes, token_id: int) -> str:
 
 
 def completion_logprobs(
-    tokenizer: TokenBytes,
+    texts: TokenTexts,
     token_ids: Sequence[int],
     entries: Sequence[LogprobsOfToken | None],
-    offsets: list[int],
+    offsets: Iterable[int],
     count: int,
-) -> CompletionLogprobs:
-    """Of the tokens of a completion, with the `count` best of each place."""
-    chosen = [
-        None if entry is None else finite(entry[token_id])
-        for token_id, entry in zip(token_ids, entries, strict=False)
-    ]
-    return CompletionLogprobs(
-        tokens=[token_text(tokenizer, token_id) for token_id in token_ids[: len(chosen)]],
-        token_logprobs=chosen,
-        top_logprobs=[_by_text(tokenizer, entry, count) for entry in entries],
-        text_offset=offsets[: len(chosen)],
-    )
+) -> dict[str, Any]:
+    """Of the tokens of a completion, with the `count` best of each place: lists of one entry a
+    token. text_offset: characters of the text before the token."""
+    told = token_ids[: len(entries)]
+    return {
+        "tokens": JsonList(texts.of(token_id).text for token_id in told),
+        "token_logprobs": JsonList(NULL if e is None else _number(_own(e)) for e in entries),
+        "top_logprobs": JsonList(_by_text(texts, entry, count) for entry in entries),
+        "text_offset": JsonList(islice(offsets, len(told))),
+    }
 
 
 def chat_logprobs(
-    tokenizer: TokenBytes,
-    token_ids: Sequence[int],
-    entries: Sequence[LogprobsOfToken],
-    count: int,
-) -> ChatLogprobs:
-    """Of the tokens of a chat answer, with the `count` best of each place."""
+    texts: TokenTexts, token_ids: Sequence[int], entries: Sequence[LogprobsOfToken], count: int
+) -> Iterator[JsonText]:
+    """Of the tokens of a chat answer, with the `count` best of each place; of a character split
+    over tokens each has its bytes."""
 
-    def fields(token_id: int, logprob: Logprob) -> dict[str, Any]:
-        name, data = token_text(tokenizer, token_id), list(tokenizer.token_bytes(token_id))
-        return {"token": name, "logprob": finite(logprob), "bytes": data}
+    def fields(token_id: int, logprob: float) -> str:
+        text, data = texts.of(token_id)
+        return f'"token":{text},"logprob":{finite(logprob)},"bytes":{data}'
 
-    return ChatLogprobs(
-        content=[
-            ChatTokenLogprob(
-                **fields(token_id, entry[token_id]),
-                top_logprobs=[TopLogprob(**fields(*one)) for one in best(entry, count)],
-            )
-            for token_id, entry in zip(token_ids, entries, strict=True)
-        ]
-    )
+    for token_id, entry in zip(token_ids, entries, strict=True):
+        best = ",".join([f"{{{fields(*one)}}}" for one in entry.best[:count]])
+        yield JsonText(f'{{{fields(token_id, _own(entry))},"top_logprobs":[{best}]}}')
 
 
 def logprobs_by_id(
-    tokenizer: TokenBytes, entries: Iterable[LogprobsOfToken | None], count: int = MAX_LOGPROBS
-) -> list[LogprobsById | None]:
+    texts: TokenTexts, entries: Iterable[LogprobsOfToken | None], count: int = MAX_LOGPROBS
+) -> Iterator[JsonText]:
     """vLLM's form: by token id, first the token that came, then the `count` best."""
 
-    def fields(token_id: int, logprob: Logprob) -> dict[str, float | int | str]:
-        text = token_text(tokenizer, token_id)
-        return {"logprob": finite(logprob), "rank": logprob.rank, "decoded_token": text}
+    def field(token_id: int, logprob: float, rank: int) -> str:
+        text = texts.of(token_id).text
+        return f'"{token_id}":{{"logprob":{finite(logprob)},"rank":{rank},"decoded_token":{text}}}'
 
-    return [
-        None
-        if entry is None
-        else {str(shown): fields(shown, entry[shown]) for shown in _shown(entry, count)}
-        for entry in entries
-    ]
+    for entry in entries:
+        if entry is None:
+            yield NULL
+            continue
+        own, others = entry[entry.token_id], enumerate(entry.best[:count], start=1)
+        shown = [field(entry.token_id, *own)]
+        shown += [field(*one, rank) for rank, one in others if one[0] != entry.token_id]
+        yield JsonText(f"{{{','.join(shown)}}}")
 
 
-def finite(logprob: Logprob) -> float:
+def finite(logprob: float) -> float:
     """A number that JSON has."""
-    return logprob.logprob if logprob.logprob > LEAST else LEAST
+    return logprob if logprob > LEAST else LEAST
 
 
-def best(entry: LogprobsOfToken, count: int) -> list[tuple[int, Logprob]]:
-    """The `count` best tokens of an entry, best first."""
-    return sorted(entry.items(), key=lambda item: item[1].rank)[:count]
+def _own(entry: LogprobsOfToken) -> float:
+    """The log-probability of the token that came."""
+    return entry[entry.token_id].logprob
 
 
-def _shown(entry: LogprobsOfToken, count: int) -> list[int]:
-    """The token that came, and the `count` best."""
-    return list(dict.fromkeys([next(iter(entry)), *(i for i, _ in best(entry, count))]))
+def _number(logprob: float) -> JsonText:
+    return JsonText(finite(logprob))
 
 
-def _by_text(
-    tokenizer: TokenBytes, entry: LogprobsOfToken | None, count: int
-) -> dict[str, float] | None:
+def _by_text(texts: TokenTexts, entry: LogprobsOfToken | None, count: int) -> JsonText:
     """Where two tokens have one text, the better one stands for it."""
     if entry is None:
-        return None
+        return NULL
     found: dict[str, float] = {}
-    for token_id in _shown(entry, count):
-        text, logprob = token_text(tokenizer, token_id), finite(entry[token_id])
-        found[text] = max(logprob, found.get(text, LEAST))
-    return found
+    for token_id, logprob in [(entry.token_id, _own(entry)), *entry.best[:count]]:
+        text = texts.of(token_id).text
+        found[text] = max(finite(logprob), found.get(text, LEAST))
+    return JsonText(f"{{{','.join(f'{text}:{logprob}' for text, logprob in found.items())}}}")

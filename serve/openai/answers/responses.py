@@ -1,77 +1,24 @@
-"""Response bodies, in OpenAI's form.
-
-`seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
-`prompt_logprobs` are extensions; the last five appear only when asked for, which is why bodies are
-written with `exclude_unset`.
-"""
+"""Parts of response bodies, in OpenAI's form. What is not set is not sent."""
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, SerializeAsAny
+from pydantic import BaseModel
 
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.engine.choices import TokenCounts
-from serve.openai.answers.logprob_forms import ChatLogprobs, CompletionLogprobs, LogprobsById
-from serve.openai.answers.spec_metrics import ResponseMetrics
-from serve.openai.answers.token_origins import TokenOrigin
 
 
-class PromptTokensDetails(BaseModel):
-    """How the prompts' tokens came about; cached ones were not run again. cached_tokens_details:
-    SGLang's name; where they were found, if not all on the devices."""
+def usage(counts: TokenCounts) -> dict[str, Any]:
+    """Token counts of one HTTP request: every prompt once, every choice's tokens.
 
-    cached_tokens: int
-    cached_tokens_details: dict[str, int] | None = None
-
-
-class Usage(BaseModel):
-    """Token counts of one HTTP request: every prompt once, every choice's tokens."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-
-def usage(counts: TokenCounts) -> Usage:
-    """The counts as clients read them."""
-    return Usage(
-        prompt_tokens=counts.prompt,
-        completion_tokens=counts.completion,
-        total_tokens=counts.prompt + counts.completion,
-        prompt_tokens_details=PromptTokensDetails(
-            cached_tokens=counts.cached, **counts.cached_details
-        ),
-    )
-
-
-class SpecMetrics(BaseModel):
-    """What speculation did for one choice; rounds are counted before trimming."""
-
-    rounds: int
-    accepted: int
-    accept_length: float | None
-
-
-class GenerationChoice(BaseModel):
-    """What completion and chat choices share."""
-
-    index: int
-    logprobs: CompletionLogprobs | ChatLogprobs | None = None
-    finish_reason: str | None
-    stop_reason: int | str | None = None
-    seed: int | None = None
-    spec: SpecMetrics | None = None
-    token_ids: list[int] | None = None
-    token_origins: list[TokenOrigin] | None = None
-    prompt_token_ids: list[int] | None = None
-    prompt_logprobs: list[LogprobsById | None] | None = None
-
-
-class CompletionChoice(GenerationChoice):
-    """A completion, whole or one streamed piece of it."""
-
-    text: str
+    cached_tokens_details: SGLang's name; where cached tokens were found, if not all on the devices.
+    """
+    return {
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens_details": {"cached_tokens": counts.cached, **counts.cached_details},
+    }
 
 
 class FunctionCall(BaseModel):
@@ -131,35 +78,6 @@ def _tool_call(index: int, call: CallPart) -> ToolCall:
         return ToolCall(index=index, function=FunctionCall(arguments=call.arguments))
     function = FunctionCall(name=call.name, arguments=call.arguments)
     return ToolCall(index=index, id=call.id, type="function", function=function)
-
-
-class ChatChoice(GenerationChoice):
-    """A whole chat answer."""
-
-    message: AssistantMessage
-
-
-class ChatChunkChoice(GenerationChoice):
-    """A streamed piece of a chat answer."""
-
-    delta: AssistantMessage
-
-
-class GenerationResponse(BaseModel):
-    """Every generated body, whole or a chunk, around its choices."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[SerializeAsAny[GenerationChoice]]
-    usage: Usage | None = None
-    metrics: ResponseMetrics | None = None
-    synthetic_acceptance_length: float | None = None
-    seed: int | None = None
-    prompt_token_ids: list[int] | None = None
-    prompt_logprobs: list[LogprobsById | None] | None = None
-    kv_transfer_params: dict[str, Any] | None = None
 
 
 class ModelCard(BaseModel):

@@ -5,6 +5,7 @@ The formulas are those of docs/metrics.md. A step is a round that verified draft
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -36,22 +37,18 @@ class SpeculativeDecodingMetrics(BaseModel):
     per_step_kept: list[int] | None = None
 
 
-class ResponseMetrics(BaseModel):
-    """Null where the response is not one sequence, or nothing is drafted here."""
-
-    speculative_decoding: SpeculativeDecodingMetrics | None
-
-
 def measure(
     level: SpecMetricsLevel, num_spec_tokens: int, rounds: Sequence[Sequence[Round]]
-) -> dict[str, ResponseMetrics]:
-    """The field `metrics` of a response to the choices with these rounds; nothing at "none"."""
+) -> dict[str, dict[str, Any]]:
+    """The field `metrics` of a response to the choices with these rounds; nothing at "none". Null
+    where the response is not one sequence, or nothing is drafted here."""
     if level == "none":
         return {}
     found = None
     if num_spec_tokens and len(rounds) == 1:
         found = _of_request(rounds[0], num_spec_tokens, detailed=level == "detailed")
-    return {"metrics": ResponseMetrics(speculative_decoding=found)}
+    told = found and found.model_dump(exclude_unset=True)
+    return {"metrics": {"speculative_decoding": told}}
 
 
 def _of_request(

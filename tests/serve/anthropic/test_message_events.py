@@ -126,11 +126,11 @@ def test_an_answer_that_is_given_up_is_an_error() -> None:
     async def whole() -> str:
         answer, stream = given_up()
         await answer.choices.collect(stream)
-        return answer.whole()
+        return "".join(await answer.whole())
 
     async def streamed() -> str:
         answer, stream = given_up()
-        return b"".join([data async for data in answer.events(stream)]).decode()
+        return "".join(["".join(texts) async for texts in answer.events(stream)])
 
     with pytest.raises(ShuttingDown):
         asyncio.run(whole())

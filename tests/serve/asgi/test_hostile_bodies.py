@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
+from hostile_answers import ANSWERS
 from hostile_bodies import (
     CHAT,
     COMPLETIONS,
@@ -21,6 +22,7 @@ from hostile_bodies import (
 
 from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
+from serve.openai import expansion
 
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
 SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
@@ -41,9 +43,44 @@ def others(server: Served) -> Iterator[Others]:
 @pytest.mark.parametrize("name", SHORT)
 def test_nobody_waits_for_a_hostile_body(server: Served, others: Others, name: str) -> None:
     """Other tests have the cores too: BESIDE times the bars, which a fault exceeds still."""
-    status, _ = post(server.http.base_url, name, others)
-    assert status in (200, 400)
+    statuses, _ = post(server.http.base_url, name, others)
+    assert statuses <= {200, 400}
     assert others.seen.health < BESIDE * HEALTH_S and others.seen.token < BESIDE * TOKEN_S
+
+
+@pytest.mark.parametrize("name", [f"answers: {name}" for name in ANSWERS])
+def test_nobody_waits_for_the_large_answers_of_several_clients(serve, name: str) -> None:
+    """The engine has every answer at once, so that writing them is all there is to do. Clients are
+    threads of the server's process here, so there are fewer of them than `make prove-server` has.
+    """
+    server = serve(FakeEngine(width=64))
+    with Others(server.http.base_url).running() as others:
+        statuses, _ = post(server.http.base_url, name, others, 4)
+    assert statuses == {200}
+    assert others.seen.health < BESIDE * HEALTH_S and others.seen.token < BESIDE * TOKEN_S
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": ["a"] * 32, "max_tokens": 150, "logprobs": 20}, "max_tokens"),
+        ({"prompt": ["a" * 200] * 32, "max_tokens": 1, "prompt_logprobs": 20}, "prompt"),
+    ],
+)
+def test_what_an_answer_may_tell_is_counted_for_all_choices_together(
+    fake: Served, body: dict, param: str
+) -> None:
+    answer = fake.http.post(COMPLETIONS, json={"n": 128, **body})
+    assert answer.status_code == 400, answer.text[:500]
+    assert answer.json()["error"]["param"] == param
+    assert "log-probabilities" in answer.json()["error"]["message"]
+
+
+def test_an_answer_without_a_limit_is_as_long_as_may_be_told(fake: Served, monkeypatch) -> None:
+    monkeypatch.setattr(expansion, "MAX_TOLD", 8 * 21 * 5)
+    body = {"messages": [TURN], "n": 8, "logprobs": True, "top_logprobs": 20}
+    choices = fake.http.post(CHAT, json=body).json()["choices"]
+    assert {len(choice["logprobs"]["content"]) for choice in choices} == {5}
 
 
 class Counting(CharTokenizer):
@@ -109,10 +146,14 @@ def test_what_is_too_many_is_refused_before_a_tokenizer_sees_it(
     assert not tokenizer.encoded and not tokenizer.decoded
 
 
-def test_options_about_tokens_are_counted_for_all_choices_together(fake: Served) -> None:
-    for choices, status in ((4, 400), (1, 200)):
-        body = {"prompt": "a", "allowed_token_ids": [97] * 2**18, "n": choices}
-        answer = fake.http.post(COMPLETIONS, json=body)
+@pytest.mark.parametrize("path", [COMPLETIONS, "/generate"])
+def test_options_about_tokens_are_counted_for_all_choices_together(fake: Served, path: str) -> None:
+    allowed = {"allowed_token_ids": [97] * 2**18}
+    for count, status in ((4, 400), (1, 200)):
+        body = {"prompt": "a", "n": count, **allowed}
+        if path == "/generate":
+            body = {"text": ["a"] * count, "sampling_params": allowed}
+        answer = fake.http.post(path, json=body)
         assert answer.status_code == status, answer.text[:500]
 
 

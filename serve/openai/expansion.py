@@ -1,0 +1,75 @@
+"""Limits what one HTTP request expands to over its prompts and choices, before it is built."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve.asgi.errors import invalid_request
+from serve.openai.protocol import GenerationRequest
+from serve.pair.bad_words import Encoder, spell_bad_words
+
+NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
+MAX_NAMED_TOKENS = 2**19
+"""Each is looked at for every choice, by the engine's thread too."""
+MAX_TOLD = 2**23
+"""Log-probabilities and prompt tokens of an answer: twenty of each token of a context of 262,144
+are 5.5 million."""
+
+
+@dataclass
+class Expansion:
+    """Counts what the choices of one HTTP request name and are told, prompt by prompt."""
+
+    named: int = 0
+    told: int = 0
+    spelled: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    """The ids of bad words, which prompts mostly share."""
+
+    def spell(self, encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return what `spell_bad_words` does, and raise what it raises."""
+        if (known := self.spelled.get(tuple(words))) is None:
+            known = self.spelled[tuple(words)] = spell_bad_words(encoder, words)
+        return known
+
+    def add_options(self, options: Mapping[str, Any], num_requests: int) -> None:
+        """Count the tokens that sampling options name, for so many of the engine's requests;
+        raises 400 for too many."""
+        self.named += num_requests * sum(len(options.get(name) or ()) for name in NAMING_OPTIONS)
+        if self.named > MAX_NAMED_TOKENS:
+            message = (
+                f"{', '.join(NAMING_OPTIONS)} may have {MAX_NAMED_TOKENS} entries, those of all "
+                f"choices together; got {self.named}"
+            )
+            raise invalid_request(message, param="logit_bias")
+
+    def add(self, body: GenerationRequest, prompt: int, limit: int | None, usual: int) -> int:
+        """Count what the choices of one prompt are told, and return how many tokens each may have.
+
+        Args:
+            body: What is asked of the prompt.
+            prompt: The prompt's tokens.
+            limit: Tokens of each choice that the client asks for.
+            usual: The same where it does not say; fewer where not so many may be told.
+
+        Raises:
+            ApiError: 400 where the prompt and `limit` are more than MAX_TOLD.
+        """
+        each = 0 if body.num_prompt_logprobs is None else body.num_prompt_logprobs + 1
+        self._tell(body.num_choices * prompt * (each + body.repeats_prompt), "prompt")
+        if body.num_logprobs is None:
+            return usual if limit is None else limit
+        each = body.num_choices * (body.num_logprobs + 1)
+        if limit is None:
+            limit = max(1, min(usual, (MAX_TOLD - self.told) // each))
+        self._tell(each * limit, "max_tokens")
+        return limit
+
+    def _tell(self, count: int, param: str) -> None:
+        self.told += count
+        if self.told > MAX_TOLD:
+            message = (
+                f"an answer may have {MAX_TOLD} log-probabilities and tokens of prompts, those of "
+                f"all choices together; this one may have {self.told}: ask for fewer choices, "
+                "tokens or log-probabilities"
+            )
+            raise invalid_request(message, param=param)
