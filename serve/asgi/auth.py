@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.asgi.errors import ApiError, as_response
-from serve.asgi.plain_address import plain_address
+from serve.asgi.known_hosts import plain_address
 from serve.asgi.root_path import below_root
 
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))

@@ -7,12 +7,12 @@ server for the page's, and lets the page read every answer. Only the header Host
 import re
 import socket
 from collections.abc import Collection
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.asgi.errors import ApiError, as_response
-from serve.asgi.plain_address import plain_address
 
 ANY = "*"
 HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
@@ -69,3 +69,10 @@ class KnownHosts:
 def _without_port(host: str) -> str:
     found = HOST.fullmatch(host.lower())
     return (found[1] or found[2] or "").removesuffix(".") if found else ""
+
+
+def plain_address(text: str) -> IPv4Address | IPv6Address:
+    """Return an address without its zone, and as IPv4 where IPv6 stands for that: sockets of both
+    families name their IPv4 peers so. Raises ValueError for text that is no address."""
+    found = ip_address(text.partition("%")[0])
+    return getattr(found, "ipv4_mapped", None) or found
