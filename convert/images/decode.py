@@ -24,7 +24,7 @@ MAGIC = {
     b"GIF8": "image/gif",
     b"BM": "image/bmp",
 }
-"""What files of the formats begin with, and their media types."""
+"""The first bytes of files of each format, and their media types."""
 
 
 def decode(

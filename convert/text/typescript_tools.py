@@ -83,7 +83,7 @@ def declare_tools(tools: Sequence[Any]) -> str | None:
 
 
 class _Names:
-    """What the schemas of one function may refer to, updated as they are read in order.
+    """Names that the schemas of one function may use, updated as they are read in order.
 
     Attributes:
         definitions: Schemas of the `$defs` that were read, by name.

@@ -33,5 +33,5 @@ class ChunkPlan:
 
     @property
     def last(self) -> bool:
-        """Whether the prompt ends with this chunk."""
+        """Return whether the prompt ends with this chunk."""
         return self.start + self.length == len(self.sequence.prefill_ids)

@@ -241,7 +241,7 @@ class Engine:
         return exact or sequence.needs_masks(self.config.width)
 
     def _members_with_pages(self) -> list[Sequence]:
-        """Who takes part in the next round."""
+        """The sequences of the next round."""
         self._preempt(self._replicas.lacks_pages)
         return self._replicas.round_members()
 

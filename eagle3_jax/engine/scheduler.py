@@ -205,7 +205,7 @@ class Scheduler:
         return sum(not self._is_ready(sequence) for sequence in self.waiting)
 
     def _is_ready(self, sequence: Sequence) -> bool:
-        """Whether no pages of it are on their way into the host's memory."""
+        """Return whether no pages of it are on their way into the host's memory."""
         return self.fetches is None or not self.fetches.waits_for(sequence.source)
 
     def _admit(self, sequence: Sequence) -> bool:

@@ -24,7 +24,7 @@ class ThinkingSwitch:
     preserves: bool = False
 
     def reads(self, name: str) -> bool:
-        """Whether the template reads this variable of NAMES and PRESERVE."""
+        """Return whether the template reads this variable of NAMES and PRESERVE."""
         return self.preserves if name == PRESERVE else name == self.name
 
     def variables(self, thinks: bool, effort: str | None, *, can_think: bool) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one question may take.
+    """Limits of one question.
 
     Args:
         cpu_seconds: Time of a processor; the kernel ends the worker that takes more.

@@ -47,7 +47,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Before:
-    """What a request refers to: the turn it goes on from, and stored items by their ids.
+    """Things a request refers to: the turn it goes on from, and stored items by their ids.
 
     room: bytes that the conversation and the items may have together, each item counted as often
     as the request names it.
