@@ -13,8 +13,8 @@ from tiny import VOCAB
 from toy_tokenizer import ToyTokenizer
 
 import eagle3_jax
-from eagle3_jax.engine import Engine, Logprob, Request
-from eagle3_jax.engine.logprob_rows import LogprobRows
+from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import token_logprobs
@@ -79,7 +79,7 @@ def alone(target: Target) -> dict[str, Answer]:
     return answers
 
 
-def entries(answer: Answer) -> list[dict[int, Logprob]]:
+def entries(answer: Answer) -> list[LogprobsOfToken]:
     return [entry for output in answer.outputs for entry in output.logprobs]
 
 
@@ -104,7 +104,7 @@ def raw(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum())
 
 
-def check(entry: dict[int, Logprob], distribution: np.ndarray, token: int, count: int) -> None:
+def check(entry: LogprobsOfToken, distribution: np.ndarray, token: int, count: int) -> None:
     """The chosen token comes first, the best follow in order; near ties may change places."""
     assert next(iter(entry)) == token and count <= len(entry) <= count + 1
     order = np.sort(distribution)[::-1]
@@ -139,7 +139,7 @@ def test_plain_logprobs_are_those_of_the_whole_model_in_float64(
             check(entry, raw(logits[index - 1]), prompt[index], sampling.prompt_logprobs or 0)
 
 
-def assert_close(found: dict[int, Logprob] | None, expected: dict[int, Logprob] | None) -> None:
+def assert_close(found: LogprobsOfToken | None, expected: LogprobsOfToken | None) -> None:
     """Equal but for rounding, by which near ties may change places: see `moved`."""
     assert (found is None) == (expected is None)
     if found and expected:
