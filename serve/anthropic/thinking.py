@@ -18,7 +18,7 @@ class ThinkingConfig(KnownFields):
     """The field `thinking`. display: whether answers show their reasoning, or signatures alone;
     keep: of Kimi's own endpoint, as in a chat."""
 
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"] | None = None
     budget_tokens: int | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] | None = None
     keep: Literal["all"] | None = None

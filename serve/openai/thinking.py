@@ -21,11 +21,11 @@ Tokens = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Thinking(BaseModel):
-    """`thinking` as an object."""
+    """`thinking` as an object. Without a `type` it leaves it to the checkpoint whether to think."""
 
     model_config = ConfigDict(extra="forbid")
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
     budget_tokens: Tokens | None = None
     keep: Literal["all"] | None = None
 
@@ -77,10 +77,9 @@ class ThinkingFields(BaseModel):
     @property
     def thinks(self) -> bool | None:
         """Whether to think; None where the request leaves it to the checkpoint."""
-        kind = self.thinking.type if isinstance(self.thinking, Thinking) else None
         asked = {
             "reasoning_effort": self.effort and self.effort != "none",
-            "thinking": kind != "disabled" if kind else self.thinking,
+            "thinking": _is_on(self.thinking),
             "reasoning": self.reasoning and self.reasoning.thinks,
         }
         return agreed(asked)
@@ -108,6 +107,12 @@ class ThinkingFields(BaseModel):
         """Whether the answer shows what was thought."""
         excluded = self.reasoning is not None and bool(self.reasoning.exclude)
         return self.include_reasoning is not False and not excluded
+
+
+def _is_on(thinking: Thinking | bool | None) -> bool | None:
+    if isinstance(thinking, Thinking):
+        return None if thinking.type is None else thinking.type != "disabled"
+    return thinking
 
 
 def thinking_budget(

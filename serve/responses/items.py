@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
 
 from serve.asgi.errors import invalid_option
+from serve.chat_format.calls.arguments import text_of
 from serve.images.sources import Detail, ImageSource
 from serve.openai.content import check_breakpoint, read_detail
 from serve.openai.protocol import MAX_NAME_CHARS
@@ -127,10 +128,6 @@ class ReasoningItem(BaseModel):
         return self
 
 
-def _as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
 class CallItem(RefusesUnsupported):
     """A call of a function, its arguments as JSON text, or as what that text says."""
 
@@ -141,7 +138,7 @@ class CallItem(RefusesUnsupported):
     call_id: Name
     name: Name
     namespace: Name | None = None
-    arguments: Annotated[str, BeforeValidator(_as_text)]
+    arguments: Annotated[str, BeforeValidator(text_of)]
 
 
 class CallOutputItem(RefusesUnsupported):

@@ -66,6 +66,7 @@ def test_reasoning_is_kept_where_the_template_can(
         prompt, header = asked(server, path, **body)
         assert ((EARLIER in prompt), header) == (usually, None)
     wishes: list[dict[str, Any]] = [KEEP, KEEP | {"stream": True}]
+    wishes += [{"thinking": {"keep": "all"}}, {"thinking": {"type": None, "keep": "all"}}]
     if path == "/v1/messages":
         wishes += [{"context_management": CLEARS_NONE}]
     else:

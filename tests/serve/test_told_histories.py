@@ -1,62 +1,19 @@
-"""What the model is shown of a conversation that clients tell in their own order, with ids, nulls
-and arguments of their own: the prompt that it would have had from its own server."""
+"""What the model is shown of a conversation that clients tell in their own order, with ids and
+nulls of their own: the prompt that it would have had from its own server."""
 
 import json
 import re
-from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
 import pytest
-from called_tools import ANSWERS, CHAT_TOOLS, prompt_of
-from chat_tokenizers import kimi, minimax
-from fake_server import Served
+from called_tools import prompt_of
+from chat_tokenizers import kimi
 from scripted_engine import ScriptedEngine
+from told import ITEMS, OSLO, ROME, USER, Say, asked, called, chat_call, result, shown
 
 from serve.chat_format.format import choose_reading
-from serve.openai.service import ModelInfo
 
-MODEL = ModelInfo(("fake",), "/models/fake", 2**16)
-Say = Callable[..., Served]
-USER = {"role": "user", "content": "Weather?"}
-OSLO, ROME = '{"city": "Oslo"}', '{"city": "Rome"}'
-
-
-def asked(server: Served, path: str, **body: Any) -> str:
-    """The prompt of a request."""
-    limit = {"max_tokens": 9} if path == "/v1/messages" else {}
-    answer = server.http.post(path, json=limit | body)
-    assert answer.status_code == 200, answer.text
-    if server.service.reading.reader.name == "kimi_k2":
-        return prompt_of(server)
-    assert isinstance(server.engine, ScriptedEngine)
-    return minimax().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
-
-
-def chat_call(call_id: Any, arguments: Any = OSLO, name: str = "weather") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def called(*ids: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": "", "tool_calls": [chat_call(i) for i in ids], **more}
-
-
-def result(call_id: Any, content: str = "7 degrees") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-
-# Items of Responses, a letter each, of which clients send any order.
-ITEMS: dict[str, dict[str, Any]] = {
-    "u": USER,
-    "r": {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "I think."}]},
-    "R": {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Thought."}]},
-    "m": {"type": "message", "role": "assistant", "content": "One moment."},
-    "n": {"type": "message", "role": "assistant", "content": " Still."},
-    "a": {"type": "function_call", "call_id": "call_a", "name": "weather", "arguments": OSLO},
-    "b": {"type": "function_call", "call_id": "call_b", "name": "weather", "arguments": ROME},
-    "A": {"type": "function_call_output", "call_id": "call_a", "output": "7 degrees"},
-    "B": {"type": "function_call_output", "call_id": "call_b", "output": "20 degrees"},
-}
 TURNS: list[tuple[str, str]] = [
     ("uamA", "u[ma]A"),
     ("uarA", "u[ra]A"),
@@ -168,7 +125,7 @@ def test_kimi_is_shown_ids_that_name_the_function(say: Say, case: str) -> None:
     assert re.findall(r"Return of (.*)\n(\d)", at_once) == [
         (i, str(n)) for n, i in enumerate(shown)
     ]
-    if len(set(map(str, ids))) == len(ids):
+    if all(ids) and len(set(ids)) == len(ids):
         backwards = prompt(called(*ids), *[result(i) for i in reversed(ids)])
         assert re.findall(r"Return of (.*)\n", backwards) == shown[::-1]
 
@@ -181,6 +138,44 @@ def test_results_without_a_call_keep_their_ids_and_nobody_gets_them(say: Say) ->
     own = "functions.weather"
     assert re.findall(r"Return of (.*)\n", text) == [f"{own}:0", "call_1", f"{own}:1", f"{own}:1"]
     assert re.findall(r"call_begin\|>(.*?)<\|tool_call_arg", text) == [f"{own}:1", f"{own}:2"]
+
+
+UNNAMED: dict[str, tuple[str, str | None]] = {
+    "one call": ("[a] -", "0"),
+    "in order": ("[ab] - -", "01"),
+    "one is named": ("[ab] b -", "10"),
+    "the other one is named": ("[ab] - b", "01"),
+    "behind the user": ("[ab] a u -", "01"),
+    "in a later turn": ("[a] - [b] -", "01"),
+    "one for two calls": ("[ab] -", None),
+    "two for one call": ("[a] - -", None),
+    "more than the calls left": ("[ab] a - -", None),
+    "no call": ("-", None),
+    "behind a call that was answered": ("[a] a -", None),
+}
+"""Calls in brackets, results by the id of their call or without one (-), and the INDEX each gets;
+None where it can't be known."""
+
+
+@pytest.mark.parametrize("case", UNNAMED)
+def test_results_without_an_id_get_the_id_of_the_call_they_can_only_belong_to(
+    say: Say, case: str
+) -> None:
+    server, (told, indices) = say("Fine."), UNNAMED[case]
+    for unnamed in ({"role": "tool", "content": "7"}, result(None, "7"), result("", "7")):
+        messages = [USER]
+        for part in told.split():
+            turn = part.strip("[]")
+            told_so = called(*turn) if turn != part else USER if part == "u" else result(part)
+            messages.append(unnamed if part == "-" else told_so)
+        answer = server.http.post("/v1/chat/completions", json={"messages": messages})
+        if indices is None:
+            error = answer.json()["error"]
+            assert answer.status_code == 400 and "tool_call_id" in error["message"]
+            assert error["param"] == "messages"
+        else:
+            found = re.findall(r"Return of functions.weather:(\d)\n", shown(server))
+            assert "".join(found) == indices
 
 
 def test_ids_are_known_through_every_protocol_and_clients_get_back_their_own(say: Say) -> None:
@@ -224,77 +219,3 @@ def test_a_template_without_ids_is_given_none_of_kimis(say: Say) -> None:
     server = say("Fine.", chat_format="minimax_m2")
     messages = [USER, called("call_1"), result("call_1")]
     assert "functions." not in asked(server, "/v1/chat/completions", messages=messages)
-
-
-ARGUMENTS: list[tuple[Any, dict[str, Any]]] = [
-    ('{"city": "Os', {"INVALID_JSON": '{"city": "Os'}),
-    ('{"city": "Oslo"', {"INVALID_JSON": '{"city": "Oslo"'}),
-    ('{"city": "Oslo\nRome"}', {"city": "Oslo\nRome"}),
-    (json.dumps(OSLO), {"city": "Oslo"}),
-    (json.dumps(json.dumps(OSLO)), {"city": "Oslo"}),
-    (json.dumps('{"city": "Os'), {"INVALID_JSON": json.dumps('{"city": "Os')}),
-    ("", {}),
-    (" \n", {}),
-    ("null", {}),
-    (None, {}),
-    ("[1, 2]", {"INVALID_JSON": "[1, 2]"}),
-    ([1, 2], {"INVALID_JSON": "[1, 2]"}),
-    ("7", {"INVALID_JSON": "7"}),
-    ("Oslo", {"INVALID_JSON": "Oslo"}),
-    (f"{OSLO} and more", {"INVALID_JSON": f"{OSLO} and more"}),
-    ('{"degrees": NaN}', {"INVALID_JSON": '{"degrees": NaN}'}),
-    ('{"degrees": 1e999}', {"INVALID_JSON": '{"degrees": 1e999}'}),
-    ({"city": "Oslo"}, {"city": "Oslo"}),
-]
-
-
-def test_arguments_that_are_no_object_end_no_conversation(say: Say) -> None:
-    """On a template that reads objects, in every protocol and behind a stored response."""
-    server = say("Fine.", chat_format="minimax_m2", model=MODEL)
-    for arguments, read in ARGUMENTS:
-        call = {**called(), "tool_calls": [chat_call("x", arguments)]}
-        prompt = asked(server, "/v1/chat/completions", messages=[USER, call, result("x", "7")])
-        for key, value in read.items():
-            assert f'<parameter name="{key}">{value}</parameter>' in prompt
-        assert prompt.count("<parameter") == len(read)
-        items = [USER, ITEMS["a"] | {"arguments": arguments}, ITEMS["A"] | {"output": "7"}]
-        assert asked(server, "/v1/responses", input=items) == prompt
-        first = server.http.post("/v1/responses", json={"input": items[:2]}).json()
-        more = {"input": items[2:], "previous_response_id": first["id"]}
-        assert '<parameter name="' in asked(server, "/v1/responses", **more) or not read
-        use = {"type": "tool_use", "id": "x", "name": "weather", "input": read}
-        told = {"type": "tool_result", "tool_use_id": "x", "content": "7"}
-        turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [told]}]
-        assert asked(server, "/v1/messages", messages=[USER, *turns]) == prompt
-
-
-def test_no_arguments_are_an_empty_object_to_kimi_too(say: Say) -> None:
-    call = {**called(), "tool_calls": [chat_call("x", None)]}
-    prompt = asked(say("Fine."), "/v1/chat/completions", messages=[USER, call, result("x")])
-    assert "argument_begin|>{}<|tool_call_end|>" in prompt
-
-
-def test_a_call_that_the_limit_cut_goes_back_as_it_came(say: Say) -> None:
-    """At every length at which it may be cut, whole and behind a stored response."""
-    server = say(ANSWERS["minimax_m2"], chat_format="minimax_m2", model=MODEL)
-    lengths = set()
-    for limit in range(20, 100, 3):
-        body = {"messages": [USER], "tools": CHAT_TOOLS, "max_tokens": limit}
-        said = server.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
-        calls = said.get("tool_calls") or []
-        lengths.add(tuple(len(call["function"]["arguments"]) for call in calls))
-        told = [result(call["id"]) for call in calls]
-        asked(server, "/v1/chat/completions", **body | {"messages": [USER, said, *told, USER]})
-        tools = [{"type": "function", **tool["function"]} for tool in CHAT_TOOLS]
-        ask = {"input": [USER], "tools": tools, "max_output_tokens": limit}
-        first = server.http.post("/v1/responses", json=ask).json()
-        asked(server, "/v1/responses", **ask | {"previous_response_id": first["id"]})
-    assert len(lengths) > 5
-
-
-def test_arguments_encoded_twice_are_held_to_the_limit_of_a_body(say: Say) -> None:
-    server = say("Fine.", chat_format="minimax_m2")
-    many = json.dumps(json.dumps({str(n): 0 for n in range(2**17 + 1)}))
-    call = {**called(), "tool_calls": [chat_call("x", many)]}
-    answer = server.http.post("/v1/chat/completions", json={"messages": [USER, call]})
-    assert answer.status_code == 400 and answer.json()["error"]["code"] == "too_many_values"

@@ -2,8 +2,13 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, NoReturn
 
+MOST_DEPTH = 256
+"""Levels of lists and objects that a template is given. Python's stack has room for about 490 where
+special texts in them are broken."""
 INVALID = "INVALID_JSON"
 """Key of a text that is no JSON object; Anthropic's guide for fine-grained streaming names it."""
 
@@ -13,25 +18,48 @@ def read_arguments(arguments: Any) -> dict[str, Any]:
 
     Raw control characters inside strings are accepted, and a text that was encoded more than once
     is decoded as often. No arguments and null are an empty object. Everything else becomes
-    `{INVALID: text}`: a call that was cut, a list, a number, NaN, text behind the object. Nothing
-    that the model wrote is lost, and no call that it made can end the conversation.
+    `{INVALID: text}`: a call that was cut, a list, a number, NaN, text behind the object, an object
+    above MOST_DEPTH. Nothing that the model wrote is lost, and no call that it made can end the
+    conversation.
     """
-    if isinstance(arguments, dict):
-        return arguments
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    try:
-        read = _READER.decode(unwrapped(text).strip() or "null")
-    except (ValueError, RecursionError):
-        read = text
+    read = arguments
+    if not isinstance(arguments, dict):
+        try:
+            read = _READER.decode(unwrapped(text_of(arguments)).strip() or "null")
+        except (ValueError, RecursionError):
+            pass
     if read is None:
         return {}
-    return read if isinstance(read, dict) else {INVALID: text}
+    is_object = isinstance(read, dict) and not is_too_deep(read)
+    return read if is_object else {INVALID: text_of(arguments)}
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether a value has more than MOST_DEPTH levels of lists and objects."""
+    level, depth = [value], 0
+    while level := [inner for inner in level if isinstance(inner, dict | list)]:
+        if (depth := depth + 1) > MOST_DEPTH:
+            return True
+        values = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = chain.from_iterable(values)
+    return False
+
+
+def text_of(arguments: Any) -> str:
+    """Return the text of arguments that are a text, or any other value of a body."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:  # The body was read with more room on the stack; a thread has it all.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(json.dumps, arguments, ensure_ascii=False).result()
 
 
 def written_arguments(arguments: dict[str, Any]) -> str:
     """Return the text of arguments that `read_arguments` returned."""
     invalid = arguments.get(INVALID) if len(arguments) == 1 else None
-    return invalid if isinstance(invalid, str) else json.dumps(arguments, ensure_ascii=False)
+    return invalid if isinstance(invalid, str) else text_of(arguments)
 
 
 def unwrapped(text: str) -> str:

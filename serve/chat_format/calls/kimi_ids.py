@@ -6,8 +6,10 @@ which function was called. INDEX counts the calls of a conversation from 0.
 
 import re
 from collections import deque
+from itertools import chain, groupby
 from typing import Any
 
+ID = "tool_call_id"
 KNOWN = re.compile(r"functions\.(.+):(0|[1-9][0-9]{0,5})", re.DOTALL)
 
 
@@ -16,10 +18,16 @@ def with_known_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     An id stays if it has Kimi's form, names the function that was called, and its INDEX is above
     those before it. Every other call gets the next INDEX. So an id depends on nothing behind it,
-    and the prompt of a conversation that grows stays a prefix of the next one.
+    and the prompt of a conversation that grows stays a prefix of the next one. Results that the
+    client sent without an id belong, in order, to the calls of the last turn that have no result.
+
+    Raises:
+        ValueError: There are more results without an id than such calls, or fewer.
     """
     ids = _Ids()
-    return [ids.known(message) for message in messages]
+    runs = groupby(messages, key=lambda message: message["role"] == "tool")
+    told = (ids.results([*run]) if are_results else map(ids.turn, run) for are_results, run in runs)
+    return list(chain.from_iterable(told))
 
 
 class _Ids:
@@ -30,18 +38,30 @@ class _Ids:
         self._waiting: dict[str, deque[str]] = {}
         """By the id that the client sent: the known ids of the last turn with calls of that id,
         in order. The last one is never removed, so that a second result finds it too."""
+        self._unanswered: list[str] = []
+        """The known ids of the last turn with calls that no result has had."""
 
-    def known(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with known ids."""
-        if message["role"] == "tool":
-            return self._result(message)
+    def turn(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message that is no result with known ids in its calls."""
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             waiting: dict[str, deque[str]] = {}
             told = [self._call(call, waiting) for call in calls]
             self._waiting |= waiting
+            self._unanswered = list(chain.from_iterable(waiting.values()))
             return {**message, "tool_calls": told}
         return message
+
+    def results(self, run: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return results that stand side by side with known ids."""
+        told = [self._result(message) if message.get(ID) else message for message in run]
+        unnamed = sum(not message.get(ID) for message in run)
+        if unnamed and unnamed != len(self._unanswered):
+            raise ValueError(
+                f"messages of the role tool need a {ID}: {unnamed} have none, and "
+                f"{len(self._unanswered)} calls before them have no result"
+            )
+        return [m if m.get(ID) else {**m, ID: self._unanswered.pop(0)} for m in told]
 
     def _call(self, call: Any, waiting: dict[str, deque[str]]) -> Any:
         match call:
@@ -58,10 +78,12 @@ class _Ids:
         return {**call, "id": known}
 
     def _result(self, message: dict[str, Any]) -> dict[str, Any]:
-        sent = str(message.get("tool_call_id"))
+        sent = str(message[ID])
         if waiting := self._waiting.get(sent):
             known = waiting.popleft() if len(waiting) > 1 else waiting[0]
-            return {**message, "tool_call_id": known}
+            if known in self._unanswered:
+                self._unanswered.remove(known)
+            return {**message, ID: known}
         if orphan := KNOWN.fullmatch(sent):
             # The call is no longer in the history; no other call may get its id.
             self._next = max(self._next, int(orphan[2]) + 1)

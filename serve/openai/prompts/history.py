@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 from serve.asgi.json_body import refuse_too_much
-from serve.chat_format.calls.arguments import read_arguments, unwrapped
+from serve.chat_format.calls.arguments import is_too_deep, read_arguments, text_of, unwrapped
 from serve.chat_format.format import ChatFormat
 from serve.chat_format.reasoning import REASONING
 
@@ -121,8 +121,11 @@ def _arguments(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _as_sent(arguments: Any) -> Any:
-    """The arguments as they came; an empty object for none, which templates print as null."""
-    return {} if arguments is None else arguments
+    """The arguments as they came; an empty object for none, which templates print as null, and a
+    text for an object that is too deep for a template."""
+    if arguments is None:
+        return {}
+    return text_of(arguments) if is_too_deep(arguments) else arguments
 
 
 def _with_arguments(message: dict[str, Any], read: Callable[[Any], Any]) -> dict[str, Any]:

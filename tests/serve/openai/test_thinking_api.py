@@ -59,6 +59,8 @@ def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
         ({"reasoning": {"enabled": False}}, False),
         ({"thinking": {"type": "enabled", "budget_tokens": 9}}, True),
         ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"keep": "all"}, "reasoning_effort": "none"}, False),
+        ({"thinking": {"budget_tokens": 9}, "reasoning_effort": "high"}, True),
         ({"thinking": {"type": "adaptive"}}, True),
         ({"thinking": True, "chat_template_kwargs": {"thinking": True}}, True),
     ],
