@@ -42,10 +42,10 @@ class Request:
     def check_token_ids(self, vocab_size: int) -> None:
         """Raises ValueError where prompt or options name an id that the vocabulary lacks."""
         last = vocab_size - 1
-        for token in self.prompt_ids:
+        for token in (min(self.prompt_ids), max(self.prompt_ids)) if self.prompt_ids else ():
             if not 0 <= token <= last:
                 raise ValueError(f"prompt ids must be 0..{last}, got {token}")
-        for name, token in self.sampling.named_ids():
+        for name, token in self.sampling.largest_ids():
             if token > last:
                 raise ValueError(f"{name}: token ids end at {last}; got {token}")
 

@@ -256,7 +256,7 @@ class SamplingParams:
             "bad_words_ids": tuple(tuple(word) for word in self.bad_words_ids),
         }
         if self.allowed_token_ids is not None:
-            frozen["allowed_token_ids"] = tuple(self.allowed_token_ids)
+            frozen["allowed_token_ids"] = tuple(sorted(set(self.allowed_token_ids)))
         for name, value in frozen.items():
             object.__setattr__(self, name, value)
         for name, row in REQUEST_OPTIONS.items():
@@ -280,13 +280,16 @@ class SamplingParams:
         bias = self.logit_bias
         return tuple(sorted(bias.items() if isinstance(bias, Mapping) else bias))
 
-    def named_ids(self) -> Iterator[tuple[str, int]]:
-        """Every token id that an option about logits names, with the option's name."""
-        yield from (("logit_bias", token) for token, _ in self.bias_pairs)
-        yield from (("allowed_token_ids", token) for token in self.allowed_token_ids or ())
-        yield from (("bad_words_ids", token) for word in self.bad_words_ids for token in word)
-        if self.thinking_budget is not None:
-            yield from (("thinking_budget", token) for token in self.thinking_budget.ends)
+    def largest_ids(self) -> Iterator[tuple[str, int]]:
+        """Yield each option about logits with the largest token id that it names."""
+        ends = self.thinking_budget.ends if self.thinking_budget else ()
+        named = {
+            "logit_bias": [token for token, _ in self.bias_pairs],
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "bad_words_ids": [token for word in self.bad_words_ids for token in word],
+            "thinking_budget": ends,
+        }
+        yield from ((name, max(ids)) for name, ids in named.items() if ids)
 
 
 REQUEST_OPTIONS = options_of(SamplingParams)

@@ -81,3 +81,7 @@ def test_a_value_out_of_range_is_refused_by_its_name(fields: dict[str, Any]):
 )
 def test_values_at_the_edge_are_accepted(fields: dict[str, Any]):
     SamplingParams(**fields)
+
+
+def test_ids_that_are_allowed_count_once():
+    assert SamplingParams(allowed_token_ids=[5, 1, 5]).allowed_token_ids == (1, 5)

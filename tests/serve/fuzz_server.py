@@ -141,13 +141,14 @@ def leftovers(http: httpx.Client) -> dict[str, float]:
 
 
 @contextmanager
-def demo_server(log: Path) -> Iterator[tuple[httpx.URL, psutil.Process]]:
+def demo_server(log: Path, *flags: str) -> Iterator[tuple[httpx.URL, psutil.Process]]:
     """`eagle3-serve --demo` on a free port."""
-    flags = ["--demo", "--port", "0", "--client-timeout", "2"]
     code = "import sys; from serve.cli import main; sys.exit(main(sys.argv[1:]))"
     with (
         log.open("w") as written,
-        subprocess.Popen([sys.executable, "-c", code, *flags], stderr=written) as server,
+        subprocess.Popen(
+            [sys.executable, "-c", code, "--demo", "--port", "0", *flags], stderr=written
+        ) as server,
     ):
         try:
             while not (found := re.search(r"ready: (http://\S+)/v1", log.read_text())):
@@ -166,7 +167,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, default=Path("fuzz_server.log"))
     flags = parser.parse_args()
-    with demo_server(flags.log) as (url, process), httpx.Client(base_url=url) as http:
+    with (
+        demo_server(flags.log, "--client-timeout", "2") as (url, process),
+        httpx.Client(base_url=url) as http,
+    ):
         openapi = http.get("/openapi.json").json()
         stream, memory, total = requests(openapi, flags.seed), [], Report()
         if find_spec("schemathesis"):
