@@ -47,6 +47,11 @@ SEND_S = 2.0
 """For a collector to take the last spans."""
 
 
+SWITCH_S = 0.001
+"""How long a thread keeps Python's lock while another waits for it. With Python's own 5 ms, event
+loop and engine would wait so long for each thread that reads a body, many times a request."""
+
+
 def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = ()) -> int:
     """Serves until a signal, then ends the process: with 0, or 1 when the engine died or could not
     start.
@@ -105,6 +110,7 @@ def _begin(options: ServeOptions) -> tuple[Console, Report]:
     raise_limit()
     # The time to read a number grows with the square of its digits.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+    sys.setswitchinterval(SWITCH_S)
     return console, report
 
 

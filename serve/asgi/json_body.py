@@ -19,8 +19,8 @@ from serve.asgi.errors import ApiError, invalid_request
 from serve.asgi.long_texts import LONG_BYTES
 from serve.engine.threads import Threads
 
-MAX_VALUES = 2**21
-MAX_PARTS = 2**17
+MAX_VALUES = 2**20
+MAX_PARTS = 2**16
 """Lists, objects and keys of objects."""
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 TEXTS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,1000}+', re.DOTALL)

@@ -54,21 +54,21 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     "prompt of commas": (COMPLETIONS, lambda: text('{"prompt":"', ",[", '"}')),
     "many prompts": (COMPLETIONS, lambda: full('{"prompt":[', '"a"', "]}")),
     "many empty prompts": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}")),
-    "many empty prompts, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}", 350_000)),
+    "many empty prompts, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}", 175_000)),
     "many prompts that fit": (
         COMPLETIONS,
         lambda: full('{"max_tokens":1,"prompt":[', '"' + "hello world " * 100 + '"', "]}", 2**17),
     ),
     "prompt of ids": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}")),
-    "prompt of ids, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}", 4_000_000)),
-    "many lists of ids": (COMPLETIONS, lambda: full('{"prompt":[', "[1]", "]}", 500_000)),
-    "objects for ids": (COMPLETIONS, lambda: full('{"prompt":[', "{}", "]}", 350_000)),
+    "prompt of ids, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}", 2_000_000)),
+    "many lists of ids": (COMPLETIONS, lambda: full('{"prompt":[', "[1]", "]}", 250_000)),
+    "objects for ids": (COMPLETIONS, lambda: full('{"prompt":[', "{}", "]}", 175_000)),
     "long numbers": (COMPLETIONS, lambda: full('{"prompt":[', "1" * 4299, "]}")),
     "one long number": (COMPLETIONS, lambda: text('{"prompt":1.', "1", "}")),
     "nested": (COMPLETIONS, lambda: text('{"prompt":', "[", "")),
     "quotes": (COMPLETIONS, lambda: text('{"prompt":', '"', "")),
     "keys": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 1_000_000, "}")),
-    "keys, fewer": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 120_000, "}")),
+    "keys, fewer": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 60_000, "}")),
     "bad_words": (COMPLETIONS, lambda: full('{"prompt":"a","bad_words":[', '"word"', "]}")),
     "bad_words, fewer": (
         COMPLETIONS,
@@ -79,11 +79,11 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     "a long stop": (COMPLETIONS, lambda: text('{"prompt":"a","stop":"', "word", '"}')),
     "stop_token_ids": (
         COMPLETIONS,
-        lambda: full('{"prompt":"a","stop_token_ids":[', "1", "]}", 4_000_000),
+        lambda: full('{"prompt":"a","stop_token_ids":[', "1", "]}", 2_000_000),
     ),
     "allowed_token_ids": (
         COMPLETIONS,
-        lambda: full('{"prompt":"a","n":128,"allowed_token_ids":[', "1", "]}", 4_000_000),
+        lambda: full('{"prompt":"a","n":128,"allowed_token_ids":[', "1", "]}", 2_000_000),
     ),
     "allowed_token_ids that fit": (
         COMPLETIONS,
@@ -91,7 +91,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "logit_bias": (
         COMPLETIONS,
-        lambda: keys('{"prompt":"a","logit_bias":{', str, 120_000, "}}"),
+        lambda: keys('{"prompt":"a","logit_bias":{', str, 60_000, "}}"),
     ),
     "logit_bias of one hash": (
         COMPLETIONS,
@@ -99,7 +99,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "logit_bias of words": (
         COMPLETIONS,
-        lambda: keys('{"prompt":"a","logit_bias":{', lambda i: f"k{i}", 120_000, "}}"),
+        lambda: keys('{"prompt":"a","logit_bias":{', lambda i: f"k{i}", 60_000, "}}"),
     ),
     "cache_salt": (COMPLETIONS, lambda: text('{"prompt":"a","n":128,"cache_salt":"', "a", '"}')),
     "model": (COMPLETIONS, lambda: text('{"prompt":"a","model":"', "a", '"}')),
@@ -114,7 +114,7 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "fields of a message": (
         CHAT,
-        lambda: keys('{"messages":[{"role":"user",', lambda i: f"k{i}", 120_000, "}]}"),
+        lambda: keys('{"messages":[{"role":"user",', lambda i: f"k{i}", 60_000, "}]}"),
     ),
     "arguments": (
         CHAT,
@@ -151,13 +151,13 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         lambda: chat('"return_token_strs":true,"chat_template_kwargs":{"a":', 2**21),
     ),
     "detokenize": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}")),
-    "detokenize, fewer": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}", 4_000_000)),
+    "detokenize, fewer": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}", 2_000_000)),
     "detokenize words": (DETOKENIZE, lambda: full('{"tokens":[', '"a"', "]}", 4_000_000)),
     "native texts": (NATIVE, lambda: full('{"text":[', '"a"', "]}", 4_000_000)),
-    "native ids": (NATIVE, lambda: full('{"input_ids":[', "[1]", "]}", 500_000)),
+    "native ids": (NATIVE, lambda: full('{"input_ids":[', "[1]", "]}", 250_000)),
     "native options": (
         NATIVE,
-        lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 350_000),
+        lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 175_000),
     ),
     "native options that fit": (
         NATIVE,

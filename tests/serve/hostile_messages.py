@@ -38,7 +38,7 @@ BODIES: Mapping[str, Callable[[], bytes]] = {
     "a deep input": lambda: answered(CALL % f'{{"a":{"[" * 900}{"]" * 900}}}'),
     "a long signature": lambda: answered(SIGNED % ("text-" + "YWFh" * 2**21)),
     "keys": lambda: keys(
-        '{"messages":[{"role":"user","content":"a",', lambda i: f"k{i}", 120_000, "}]}"
+        '{"messages":[{"role":"user","content":"a",', lambda i: f"k{i}", 60_000, "}]}"
     ),
     "tools": lambda: beside("tools", '{"name":"f","input_schema":{}}', 2**21),
     "stop sequences": lambda: beside("stop_sequences", '"word"', 3_500_000),

@@ -23,7 +23,7 @@ BODIES: Mapping[str, Callable[[], bytes]] = {
         HIDDEN + '{"type":"function","name":"f","description":"', "a", '"}]}', 2**22
     ),
     "a large tool that no prompt shows": lambda: full(
-        HIDDEN + '{"type":"function","name":"f","parameters":{"a":[', "[]", "]}}]}", 350_000
+        HIDDEN + '{"type":"function","name":"f","parameters":{"a":[', "[]", "]}}]}", 175_000
     ),
 }
 """What it is, and how it is made."""
