@@ -29,6 +29,16 @@ TURNS: list[tuple[str, str]] = [
     ("uaAmbB", "u[a]A[mb]B"),
     ("uabAmu", "u[ab]A[m]u"),
     ("umnu", "u[m][n]u"),
+    ("umdnu", "u[m]d[n]u"),
+    ("uadA", "u[a]Ad"),
+    ("uadmA", "u[ma]Ad"),
+    ("uadbAdB", "u[ab]ABdd"),
+    ("uaAdmu", "u[a]Ad[m]u"),
+    ("uauA", "u[a]Au"),
+    ("uamuA", "u[ma]Au"),
+    ("uaumA", "u[a]Au[m]"),
+    ("uaubAmB", "u[a]Au[mb]B"),
+    ("uabuBuA", "u[ab]BAuu"),
 ]
 """Orders of items, and the turns of the model that they are."""
 
@@ -38,8 +48,8 @@ def as_chat(turns: str) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for part in re.findall(r"\[\w+\]|\w", turns):
         item = ITEMS[part[0]] if part in ITEMS else {}
-        if part == "u":
-            messages.append(USER)
+        if part in "ud":
+            messages.append(item | {"role": "user" if part == "u" else "system"})
         elif item:
             messages.append(result(item["call_id"], item["output"]))
         else:
@@ -146,6 +156,7 @@ UNNAMED: dict[str, tuple[str, str | None]] = {
     "one is named": ("[ab] b -", "10"),
     "the other one is named": ("[ab] - b", "01"),
     "behind the user": ("[ab] a u -", "01"),
+    "both behind the user": ("[ab] u - -", "01"),
     "in a later turn": ("[a] - [b] -", "01"),
     "one for two calls": ("[ab] -", None),
     "two for one call": ("[a] - -", None),

@@ -54,6 +54,7 @@ def result(call_id: Any, content: str = "7 degrees") -> dict[str, Any]:
 # Items of Responses, a letter each, of which clients send any order.
 ITEMS: dict[str, dict[str, Any]] = {
     "u": USER,
+    "d": {"role": "developer", "content": "In Celsius."},
     "r": {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "I think."}]},
     "R": {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Thought."}]},
     "m": {"type": "message", "role": "assistant", "content": "One moment."},

@@ -1,6 +1,7 @@
 """Turns the messages of a chat request into what its template reads."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -47,32 +48,55 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     return {**said, **dict.fromkeys(REASONING, next(iter(given.values()))), **given}
 
 
+@dataclass
+class _Turn:
+    """Messages of the assistant that are one turn, the results of its calls, and the messages of
+    others that stand behind these. end: the place of the last result of its calls."""
+
+    said: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    end: int = -1
+
+    def goes_on(self, place: int) -> bool:
+        """Return whether a message of the assistant at this place belongs to the turn."""
+        user_spoke = any(message["role"] == "user" for message in self.others)
+        waits = place < self.end and not user_spoke
+        return waits or not (self.results or self.others)
+
+
 def _turns(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The messages, those that belong to one turn of the assistant's as one.
+    """The messages, those that belong to one turn of the assistant's as one, and results directly
+    behind the turn of their calls.
 
     The model calls at the end of a turn and then reads the results. So what the assistant said
-    beside its calls, or between a call and its result, is part of the turn that has the call.
+    beside its calls, or between a call and its result, is part of the turn that has the call. A
+    message of somebody else between a call and its result came while the call ran: the model
+    reads it behind the results. If it is the user's, what the assistant says then answers it.
     """
-    answered = _last_results(messages)
-    turn, results, end = list[dict[str, Any]](), list[dict[str, Any]](), -1
+    call_of = _calls_of_results(messages)
+    ends = {call: result for result, call in call_of.items()}
+    turns, with_call = [_Turn()], dict[int, _Turn]()
     for place, message in enumerate(messages):
-        role = message["role"]
-        if role == "tool" and turn:
-            results.append(message)
-            continue
-        if role != "assistant" or (results and place > end):
-            yield from (*_joined(turn), *results)
-            turn, results, end = [], [], -1
-        if role == "assistant":
-            turn.append(message)
-            end = max(end, answered.get(place, -1))
-        else:
-            yield message
-    yield from (*_joined(turn), *results)
+        match message["role"]:
+            case "assistant":
+                if not turns[-1].goes_on(place):
+                    turns.append(_Turn())
+                with_call[place] = turns[-1]
+                turns[-1].said.append(message)
+                turns[-1].end = max(turns[-1].end, ends.get(place, -1))
+            case "tool" if place in call_of:
+                with_call[call_of[place]].results.append(message)
+            case "tool" if turns[-1].said and not message.get("tool_call_id"):
+                turns[-1].results.append(message)
+            case _:
+                turns[-1].others.append(message)
+    for turn in turns:
+        yield from (*_joined(turn.said), *turn.results, *turn.others)
 
 
-def _last_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """The places of messages with calls, and of the last message that is a result of one."""
+def _calls_of_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """The places of results, in order, and of the messages with their calls."""
     found, waiting = dict[int, int](), dict[str, int]()
     for place, message in enumerate(messages):
         match message["role"]:
@@ -80,10 +104,10 @@ def _last_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:
                 calls = [call for call in _calls(message) if isinstance(call, dict)]
                 waiting |= {str(call.get("id")): place for call in calls}
             case "tool":
-                asked = waiting.pop(str(message.get("tool_call_id")), None)
-                found |= {} if asked is None else {asked: place}
+                call = waiting.get(str(message.get("tool_call_id")))
+                found |= {} if call is None else {place: call}
             case _:
-                waiting.clear()
+                pass
     return found
 
 
