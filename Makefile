@@ -13,11 +13,13 @@ CUDA := .venv-cuda/bin
 CUDA_NEWEST := .venv-cuda-newest/bin
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
-INSTALL := pip install --disable-pip-version-check $(LOCKED) --editable
+INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
+# The last line of a proof: it passed on this commit.
+PASSED := $(PYTHON) tests/proof_record.py passed
 
 .PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels prove-tiers \
-	prove-server prove-training prove-hosts rehearse-gpu rocm-check rocm-check-short \
-	rocm-tests rocm-kernels-short rocm-rounds-short rocm-emulate rocm-emulate-short \
+	prove-server prove-training prove-hosts prove-status rehearse-gpu rocm-check rocm-check-short \
+	rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
 serve: .venv/installed
@@ -37,6 +39,11 @@ page-check: .venv/installed-page-check
 # The proofs at full length; `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
+	@$(PASSED) $@
+
+# The last run of each proof, and how much of what it covers has changed since.
+prove-status:
+	@$(PYTHON) tests/proof_record.py status
 
 # Images: every draft and shape of rounds on the golden prompts, 200 sampled requests of each kind on
 # 1 and 2 devices, 2,000 malformed images and parts, and lm_eval's multimodal path; `make test` runs a
@@ -46,12 +53,14 @@ prove-images: .venv/installed-test
 		tests/proofs/test_image_fuzz.py tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
 		tests/eagle3_jax/engine/images/test_image_tiers.py tests/serve/kv_transfer/test_images_sent.py \
 		tests/serve/demo/test_sighted_pair.py
+	@$(PASSED) $@
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
 # short ones.
 prove-long-contexts: .venv/installed-test
 	$(BIN)/python -m pytest tests/equivalence/test_long_context.py tests/eagle3_jax/test_large_pools.py \
 		tests/eagle3_jax/engine/test_long_contexts.py --long
+	@$(PASSED) $@
 
 # Contexts that devices divide: 500 requests of each way they do, the collectives of their rounds, and
 # the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
@@ -63,16 +72,19 @@ prove-contexts: .venv/installed-test
 		tests/proofs/test_shared_kv_heads.py tests/eagle3_jax/sharded/test_round_collectives.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 2 $(CONTEXT_TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 4 $(CONTEXT_TESTS)
+	@$(PASSED) $@
 
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them. And each
 # published command line: its server on as many devices.
 prove-sharding: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py tests/serve/test_published_commands.py --long
+	@$(PASSED) $@
 
 # The engine's tests on the GPU's kernels, interpreted; `make test` runs one of them.
 prove-kernels: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
 	$(BIN)/python -m pytest tests/amdgpu/rounds --long
+	@$(PASSED) $@
 
 # Pages below the devices and between servers: writers, servers and both ends of transfers killed with
 # -9 at random points, five origins of a prompt, bytes a token with all layers; agents whose prompts
@@ -82,12 +94,14 @@ prove-tiers: .venv/installed-test
 		$(addprefix tests/serve/kv_transfer/test_,killed_ends.py killed_servers.py bytes_moved.py five_origins.py)
 	$(BIN)/eagle3-bench agents
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
+	@$(PASSED) $@
 
 # 10,000 requests that no client should send, at the embedded pair, and bodies made to hold others
 # up; `make test` sends 250 and 6.
 prove-server: .venv/installed-fuzz
 	$(BIN)/python tests/serve/fuzz_server.py
 	$(BIN)/python tests/serve/hostile_bodies.py
+	@$(PASSED) $@
 
 # What is run when a GPU is lent for half an hour, on this CPU: with a crash, and killed at a random second.
 rehearse-gpu: .venv/installed-test
@@ -100,6 +114,7 @@ prove-training: .venv/installed-test
 		tests/serve/demo/test_train_cli.py \
 		$(addprefix tests/serve/train/test_,documented_commands.py several_processes.py killed_run.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
+	@$(PASSED) $@
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
@@ -118,28 +133,19 @@ rocm-check: .venv-rocm/installed
 	$(ROCM)/python -m serve.plan.compile.tower $(SEEING)
 	$(ROCM)/python -m serve.plan.compile.training_step tests/oracles/published
 	$(ROCM)/python -m serve.plan.compile.replicas tests/oracles/published
+	@$(PASSED) $@
 
-# Decode steps of 4 and 8 devices with the fewest and most rows, and the round of Kimi-K2.5 MXFP4 on 4:
-# three parts for `make -j`.
-rocm-check-short: rocm-tests rocm-kernels-short rocm-rounds-short
-
-rocm-tests: .venv-rocm/installed
-	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
-
-rocm-kernels-short: .venv-rocm/installed
+# One case of each operation.
+rocm-check-short: .venv-rocm/installed
 	$(ROCM)/python -m pallas_kernels.aot --short
 
 # What the compiler made, executed on this CPU by the emulator of tests/amdgpu.
 rocm-emulate: .venv-rocm/installed
 	PYTHONPATH=tests $(ROCM)/python -m amdgpu $(EMULATE)
+	$(if $(EMULATE),,@$(PASSED) $@)
 
 rocm-emulate-short: .venv-rocm/installed
 	PYTHONPATH=tests $(ROCM)/python -m amdgpu --short
-
-rocm-rounds-short: .venv-rocm/installed
-	$(ROCM)/python -m serve.plan --scheme mxfp4 --batch 16
-	$(ROCM)/eagle3-plan --compile --arch gfx950 --tensor-parallel-size 4 --max-model-len 10240 --block-size 64 \
-		--model tests/oracles/published/kimi-k2.5-mxfp4.config.json --draft tests/oracles/published/kimi-k2.5-eagle3-fp8.config.json
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.
@@ -148,12 +154,13 @@ cuda-check: cuda-tests
 	$(CUDA)/python -m serve.plan.compile.tower $(SEEING)
 	@if [ -n "$(CUDA_PYTHON)" ]; then $(MAKE) cuda-check-newest; \
 		else echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make CUDA_PYTHON=...)" >&2; fi
+	@$(PASSED) $@
 
 cuda-check-newest: .venv-cuda-newest/installed
 	$(CUDA_NEWEST)/python -m pallas_kernels.aot
 
-# Decode steps of 4 and 8 devices with the fewest and most rows.
-cuda-check-short: cuda-tests
+# One case of each operation.
+cuda-check-short: .venv-cuda/installed
 	$(CUDA)/python -m pallas_kernels.aot --short
 
 cuda-tests: .venv-cuda/installed
@@ -162,16 +169,18 @@ cuda-tests: .venv-cuda/installed
 # The clients people use, unmodified, against the demo server, from .venv-clients (about 17 GB).
 clients: .venv/installed-test
 	PYTHONPATH=tests:tests/serve $(BIN)/python -m clients $(CLIENTS)
+	$(if $(CLIENTS),,@$(PASSED) $@)
 
 # Several processes at length: 200 requests by four of them, every end of either of two, and of Ray's
 # actors; `make test` and `make ray-test` have a cover.
 prove-hosts: .venv/installed-test .venv-ray/installed
 	$(BIN)/python -m pytest -rP --long tests/serve/hosts
-	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest -rP --long --timeout 900 $(addprefix tests/replicas/test_ray_,hosts.py autoscaling.py)
+	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest -rP --long --timeout 900 tests/replicas
+	@$(PASSED) $@
 
-# Replicas behind Ray Serve, on this machine.
+# Two replicas behind Ray Serve, on this machine.
 ray-test: .venv-ray/installed
-	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest --timeout 900 tests/replicas
+	JAX_PLATFORMS=cpu .venv-ray/bin/python -m pytest --timeout 900 tests/replicas/test_ray_serve.py -k one_answer
 
 # Loss and gradients of another trainer (speculators, PyTorch), which the tests hold ours to.
 peer-goldens: .venv-peer/installed

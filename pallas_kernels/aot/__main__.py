@@ -26,11 +26,7 @@ from pallas_kernels.kernel_model.named import named
 from pallas_kernels.kernel_model.record import FOLDER, write_record
 
 FILE_WIDTH = 240
-SHORT = (
-    "of the decode steps that differ only in their rows: the fewest and the most at TP 8, "
-    "the most at TP 4"
-)
-"""What the short form compiles."""
+SHORT = "of each operation the case with the most rows, at TP 8 if there is one"
 ROWS = re.compile(r"\b(?:rows|tokens)(\d+)")
 """How many rows, in the name of a case."""
 
@@ -110,17 +106,14 @@ def chosen(
 
 
 def cover(cases: Sequence[Case]) -> list[Case]:
-    """The short form: see SHORT. Every operation, weight and format of a decode step is in it."""
-    alike: dict[str, list[Case]] = {}
+    """Return the short form: of each operation one case, as SHORT says."""
+    operations: dict[str, list[Case]] = {}
     for case in cases:
-        if case.decode and not case.shape.endswith("@tp1"):
-            alike.setdefault(ROWS.sub("", case.name), []).append(case)
-    found: list[Case] = []
-    for group in alike.values():
-        fewest, most = min(group, key=_rows), max(group, key=_rows)
-        both = fewest is not most and most.shape.endswith("@tp8")
-        found += [fewest, most] if both else [most]
-    return found
+        operations.setdefault(case.operation, []).append(case)
+    return [
+        max(alike, key=lambda case: (case.decode, case.shape.endswith("@tp8"), _rows(case)))
+        for alike in operations.values()
+    ]
 
 
 def _rows(case: Case) -> int:

@@ -56,7 +56,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m amdgpu", description=__doc__)
     parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
     parser.add_argument(
-        "--short", action="store_true", help="small shapes with one poison, one round on gfx950"
+        "--short",
+        action="store_true",
+        help="one small case of each operation on gfx950, with one poison",
     )
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"

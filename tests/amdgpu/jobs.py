@@ -18,7 +18,7 @@ from pallas_kernels.aot.workers import Failure, run_each
 
 LIMIT_S = 1800.0
 ROUNDS = 3
-SHORT_ROUND = ("bf16", "gfx950")
+SHORT_ARCH = "gfx950"
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,27 @@ class Job:
 
 
 def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
-    """The long ones first, so that no process ends up alone with one of them.
+    """List what to execute, the long ones first, so that no process ends up alone with one of them.
 
     Behind what is executed the long form has all of `make rocm-check`, of which the code is read:
-    kernels, then rounds at full size.
+    kernels, then rounds at full size. The short form is the first small case of each operation.
     """
+    if short:
+        firsts = {case.case.operation: case for case in reversed(emulated_cases()) if not case.long}
+        return [
+            Job(check_named, case.name, SHORT_ARCH, 1)
+            for case in firsts.values()
+            if only in case.name and SHORT_ARCH in archs
+        ]
     rounds = [
         Job(check_round, format, arch, ROUNDS)
         for format in FORMATS
         for arch in archs
-        if only in round_name(format, ROUNDS) and not (short and (format, arch) != SHORT_ROUND)
+        if only in round_name(format, ROUNDS)
     ]
-    poisons = 1 if short else len(POISON)
+    poisons = len(POISON)
     towers = [Job(check_tower, TOWER, arch, poisons) for arch in archs if only in TOWER]
-    cases = [case for case in emulated_cases() if only in case.name and not (short and case.long)]
+    cases = [case for case in emulated_cases() if only in case.name]
     return [
         *rounds,
         *towers,
@@ -59,12 +66,12 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
             Job(check_code, case.name, arch, 0)
             for case in all_cases()
             for arch in archs
-            if arch in case.matrix and only in f"code of {case.name}" and not short
+            if arch in case.matrix and only in f"code of {case.name}"
         ),
         *(
             Job(check_full_size_code, name, arch_of(name), 0)
             for name in full_size_rounds()
-            if arch_of(name) in archs and only in f"code of {name}" and not short
+            if arch_of(name) in archs and only in f"code of {name}"
         ),
     ]
 
