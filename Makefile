@@ -18,7 +18,7 @@ INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --edit
 PASSED := $(PYTHON) tests/proof_record.py passed
 
 .PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels prove-tiers \
-	prove-server prove-training prove-hosts prove-status rehearse-gpu rocm-check rocm-check-short \
+	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short \
 	rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
@@ -95,6 +95,11 @@ prove-tiers: .venv/installed-test
 	$(BIN)/eagle3-bench agents
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@
+
+# The nearest tests against each deliberate fault of tests/mutants: 95 % of the faults must fail one.
+# MUTANTS="kv: slot" takes the rows with these words, MUTANTS=--resume keeps results of unchanged rows.
+mutants: .venv/installed-test
+	PYTHONPATH=.:tests $(BIN)/python -m mutants --record $(MUTANTS)
 
 # 10,000 requests that no client should send, at the embedded pair, and bodies made to hold others
 # up; `make test` sends 250 and 6.

@@ -105,6 +105,18 @@ def test_fp8_blocks_at_the_edges_are_smaller() -> None:
     np.testing.assert_array_equal(parts["weight"][128:, 256:], corner["weight"])
 
 
+def test_an_fp8_block_too_small_for_a_finite_scale_is_zeros() -> None:
+    """Its neighbours keep their own scales."""
+    weight = np.full((128, 384), 1e-36, np.float32)
+    weight[:, 128:256] = np.float32(2.0**-116)
+    weight[:, 256:] = 3.0
+    parts = SCHEMES["fp8_block"].encode(weight)
+    scales = parts["weight_scale_inv"]
+    np.testing.assert_allclose(scales, [[1.0, 2.0**-116 / 448, 3 / 448]], rtol=1e-6)
+    assert not parts["weight"][:, :128].astype(np.float32).any()
+    assert (parts["weight"][:, 128:].astype(np.float32) == 448).all()
+
+
 # Half a step of the format relative to the largest value that shares a scale.
 HALF_STEP = {"ptpc_fp8": 1 / 14, "fp8_block": 1 / 14, "int4": 0.55 / 7.5, "mxfp4": 1 / 3}
 SHARING = {"ptpc_fp8": None, "fp8_block": None, "int4": None, "int4 grouped": 32, "mxfp4": 32}

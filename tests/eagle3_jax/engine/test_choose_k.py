@@ -14,6 +14,7 @@ from eagle3_jax.engine.adaptive.choose_k import (
     ChosenK,
     FixedChooser,
     GoodputChooser,
+    Load,
     best_k,
 )
 from eagle3_jax.engine.adaptive.recent_acceptance import RecentAcceptance
@@ -144,6 +145,17 @@ def test_a_request_that_wants_no_drafts_leaves_its_neighbours_theirs() -> None:
     chosen = Device(ROUND_MS["tuned"]).rounds(8, 300, undrafted=1)
     assert set(chosen[:SETTLING]) == set(range(K + 1))
     assert chosen[-1] == Device(ROUND_MS["tuned"]).rounds(8, 300)[-1] > 0
+
+
+def test_drafts_that_nobody_wants_are_no_goodput() -> None:
+    chooser = GoodputChooser(EngineConfig(num_speculative_tokens=K, adaptive=True))
+    load = Load(K, K)
+    for k in (*range(K + 1), *range(K + 1)):
+        load.costs.observe(k, 2.0)
+    members = [*sequences(3, num_drafts=1), *sequences(1)]
+    tokens = chooser._acceptance.expected_tokens()
+    goodput = chooser._goodput(load, members, range(K + 1))
+    assert goodput[K] == pytest.approx((3 * tokens[1] + tokens[K]) / 2.0)
 
 
 def test_lean_and_full_rounds_and_batch_sizes_are_measured_apart() -> None:

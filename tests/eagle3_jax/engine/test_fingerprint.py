@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from driving import sizes
 from jax.sharding import NamedSharding, PartitionSpec
-from tiny import tiny_target
+from tiny import latent_draft, tiny_draft, tiny_target
 from tiny_vision import VISION
 
 from eagle3_jax.config.vision import VisionConfig
@@ -51,6 +51,12 @@ def test_a_pairs_name_tells_places_sizes_and_modes_apart() -> None:
     seeing = [{}, {"mm_draft_embedding": "target"}, {"mm_encoder_tp_mode": "weights"}]
     names += [name_of(WEIGHTS, VISION, **fields) for fields in seeing]
     names += [name_of(WEIGHTS, replace(VISION, projector_ln_eps=1e-3))]
+    names += [name_of(WEIGHTS, exact=True, prefill_chunk=16)]
+    names += [name_of(WEIGHTS, kernels="xla"), name_of(WEIGHTS, xla_kernels=("mla_decode",))]
+    for draft in (tiny_draft, latent_draft):
+        arrays = tuple(map(jnp.asarray, WEIGHTS))
+        made = draft(tiny_target()).config
+        names.append(page_fingerprint(tiny_target().config, made, arrays, sizes(3), 50))
     assert len({*names}) == len(names)
     assert name_of(WEIGHTS) == names[0]
 

@@ -37,6 +37,14 @@ def test_weights_may_stay_as_they_are() -> None:
     np.testing.assert_allclose(weights[0], expected, rtol=1e-6)
 
 
+def test_scores_that_are_nearly_zero_give_small_weights_and_no_nan() -> None:
+    """The sum that weights are divided by has 1e-20 added, as the published router has."""
+    _, weights = router([0.0] * 4)(jnp.array([[-60.0] * 4, [-200.0] * 4]))
+    score = np.exp(-60.0)
+    expected = TARGET.routed_scaling_factor * score / (2 * score + 1e-20)
+    np.testing.assert_allclose(weights, [[expected] * 2, [0.0] * 2], rtol=1e-5)
+
+
 def test_ties_go_to_the_lower_expert() -> None:
     ids, _ = router([0.0] * 4)(jnp.array([[1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 3.0, 3.0]]))
     assert ids.tolist() == [[0, 1], [1, 2]]

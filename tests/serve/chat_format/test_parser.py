@@ -97,6 +97,29 @@ def test_marks_are_marks_whether_or_not_the_text_has_special_tokens(name: str) -
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_call_that_is_cut_is_not_read_as_whole(name: str) -> None:
+    """Wherever an answer ends, by its length or at a stop string: arguments that are not whole are
+    no JSON, so that no client runs them."""
+    tokenizer = TOKENIZERS[name]()
+    token_ids = tokenizer.encode(WELL_FORMED[name].replace("¦", ""), add_special=True)
+    every = len(token_ids)
+    whole = whole_of(parser(tokenizer), outputs(tokenizer, token_ids, repeat(every)))
+    for end in range(1, every):
+        cut = whole_of(parser(tokenizer), outputs(tokenizer, token_ids[:end], repeat(every)))
+        for index, call in cut.calls.items():
+            full = whole.calls[index].arguments
+            assert call.arguments == full or not is_json(call.arguments), call.arguments
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_arguments_come_as_they_are_made(name: str) -> None:
     """A string of many tokens does not wait for its end."""
     tokenizer = TOKENIZERS[name]()

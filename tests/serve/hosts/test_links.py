@@ -18,6 +18,7 @@ import zmq
 from malformed_hellos import malformed
 from several_processes import written_key
 
+from serve.hosts import messages
 from serve.hosts.facts import Facts
 from serve.hosts.follow import Follower
 from serve.hosts.lead import Leader
@@ -178,6 +179,15 @@ def test_calls_come_in_order_whatever_strangers_send(pair: tuple[Leader, Followe
             leader.send(call)
         calls = follower.calls()
         assert [next(calls) for _ in sent] == sent
+
+
+def test_sockets_beat_and_let_in_who_has_the_key_alone(of: Of) -> None:
+    with closing(Listener(of(0))) as listener:
+        options = zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT
+        beats = [listener.socket.getsockopt(option) for option in options]
+    assert beats == [messages.BEAT_MS, messages.SILENCE_MS]
+    known = messages._Known(b"ours")
+    assert known.callback("any", b"ours") and not known.callback("any", b"theirs")
 
 
 @pytest.mark.parametrize("of", [True], indirect=True)

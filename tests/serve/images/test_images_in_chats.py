@@ -73,7 +73,7 @@ def test_the_same_image_is_one_item_and_another_is_not(server: Served) -> None:
     assert asked(server, chat(part(red))).images[0].item is first
 
 
-def test_low_detail_shrinks_and_has_another_key(server: Served) -> None:
+def test_low_detail_of_a_model_with_fewer_patches_is_the_same_image(server: Served) -> None:
     # Of these limits, one that 512 pixels lie below.
     assert vision_config().pixels.in_patch_limit < (512 // 14) ** 2
     request = asked(server, chat(part(golden_file("down"), detail="high")))

@@ -11,7 +11,7 @@ import pytest
 from test_killed_ends import PAGES, SIZE, SLOTS, Store, pulled
 
 from eagle3_jax.engine.kv.tiers.exports import Export
-from serve.kv_transfer.producer import PageServer
+from serve.kv_transfer.producer import PageServer, _chosen
 
 LOST = 5
 """The page that is read when its name ends."""
@@ -49,6 +49,13 @@ def test_a_page_whose_name_ended_while_it_was_read_is_not_sent(ends_by: str) -> 
     assert ended == {slot: slot < LOST for slot in range(PAGES)}
     assert all((page == slot).all() for slot, page in taker.filled.items())
     server.close()
+
+
+@pytest.mark.parametrize("wanted", [[PAGES], [-1], [0, 99], [True], ["0"], None])
+def test_pages_are_asked_for_by_numbers_that_there_are(wanted: object) -> None:
+    asked = {"last_key": SLOTS[-1].key.hex(), "pages": wanted}
+    assert _chosen(SLOTS, asked) is None
+    assert _chosen(SLOTS, asked | {"pages": [2, 0, PAGES - 1]}) == [SLOTS[2], SLOTS[0], SLOTS[-1]]
 
 
 def test_a_process_without_descriptors_goes_on_accepting_and_expiring(

@@ -205,6 +205,9 @@ STRINGS = {
     "pattern": ({"type": "string", "pattern": "^[0-9]{2}/x$"}, ["12/x"], ["12", "123/x", "a12/x"]),
     "slashes": ({"type": "string", "pattern": "^a\\/b/c$"}, ["a/b/c"], ["a/b/", "a"]),
     "reference": ({"$ref": "#/$defs/letter"}, ["a", "b"], ["c", ""]),
+    "union": ({"type": ["integer", "null"]}, ["1", "null"], ["a", "1.5", ""]),
+    "any of": ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, ["1", "true"], ["a", "null"]),
+    "or a text": ({"type": ["string", "integer"]}, ["a", "1"], []),
     "somewhere": ({"type": "string", "pattern": "[0-9]{2}"}, ["a12b", "12"], ["1", "a1b2"]),
 }
 
@@ -217,11 +220,13 @@ def test_minimaxs_texts_follow_the_schema_of_a_string(kind: str) -> None:
     tool = {"name": "f", "parameters": parameters}
     asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
 
-    def call(value: str) -> str:
-        inside = f'<invoke name="f">\n<parameter name="a">{value}</parameter>\n</invoke>\n'
+    def call(value: str | None) -> str:
+        given = "" if value is None else f'<parameter name="a">{value}</parameter>\n'
+        inside = f'<invoke name="f">\n{given}</invoke>\n'
         return f"<minimax:tool_call>\n{inside}</minimax:tool_call>"
 
     assert all(allows(minimax(), asked, call(value)) for value in good)
+    assert not allows(minimax(), asked, call(None)), "it is required"
     assert not any(allows(minimax(), asked, call(value)) for value in bad)
 
 

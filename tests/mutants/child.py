@@ -1,0 +1,97 @@
+"""A forked process that runs tests with one fault in one module.
+
+Nothing of the product is imported before the fork, so that every process imports the module with
+its fault. Files are never changed.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hypothesis
+import jax
+import pytest
+
+from mutants.rows import ROOT, Row
+
+hypothesis.settings.register_profile(
+    "mutants", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), deadline=None
+)
+"""The first failure is enough: making it small takes longer than finding it."""
+FLAGS = (
+    *("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--timeout", "300"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is loaded before the fork
+    *("-o", "addopts=--strict-markers -p no:schemathesis"),
+)
+"""Without jaxtyping, whose checks take longer to load than most of the tests to run."""
+
+
+class Verdict(NamedTuple):
+    """How the tests ended: pytest's exit status, the first test that failed, and whether the
+    module with the fault was imported."""
+
+    status: int
+    failed: str | None
+    imported: bool
+
+
+class _Observer:
+    """A plugin of pytest that shares compiled programs and notes the first failure.
+
+    Programs are found by their HLO, so that those of a faulty module are programs of their own.
+    """
+
+    def __init__(self, programs: Path):
+        self._programs = str(programs)
+        self.failed: str | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """Run after tests/conftest.py, which has chosen an empty directory."""
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = self._programs
+        jax.config.update("jax_compilation_cache_dir", self._programs)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+
+
+def install(file: Path, source: bytes) -> list[Path]:
+    """Replace what is imported from `file`. Returns a list that gets `file` once it is imported."""
+    imported: list[Path] = []
+    get_data, path_stats = SourceFileLoader.get_data, SourceFileLoader.path_stats
+
+    def faulty_data(self: SourceFileLoader, path: str) -> bytes:
+        if Path(path) != file:
+            return get_data(self, path)
+        imported.append(file)
+        return source
+
+    def faulty_stats(self: SourceFileLoader, path: str) -> Mapping[str, Any]:
+        if Path(path) == file:
+            raise OSError("no bytecode is read or written for a module with a fault")
+        return path_stats(self, path)
+
+    SourceFileLoader.get_data, SourceFileLoader.path_stats = faulty_data, faulty_stats
+    return imported
+
+
+def run(row: Row | None, tests: tuple[str, ...], caches: Path, log: Path, pipe: Connection) -> None:
+    """Run `tests` with the fault of `row`, or without one, send a `Verdict` and exit."""
+    os.setsid()
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(caches / "hypothesis")
+    hypothesis.settings.load_profile("mutants")
+    imported = install(row.path, row.faulty_source()) if row else []
+    observer = _Observer(caches / "programs")
+    status = pytest.main([*FLAGS, *tests], plugins=[observer])
+    pipe.send(Verdict(int(status), observer.failed, bool(imported)))
+    sys.stdout.flush()
+    os._exit(0)
