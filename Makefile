@@ -36,9 +36,11 @@ test: .venv/installed-test
 page-check: .venv/installed-page-check
 	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
 
-# The proofs at full length; `make test` runs their short form.
+# The proofs at full length, and the benchmark of every form of drafts; `make test` runs
+# their short form.
 prove: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
+		tests/serve/bench/test_drafts.py --long
 	@$(PASSED) $@
 
 # The last run of each proof, and how much of what it covers has changed since.

@@ -2,17 +2,24 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from setups import Setup, pair_on_devices
-from small_pair import PROMPTS, small_pair
+from simulated_device import SimulatedRunner
+from small_pair import PROMPTS, TARGET, small_pair
 
-from eagle3_jax.engine import Request
+from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
+from serve.bench.equality.cases import Case, full_plan, quick_plan
 from serve.bench.equality.ties import Difference, Scorer
+from serve.bench.studies import equal
 from serve.bench.studies.equal import SETTINGS, CaseResult, check_equal, summarize
+from serve.pair.loading import LoadedPair
 
+VOCAB = TARGET.vocab_size
 SOUND = CaseResult(
     name="k=3, batch 8",
     reference=False,
@@ -27,8 +34,16 @@ SOUND = CaseResult(
 TIE = Difference("prompt 0, greedy", 4, (1, 2), "score", 5e-5, math.inf)
 
 
-def test_a_random_pair_gives_equal_outputs() -> None:
-    result = check_equal(small_pair(), PROMPTS[:3], quick_plan(k=2, batch=2), max_tokens=24)
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> LoadedPair:
+    """A pair whose engines run on the simulated device."""
+    monkeypatch.setattr("simulated_device.VOCAB", VOCAB)
+    monkeypatch.setattr("eagle3_jax.engine.engine.Runner", SimulatedRunner)
+    return small_pair()
+
+
+def test_engines_of_a_sound_device_give_equal_outputs(pair: LoadedPair) -> None:
+    result = check_equal(pair, PROMPTS[:3], quick_plan(k=2, batch=2), max_tokens=24)
     assert result.failures == []
     assert result.holds
     assert result.compared == 6 * 3 * len(SETTINGS)
@@ -37,16 +52,51 @@ def test_a_random_pair_gives_equal_outputs() -> None:
     assert all(case.preemptions for case in forced)
 
 
-def test_answers_of_devices_that_divide_contexts_are_compared_as_any() -> None:
-    target, draft = pair_on_devices(Setup(2, False, "latent", "float32", True))
-    pair = replace(small_pair(), target=target, draft=draft)
-    plan = [Group(Case(0, 1, speculative=False), (Case(2, 2, few_pages=True),))]
-    result = check_equal(pair, PROMPTS[:3], plan, max_tokens=24, context_parts=2)
-    assert result.failures == [] and result.compared == 3 * len(SETTINGS)
+def test_a_token_that_differs_with_drafts_fails_every_case_that_drafts(
+    pair: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = SimulatedRunner.round
+
+    def spoiled(self: SimulatedRunner, members: list[Any], drafts: int) -> list[RowReport]:
+        reports = sound(self, members, drafts)
+        wrong = int(self.has_draft)
+        return [RowReport([(t + wrong) % VOCAB for t in r.token_ids], r.verified) for r in reports]
+
+    monkeypatch.setattr(SimulatedRunner, "round", spoiled)
+    monkeypatch.setattr(SimulatedRunner, "_check", lambda self, *_, **__: None)
+    monkeypatch.setattr(equal, "Scorer", lambda *_: SimpleNamespace(differences=errors))
+    result = check_equal(pair, PROMPTS[:3], quick_plan(k=2, batch=2), max_tokens=24)
+    assert not result.holds
+    drafting = {case.name for case in result.cases if "plain" not in case.name}
+    assert {failure.partition(":")[0] for failure in result.failures} == drafting
+
+
+def errors(requests: list[Request], *answers: list[list[int]]) -> list[Difference]:
+    return [replace(TIE, cause=None) for _, a, b in zip(requests, *answers, strict=True) if a != b]
+
+
+def test_engines_divide_contexts_over_as_many_devices_as_asked(
+    pair: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[EngineConfig] = []
+
+    def engine(target: object, draft: object, config: EngineConfig, **_: object) -> None:
+        configs.append(config)
+        raise InterruptedError
+
+    monkeypatch.setattr(equal, "Engine", engine)
+    with pytest.raises(InterruptedError):
+        check_equal(pair, PROMPTS, quick_plan(), max_tokens=24, context_parts=2)
+    assert configs[0].decode_context_parallel_size == 2
+    assert configs[0].page_tokens == equal.PAGE_SIZE
+
+
+def test_scores_of_several_devices_tell_a_tie_from_an_error() -> None:
+    target, _ = pair_on_devices(Setup(2, False, "latent", "float32", True))
     first, second = ([[1, 2, 3]], [[1, 2, 4]])
     request = Request("a", PROMPTS[0], SamplingParams(seed=0))
     (found,) = Scorer(target, 32).differences([request], first, second)
-    assert found.cause is None, "scores of several devices tell a tie from an error"
+    assert found.cause is None
 
 
 def test_the_full_plan_covers_every_k_batch_preemption_and_both_modes() -> None:

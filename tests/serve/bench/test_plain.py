@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from small_pair import TARGET
 
+from eagle3_jax.engine.programs.program import Program, ProgramKind
 from serve.bench.common.command import write_record
 from serve.bench.common.conditions import conditions
 from serve.bench.cpu.bandwidth import ReadBandwidth
@@ -25,7 +26,11 @@ def test_a_step_is_the_difference_of_two_lengths() -> None:
     assert spread.count == 3
 
 
-def test_both_sides_agree_and_the_record_says_how_it_was_made(tmp_path: Path) -> None:
+def test_both_sides_agree_and_the_record_says_how_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = [Program(ProgramKind.PREFILL), Program(ProgramKind.ROUND, 2)]
+    monkeypatch.setattr("eagle3_jax.engine.programs.executor.all_programs", lambda *_, **__: needed)
     target = random_target(TARGET)
     result = compare_plain(
         target,

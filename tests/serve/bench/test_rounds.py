@@ -2,17 +2,22 @@
 
 import jax
 import pytest
-from small_pair import PROMPTS, small_pair
+from simulated_device import SimulatedRunner
+from small_pair import PROMPTS, TARGET, small_pair
 
 from eagle3_jax import generate
 from eagle3_jax.engine import CollectedOutput, EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.common.accept_length import AcceptCounts, AcceptRow
 from serve.bench.common.spread import Spread
+from serve.bench.cpu import rounds
 from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
 from serve.bench.cpu.phases import PhaseChains
 from serve.bench.cpu.rounds import RoundTimes, compare_rounds, round_result
 
+CONFIG = EngineConfig(
+    num_speculative_tokens=2, max_model_len=64, max_num_seqs=2, batch_buckets=(2,)
+)
 COUNTS = AcceptCounts(10, 30, 15, (8, 5, 2))
 ACCEPT = AcceptRow("overall", 5, 100, COUNTS, 2.5, (0.8, 0.5, 0.2), 0, COUNTS.histogram, 0.9)
 
@@ -43,8 +48,7 @@ def test_ratios_are_those_of_the_definition() -> None:
 
 def test_the_walk_phase_by_phase_is_the_generation_itself() -> None:
     pair, prompts = small_pair(), PROMPTS[:2]
-    config = EngineConfig(num_speculative_tokens=2, max_model_len=64, max_num_seqs=2)
-    chains = PhaseChains(pair.target, pair.draft, config, prompts, rounds=6)
+    chains = PhaseChains(pair.target, pair.draft, CONFIG, prompts, rounds=6)
     greedy = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     for row, answer in enumerate(generate(pair.target, None, prompts, greedy)):
         walked: list[int] = []
@@ -63,8 +67,14 @@ def test_rounds_that_would_run_out_of_context_are_refused() -> None:
         PhaseChains(pair.target, pair.draft, config, PROMPTS[:1], rounds=20)
 
 
-def test_everything_is_timed_in_both_the_chains_and_the_engine() -> None:
-    batch, accept = PROMPTS[:2], {1: ACCEPT}
+def test_everything_is_timed_in_both_the_chains_and_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Engines are simulated, the chains have the programs of the walk."""
+    monkeypatch.setattr("simulated_device.VOCAB", TARGET.vocab_size)
+    monkeypatch.setattr("eagle3_jax.engine.engine.Runner", SimulatedRunner)
+    monkeypatch.setattr(rounds, "CONTEXT", CONFIG.max_model_len)
+    batch, accept = PROMPTS[:2], {CONFIG.num_speculative_tokens: ACCEPT}
     result = compare_rounds(small_pair(), batch, PROMPTS, accept, repetitions=2, rounds=3)[0]
     times = result.times
     assert times.phases and times.propose and times.verify

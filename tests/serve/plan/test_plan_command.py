@@ -33,7 +33,8 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_the_plan_of_a_published_pair_is_printed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same numbers on screen and in JSON, which holds every k."""
+    """The same numbers on screen and in JSON, which holds every k; our own kernels by the model of
+    their code beside the published ones."""
     file = tmp_path / "plan.json"
     assert main([*REAL, "-tp", "4", "--concurrency", "4", "64", "--json", str(file)]) == 0
     shown, plan = capsys.readouterr().out, json.loads(file.read_text())
@@ -54,6 +55,9 @@ def test_the_plan_of_a_published_pair_is_printed_and_written(
         assert f"{one['rounds'][3]['break_even']:.2f}" in shown
     assert {row["setup"][:6] for row in plan["published"]} == {"MI355X", "MI325X"}
     assert "82.7 tok/s/GPU" in shown and "TPOT 5.40 ms" in shown
+    words = " ".join(shown.split())
+    assert words.count("model of their code: model, not measured") == 1
+    assert words.count("the best published ones") == 1
 
 
 def test_a_plan_without_a_draft_has_no_rounds(

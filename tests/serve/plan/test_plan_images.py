@@ -1,5 +1,6 @@
 """The tower of images in the memory plan, and what makes its program at full size fail."""
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ PROGRAM = Program("gfx950", HLO, [], 1000, 800, 500)
 WEIGHT = jax.ShapeDtypeStruct((1152, 4304), jnp.bfloat16)
 
 
+@functools.cache
 def memory(name: str, *more: str) -> Memory:
     flags = ["--model", str(PUBLISHED / f"{name}.config.json"), "-tp=4", *more]
     options = read_options(build_parser().parse_args(flags))

@@ -1,7 +1,7 @@
 """What training needs beside its target, against sums made by hand and what JAX allocates."""
 
+import functools
 import math
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +21,9 @@ DRAFT = PUBLISHED / "kimi-k2.5-eagle3.config.json"
 GRADIENT = "gradient, and what computes"
 
 
-def plan(*flags: str, draft: Path = DRAFT) -> TrainingPlan:
-    options = read_options(build_parser().parse_args([*PAIR, f"{draft}", *flags]))
+@functools.cache
+def plan(*flags: str) -> TrainingPlan:
+    options = read_options(build_parser().parse_args([*PAIR, f"{DRAFT}", *flags]))
     return TrainingPlan(options, read_pair(options.pair))
 
 

@@ -1,8 +1,6 @@
 """A node with two devices: one kernel is wrong on the second, one crashes on the first, and a
 round over both has another token than the CPU."""
 
-import os
-import signal
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.add_norm import pallas as add_norm_kernel
+from pallas_kernels.aot.workers import Failure
 from pallas_kernels.rms_norm import Norm
 from serve.bench.doctor.kernels import KernelJob
+from serve.bench.doctor.node import Look
 from serve.bench.doctor.rounds import Explain, PlainOnCpu, Round
 from serve.bench.doctor.served import Served
 from serve.bench.equality.ties import Difference
@@ -28,7 +28,7 @@ def wrong_add_norm(x: Any, added: Any, norm: Norm) -> Any:
 
 
 def work(job: Any) -> Any:
-    """What `serve.bench.doctor.workers.work` would return on such a node."""
+    """What a process of the doctor would send back on such a node."""
     if isinstance(job, Served):
         size, calls = job()
         firsts = {call.operation: call for call in reversed(calls)}
@@ -39,5 +39,8 @@ def work(job: Any) -> Any:
     if isinstance(job, Explain):
         return [Difference("second", 2, (6, 7), None, 0.5, 1.0)]
     if isinstance(job, KernelJob) and job.call.operation == "absorb_query" and 0 in job.devices:
-        os.kill(os.getpid(), signal.SIGSEGV)
+        return Failure("its process was ended by SIGSEGV")
+    if isinstance(job, Look):
+        node = job()
+        return replace(node, devices=node.devices[:DEVICES])
     return job()
