@@ -29,8 +29,8 @@ serve: .venv/installed
 # bits, or where running takes longer: the tests marked `optimised`. One that hangs fails, and says where.
 # Three processes on two cores: tests wait for servers and disks a third of their time.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --timeout 600 -m "not optimised"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 -m optimised --optimise
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 600 -m "not optimised"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 -m optimised --optimise
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check

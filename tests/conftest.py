@@ -18,6 +18,8 @@ from pallas_kernels.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
 from serve.pair.program_cache import VARIABLE as CACHE
 
+pytest_plugins = ["lost_workers"]
+
 # Sharded tests need the devices. The others run on the first: a program for one device has the same
 # bits and takes the same time beside seven idle ones (threads are shared), so one process does.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -32,9 +34,10 @@ QUICK = (
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000
 """Compiled programs are memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
-PAGES = Path("/proc/self/statm")
-MOST_PAGES = 3 * 2**30 // os.sysconf("SC_PAGE_SIZE")
-"""Of memory: three processes are to fit into 24 GiB with the servers that they start."""
+MEMORY = Path("/proc/self/statm")
+MOST_PAGES = 1_300 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+"""Resident pages between two modules. One module needs some 500 MB more; three workers and the
+servers that they start are to fit into 6 GB."""
 
 MOST_YOUNG = 20_000
 """Objects that are made between two collections of garbage; more leave too much of it."""
@@ -94,6 +97,24 @@ def share_programs(config: pytest.Config, shared: bool) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make a file's tests one xdist group, so that one worker has its fixtures. The engine's share
+    compiled programs, which a group of their own has traced once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+
+
+def group_of(path: Path) -> str:
+    """Return the xdist group of the tests of a file."""
+    of_the_tiny_pair = path.parts[-3:-1] in (
+        ("eagle3_jax", "engine"),
+        ("eagle3_jax", "speculative"),
+    )
+    return "tiny" if of_the_tiny_pair else path.stem
+
+
 def pytest_collection_finish() -> None:
     """Tracing makes many small objects: what is loaded is not looked through again for each 700."""
     gc.freeze()
@@ -123,19 +144,22 @@ def cuda_compiler(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Forgets compiled programs between modules when they have become too many; always where
-    kernels are interpreted, of which one module may take most of what a process gets."""
+    """Forget compiled programs between modules when they are too many or too large; always where
+    kernels are interpreted, of which one module may take most of what a process gets.
+
+    They come back from the persistent cache. Of 5 GB that a worker had after 5,000 tests, programs
+    and JAX's traces of them were one part, and memory that LLVM freed and glibc kept the other.
+    """
     yield
     most = 0 if pytestconfig.getoption("kernels") else MOST_MAPS
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > most:
+    if MAPS.exists() and (is_large() or MAPS.read_bytes().count(b"\n") > most):
         compile_program.cache_clear()
         jax.clear_caches()
         gc.collect()
-    give_memory_back()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
 
 
-def give_memory_back() -> None:
-    """glibc keeps what LLVM freed, 5 of 7.6 GB after 5,000 tests."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim and PAGES.exists() and int(PAGES.read_text().split()[1]) > MOST_PAGES:
-        trim(0)
+def is_large() -> bool:
+    """Return whether this process has more memory than a worker should keep."""
+    return int(MEMORY.read_text().split()[1]) > MOST_PAGES
