@@ -9,15 +9,14 @@ from serve.chat_format.format import ChatReading, choose_reading
 from serve.chat_format.reader import END_OF_THINK
 from serve.chat_format.reasoning import id_of
 from serve.engine.threads import Threads
-from serve.images.decoder import ImageDecoder
+from serve.images.decoder import QUICK_SLOTS, SLOW_SLOTS, ImageDecoder
 from serve.images.options import LIMIT, ImageOptions
 from serve.images.reader import ImageReader, NoImages
 from serve.images.remote import FETCHES, Fetcher
 from serve.options.chat import ChatOptions
 
-READING, QUICK, SLOW = 2, 4, 2
-"""Images that are read at a time; that are decoded, each for a short time; and those that take
-longer."""
+READING = 2
+"""Images that are read at a time."""
 
 
 def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:
@@ -47,8 +46,8 @@ def set_up_images(options: ImageOptions, vision: VisionModel | None) -> ImageRea
     """What reads the images of requests for a checkpoint's vision."""
     if vision is not None:
         fetcher = Fetcher(options.domains, options.max_bytes, Threads("names", FETCHES).run)
-        quick, slow = Threads("quick images", QUICK).run, Threads("slow images", SLOW).run
-        decoder = ImageDecoder(options, quick, slow)
+        quick, slow = Threads("quick images", QUICK_SLOTS), Threads("slow images", SLOW_SLOTS)
+        decoder = ImageDecoder(options, quick.run, slow.run)
         decoder.start()
         run = Threads("images", READING).run
         return ImageReader(vision.config, options, run, fetcher, decoder)

@@ -62,7 +62,7 @@ def messages_router(service: Service) -> APIRouter:
     async def count_tokens(body: Conversation, request: fastapi.Request) -> TokensCount:
         check_headers(request.headers)
         service.check_model(body.model)
-        images = await read_images(service, body.chat.messages)
+        images = await read_images(service, body.chat.messages, client_of(request).name)
         work = partial(chat_prompt, service, body.chat, images, CONTEXTS)
         return TokensCount(input_tokens=len((await templating(work)).ids))
 

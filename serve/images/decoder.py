@@ -1,7 +1,9 @@
 """Decodes the images of requests in processes with limits, so that none keeps others waiting."""
 
 import json
-from dataclasses import asdict
+import time
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from eagle3_jax.vision.item import ImageItem
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.options import MIB, ImageOptions
 from serve.images.remote import Run
+from serve.limited.fair_turns import FairTurns, NoRoomError
 from serve.limited.workers import BusyError, EndedError, Limits, Workers
 
 SECONDS, SECONDS_A_MEGAPIXEL = 0.5, 0.15
@@ -20,8 +23,12 @@ PNG or lossless WebP of noise) took 0.1 s a million; a JPEG takes 0.03."""
 QUICK_SECONDS = 0.25
 """Enough for a photo of ten million pixels."""
 WALL_SECONDS = 60.0
+QUICK_SLOTS, SLOW_SLOTS = 4, 2
+"""Images that are decoded at a time."""
 QUICK_WAITING, SLOW_WAITING = 64, 16
-"""Images that may wait or be decoded before more are refused."""
+"""Images that may wait before more are refused."""
+REFUSED_SECONDS, REFUSED_FILES = 600.0, 1024
+"""How long a refused file is remembered, and how many of them."""
 BASE_BYTES, BYTES_A_PIXEL = 256 * MIB, 24
 """Of memory: a lossless WebP takes 20 bytes a pixel while it is decoded."""
 BEHIND = 10
@@ -33,11 +40,13 @@ class ImageDecoder:
 
     Each image first gets a little processor time. One that takes more is decoded again in a
     second queue, with time in proportion to its pixels, at a low priority. Hostile files end up in
-    the second queue, and an ordinary image does not wait for them.
+    the second queue, and an ordinary image does not wait for them. Clients take turns in both. A
+    file that was refused is refused again for a while without being decoded.
 
     Args:
         options: Limits, and how images are decoded.
-        quick, slow: Do blocking work in threads of their own; each thread waits for one image.
+        quick, slow: Do blocking work in QUICK_SLOTS and SLOW_SLOTS threads of their own; each
+            thread waits for one image.
     """
 
     def __init__(self, options: ImageOptions, quick: Run, slow: Run) -> None:
@@ -45,14 +54,20 @@ class ImageDecoder:
         self._options = options
         self._workers = Workers("serve.images.decode_process")
         self._queues = (
-            _Queue(quick, QUICK_WAITING, Limits(QUICK_SECONDS, memory, WALL_SECONDS), 0.0),
+            _Queue(
+                quick,
+                FairTurns(QUICK_SLOTS, QUICK_WAITING),
+                Limits(QUICK_SECONDS, memory, WALL_SECONDS),
+                0.0,
+            ),
             _Queue(
                 slow,
-                SLOW_WAITING,
+                FairTurns(SLOW_SLOTS, SLOW_WAITING),
                 Limits(SECONDS, memory, WALL_SECONDS, BEHIND),
                 SECONDS_A_MEGAPIXEL,
             ),
         )
+        self._refused = _Refused()
         self._too_much = (
             f"decoding it takes more than {SECONDS:g} s of a processor and {SECONDS_A_MEGAPIXEL:g} "
             f"s a million pixels, or {memory // MIB} MiB: save it as a plain PNG or JPEG"
@@ -62,8 +77,16 @@ class ImageDecoder:
         """Starts the process that workers are forked from, before an image waits for it."""
         self._workers.start()
 
-    async def decode(self, data: bytes, config: VisionConfig) -> tuple[ImageItem, int]:
+    async def decode(
+        self, data: bytes, config: VisionConfig, digest: bytes, client: str
+    ) -> tuple[ImageItem, int]:
         """Returns the item, and the pixels of its file.
+
+        Args:
+            data: The file.
+            config: How it is processed.
+            digest: Of the file and its processing.
+            client: The client whose turn it takes.
 
         Raises:
             BadImage: The file is no image, or takes too much.
@@ -75,14 +98,23 @@ class ImageDecoder:
             "background": self._options.background,
             "max_pixels": self._options.max_pixels,
         }
-        for queue in self._queues:
-            try:
-                return await queue.put(partial(self._ask, arguments, data, queue))
-            except EndedError:
-                continue
-            except BusyError as error:
-                raise ImagesBusy(f"the image was not decoded: {error}") from error
-        raise BadImage(self._too_much)
+        try:
+            for queue in self._queues:
+                async with queue.turns.turn(client):
+                    self._refused.check(digest)
+                    try:
+                        return await queue.run(partial(self._ask, arguments, data, queue))
+                    except EndedError:
+                        continue
+            raise BadImage(self._too_much)
+        except BadImage as error:
+            self._refused.note(digest, f"{error}")
+            raise
+        except NoRoomError as error:
+            message = "too many images wait to be decoded; send this one again later"
+            raise ImagesBusy(message) from error
+        except BusyError as error:
+            raise ImagesBusy(f"the image was not decoded: {error}") from error
 
     def _ask(
         self, arguments: dict[str, Any], data: bytes, queue: "_Queue"
@@ -102,21 +134,32 @@ class ImageDecoder:
         return item, head["pixels"]
 
 
+@dataclass(frozen=True)
 class _Queue:
     """Images that wait for one kind of thread. seconds_a_megapixel: what the limit of processor
     time grows by."""
 
-    def __init__(self, run: Run, most: int, limits: Limits, seconds_a_megapixel: float) -> None:
-        self._run, self._most, self.limits = run, most, limits
-        self.seconds_a_megapixel = seconds_a_megapixel
-        self._waiting = 0
+    run: Run
+    turns: FairTurns
+    limits: Limits
+    seconds_a_megapixel: float
 
-    async def put(self, work: partial[Any]) -> Any:
-        """What the work returns; raises ImagesBusy where too much waits."""
-        if self._waiting >= self._most:
-            raise ImagesBusy(f"{self._most} images wait to be decoded; send this one again later")
-        self._waiting += 1
-        try:
-            return await self._run(work)
-        finally:
-            self._waiting -= 1
+
+class _Refused:
+    """Why files were refused lately, by their digests."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
+
+    def check(self, digest: bytes) -> None:
+        """Raises BadImage for a file that was refused within REFUSED_SECONDS."""
+        noted, why = self._found.get(digest, (-REFUSED_SECONDS, ""))
+        if time.monotonic() < noted + REFUSED_SECONDS:
+            raise BadImage(why)
+        self._found.pop(digest, None)
+
+    def note(self, digest: bytes, why: str) -> None:
+        """Remembers a file from its first refusal on, and forgets the oldest of too many."""
+        self._found.setdefault(digest, (time.monotonic(), why))
+        if len(self._found) > REFUSED_FILES:
+            self._found.popitem(last=False)

@@ -31,7 +31,7 @@ class NoImages:
     def __init__(self, why: str = NO_VISION) -> None:
         self._why = why
 
-    async def read(self, sources: Sequence[ImageSource]) -> Items:
+    async def read(self, sources: Sequence[ImageSource], client: str = "") -> Items:
         """Nothing; raises NoneTaken for any."""
         if sources:
             raise NoneTaken(self._why)
@@ -58,8 +58,8 @@ class ImageReader:
         self._decoder = decoder
         self._kept = KeptImages(options.cache_bytes)
 
-    async def read(self, sources: Sequence[ImageSource]) -> Items:
-        """The images of one prompt, each that is named several times once.
+    async def read(self, sources: Sequence[ImageSource], client: str = "") -> Items:
+        """The images of one prompt of a client, each that is named several times once.
 
         Raises BadImage, which says which one it is about, and ImagesBusy.
         """
@@ -70,7 +70,7 @@ class ImageReader:
             if source in found:
                 continue
             try:
-                found[source], decoded = await self._read(source)
+                found[source], decoded = await self._read(source, client)
             except ValueError as error:
                 raise BadImage(f"image {number}: {error}") from error
             if (left := left - decoded) < 0:
@@ -89,7 +89,7 @@ class ImageReader:
         data = await self._loader.load(source)
         return await self._run(partial(data_url, data))
 
-    async def _read(self, source: ImageSource) -> tuple[ImageItem, int]:
+    async def _read(self, source: ImageSource, client: str) -> tuple[ImageItem, int]:
         """The image, and the pixels that were decoded for it: none where it is in memory."""
         data = await self._loader.load(source)
         config = self._low if source.detail == "low" else self._config
@@ -99,7 +99,7 @@ class ImageReader:
         )
         if (item := self._kept.get(digest)) is not None:
             return item, 0
-        item, pixels = await self._decoder.decode(data, config)
+        item, pixels = await self._decoder.decode(data, config, digest, client)
         return self._kept.put(item), pixels
 
 

@@ -121,15 +121,19 @@ async def plan_chat(
     service.engine.check_room(body.num_choices, client)
     _check_choice(service, body)
     if images is None:
-        images = await read_images(service, body.messages)
+        images = await read_images(service, body.messages, client)
     return await templating(partial(_plan, service, body, images))
 
 
-async def read_images(service: Service, messages: Iterable[ChatMessage]) -> Items:
-    """The images of these messages; raises 400 for one that is not taken, 429 where they are too
-    many at a time."""
+async def read_images(service: Service, messages: Iterable[ChatMessage], client: str) -> Items:
+    """Return the images of these messages of a client.
+
+    Raises:
+        ApiError: 400 for an image that is not taken, 429 where too many are read at a time.
+    """
     try:
-        return await service.images.read(sources_in([message.content for message in messages]))
+        sources = sources_in([message.content for message in messages])
+        return await service.images.read(sources, client)
     except (BadImage, ImagesBusy) as error:
         raise as_errors(error) from error
 

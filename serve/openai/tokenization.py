@@ -13,6 +13,7 @@ import fastapi
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
 
+from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_option, invalid_request
 from serve.asgi.first_error import FirstErrorOnly
 from serve.asgi.json_body import JsonRoute
@@ -90,7 +91,7 @@ def tokenization_router(service: Service) -> APIRouter:
         service.check_model(body.model)
         if body.messages is None:
             return await tokenising(request, partial(_tokenize, service, body))
-        images = await read_images(service, body.messages)
+        images = await read_images(service, body.messages, client_of(request).name)
         return await templating(partial(_tokenize, service, body, images))
 
     @router.post("/detokenize", response_model=DetokenizeResponse)

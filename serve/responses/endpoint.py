@@ -28,12 +28,13 @@ def responses_router(service: Service, stores: ResponseStores, max_body_bytes: i
     @router.post("/v1/responses")
     async def create_response(body: ResponseRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
-        service.engine.check_room(1, client_of(request).name)
+        client = client_of(request).name
+        service.engine.check_room(1, client)
         owner = key_owner(request)
         store = stores.of(owner)
         room = max_body_bytes - len(await request.body())
         before = look_up(store, owner, body, room)
-        planned = await plan_response(service, body, before)
+        planned = await plan_response(service, body, before, client)
 
         def keep(name: str, text: str, output: list[Any]) -> None:
             outputs = json.dumps([without_logprobs(item) for item in output]).encode()

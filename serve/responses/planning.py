@@ -87,15 +87,19 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int
     return Before(previous, referred, room - behind)
 
 
-async def plan_response(service: Service, body: ResponseRequest, before: Before) -> PlannedResponse:
-    """The engine's requests, made in threads; raises ApiError for what can't run."""
+async def plan_response(
+    service: Service, body: ResponseRequest, before: Before, client: str
+) -> PlannedResponse:
+    """The engine's requests for a client, made in threads; raises ApiError for what can't run."""
     with _under_our_names():
         if body.store is not False and isinstance(service.images, ImageReader):
             left = await _hold_images(service.images, body.input or (), before.room)
             before = replace(before, room=left)
         chat, inputs, repeated = await templating(partial(_translate, body, before))
         truncates = body.truncation == "auto"
-        requests, end_of_reasoning = await plan_truncated(service, chat, truncates=truncates)
+        requests, end_of_reasoning = await plan_truncated(
+            service, chat, client, truncates=truncates
+        )
         (request,) = await service.compile_grammars(requests)
     return PlannedResponse(chat, request, end_of_reasoning, inputs, repeated)
 

@@ -11,17 +11,17 @@ TOO_LONG = "context_length_exceeded"
 
 
 async def plan_truncated(
-    service: Service, chat: ChatCompletionRequest, *, truncates: bool
+    service: Service, chat: ChatCompletionRequest, client: str, *, truncates: bool
 ) -> Planned:
-    """What `plan_chat` gives.
+    """What `plan_chat` gives for a chat of a client.
 
     truncates: where the context is too short, as few as possible of the oldest messages are left
     out, but never the system's first one; what is kept begins with a message of the user's, so
     that no result loses its call.
     """
-    images = await read_images(service, chat.messages)
+    images = await read_images(service, chat.messages, client)
     try:
-        return await plan_chat(service, chat, images)
+        return await plan_chat(service, chat, images, client=client)
     except ApiError as error:
         if error.code != TOO_LONG or not truncates:
             raise
@@ -35,7 +35,7 @@ async def plan_truncated(
         kept = [*chat.messages[:head], *chat.messages[cuts[middle] :]]
         shorter = chat.model_copy(update={"messages": kept})
         try:
-            planned, most = await plan_chat(service, shorter, images), middle
+            planned, most = await plan_chat(service, shorter, images, client=client), middle
         except ApiError as error:
             if error.code != TOO_LONG:
                 raise

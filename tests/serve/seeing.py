@@ -17,7 +17,7 @@ from scripted_engine import ScriptedEngine
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine import Request
 from serve.engine.threads import Threads
-from serve.images.decoder import ImageDecoder
+from serve.images.decoder import QUICK_SLOTS, SLOW_SLOTS, ImageDecoder
 from serve.images.options import ImageOptions
 from serve.images.reader import ImageReader
 from serve.images.remote import Fetcher
@@ -50,7 +50,8 @@ def reader(fetcher: Fetcher | None = None, **options: Any) -> ImageReader:
     given = ImageOptions(**options)
     run = Threads("images", 2).run
     fetcher = fetcher or Fetcher(given.domains, given.max_bytes, run)
-    decoder = ImageDecoder(given, Threads("quick images", 4).run, Threads("slow images", 2).run)
+    quick, slow = Threads("quick images", QUICK_SLOTS), Threads("slow images", SLOW_SLOTS)
+    decoder = ImageDecoder(given, quick.run, slow.run)
     return ImageReader(vision_config(), given, run, fetcher, decoder)
 
 

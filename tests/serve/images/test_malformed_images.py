@@ -1,9 +1,12 @@
 """Malformed images and parts: no server error, one line each, memory within bounds."""
 
+import asyncio
 import json
 import resource
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -11,9 +14,14 @@ import pytest
 from fake_server import Served
 from hostile_images import SLOW, webp_of_large_canvas
 from malformed import bmp, bodies, gif, jpeg, png
-from seeing import chat, part, picture, reader, seeing
+from seeing import chat, data_url, part, picture, reader, seeing
 
 from serve.images import decoder
+from serve.images.errors import BadImage
+from serve.images.reader import NoImages
+from serve.images.sources import ImageSource
+from serve.limited.workers import EndedError
+from serve.options.operations import Operations
 
 MIB = 2**20
 CLIENTS = 4
@@ -79,7 +87,7 @@ def test_an_image_is_answered_before_the_hostile_ones_that_came_first(
         given = {name: pool.submit(ask, server, one) for name, one in hostile.items()}
         for answer in given.values():
             answer.add_done_callback(lambda _: ended.append("hostile"))
-        while not server.service.images._decoder._queues[1]._waiting:  # type: ignore
+        while not server.service.images._decoder._queues[1].turns.num_held:  # type: ignore
             assert len(ended) < 3, "too quick to be hostile"
         for size in (17, 18):
             status, message = ask(server, ("/v1/chat/completions", chat(part(picture(size)))))
@@ -99,7 +107,81 @@ def test_memory_is_limited_and_too_many_images_are_refused(monkeypatch: pytest.M
         body = chat(part(webp_of_large_canvas(8000)))
         status, message = ask(server, ("/v1/chat/completions", body))
         assert status == 400 and "cannot be decoded" in message
-        monkeypatch.setattr(server.service.images._decoder._queues[0], "_most", 0)  # type: ignore
+        turns = server.service.images._decoder._queues[0].turns  # type: ignore
+        turns._free, turns._most = 0, 0
         answer = server.http.post("/v1/chat/completions", json=chat(part(picture())))
         assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
         assert "images wait to be decoded" in answer.json()["error"]["message"]
+
+
+def test_clients_take_turns_at_slow_images_and_a_refused_file_is_decoded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bytes] = []
+
+    def ask_in_vain(self: Any, arguments: Any, data: bytes, queue: Any) -> None:
+        if queue is self._queues[1]:
+            asked.append(data)
+            time.sleep(0.02)
+        raise EndedError
+
+    monkeypatch.setattr(decoder.ImageDecoder, "_ask", ask_in_vain)
+    images = reader()
+
+    def image(number: int) -> ImageSource:
+        return ImageSource(data_url(b"image %d" % number))
+
+    async def read(client: str, number: int) -> None:
+        with pytest.raises(BadImage, match="decoding it takes more than"):
+            await images.read([image(number)], client)
+
+    async def test() -> None:
+        greedy = [asyncio.create_task(read("greedy", number)) for number in range(12)]
+        while not asked:
+            await asyncio.sleep(0.001)
+        await read("other", 20)
+        assert len(asked) < 7
+        await asyncio.gather(*greedy)
+        await asyncio.gather(*(read(f"{number}", number) for number in range(12)))
+        assert len(asked) == 13
+        monkeypatch.setattr(decoder, "REFUSED_SECONDS", 0)
+        await read("other", 3)
+        assert len(asked) == 14
+
+    asyncio.run(test())
+
+
+def test_refused_files_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "REFUSED_FILES", 3)
+    refused = decoder._Refused()  # type: ignore
+    for number in range(5):
+        refused.note(b"%d" % number, "why")
+    for number in range(5):
+        with pytest.raises(BadImage) if number > 1 else nullcontext():
+            refused.check(b"%d" % number)
+
+
+def test_images_are_read_for_the_client_that_sent_them() -> None:
+    """By its key, on every endpoint that reads images."""
+    clients: list[str] = []
+
+    class Noting(NoImages):
+        async def read(self, sources: Any, client: str = "") -> Any:
+            clients.append(client)
+            return {}
+
+    user = {"role": "user", "content": "hi"}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [user], "max_tokens": 9},
+        "/tokenize": {"messages": [user]},
+        "/v1/responses": {"input": [user], "max_output_tokens": 9},
+        "/v1/messages": {"messages": [user], "max_tokens": 9},
+        "/v1/messages/count_tokens": {"messages": [user]},
+    }
+    limited = Operations(api_keys=("first", "second"))
+    with seeing(Noting(), operations=limited) as server:
+        for path, body in bodies.items():
+            for key in ("first", "second"):
+                header = {"Authorization": f"Bearer {key}"}
+                assert server.http.post(path, json=body, headers=header).status_code == 200
+    assert clients == ["key 0", "key 1"] * len(bodies)

@@ -1,0 +1,98 @@
+"""Turns at a few slots, between clients of which one may ask for far more than its share."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from serve.limited.fair_turns import FairTurns, NoRoomError
+
+SLOTS, MOST = 2, 6
+
+
+class Work:
+    """Clients' work that holds a slot until it is let go."""
+
+    def __init__(self) -> None:
+        self.turns = FairTurns(SLOTS, MOST)
+        self.order: list[str] = []
+        self.tasks: list[tuple[str, asyncio.Task[None]]] = []
+        self.go_on = asyncio.Semaphore(0)
+
+    async def _hold(self, client: str) -> None:
+        async with self.turns.turn(client):
+            self.order.append(client)
+            assert self.turns.num_held <= SLOTS
+            await self.go_on.acquire()
+
+    async def ask(self, clients: str) -> None:
+        """One piece of work for each letter."""
+        for client in clients:
+            self.tasks.append((client, asyncio.create_task(self._hold(client))))
+            await asyncio.sleep(0)
+
+    async def let_go(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.go_on.release()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    async def end(self) -> Counter[str]:
+        """The work that was refused, when all of the rest is done."""
+        await self.let_go(len(self.tasks))
+        ends = await asyncio.gather(*(t for _, t in self.tasks), return_exceptions=True)
+        assert self.turns.num_held == 0 and self.turns._free == SLOTS
+        pairs = zip(self.tasks, ends, strict=True)
+        return Counter(client for (client, _), end in pairs if isinstance(end, NoRoomError))
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+@pytest.mark.parametrize(
+    ("asked", "order"),
+    [
+        ("aaaaaaab", "aabaaaaa"),
+        ("aaaabc", "aabaca"),
+        ("aaaabbcc", "aabacbac"),
+        ("abcab", "abcab"),
+    ],
+)
+def test_the_client_with_the_fewest_slots_is_next(asked: str, order: str) -> None:
+    async def test() -> None:
+        work = Work()
+        await work.ask(asked)
+        assert not await work.end()
+        assert "".join(work.order) == order
+
+    run(test())
+
+
+def test_a_full_line_has_room_for_a_client_with_less_work_in_it() -> None:
+    async def test() -> None:
+        work = Work()
+        await work.ask("a" * (SLOTS + MOST + 3) + "bbbbb" + "c")
+        assert await work.end() == {"a": 3 + 4, "b": 2}
+        assert Counter(work.order) == {"a": SLOTS + 2, "b": 3, "c": 1}
+
+    run(test())
+
+
+def test_work_that_is_given_up_leaves_no_slot_behind() -> None:
+    async def test() -> None:
+        choices = random.Random(5)
+        for _ in range(50):
+            work = Work()
+            await work.ask("".join(choices.choices("abc", k=9)))
+            for _, task in choices.sample(work.tasks, 4):
+                if choices.random() < 0.5:
+                    work.go_on.release()
+                    await asyncio.sleep(0)
+                task.cancel()
+            await work.end()
+
+    run(test())
