@@ -17,7 +17,8 @@ INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --edit
 # The last line of a proof: it passed on this commit.
 PASSED := $(PYTHON) tests/proof_record.py passed
 
-.PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels prove-tiers \
+.PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
+	prove-checkpoints prove-tiers \
 	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short \
 	rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
@@ -82,10 +83,19 @@ prove-sharding: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py tests/serve/test_published_commands.py --long
 	@$(PASSED) $@
 
-# The engine's tests on the GPU's kernels, interpreted; `make test` runs one of them.
+# Every kernel in every format and size, interpreted, and the engine's tests on the GPU's kernels;
+# `make test` runs a case of each kernel and of each branch of it, and one test of the engine.
 prove-kernels: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pallas_kernels --long
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
-	$(BIN)/python -m pytest tests/amdgpu/rounds --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/amdgpu/cases tests/amdgpu/rounds --long
+	@$(PASSED) $@
+
+# Checkpoints in every form, released and damaged, beside what transformers makes of them; `make test`
+# runs one of each kind.
+prove-checkpoints: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/convert tests/equivalence --long \
+		--ignore tests/equivalence/test_long_context.py
 	@$(PASSED) $@
 
 # Pages below the devices and between servers: writers, servers and both ends of transfers killed with
@@ -117,8 +127,7 @@ rehearse-gpu: .venv/installed-test
 # Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --long $(addprefix tests/eagle3_jax/training/test_,long_rows.py features.py) \
-		tests/serve/demo/test_train_cli.py \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/demo/test_train_cli.py \
 		$(addprefix tests/serve/train/test_,documented_commands.py several_processes.py killed_run.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 	@$(PASSED) $@
@@ -195,7 +204,7 @@ peer-goldens: .venv-peer/installed
 
 # Tokens a second of a draft's update, ours and speculators', on one core in one run.
 peer-speed: .venv-peer/installed
-	PYTHONPATH=.:tests:tests/eagle3_jax/training .venv-peer/bin/python -m peers.throughput --json docs/benchmarks/training_speed.json
+	PYTHONPATH=.:tests:tests/eagle3_jax:tests/eagle3_jax/training .venv-peer/bin/python -m peers.throughput --json docs/benchmarks/training_speed.json
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

@@ -98,9 +98,13 @@ def share_programs(config: pytest.Config, shared: bool) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make a file's tests one xdist group, so that one worker has its fixtures. The engine's share
-    compiled programs, which a group of their own has traced once."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `long` unless `--long` is given, and make a file's tests one xdist
+    group, so that one worker has its fixtures. The engine's share compiled programs, which a group
+    of their own has traced once."""
+    if not config.getoption("long"):
+        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("long")])
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item.path)))

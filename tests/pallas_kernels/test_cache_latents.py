@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sweeps import sweep
 from test_quantized import random_array
 
 from pallas_kernels import QuantFormat, cache_latents, gpu, matmul
@@ -121,7 +122,7 @@ def test_the_low_rank_of_queries_is_normed_beside_it(implementation: str) -> Non
     assert np.asarray(pool).reshape(-1, WIDTH)[PLACES, KV_LORA:].any(-1).all()
 
 
-@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+@pytest.mark.parametrize("arch", sweep(["gfx950", "gfx942"], ["gfx942"]))
 def test_queries_for_a_float8_product_come_quantised(arch: str) -> None:
     """The product of what the kernel leaves is that of the normed rows, on CPU and in the kernel;
     other products refuse them."""

@@ -1,13 +1,14 @@
 """The float8 product's kernels, interpreted, against the contract; and float8 as gfx942 has it."""
 
-from collections.abc import Callable
-from functools import cache
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from compiling import compiled
+from sweeps import sweep
 from test_quantized import random_array
 
 from pallas_kernels import QuantFormat, QuantizedArray, dequantize, gpu, matmul
@@ -22,10 +23,7 @@ FORMATS = [
     QuantFormat("fp8_block", "fp8_group"),
     QuantFormat("fp8_block"),
 ]
-each_format = pytest.mark.parametrize(
-    "format", FORMATS, ids=lambda f: f"{f.weights}-{f.activations}"
-)
-each_arch = pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+ARCHS = ["gfx950", "gfx942"]
 
 
 def rows(count: int, inputs: int, seed: int = 1) -> np.ndarray:
@@ -35,18 +33,16 @@ def rows(count: int, inputs: int, seed: int = 1) -> np.ndarray:
 def run(x: np.ndarray | jax.Array, array: QuantizedArray, arch: str = "gfx950") -> np.ndarray:
     with gpu.assume(arch):
         fitting = for_gpu(array)
-        return np.asarray(kernel_of(arch)(x, fitting))
+        return np.asarray(compiled(matmul, implementation="pallas")(x, fitting))
 
 
-@cache
-def kernel_of(arch: str) -> Callable[..., jax.Array]:
-    """JAX's caches don't see the GPU: a function of its own for each."""
-    return jax.jit(lambda a, w: matmul(a, w, implementation="pallas"))
-
-
-@each_arch
-@each_format
-@pytest.mark.parametrize(("outputs", "inputs"), [(97, 321), (64, 256)])
+@pytest.mark.parametrize(
+    ("format", "arch", "outputs", "inputs"),
+    sweep(
+        [(*case, *size) for case in product(FORMATS, ARCHS) for size in ((97, 321), (64, 256))],
+        [(FORMATS[0], "gfx942", 97, 321), (FORMATS[2], "gfx950", 97, 321)],
+    ),
+)
 def test_equals_the_contract(format: QuantFormat, arch: str, outputs: int, inputs: int) -> None:
     array, _ = random_array(format, outputs, inputs)
     x = rows(5, inputs)
@@ -64,7 +60,7 @@ def test_bfloat16_differs_by_its_rounding_alone() -> None:
 
 
 @pytest.mark.optimised
-@each_format
+@pytest.mark.parametrize("format", sweep(FORMATS, [FORMATS[2]]))
 def test_neither_neighbours_nor_their_order_change_a_rows_bits(format: QuantFormat) -> None:
     array, _ = random_array(format, 40, 192)
     x = rows(17, 192)
@@ -78,8 +74,9 @@ def test_neither_neighbours_nor_their_order_change_a_rows_bits(format: QuantForm
     assert np.isnan(got[2:]).all()
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@each_arch
+@pytest.mark.parametrize(
+    ("arch", "grouped"), sweep(product(ARCHS, [False, True]), [("gfx950", True), ("gfx942", False)])
+)
 def test_quantised_rows_are_the_published_rules(arch: str, grouped: bool) -> None:
     x = jnp.asarray(rows(3, 300)).at[1].set(0).at[2, 7].set(jnp.inf)
     with gpu.assume(arch):

@@ -1,13 +1,16 @@
 """The context of one KV head on one device, and in parts on several: joined, they give the same."""
 
+from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from numpy.typing import NDArray
 from paged import local_parts, scatter
+from sweeps import sweep
 
 from pallas_kernels import PagedKV, gqa_decode, gqa_share, join_shares
 from pallas_kernels.exact import exact_bits
@@ -38,11 +41,13 @@ def make_case(lengths: list[int], q_len: int = 4, page_size: int = 16) -> Arrays
     }
 
 
-def run(operation: Any, q: Any, case: Arrays, implementation: str) -> jax.Array:
-    def call(q, *given):
-        return operation(q, PagedKV(*given), SCALE, implementation=implementation)
+def attend_pools(q, *given, operation, implementation):
+    return operation(q, PagedKV(*given), SCALE, implementation=implementation)
 
-    return jax.jit(call)(q, *(case[name] for name in ("pools", "scales", "table", "positions")))
+
+def run(operation: Any, q: Any, case: Arrays, implementation: str) -> jax.Array:
+    call = compiled(attend_pools, operation=operation, implementation=implementation)
+    return call(q, *(case[name] for name in ("pools", "scales", "table", "positions")))
 
 
 def share_of(case: Arrays, implementation: str) -> jax.Array:
@@ -58,7 +63,7 @@ def in_parts(case: Arrays, parts: int, implementation: str) -> NDArray[np.float3
         share_of({**case, "pools": (keys, values), "positions": own}, implementation)
         for (keys, own), (values, _) in devices
     ]
-    join = jax.jit(join_shares)
+    join = compiled(join_shares)
     return np.stack([join(jnp.stack([share[g] for share in shares])) for g in range(GROUPS)])
 
 
@@ -68,8 +73,10 @@ def undivided(case: Arrays) -> NDArray[np.float32]:
     return np.stack(heads)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("implementation", "parts"),
+    sweep(product(IMPLEMENTATIONS, [1, 2, 4]), [("xla", 2), ("pallas", 4)]),
+)
 def test_parts_of_a_context_joined_are_the_whole_context(implementation: str, parts: int):
     """Four rows go over borders of parts and pages, some devices hold nothing of the shortest
     context; what no row sees is NaN."""
@@ -85,8 +92,13 @@ def test_float8_pools_stand_for_their_numbers_times_their_scales(implementation:
     np.testing.assert_allclose(in_parts(case, 2, implementation), undivided(case), atol=2e-5)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("implementation", "dtype"),
+    sweep(
+        product(IMPLEMENTATIONS, [jnp.bfloat16, jnp.float32]),
+        [("xla", jnp.float32), ("pallas", jnp.bfloat16)],
+    ),
+)
 def test_a_row_that_sees_nothing_is_zero_and_weighs_nothing(implementation: str, dtype: Any):
     case = make_case([9, 33])
     case["q"] = jnp.asarray(case["q"], dtype)
@@ -96,7 +108,7 @@ def test_a_row_that_sees_nothing_is_zero_and_weighs_nothing(implementation: str,
     assert share.dtype == dtype and share.shape[-1] == DIM + MASS
     means, masses = unpack(share[:, 0], DIM)
     assert (means == 0).all() and (masses == np.float32(-1e30)).all()
-    join = jax.jit(join_shares)
+    join = compiled(join_shares)
     nothing = jnp.broadcast_to(share[:1, :1], share[:1].shape)
     np.testing.assert_array_equal(
         join(jnp.concatenate([share[:1], nothing])), join(share[:1]), strict=True

@@ -4,15 +4,19 @@ Sizes are multiples of no tile: 160 inputs and 96 columns against steps of 128 a
 """
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
+from sweeps import sweep
 from test_quantized import SCHEMES, random_array
 
 from pallas_kernels import GatedKernels, QuantFormat, QuantizedArray, gpu, grouped_mlp
+from pallas_kernels.case import AMD
 from pallas_kernels.grouped_matmul.batch import ExpertBatch, RoutedAndShared
 from pallas_kernels.grouped_matmul.kernel import multiply
 from pallas_kernels.grouped_matmul.rows.activations import activations
@@ -22,6 +26,12 @@ from pallas_kernels.tile_product import Operand
 from pallas_kernels.tuning import trying
 
 EXPERTS, TOP_K, HIDDEN, INTER = 4, 2, 160, 96
+W4A8, INT4, MXFP4 = (
+    QuantFormat("int4_channel", "int8_token"),
+    QuantFormat("int4_group"),
+    QuantFormat("mxfp4", "mxfp4"),
+)
+PTPC, BLOCKS = QuantFormat("fp8_channel", "fp8_token"), QuantFormat("fp8_block", "fp8_group")
 Inputs = list[Any]
 
 
@@ -52,19 +62,14 @@ def stack(format: QuantFormat | None, outputs: int, inputs: int) -> jax.Array | 
 
 
 def run(inputs: Inputs, implementation: str = "pallas", **options: Any) -> np.ndarray:
-    call: Callable = jax.jit(
-        lambda arrays, options: grouped_mlp(*arrays, implementation=implementation, **options)
-    )
-    return np.asarray(call(inputs, options))
+    return np.asarray(compiled(grouped_mlp, implementation=implementation)(*inputs, **options))
 
 
 def assert_close(got: np.ndarray, expected: np.ndarray, relative: float = 2e-5) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=relative * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(
-    "format", [None, *SCHEMES], ids=lambda f: f"{f.weights}-{f.activations}" if f else "plain"
-)
+@pytest.mark.parametrize("format", sweep([None, *SCHEMES], [None, BLOCKS, W4A8]), ids=str)
 def test_equals_the_contract(format: QuantFormat | None) -> None:
     inputs = make_inputs(format, tokens=5)
     # A rounding to eight bits of what differs in the last bit of float32 may fall to either side.
@@ -72,11 +77,11 @@ def test_equals_the_contract(format: QuantFormat | None) -> None:
     assert_close(run(inputs), run(inputs, "reference"), relative)
 
 
-@pytest.mark.parametrize("chosen", [[3, 0], [1, 2]])
-def test_every_token_on_two_experts_is_three_tiles_each(chosen: list[int]) -> None:
+def test_every_token_on_two_experts_is_three_tiles_each() -> None:
     x, gate, up, down, ids, weights = make_inputs(None, tokens=40)
-    inputs = [x, gate, up, down, jnp.broadcast_to(jnp.asarray(chosen), ids.shape), weights]
-    assert_close(run(inputs), run(inputs, "reference"))
+    for chosen in ([3, 0], [1, 2]):
+        inputs = [x, gate, up, down, jnp.broadcast_to(jnp.asarray(chosen), ids.shape), weights]
+        assert_close(run(inputs), run(inputs, "reference"))
 
 
 @pytest.mark.parametrize("tokens", [1, 400])
@@ -85,16 +90,12 @@ def test_one_token_and_tiles_of_64_rows(tokens: int) -> None:
     assert_close(run(inputs), run(inputs, "reference"))
 
 
-W4A8, INT4, MXFP4 = (
-    QuantFormat("int4_channel", "int8_token"),
-    QuantFormat("int4_group"),
-    QuantFormat("mxfp4", "mxfp4"),
-)
-
-
 @pytest.mark.parametrize(
     ("routed", "shared"),
-    [(None, None), (MXFP4, MXFP4), (INT4, None), (W4A8, None), (MXFP4, INT4), (None, W4A8)],
+    sweep(
+        [(None, None), (MXFP4, MXFP4), (INT4, None), (W4A8, None), (MXFP4, INT4), (None, W4A8)],
+        [(MXFP4, INT4), (None, W4A8)],
+    ),
 )
 def test_a_shared_expert_of_a_routed_ones_shape_joins_them(
     routed: QuantFormat | None, shared: QuantFormat | None, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +109,7 @@ def test_a_shared_expert_of_a_routed_ones_shape_joins_them(
     assert_close(run(inputs, shared=own), expected, 2e-2 if W4A8 in (routed, shared) else 2e-4)
 
 
-@pytest.mark.parametrize("shared", [None, MXFP4, W4A8])
+@pytest.mark.parametrize("shared", sweep([None, MXFP4, W4A8], [None]))
 def test_a_shared_expert_that_devices_cut_alone_joins(
     shared: QuantFormat | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,8 +132,11 @@ def test_a_shared_expert_of_another_shape_is_added_beside() -> None:
     assert_close(run(inputs, shared=own), run(inputs, "reference", shared=own))
 
 
-@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
-@pytest.mark.parametrize("format", [W4A8, QuantFormat("fp8_channel", "fp8_token")], ids=str)
+@pytest.mark.parametrize(
+    ("arch", "format"),
+    sweep(product(AMD, [W4A8, PTPC]), [("gfx950", W4A8), ("gfx942", PTPC)]),
+    ids=str,
+)
 def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: QuantFormat) -> None:
     """Of a product with 160 inputs: a whole step and a part of one; the second row has a NaN."""
     _, gate, *_, ids, _ = make_inputs(format, tokens=3)
@@ -158,15 +162,12 @@ def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: Quan
     assert np.isnan(got).all(1).sum() == 1
 
 
-INDEPENDENT = [None, QuantFormat("int4_channel", "int8_token")]
-
-
 @pytest.mark.optimised
-@pytest.mark.parametrize("format", INDEPENDENT)
+@pytest.mark.parametrize("format", sweep([None, W4A8], [W4A8]))
 def test_a_row_keeps_its_bits_wherever_and_beside_whomever_it_is(
     format: QuantFormat | None,
 ) -> None:
-    call = jax.jit(lambda *arrays: grouped_mlp(*arrays, implementation="pallas"))
+    call = compiled(grouped_mlp, implementation="pallas")
     x, gate, up, down, ids, weights = inputs = make_inputs(format, tokens=33)
     expected = np.asarray(call(*inputs))
     order = np.random.default_rng(2).permutation(33)
@@ -189,11 +190,9 @@ def halved(array: QuantizedArray) -> QuantizedArray:
     return QuantizedArray(values, array.scale * 2, array.format)
 
 
-@pytest.mark.parametrize(
-    "format", [QuantFormat("fp8_channel", "fp8_token"), QuantFormat("fp8_block", "fp8_group")]
-)
+@pytest.mark.parametrize("format", sweep([PTPC, BLOCKS], [BLOCKS]))
 def test_gfx942_multiplies_its_own_float8(format: QuantFormat) -> None:
-    x, gate, up, down, ids, weights = inputs = make_inputs(format, tokens=3)
+    x, gate, up, down, ids, weights = inputs = make_inputs(format, tokens=5)
     with gpu.assume("gfx942"):
         got = run([x, halved(gate), halved(up), halved(down), ids, weights])
         with pytest.raises(ValueError, match="expected weights in float8_e4m3fnuz"):
@@ -202,7 +201,7 @@ def test_gfx942_multiplies_its_own_float8(format: QuantFormat) -> None:
 
 
 def test_gfx950_multiplies_mxfp4_with_its_scales() -> None:
-    inputs = make_inputs(QuantFormat("mxfp4", "mxfp4"), tokens=3)
+    inputs = make_inputs(MXFP4, tokens=5)
     with gpu.assume("gfx950"):
         got = run(inputs)
     assert_close(got, run(inputs, "reference"), 2e-2)
@@ -219,8 +218,8 @@ def rows_with_ties() -> np.ndarray:
 @pytest.mark.parametrize(
     ("format", "contract"),
     [
-        (QuantFormat("int4_channel", "int8_token"), int8_per_token),
-        (QuantFormat("mxfp4", "mxfp4"), mxfp4_packed),
+        (W4A8, int8_per_token),
+        (MXFP4, mxfp4_packed),
     ],
 )
 def test_rows_are_quantised_as_the_contract_does(format: QuantFormat, contract: Callable) -> None:
@@ -232,23 +231,22 @@ def test_rows_are_quantised_as_the_contract_does(format: QuantFormat, contract: 
 
 def test_rows_in_mxfp4_are_what_they_mean_where_nothing_multiplies_it() -> None:
     with gpu.assume("gfx942"):
-        got = jax.jit(lambda x: activations(x, QuantFormat("mxfp4", "mxfp4")))(rows_with_ties())
+        got = jax.jit(lambda x: activations(x, MXFP4))(rows_with_ties())
     assert got.scale is None
     np.testing.assert_array_equal(got.values, jax.jit(mxfp4_round_trip)(rows_with_ties()))
 
 
-@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
+@pytest.mark.parametrize("arch", sweep(AMD, ["gfx950"]))
 def test_a_tile_quantises_its_columns_as_a_launch_of_its_own_does(arch: str) -> None:
     """Tiles of 32 columns have whole groups of MXFP4, those of 16 have not."""
-    format = QuantFormat("mxfp4", "mxfp4")
-    x, gate, up, *_, ids, _ = make_inputs(format, tokens=3)
+    x, gate, up, *_, ids, _ = make_inputs(MXFP4, tokens=3)
     x, batch = x.at[1, 7].set(jnp.nan).astype(jnp.bfloat16), ExpertBatch(3, TOP_K, 16, shared=False)
 
     def inner(columns: int) -> list[bytes]:
         def run(x: jax.Array) -> Operand:
-            rows, order = activations(x, format), tile_map(ids, EXPERTS, batch.rows)
+            rows, order = activations(x, MXFP4), tile_map(ids, EXPERTS, batch.rows)
             both = RoutedAndShared(rows, rows)
-            then = RoutedAndShared(format, format)
+            then = RoutedAndShared(MXFP4, MXFP4)
             return multiply(batch, order, both, [gate, up], [], x.dtype, then=then).routed
 
         with trying(EveryKey(expert_gate_up={"columns": columns})):
@@ -259,7 +257,7 @@ def test_a_tile_quantises_its_columns_as_a_launch_of_its_own_does(arch: str) -> 
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
-    x, gate, up, down, *rest = make_inputs(QuantFormat("int4_group"), tokens=2)
+    x, gate, up, down, *rest = make_inputs(INT4, tokens=2)
     plain = make_inputs(None, tokens=2)[2]
     with pytest.raises(ValueError, match="expected gate and up in one format"):
         run([x, gate, plain, down, *rest])

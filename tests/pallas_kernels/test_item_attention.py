@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sweeps import sweep
 
 from pallas_kernels import item_attention
 from pallas_kernels.item_attention.pallas import ItemTiles, choose_tiles
@@ -39,13 +40,18 @@ def run(arrays: Arrays, sizes: Sequence[int], implementation: str) -> NDArray[np
     return np.asarray(call(*arrays, items))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+ITEMS = [([1], 12), ([3, 61, 1, 100, 300, 2], 12), ([64, 64], 36), ([257, 255], 72)]
+"""One row, items that fill no tile, tiles of one item, and items beyond a block."""
+
+
 @pytest.mark.parametrize(
-    ("sizes", "dim"),
-    [([1], 12), ([3, 61, 1, 100, 300, 2], 12), ([64, 64], 36), ([257, 255], 72)],
-    ids=["one row", "no item fills a tile", "tiles of one item", "beyond a block"],
+    ("sizes", "dim", "implementation"),
+    sweep(
+        [(*item, name) for item in ITEMS for name in IMPLEMENTATIONS],
+        [(*ITEMS[0], "pallas"), (*ITEMS[1], "xla"), (*ITEMS[3], "pallas")],
+    ),
 )
-def test_equals_float64_softmax_of_each_item(implementation: str, sizes: list[int], dim: int):
+def test_equals_float64_softmax_of_each_item(sizes: list[int], dim: int, implementation: str):
     arrays = make_arrays(sum(sizes), dim)
     np.testing.assert_allclose(run(arrays, sizes, implementation), oracle(arrays, sizes), atol=5e-6)
 

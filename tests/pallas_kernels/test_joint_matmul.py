@@ -1,11 +1,14 @@
 """Several products in one launch, interpreted, against the separate ones."""
 
 from collections.abc import Callable
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
+from sweeps import sweep
 from test_fp8_matmul import rows
 from test_quantized import random_array
 
@@ -14,7 +17,6 @@ from pallas_kernels.quantized import Kernel, for_gpu
 
 PTPC, BLOCKS = QuantFormat("fp8_channel", "fp8_token"), QuantFormat("fp8_block", "fp8_group")
 FORMATS = {"plain": None, "ptpc": PTPC, "blocks": BLOCKS}
-each_format = pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
 WIDTHS = (70, 37, 33)
 INPUTS = 160
 
@@ -30,14 +32,16 @@ def kernel(format: QuantFormat | None, outputs: int, seed: int = 0) -> Kernel:
 def run(
     operation: Callable, x: np.ndarray | jax.Array, *kernels: Kernel, arch: str = "gfx950"
 ) -> list:
-    call = jax.jit(lambda *inputs: operation(*inputs, implementation="pallas"))
     with gpu.assume(arch):
+        call = compiled(operation, implementation="pallas")
         fitting = [k if isinstance(k, jax.Array) else for_gpu(k) for k in kernels]
         return jax.tree.map(np.asarray, jax.tree.leaves(call(x, *fitting)))
 
 
-@pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
-@each_format
+@pytest.mark.parametrize(
+    ("format", "arch"),
+    sweep(product(FORMATS.values(), ["gfx950", "gfx942"]), [(None, "gfx950"), (BLOCKS, "gfx942")]),
+)
 def test_joint_products_are_the_separate_ones(format: QuantFormat | None, arch: str) -> None:
     x = rows(2 * 9, INPUTS).reshape(2, 9, INPUTS)
     kernels = [kernel(format, width) for width in WIDTHS]
@@ -46,7 +50,7 @@ def test_joint_products_are_the_separate_ones(format: QuantFormat | None, arch: 
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-@each_format
+@pytest.mark.parametrize("format", sweep(FORMATS.values(), [PTPC]))
 def test_gated_products_are_silu_of_one_times_the_other(format: QuantFormat | None) -> None:
     x = rows(18, INPUTS) / 8
     gate, up = kernel(format, 70), kernel(format, 70, seed=5)

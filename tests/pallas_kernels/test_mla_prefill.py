@@ -1,12 +1,15 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from numpy.typing import NDArray
 from paged import attend, local_parts, scatter
+from sweeps import sweep
 
 from pallas_kernels import PagedKV, mla_prefill, mla_prefill_part
 
@@ -44,13 +47,15 @@ def oracle(case: Case) -> NDArray[np.float64]:
     return out
 
 
-def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
-    def call(q_nope, q_rope, keys, values, pool, table, positions, kv_scale=None, ancestors=None):
-        paged = PagedKV((pool,), (kv_scale,), table, positions, ancestors)
-        chosen = {"key_kernel": keys, "value_kernel": values, "implementation": implementation}
-        return mla_prefill(q_nope, q_rope, paged, SCALE, **chosen)
+def attend_pool(*arrays, implementation, attention=mla_prefill, kv_scale=None, ancestors=None):
+    q_nope, q_rope, keys, values, pool, table, positions = arrays
+    paged = PagedKV((pool,), (kv_scale,), table, positions, ancestors)
+    chosen = {"key_kernel": keys, "value_kernel": values, "implementation": implementation}
+    return attention(q_nope, q_rope, paged, SCALE, **chosen)
 
-    return np.asarray(jax.jit(call)(*case, **options))
+
+def run(case: Case, implementation: str, **options: Any) -> NDArray[np.float32]:
+    return np.asarray(compiled(attend_pool, implementation=implementation)(*case, **options))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -81,25 +86,19 @@ def test_neither_neighbours_nor_the_table_nor_where_a_chunk_begins_change_the_bi
     np.testing.assert_array_equal(run(alone, "pallas"), expected[:1, 7:])
 
 
-def attending(implementation: str) -> Callable[..., tuple[NDArray[Any], NDArray[Any]]]:
-    """Values and masses of a part of a context; compiled once."""
-
-    def call(q_nope, q_rope, keys, values, pool, table, positions):
-        paged = PagedKV((pool,), (None,), table, positions)
-        chosen = {"key_kernel": keys, "value_kernel": values, "implementation": implementation}
-        return mla_prefill_part(q_nope, q_rope, paged, SCALE, **chosen)
-
-    compiled = jax.jit(call)
-    return lambda case: jax.tree.map(np.asarray, compiled(*case))
+def run_part(case: Case, implementation: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Values and masses of a part of a context."""
+    options: Any = {"attention": mla_prefill_part, "implementation": implementation}
+    return jax.tree.map(np.asarray, compiled(attend_pool, **options)(*case))
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("implementation", "parts"), sweep(product(IMPLEMENTATIONS, [1, 4]), [("pallas", 4)])
+)
 def test_parts_of_a_context_weighed_by_their_masses_are_the_whole(implementation: str, parts: int):
     *arrays, pool, table, positions = case = make_case([67, 140], 67, 16, 9)
-    attend = attending(implementation)
     devices = local_parts(pool, positions, parts)
-    found = [attend((*arrays, own, table, local)) for own, local in devices]
+    found = [run_part((*arrays, own, table, local), implementation) for own, local in devices]
     masses = np.stack([log_mass for _, log_mass in found])
     weights = np.exp2(masses - masses.max(0))[..., None]
     joined = (np.stack([values for values, _ in found]) * weights).sum(0) / weights.sum(0)
@@ -111,7 +110,7 @@ def test_a_part_of_which_a_row_sees_nothing_is_zero_of_no_mass_and_float32(imple
     *arrays, pool, table, positions = make_case([20, 40], 20, 16, 3)
     positions[0], positions[1, :5] = -1, -1
     rounded = [jnp.asarray(array, jnp.bfloat16) for array in (*arrays, pool)]
-    values, log_mass = attending(implementation)((*rounded, table, positions))
+    values, log_mass = run_part((*rounded, table, positions), implementation)
     assert values.dtype == log_mass.dtype == np.float32
     np.testing.assert_array_equal(np.isneginf(log_mass), (positions < 0)[..., None].repeat(2, 2))
     assert (values[positions < 0] == 0).all() and np.isfinite(values).all()

@@ -1,5 +1,6 @@
 """The mixture as one operation against float64 loops, on the CPU's forms and on the kernels."""
 
+from itertools import product
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sweeps import sweep
 
 from pallas_kernels import GatedKernels, RouterOptions, moe_mlp
 from pallas_kernels.dispatch import prefer
@@ -49,9 +51,15 @@ def oracle(shared: GatedKernels | None, held: range) -> NDArray[np.float64]:
     return out
 
 
-@pytest.mark.parametrize("implementation", ["xla", "reference", "pallas"])
-@pytest.mark.parametrize("inter", [None, INTER, 32], ids=["alone", "joined", "apart"])
+@pytest.mark.parametrize(
+    ("implementation", "inter"),
+    sweep(
+        product(["xla", "reference", "pallas"], [None, INTER, 32]),
+        [("xla", 32), ("reference", INTER), ("pallas", INTER)],
+    ),
+)
 def test_equals_float64_loops(implementation: str, inter: int | None) -> None:
+    """inter: of a shared expert, which joins routed ones of its shape; None without one."""
     shared = None if inter is None else kernels(inter=inter)
     with prefer(implementation):
         call = jax.jit(lambda *arrays: moe_mlp(*arrays, options=OPTIONS, shared=shared))

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 
 from pallas_kernels import router_logits
 
@@ -14,7 +15,7 @@ def rows(count: int) -> jax.Array:
 
 
 def run(x: jax.Array, implementation: str) -> np.ndarray:
-    return np.asarray(jax.jit(lambda x: router_logits(x, KERNEL, implementation=implementation))(x))
+    return np.asarray(compiled(router_logits, implementation=implementation)(x, KERNEL))
 
 
 @pytest.mark.parametrize("implementation", ["xla", "pallas"])

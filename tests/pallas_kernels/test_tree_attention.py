@@ -1,6 +1,7 @@
 """Both paged attentions over trees: a node sees the committed rows and its ancestors alone."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from paged import attend, scatter
+from sweeps import sweep
 
 from pallas_kernels import PagedKV, gpu, gqa_decode, mla_decode
 
@@ -79,9 +81,13 @@ def oracle(kind: str, asked: list[NDArray], contexts: list[Any], first: int) -> 
     return out
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("first", [0, 4], ids=["whole tree", "last nodes"])
-@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize(
+    ("kind", "first", "implementation"),
+    sweep(
+        product(ROWS, [0, 4], IMPLEMENTATIONS),
+        [("mla", 0, "xla"), ("gqa", 4, "xla"), ("gqa", 0, "pallas"), ("mla", 4, "pallas")],
+    ),
+)
 def test_nodes_see_the_committed_rows_and_their_own_path(
     kind: str, first: int, implementation: str
 ) -> None:
@@ -92,7 +98,7 @@ def test_nodes_see_the_committed_rows_and_their_own_path(
     np.testing.assert_allclose(found, oracle(kind, asked, contexts, first), atol=5e-6)
 
 
-@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("kind", sweep(ROWS, ["mla"]))
 def test_on_amd_gpus_what_no_node_sees_is_loaded_and_ignored(kind: str) -> None:
     contexts, pools, table, positions = make_case(kind, 0)
     asked = queries(kind, NODES)

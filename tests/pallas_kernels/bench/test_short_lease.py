@@ -1,27 +1,33 @@
 """The benchmark when a machine is lent for minutes: what is lost, and what is carried there."""
 
+import io
 import json
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pallas_kernels.all_cases import all_cases
+from pallas_kernels.aot.workers import Failure
 from pallas_kernels.bench import __main__ as command
 from pallas_kernels.bench import carry as carrying
+from pallas_kernels.bench import session
 from pallas_kernels.bench.ahead import Ahead, Turns
+from pallas_kernels.bench.ceilings import Ceilings
 from pallas_kernels.bench.choice.chosen import NAMED, named
 from pallas_kernels.bench.measure import Measured
 from pallas_kernels.bench.record import Record, measured_case, read_record
 from pallas_kernels.bench.timing import Spread, Timed
+from pallas_kernels.bench.worker import Job, Opening
 
 ROOT = Path(__file__).parents[3]
 CHEAP = "route"
@@ -39,6 +45,7 @@ def start(record: Path, *flags: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_a_crash_costs_its_own_case_and_a_kill_at_any_moment_no_line(tmp_path: Path):
     path = tmp_path / "record.jsonl"
     whole = start(path, "--crash", "route ")
@@ -62,6 +69,34 @@ def test_a_crash_costs_its_own_case_and_a_kill_at_any_moment_no_line(tmp_path: P
     assert found[: len(kept)] == kept
     names = [line["case"] for line in found if line["timed"]]
     assert len(names) == len(set(names))
+
+
+def test_a_crash_is_recorded_and_a_resumed_run_measures_that_case_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a session whose workers are replaced."""
+    cases, spread, asked = all_cases()[:2], Spread(1.0, 0.5, 2.0), []
+
+    def results(_: Any, jobs: list[Job], **__: Any) -> Iterator[Opening | Measured | Failure]:
+        for job in jobs:
+            asked.append(job.case)
+            if not job.case:
+                yield Opening({"device": "none"}, Ceilings(1e12, 1e12, 1e12, 1e12))
+            elif job.crash:
+                yield Failure("its process was ended by SIGSEGV", "a rehearsed crash")
+            else:
+                yield Measured(job.case, "a", 0.1, True, Timed(spread, spread))
+
+    monkeypatch.setattr(session, "run_each", results)
+    record = Record(tmp_path / "record.jsonl")
+    run = session.Session(Console(file=io.StringIO()), record, cases, dry_run=True).run
+    assert run(float("inf"), 1.0, crash=cases[1].name) == 1
+    lines = read_record(tmp_path / "record.jsonl")
+    assert [line["kind"] for line in lines] == ["conditions", "ceilings", *["case"] * 2, "bars"]
+    assert lines[2]["timed"] and "SIGSEGV; a rehearsed crash" in lines[3]["refused"]
+    asked.clear()
+    assert run(float("inf"), 1.0, resume=True) == 0
+    assert [name for name in asked if name not in ("", cases[0].name)] == [cases[1].name]
 
 
 def test_a_record_is_read_up_to_a_line_that_was_cut_off(tmp_path: Path):
@@ -152,13 +187,12 @@ print(pallas_kernels.__file__)
 """
 
 
-def test_the_folder_to_carry_needs_nothing_but_jax_numpy_and_torch_there(
+@pytest.fixture
+def carried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    """Links to what is installed stand for the machine's packages and for what pip downloads."""
-    machine, folder = tmp_path / "machine", tmp_path / "carried"
-    machine.mkdir()
-    wanted: list[str] = []
+) -> tuple[Path, list[str]]:
+    """The folder and what was to be downloaded, for which links to what is installed stand."""
+    folder, wanted = tmp_path / "carried", []
 
     def download(names: list[str], wheels: Path) -> None:
         wanted.extend(name.partition("==")[0] for name in names)
@@ -167,7 +201,23 @@ def test_the_folder_to_carry_needs_nothing_but_jax_numpy_and_torch_there(
     monkeypatch.setattr(carrying, "_download", download)
     assert command.main(["--carry", str(folder)]) == 0
     assert "run.sh" in capsys.readouterr().out
+    return folder, wanted
+
+
+def test_the_folder_to_carry_has_what_the_machine_lacks(carried: tuple[Path, list[str]]):
+    folder, wanted = carried
     assert not {"jax", "numpy", "torch", "scipy", "flax"} & set(wanted) and "rich" in wanted
+    with pytest.raises(FileExistsError, match="expected an empty or a new folder"):
+        command.main(["--carry", str(folder)])
+
+
+@pytest.mark.long
+def test_the_folder_to_carry_needs_nothing_but_jax_numpy_and_torch_there(
+    carried: tuple[Path, list[str]], tmp_path: Path
+):
+    """Links to what is installed stand for the machine's packages, too."""
+    machine, (folder, _) = tmp_path / "machine", carried
+    machine.mkdir()
     link(carrying._with_requirements(carrying.THERE), machine)
     paths = f"{folder}/source:{folder}/wheels:{machine}"
     run = [sys.executable, "-S", "-c", BARE]
@@ -175,8 +225,6 @@ def test_the_folder_to_carry_needs_nothing_but_jax_numpy_and_torch_there(
         run, cwd=tmp_path, env={"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}, capture_output=True
     )
     assert done.stdout.decode().startswith(str(folder / "source")), done.stderr.decode()
-    with pytest.raises(FileExistsError, match="expected an empty or a new folder"):
-        command.main(["--carry", str(folder)])
 
 
 def link(names: Iterable[str], folder: Path) -> None:

@@ -1,0 +1,16 @@
+"""Parameters of tests that sweep over formats, sizes or seeds."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def sweep(cases: Iterable[Any], kept: Sequence[Any]) -> list[Any]:
+    """Mark as `long` every case that is not in `kept`; tuples hold several arguments."""
+    return [case if case in kept else _long(case) for case in cases]
+
+
+def _long(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.long)
