@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from like_whole import assert_like_whole
+from sweeps import sweep
 from tiny import MINIMAX, tiny_draft, tiny_target
 
 from convert import load_target, save_hf
@@ -40,7 +41,7 @@ def test_each_device_reads_its_blocks(blocks: Path, mesh: jax.sharding.Mesh) -> 
     assert_like_whole(ours, load_target(blocks), mesh)
 
 
-@each_mesh
+@pytest.mark.parametrize("mesh", sweep(MESHES.values(), [MESHES["experts"]]))
 def test_two_devices_compute_what_one_does(blocks: Path, mesh: jax.sharding.Mesh) -> None:
     """Activations as they are, so that no rounding hides what is missing from a sum."""
     split = forward(load_target(blocks, mesh=mesh, quantize_activations=False), IDS)
@@ -49,6 +50,7 @@ def test_two_devices_compute_what_one_does(blocks: Path, mesh: jax.sharding.Mesh
     np.testing.assert_allclose(split.logits, whole.logits, rtol=0, atol=2e-5)
 
 
+@pytest.mark.long
 def test_rounds_on_two_devices_say_what_one_device_would(blocks: Path) -> None:
     """As published, with activations rounded: every token has the best logit of one device."""
     mesh = MESHES["columns"]

@@ -13,6 +13,7 @@ from image_goldens import CHECKPOINT, FACTS, ITEMS, VISION, config_of, golden_vi
 from oracle_files import ORACLES
 from safetensors.numpy import load_file
 from sparse_checkpoint import write_sparse
+from sweeps import sweep
 
 from convert import load_target, load_vision
 from convert.conversion.cli import main as convert_command
@@ -60,12 +61,12 @@ def test_features_of_all_items_in_one_call_are_transformers(
 def test_a_packed_image_is_what_it_is_alone(
     vision: VisionModel, items: dict[str, ImageItem], features: dict[str, np.ndarray]
 ) -> None:
-    for name in ("tiny", "down", "chunk3", "chunk1"):
+    for name in ("tiny", "chunk3"):
         (alone,) = encode_images(vision, [items[name]])
         np.testing.assert_allclose(alone, features[name], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["tiny", "chunk3", "chunk1"])
+@pytest.mark.parametrize("name", sweep(["tiny", "chunk3", "chunk1"], ["chunk3"]))
 def test_states_before_and_after_every_block_are_transformers(
     name: str, vision: VisionModel, items: dict[str, ImageItem]
 ) -> None:
@@ -161,7 +162,7 @@ def test_features_must_be_as_many_as_placeholders(target: Target) -> None:
         forward(target, np.array([[1, 341]]), image_features=[np.zeros((2, 64), np.float32)])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sweep(FORMS, ["kimi_int4_ct", "kimi_mxfp4_quark"]))
 def test_every_form_and_what_it_converts_to_has_the_same_tower(form: str, tmp_path: Path) -> None:
     published = load_vision(ORACLES / form, dtype="float32")
     item = read_item("exact", published.config)

@@ -8,6 +8,7 @@ import pytest
 import transformers
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
+from sweeps import sweep
 
 from convert.conversion.cli import main as convert
 from convert.equivalence.__main__ import main
@@ -20,7 +21,7 @@ FORMS += ("minimax_bf16", "minimax_fp8block")
 Q_PROJ = "language_model.model.layers.2.self_attn.q_b_proj.weight"
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sweep(FORMS, ["kimi_mxfp4_quark", "minimax_fp8block"]))
 def test_every_layer_of_a_converted_checkpoint_is_transformers(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

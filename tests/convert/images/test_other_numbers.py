@@ -11,6 +11,7 @@ from image_goldens import CHECKPOINT, config_of
 from numpy_vision import Numbers, features_of, patches_of
 from PIL import Image
 from safetensors.numpy import save_file
+from sweeps import sweep
 
 from convert import load_vision, read_frames, read_image
 from convert.models.vision import preprocessor_to_hf, vision_to_hf
@@ -128,7 +129,7 @@ def read_all(config: VisionConfig) -> list[tuple[ImageItem, list[np.ndarray], bo
     return found
 
 
-@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("merge", sweep(MERGES, [3]))
 def test_pixels_and_features_are_those_of_the_description(merge: int, tmp_path: Path) -> None:
     """All items in one array, images and chunks."""
     weights = write(tmp_path / "seeing", merge)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from killed_run import POINTS
 from small_stores import ITEM_BYTES, ORIGIN, arrays, parameters, source_directory
+from sweeps import sweep
 
 from convert.store.journal import Journal
 from convert.store.parameter import Parameter
@@ -43,7 +44,9 @@ def files_of(directory: Path) -> dict[str, tuple[int, int]]:
     return {str(p.relative_to(directory)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "never"])
+@pytest.mark.parametrize(
+    "point", sweep([point for point in POINTS if point != "never"], ["writing"])
+)
 def test_a_killed_run_is_resumed_without_rewriting(tmp_path: Path, point: str) -> None:
     side_files, destination = source_directory(tmp_path), tmp_path / "made"
     script = Path(__file__).with_name("killed_run.py")
