@@ -13,6 +13,7 @@ import torch
 from flax import nnx
 from oracle_files import ORACLES
 from safetensors.torch import save_file
+from sweeps import sweep
 from tolerances import FLOAT32_ATOL
 from torch_draft import Weights, draft_pass, features
 
@@ -122,7 +123,10 @@ def load(directory: Path, weights: Weights, rope: str, options: Collection[str])
 
 @pytest.mark.parametrize(
     ("rope", "options"),
-    [("plain", ()), ("yarn", ()), *(("plain", (name,)) for name in OPTIONS), ("plain", OPTIONS)],
+    [
+        *(("plain", ()), ("yarn", ()), ("plain", OPTIONS)),
+        *sweep([("plain", (name,)) for name in OPTIONS], []),
+    ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value) or "eagle3",
 )
 def test_logits_and_states_are_those_of_the_second_writing(

@@ -198,20 +198,20 @@ def chunked_logits(target: Target, prompt: np.ndarray, chunk: int) -> np.ndarray
     return np.concatenate(logits)
 
 
+@pytest.mark.long
 def test_a_prompts_logprobs_and_an_answer_behind_it_are_those_of_transformers(
     models: Models, pytestconfig: pytest.Config
 ) -> None:
-    """With a draft; in the long form also where two devices divide the context of both, which
-    accepts the same drafts."""
+    """With a draft, and where two devices divide the context of both, which accepts the same
+    drafts."""
     theirs, target = models
     prompt, draft = long_prompt(pytestconfig).tolist(), DRAFTS["latent"](target)
     found = {1: answered(target, draft, prompt, most=ANSWER)}
-    if pytestconfig.getoption("long"):
-        target = nnx.clone(target)
-        draft, mesh = DRAFTS["latent"](target), make_mesh(2, devices=jax.devices()[:2])
-        shard(target, mesh)
-        shard(draft, mesh)
-        found[2] = answered(target, draft, prompt, parts=2, most=ANSWER)
+    target = nnx.clone(target)
+    draft, mesh = DRAFTS["latent"](target), make_mesh(2, devices=jax.devices()[:2])
+    shard(target, mesh)
+    shard(draft, mesh)
+    found[2] = answered(target, draft, prompt, parts=2, most=ANSWER)
     tokens, accepted = found[1].token_ids, found[1].accepted
     logits = logits_of(theirs, prompt + tokens)
     best = logits[len(prompt) - 1 : -1].topk(2)
@@ -223,10 +223,9 @@ def test_a_prompts_logprobs_and_an_answer_behind_it_are_those_of_transformers(
         assert one.accepted == accepted
 
 
-def test_so_has_the_longest_prompt(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+@pytest.mark.long
+def test_so_has_the_longest_prompt(tmp_path: Path) -> None:
     """262,143 tokens, in one layer with one head; of heads of equal sizes torch makes no square."""
-    if not pytestconfig.getoption("long"):
-        pytest.skip("part of the long form")
     heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "v_head_dim": 16}
     sizes = {"num_hidden_layers": 1, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
     theirs, target = made(tmp_path, **heads, **sizes, kv_lora_rank=8)

@@ -96,6 +96,7 @@ def test_rounded_activations_stay_near_the_golden_logits(published: Target, prom
     np.testing.assert_array_equal(logits.argmax(-1), golden[f"p{prompt}.argmax"])
 
 
+@pytest.mark.long
 def test_rounds_with_a_draft_write_the_golden_text(published: Target) -> None:
     golden = golden_json(GOLDEN)["prompts"]
     draft = load_draft(ORACLES / "draft_minimax_bf16", published)

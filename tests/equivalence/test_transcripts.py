@@ -3,18 +3,17 @@
 import pytest
 from engine_rounds import LONG_CHAINS, SHORT_CHAINS, check_cache_free, check_engine
 from oracle_files import ALL_DRAFTS
+from sweeps import sweep
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
-SHORT = ("draft_mha_d2t_bf16", "draft_mla_bf16", "draft_mha_fp8_ptpc_actquant")
-"""Both kinds of attention, a reduced vocabulary and quantised weights and activations."""
-every_draft = pytest.mark.parametrize(
-    ("draft", "name"), list(zip(ALL_DRAFTS, ALL_DRAFTS, strict=True)), indirect=["draft"]
-)
+EVERY = [(name, name) for name in ALL_DRAFTS]
+SHORT = [("draft_mla_bf16",) * 2, ("draft_mha_fp8_ptpc_actquant",) * 2]
+"""Both kinds of attention, and quantised weights and activations."""
 
 
-@every_draft
+@pytest.mark.parametrize(("draft", "name"), EVERY, indirect=["draft"])
 def test_candidates_and_accepted_counts_are_eagles(
     target: Target, draft: Eagle3Draft, name: str
 ) -> None:
@@ -22,14 +21,8 @@ def test_candidates_and_accepted_counts_are_eagles(
     check_cache_free(target, draft, name, LONG_CHAINS)
 
 
-@every_draft
+@pytest.mark.parametrize(("draft", "name"), sweep(EVERY, SHORT), indirect=["draft"])
 def test_the_engines_rounds_are_eagles(
-    target: Target,
-    draft: Eagle3Draft,
-    name: str,
-    pytestconfig: pytest.Config,
-    monkeypatch: pytest.MonkeyPatch,
+    target: Target, draft: Eagle3Draft, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name not in SHORT and not pytestconfig.getoption("long"):
-        pytest.skip("part of the long form")
     check_engine(target, draft, name, SHORT_CHAINS, monkeypatch)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sampling_rows import sampling_rows
+from sweeps import sweep
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     TemperatureLogitsWarper,
@@ -21,7 +22,7 @@ from eagle3_jax.sampling.sampler import process_logits
 PROCESS = jax.jit(process_logits)
 
 
-@pytest.mark.parametrize("vocab", [7, 300, 5000])
+@pytest.mark.parametrize("vocab", sweep([7, 300, 5000], [7, 5000]))
 @pytest.mark.parametrize("typical_p", [0.05, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize(
     "others",

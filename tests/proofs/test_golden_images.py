@@ -13,6 +13,7 @@ from golden_images import (
     golden_target,
     golden_vision,
 )
+from sweeps import sweep
 
 from eagle3_jax.engine import Engine, EngineConfig
 
@@ -22,8 +23,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tree": {"eagle_topk": 2, "num_draft_tokens": 6},
 }
 ALL = list(product(DRAFTS, SHAPES, ("pad", "target")))
-COVER = [("mha", "exact", "target"), ("reduced", "tree", "pad"), ("mla", "chain", "target")]
-"""Every draft, every shape and both embeddings."""
+COVER = [("mha", "exact", "target"), ("reduced", "tree", "pad")]
+"""Both embeddings, exact bits and a tree."""
 
 
 def answers(kind: str | None, config: EngineConfig) -> dict[str, list[int]]:
@@ -34,20 +35,15 @@ def answers(kind: str | None, config: EngineConfig) -> dict[str, list[int]]:
     return {name: answer.token_ids for name, answer in found.items()}
 
 
-@pytest.mark.parametrize(("kind", "shape", "embedding"), ALL)
-def test_greedy_answers_with_drafts_are_transformers(
-    kind: str, shape: str, embedding: str, long: bool
-) -> None:
-    if (kind, shape, embedding) not in COVER and not long:
-        pytest.skip("part of the long form")
+@pytest.mark.parametrize(("kind", "shape", "embedding"), sweep(ALL, COVER))
+def test_greedy_answers_with_drafts_are_transformers(kind: str, shape: str, embedding: str) -> None:
     config = sizes(3, mm_draft_embedding=embedding, **SHAPES[shape])
     assert answers(kind, config) == {name: facts["greedy"] for name, facts in PROMPTS.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["chain", "exact"])
-def test_greedy_answers_without_drafts_are_transformers(shape: str, long: bool) -> None:
+def test_greedy_answers_without_drafts_are_transformers(shape: str) -> None:
     """So that answers with drafts are plain ones."""
-    if not long:
-        pytest.skip("part of the long form")
     config = sizes(3 if shape == "exact" else 0, **SHAPES[shape])
     assert answers(None, config) == {name: facts["greedy"] for name, facts in PROMPTS.items()}

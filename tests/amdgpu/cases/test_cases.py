@@ -3,12 +3,14 @@
 import math
 import re
 from dataclasses import replace
+from itertools import cycle, product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sweeps import sweep
 
 from amdgpu.cases import EmulatedCase, emulated_cases
 from amdgpu.cases.errors import largest_error, route_error
@@ -23,8 +25,8 @@ WHOLE_ROWS = ("quantize_fp8", "quantize_int8", "quantize_mxfp4", "logits_argmax_
 MOST_PROGRAMS = 400
 """A router's map has one for each of 384 experts, of one wave."""
 
-each_small = pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
-each_arch = pytest.mark.parametrize("arch", AMD)
+FAMILIES = list({case.case.operation: case for case in reversed(SMALL)}.values())
+"""The first case of each operation."""
 
 
 def format_of(case: Case) -> str:
@@ -51,8 +53,11 @@ def test_names_are_unique_and_three_real_shapes_are_for_the_long_form() -> None:
     ]
 
 
-@each_small
-@each_arch
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    sweep(product(SMALL, AMD), list(zip(FAMILIES, cycle(AMD), strict=False))),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_it_launches_the_kernels_of_the_real_case_with_their_tiles(
     case: EmulatedCase, arch: str
 ) -> None:
@@ -86,7 +91,11 @@ QUANTISED = {
 }
 
 
-@pytest.mark.parametrize("case", QUANTISED.values(), ids=QUANTISED)
+@pytest.mark.parametrize(
+    "case",
+    sweep(QUANTISED.values(), list({c.case.operation: c for c in QUANTISED.values()}.values())),
+    ids=QUANTISED,
+)
 def test_a_neighbours_scale_shows(case: EmulatedCase) -> None:
     arguments = case.arguments("gfx950")
     expected = case.expected("gfx950", arguments)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sweeps import sweep
 
 from amdgpu.cases.errors import largest_error
 from amdgpu.cases.variety import unlike_scales
@@ -41,7 +42,9 @@ def rounded_once(x: Any, stacks: Any, ids: Any, weights: Any) -> Any:
     return total.astype(x.dtype)
 
 
-@pytest.mark.parametrize("format", [*KIMI, MINIMAX[1]], ids=str)
+@pytest.mark.parametrize(
+    "format", sweep([*KIMI, MINIMAX[1]], [QuantFormat("mxfp4", "mxfp4"), MINIMAX[1]]), ids=str
+)
 def test_experts_equal_a_reference_that_rounds_where_they_do(
     format: QuantFormat | None,
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from oracle_files import ORACLES
+from sweeps import sweep
 from tiny import DRAFT, MINIMAX, TARGET, tiny_target
 
 from convert import load_target
@@ -68,12 +69,10 @@ def any_draft(target: Target, aux_layer_ids: tuple[int, ...]) -> Eagle3Draft:
     return Eagle3Draft(config, rngs=nnx.Rngs(0))
 
 
-OPTIMISED = [
-    pytest.param(next(iter(names)), marks=pytest.mark.optimised) for names in (PLAIN, QUANTISED)
-]
+OPTIMISED = [pytest.param("kimi", marks=pytest.mark.optimised)]
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *QUANTISED, *OPTIMISED])
+@pytest.mark.parametrize("name", [*sweep([*PLAIN, *QUANTISED], ["minimax_fp8block"]), *OPTIMISED])
 def test_features_are_servings_to_the_bit(name: str) -> None:
     """Aux states of inner layers, and what leaves the last one."""
     target = the_target(name)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from sweeps import sweep
 from tiny_pair import DRAFT, LATENT_DRAFT, TARGET, random_batch, tiny_draft, tiny_target, training
 
 from eagle3_jax.config import DraftConfig
@@ -24,7 +25,9 @@ def losses(step, state, batches) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("config", "steps"), [(DRAFT, 50), (LATENT_DRAFT, 10)])
+@pytest.mark.parametrize(
+    ("config", "steps"), sweep([(DRAFT, 50), (LATENT_DRAFT, 10)], [(DRAFT, 50)])
+)
 def test_four_devices_learn_what_one_does(config: DraftConfig, steps: int) -> None:
     """Two replicas of two devices: loss within 1e-5 over 50 steps, and of an MLA draft over 10."""
     batches = [random_batch(i % 5, rows=4) for i in range(steps)]

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny_vision
 from flax import nnx
 from tiny_pair import TARGET
 
 from eagle3_jax import ImageItem, encode_images
-from eagle3_jax.config.vision import PixelConfig, VisionConfig
+from eagle3_jax.config.vision import PixelConfig
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.patch_positions import Places
 from eagle3_jax.models.kimi import KimiTarget
@@ -31,18 +32,9 @@ from eagle3_jax.training.vision import (
 from eagle3_jax.vision.packing import pack
 
 IMAGE, GRID, TOKENS = 7, (1, 4, 6), 6
-VISION = VisionConfig(
-    hidden_size=16,
+VISION = replace(
+    tiny_vision.VISION,
     num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    pos_emb_height=4,
-    pos_emb_width=4,
-    pos_emb_time=4,
-    patch_size=2,
-    text_hidden_size=TARGET.hidden_size,
-    merge_size=2,
-    projector_ln_eps=1e-5,
     media_placeholder_token_id=IMAGE,
     pixels=PixelConfig(),
 )

@@ -5,9 +5,10 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny
 from flax import nnx
 
-from eagle3_jax.config import DraftConfig, KimiConfig, LatentShape, RopeConfig, YarnConfig
+from eagle3_jax.config import DraftConfig, LatentShape, RopeConfig, YarnConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
@@ -27,40 +28,24 @@ from eagle3_jax.training.packing import PackedBatch, Sample
 from eagle3_jax.training.placement import Placement
 
 VOCAB = 40
-TARGET = KimiConfig(
+TARGET = replace(
+    tiny.TARGET,
     vocab_size=VOCAB,
-    hidden_size=32,
-    intermediate_size=48,
-    moe_intermediate_size=16,
     num_hidden_layers=3,
-    num_attention_heads=2,
-    n_routed_experts=4,
-    n_shared_experts=1,
-    num_experts_per_tok=2,
-    first_k_dense_replace=1,
     routed_scaling_factor=1.5,
-    norm_topk_prob=True,
-    q_lora_rank=16,
     kv_lora_rank=16,
-    qk_nope_head_dim=8,
     qk_rope_head_dim=8,
     v_head_dim=8,
-    rms_norm_eps=1e-5,
     max_position_embeddings=64,
     rope=RopeConfig(10000.0, YarnConfig(2.0, 32, mscale=1.0, mscale_all_dim=1.0)),
 )
-DRAFT = DraftConfig(
+DRAFT = replace(
+    tiny.DRAFT,
     vocab_size=VOCAB,
     draft_vocab_size=24,
-    hidden_size=32,
-    target_hidden_size=32,
     intermediate_size=48,
-    num_attention_heads=4,
-    num_key_value_heads=2,
     head_dim=8,
-    rms_norm_eps=1e-6,
     max_position_embeddings=64,
-    rope=RopeConfig(10000.0),
     aux_layer_ids=(0, 1, 3),
 )
 LATENT_DRAFT = replace(
