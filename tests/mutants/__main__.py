@@ -53,15 +53,15 @@ def main() -> int:
     if stale := [problem for row in rows for problem in problems(row)]:
         print(*stale, sep="\n", file=sys.stderr)
         return 1
-    record = Record(rows, flags.resume)
-    chosen = [row for row in rows if all(word in str(row) for word in flags.words)]
+    record = Record(rows, RECORD if flags.record else None)
+    chosen = [
+        row for row in rows if not flags.words or any(word in str(row) for word in flags.words)
+    ]
     for name in PRELOADED:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants") as caches:
-        left = [row for row in chosen if not record.has(row)]
+        left = [row for row in chosen if not (flags.resume and record.has(row))]
         valid = _run_rows(left, record, Path(caches), flags.at_a_time)
-    if flags.record:
-        record.write(_commit())
     return int(not valid or record.print_table() < LEAST_KILLED)
 
 
@@ -70,30 +70,36 @@ def _commit() -> str:
 
 
 def _run_rows(rows: list[Row], record: "Record", caches: Path, at_a_time: int) -> bool:
-    """Run the tests without a fault, then with each; returns whether all rows were valid."""
-    valid, seconds = True, dict[tuple[str, ...], float]()
-    sound = [Job(None, tests, 600) for tests in dict.fromkeys(row.tests for row in rows)]
-    for job, outcome in _run_jobs(sound, caches, at_a_time):
-        if outcome.verdict and outcome.verdict.status == PASSED:
-            seconds[job.tests] = outcome.seconds
-        else:
+    """Run each set of tests without a fault, then with each of its faults; returns whether all rows
+    were valid."""
+    valid = True
+    for tests in dict.fromkeys(row.tests for row in rows):
+        ((_, sound),) = _run_jobs([Job(None, tests, 600)], caches, 1)
+        if sound.verdict is None or sound.verdict.status != PASSED:
             valid = False
-            print(f"fails without a fault: {' '.join(job.tests)}\n{outcome.log}", flush=True)
-    jobs = [Job(r, r.tests, 60 + 10 * seconds[r.tests]) for r in rows if r.tests in seconds]
-    for job, outcome in _run_jobs(jobs, caches, at_a_time):
-        assert job.row
-        verdict = outcome.verdict
-        if verdict and (verdict.status not in (PASSED, FAILED) or not verdict.imported):
-            valid = False
-            reason = "cannot run" if verdict.imported else "its module is not imported"
-            print(f"INVALID  {job.row}: {reason}\n{outcome.log}", flush=True)
+            print(f"fails without a fault: {' '.join(tests)}\n{sound.log}", flush=True)
             continue
-        killed = verdict is None or verdict.status == FAILED
-        by = (verdict.failed if verdict else "a crash or the time limit") if killed else ""
-        word = "killed  " if killed else "SURVIVED"
-        print(f"{word} {outcome.seconds:5.1f} s  {job.row}  {by}", flush=True)
-        record.note(job.row, killed)
+        print(f"sound    {sound.seconds:5.1f} s  {' '.join(tests)}", flush=True)
+        jobs = [Job(r, tests, 60 + 10 * sound.seconds) for r in rows if r.tests == tests]
+        for job, outcome in _run_jobs(jobs, caches, at_a_time):
+            assert job.row
+            valid &= _note(job.row, outcome, record)
     return valid
+
+
+def _note(row: Row, outcome: Outcome, record: "Record") -> bool:
+    """Print and record what became of a fault; returns whether its row is valid."""
+    verdict = outcome.verdict
+    if verdict and (verdict.status not in (PASSED, FAILED) or not verdict.imported):
+        reason = "cannot run" if verdict.imported else "its module is not imported"
+        print(f"INVALID  {row}: {reason}\n{outcome.log}", flush=True)
+        return False
+    killed = verdict is None or verdict.status == FAILED
+    by = (verdict.failed if verdict else "a crash or the time limit") if killed else ""
+    word = "killed  " if killed else "SURVIVED"
+    print(f"{word} {outcome.seconds:5.1f} s  {row}  {by}", flush=True)
+    record.note(row, killed)
+    return True
 
 
 def _run_jobs(jobs: list[Job], caches: Path, at_a_time: int) -> Iterator[tuple[Job, Outcome]]:
@@ -134,18 +140,18 @@ def _end(process: ForkProcess) -> None:
 
 
 class Record:
-    """Which faults were noticed, by area; the value of each is the stamp of its row."""
+    """Which faults were noticed, by area; the value of each is the stamp of its row.
 
-    def __init__(self, rows: list[Row], resume: bool):
-        """With `resume` the results of rows that are as they were are taken from the file."""
+    Every result is added to the file at once, so that a run may be stopped and several may go on
+    at a time. Results of rows that have changed since are left out.
+    """
+
+    def __init__(self, rows: list[Row], file: Path | None):
+        """With `file=None` nothing is read or written."""
+        self._file = file
+        self._stamps = {(row.area, row.name): row.stamp for row in rows}
         self._areas: dict[str, dict[str, dict[str, str]]] = {}
-        self._stamps = {str(row): row.stamp for row in rows}
-        if resume and RECORD.exists():
-            earlier = json.loads(RECORD.read_text(encoding="utf-8"))["areas"]
-            for row in rows:
-                for word in ("killed", "survived"):
-                    if earlier.get(row.area, {}).get(word, {}).get(row.name) == row.stamp:
-                        self.note(row, word == "killed")
+        self._read()
 
     def has(self, row: Row) -> bool:
         """Return whether there is a result for this row."""
@@ -153,20 +159,20 @@ class Record:
 
     def note(self, row: Row, killed: bool) -> None:
         """Add the result of a row."""
-        area = self._areas.setdefault(row.area, {"killed": {}, "survived": {}})
-        area["killed" if killed else "survived"][row.name] = self._stamps[str(row)]
-
-    def write(self, commit: str) -> None:
-        """Write the record to `docs/benchmarks/mutants.json`."""
-        killed, survived = self._counts()
-        facts = {
-            "commit": commit,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "killed": killed,
-            "survived": survived,
-            "areas": self._areas,
-        }
-        RECORD.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        self._read()
+        self._add(row.area, row.name, killed)
+        if self._file is not None:
+            killed_count, survived = self._counts()
+            facts = {
+                "commit": _commit(),
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "killed": killed_count,
+                "survived": survived,
+                "areas": self._areas,
+            }
+            partial = self._file.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+            partial.replace(self._file)
 
     def print_table(self) -> float:
         """Print the results by area; returns the share of faults that were noticed."""
@@ -179,6 +185,22 @@ class Record:
         print(f"{'all':14} {killed:4} killed {survived:4} survived   {share:.1%}")
         return share
 
+    def _read(self) -> None:
+        if self._file is None or not self._file.exists():
+            return
+        for area, found in json.loads(self._file.read_text(encoding="utf-8"))["areas"].items():
+            for word, names in found.items():
+                for name, stamp in names.items():
+                    if self._stamps.get((area, name)) == stamp:
+                        self._add(area, name, word == "killed")
+
+    def _add(self, area: str, name: str, killed: bool) -> None:
+        found = self._areas.setdefault(area, {"killed": {}, "survived": {}})
+        for word, names in found.items():
+            names.pop(name, None)
+            if (word == "killed") == killed:
+                names[name] = self._stamps[area, name]
+
     def _counts(self) -> tuple[int, int]:
         areas = self._areas.values()
         return sum(len(a["killed"]) for a in areas), sum(len(a["survived"]) for a in areas)
@@ -186,7 +208,9 @@ class Record:
 
 def _flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
-    parser.add_argument("words", nargs="*", help="run the rows whose 'area: name' has these words")
+    parser.add_argument(
+        "words", nargs="*", help="run the rows whose 'area: name' has one of these words"
+    )
     parser.add_argument("--at-a-time", type=int, default=2, help="processes at a time")
     parser.add_argument("--resume", action="store_true", help="keep results of unchanged rows")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")

@@ -101,3 +101,14 @@ def test_a_chain_is_evicted_from_its_end() -> None:
     for left in (3, 2, 1, 0):
         assert pool.count_known(chain) == left
         pool.take(1)
+
+
+def test_a_page_that_waits_to_be_saved_is_not_free_once_it_is_shared() -> None:
+    pool = PagePool(4, has_tier=True)
+    pages = pool.take(1)
+    assert pages is not None
+    pool.publish(pages[0], b"a")
+    pool.give_back(pages)
+    assert pool.free == 3 and pool.oldest_unsaved(8) == [(b"a", pages[0])]
+    assert pool.share([b"a"]) == pages
+    assert pool.free == 2 and not pool.has_unsaved

@@ -1,10 +1,13 @@
-"""Slots of the host's memory: who holds them, what is found in them, and which is given up first.
+"""Slots of the host's memory and files: who holds them, and which is given up first.
 
 The copies of these tests end at once, or when they are told to; nothing is run.
 """
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 from test_forgotten_below import SlowSource
 
@@ -14,6 +17,8 @@ from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.kv.tiers.exports import Export, Exports
 from eagle3_jax.engine.kv.tiers.fetches import Fetches
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
+from eagle3_jax.engine.kv.tiers.page_files import write_page
+from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex
 from eagle3_jax.engine.kv.tiers.tier import KeyedPage, KeyedSlot
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
@@ -146,3 +151,26 @@ def test_an_export_ends_where_slots_run_out_and_names_no_slot_as_another_page() 
     (export,) = exports.take_ready()
     assert [key for key, _ in export.pages] == keys[: len(export.pages)]
     assert all(tier._key_of[slot] == key for key, slot in export.pages)
+
+
+def test_files_are_used_whole_and_the_one_read_longest_ago_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed writer leaves nothing under a page's own name."""
+    was_there: list[bool] = []
+    replace = os.replace
+
+    def noting(source: Path, path: Path) -> None:
+        was_there.append(path.exists())
+        replace(source, path)
+
+    monkeypatch.setattr(os, "replace", noting)
+    page, index = np.zeros(8, np.uint8), PageIndex(tmp_path, limit=250)
+    files = [PageFile("0" * 64, key.hex()) for key in (A, B, C)]
+    for file, key in zip(files[:2], (A, B), strict=True):
+        index.add(file, write_page(index.path(file), bytes(32), key, page))
+    assert was_there == [False, False]
+    index.use(files[0])
+    assert index.add(files[2], 92) == [files[1]]
+    assert index.keys_of("1" * 64) == [] and len(index.keys_of("0" * 64)) == 2
+    index.close()
