@@ -16,6 +16,7 @@ from fake_server import Served, served, served_by
 from oracle_files import ORACLES
 
 from convert.text.tiktoken_file import SpecialToken
+from eagle3_jax.engine import Request
 from serve.bench.load.server_process import serving
 from serve.pair.loading import LoadedPair, build_engine, load_pair
 
@@ -45,6 +46,20 @@ def fake() -> Iterator[Served]:
     """One server for all tests that leave nothing behind."""
     with served(FakeEngine(step_s=0.001)) as server:
         yield server
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """What any fake engine is asked."""
+    requests: list[Request] = []
+    add = FakeEngine.add
+
+    def listen(self: FakeEngine, request: Request) -> None:
+        requests.append(request)
+        add(self, request)
+
+    monkeypatch.setattr(FakeEngine, "add", listen)
+    return requests
 
 
 @pytest.fixture(scope="session")

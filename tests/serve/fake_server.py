@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import openai
@@ -191,12 +191,13 @@ async def serve_until_signal(
     return server.exit_status
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str]) -> NoReturn:
+    """Such a server as a process of its own."""
     flags = argparse.ArgumentParser()
     flags.add_argument("--hang-at-step", type=int)
     flags.add_argument("--drain-timeout", type=float, default=5.0)
     flags.add_argument("--compiles", action="store_true", help="and never is ready")
-    given = flags.parse_args()
+    given = flags.parse_args(argv)
     configure_logging("text")
     raise_limit()
     leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout, given.compiles)))

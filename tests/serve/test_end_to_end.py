@@ -10,6 +10,8 @@ from fake_server import Served
 
 from serve.generate.cli import main as generate_main
 
+pytestmark = pytest.mark.xdist_group("served pair")
+
 PROMPT = list(range(40, 60))
 
 

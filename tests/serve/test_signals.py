@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 import httpx
 import pytest
 from fake_engine import expected_answer
 from probe import status_of
+from processes import Forked
 
 TESTS = Path(__file__).parent
 STUCK = 40
@@ -24,19 +24,12 @@ LONG = {"prompt": "abc", "max_tokens": 40, "seed": 0, "stream": True}
 
 @contextmanager
 def serving(
-    *args: str,
-    log: int | IO[str] | None = None,
-    descriptors: int | None = None,
-    ready: bool = True,
-) -> Iterator[tuple[subprocess.Popen, str]]:
+    *args: str, log: Path | None = None, descriptors: int | None = None, ready: bool = True
+) -> Iterator[tuple[Forked, str]]:
     """A server process that is ready, unless it needn't be, and its address; descriptors: how many
     it may have."""
-    code = [sys.executable, str(TESTS / "fake_server.py"), *args]
-    if descriptors is not None:
-        code = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *code]
-    env = os.environ | {"PYTHONPATH": str(TESTS.parents[1])}
-    with subprocess.Popen(code, env=env, stdout=subprocess.PIPE, stderr=log, text=True) as server:
-        assert server.stdout is not None
+    with Forked("fake_server", args, log=log, descriptors=descriptors, piped=True) as server:
+        assert server.stdout
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         try:
             wait_until_answering(url, (200,) if ready else (200, 503))
@@ -46,7 +39,7 @@ def serving(
 
 
 @pytest.fixture
-def process() -> Iterator[tuple[subprocess.Popen, str]]:
+def process() -> Iterator[tuple[Forked, str]]:
     with serving() as running:
         yield running
 
@@ -134,8 +127,7 @@ def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None
 def test_half_open_connections_take_no_others_place_and_fill_no_log(tmp_path: Path) -> None:
     """More of them than the process may have descriptors."""
     with (
-        (tmp_path / "log").open("w") as log,
-        serving(log=log, descriptors=64) as (server, url),
+        serving(log=tmp_path / "log", descriptors=64) as (server, url),
         ExitStack() as stack,
     ):
         for _ in range(200):
@@ -178,10 +170,13 @@ def test_stopping_eagle3_generate_is_one_line_and_gives_128_and_the_signal(
     assert (process.returncode, error) == (128 + number, f"eagle3-generate: stopped by {name}\n")
 
 
-def test_a_server_that_is_stopped_while_it_compiles_says_so_and_is_not_a_success() -> None:
-    with serving("--compiles", ready=False, log=subprocess.PIPE) as (server, url):
+def test_a_server_that_is_stopped_while_it_compiles_says_so_and_is_not_a_success(
+    tmp_path: Path,
+) -> None:
+    with serving("--compiles", ready=False, log=tmp_path / "log") as (server, url):
         assert httpx.get(f"{url}/health").status_code == 503
         server.send_signal(signal.SIGTERM)
-        _, log = server.communicate(timeout=30)
+        server.wait(30)
+        log = (tmp_path / "log").read_text()
     assert server.returncode == 128 + signal.SIGTERM
     assert log.count("\n") == 1 and "stopped by SIGTERM while compiling" in log

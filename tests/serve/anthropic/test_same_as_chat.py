@@ -130,6 +130,7 @@ def test_a_message_is_the_chats_request_of_the_engine(
         assert one == other, name
 
 
+@pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_real_engine_answers_a_message_as_a_chat(server: Served, temperature: float) -> None:
     conversations: dict[str, tuple[Any, Any, dict[str, Any]]] = {

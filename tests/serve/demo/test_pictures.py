@@ -42,7 +42,7 @@ def some(count: int) -> list[Picture]:
 
 def test_what_is_seen_is_what_is_meant() -> None:
     totals = Counter[int]()
-    for picture in some(150):
+    for picture in some(60):
         meant = {(group.colour, group.kind): group.count for group in picture.groups}
         assert seen(replace(picture, enlarged=4)) == meant
         assert seen(picture).total() == picture.count()
@@ -53,7 +53,7 @@ def test_what_is_seen_is_what_is_meant() -> None:
 @pytest.mark.parametrize("topic", TOPICS)
 def test_answers_follow_from_pixels(topic: str) -> None:
     rng, answers = Random(0), set[str]()
-    for picture in some(100):
+    for picture in some(30):
         inventory = seen(replace(picture, enlarged=4))
         question = ask(rng, topic, picture)
         answers.add(question.answer)
@@ -91,11 +91,11 @@ def test_a_seed_and_a_split_are_other_pictures() -> None:
 
 
 def test_shapes_keep_apart_and_inside() -> None:
-    for picture in some(100):
+    for picture in some(30):
         for i, shape in enumerate(picture.shapes):
             inside = (shape.x, shape.y, picture.width - shape.x, picture.height - shape.y)
             assert min(inside) > shape.radius
             for other in picture.shapes[:i]:
                 apart = np.hypot(shape.x - other.x, shape.y - other.y)
                 assert apart > shape.radius + other.radius
-    assert {group.kind for picture in some(100) for group in picture.groups} == set(KINDS)
+    assert {group.kind for picture in some(30) for group in picture.groups} == set(KINDS)

@@ -15,6 +15,8 @@ from serve.generate.cli import main as generate_main
 from serve.openai.answers.logprob_forms import LEAST, TextOffsets, finite, token_text
 from serve.pair.loading import LoadedPair
 
+pytestmark = pytest.mark.xdist_group("served pair")
+
 PROMPT = list(range(40, 60))
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "seed": 5, "max_tokens": 12}
 IDS = {"return_token_ids": True}

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax.engine import Request
@@ -26,20 +25,6 @@ GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "neutral": ({"logit_bias": {}, "bad_words": [], "speculative": {}}, {}),
 }
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """The engine's requests."""
-    requests: list[Request] = []
-    add = FakeEngine.add
-
-    def listen(self: FakeEngine, request: Request) -> None:
-        requests.append(request)
-        add(self, request)
-
-    monkeypatch.setattr(FakeEngine, "add", listen)
-    return requests
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])

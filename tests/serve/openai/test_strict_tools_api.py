@@ -48,6 +48,7 @@ def ask(server: Served, **more: Any) -> list[dict[str, Any]]:
     return answer.json()["choices"]
 
 
+@pytest.mark.xdist_group("served pair")
 def test_every_call_of_a_random_model_fits_and_drafts_change_no_token(server: Served) -> None:
     drafted, plain = ask(server), ask(server, speculative={"num_tokens": 0})
     assert [c["token_ids"] for c in drafted] == [c["token_ids"] for c in plain]

@@ -79,20 +79,6 @@ def server() -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """The engine's requests."""
-    requests: list[Request] = []
-    add = FakeEngine.add
-
-    def listen(self: FakeEngine, request: Request) -> None:
-        requests.append(request)
-        add(self, request)
-
-    monkeypatch.setattr(FakeEngine, "add", listen)
-    return requests
-
-
 def post(server: Served, chat: bool, given: dict[str, Any]) -> Any:
     prompt = {"messages": [{"role": "user", "content": "a"}]} if chat else {"prompt": "a"}
     path = CHAT if chat else COMPLETIONS

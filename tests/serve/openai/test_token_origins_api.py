@@ -8,6 +8,8 @@ import pytest
 from fake_engine import expected_answer
 from fake_server import Served
 
+pytestmark = pytest.mark.xdist_group("served pair")
+
 PROMPT = list(range(40, 60))
 BODY: dict[str, Any] = {"max_tokens": 40, "seed": 3, "temperature": 1, "ignore_eos": True}
 ENDPOINTS = {

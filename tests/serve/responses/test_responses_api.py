@@ -86,6 +86,7 @@ def test_reasoning_comes_back_from_a_client_that_keeps_its_sealed_form_only(say)
         ask(server, input=[foreign])
 
 
+@pytest.mark.xdist_group("served pair")
 def test_structured_output_is_parsed(server: Served) -> None:
     class Size(BaseModel):
         n: int
@@ -98,6 +99,7 @@ def test_structured_output_is_parsed(server: Served) -> None:
     assert answer.text.format.type == "json_schema"
 
 
+@pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
@@ -141,6 +143,7 @@ def test_log_probabilities_are_those_of_the_text(say) -> None:
     assert ask(server, extra_body=THINKING).output[1].content[0].logprobs == []
 
 
+@pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize(
     ("given", "kind", "param", "code"),
     [

@@ -30,6 +30,7 @@ def test_the_engine_gets_the_same_request(say, chat_format: str) -> None:
         assert replace(ours, request_id="") == replace(chats, request_id=""), name
 
 
+@pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_real_engine_answers_the_same(server: Served, temperature: float) -> None:
     for name in ("text", "instructions", "a loop"):

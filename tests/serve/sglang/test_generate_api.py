@@ -166,6 +166,7 @@ def test_synthetic_acceptance_is_marked(serve) -> None:
     assert events(server, text="a")[0]["synthetic_acceptance_length"] == 2.5
 
 
+@pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize("start", [0, 3])
 def test_log_probabilities_are_those_of_completions(server: Served, start: int) -> None:
     prompt, sampling = list(range(40, 60)), {"temperature": 0.8, "max_new_tokens": 6}
@@ -191,6 +192,7 @@ def test_log_probabilities_are_those_of_completions(server: Served, start: int) 
     assert "input_token_logprobs" not in ask(server, sampling, input_ids=prompt)["meta_info"]
 
 
+@pytest.mark.xdist_group("served pair")
 def test_of_the_prompt_nothing_is_told_unless_its_start_is_given(server: Served) -> None:
     body = {"input_ids": [40, 41, 42], "return_logprob": True, "logprob_start_len": -1}
     meta = ask(server, {"max_new_tokens": 3}, **body)["meta_info"]
@@ -199,6 +201,7 @@ def test_of_the_prompt_nothing_is_told_unless_its_start_is_given(server: Served)
     assert meta["output_token_logprobs"][0][2] is None
 
 
+@pytest.mark.xdist_group("served pair")
 def test_a_regex_is_held_to(server: Served) -> None:
     pytest.importorskip("llguidance")
     answer = ask(server, {"regex": "(yes|no)", "max_new_tokens": 20}, text="hello")

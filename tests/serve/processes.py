@@ -1,0 +1,123 @@
+"""Processes that run a command's `main`, forked from one that has imported JAX and the package.
+
+Importing takes 4 to 7 seconds of a processor, the fork none. What is about a fresh interpreter
+(lazy imports, console scripts, a signal while it starts) needs `subprocess`.
+"""
+
+import importlib
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO
+
+IMPORTED = ["serve.launch", "serve.train.draft", "serve.hosts.lead", "serve.hosts.follow"]
+IMPORTED += ["convert.conversion.conversion", "httpx", "openai", "pytest"]
+"""By the process that is forked. None may start XLA's client: its threads don't survive a fork."""
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(IMPORTED)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a process differs from the one that it is forked from.
+
+    environment: JAX's variables are set as its options, which it read when it was imported.
+    log: the file of its standard error. descriptors: how many files it may open.
+    """
+
+    environment: Mapping[str, str]
+    log: Path | None
+    descriptors: int | None
+    ignores_sighup: bool
+
+    def apply(self) -> None:
+        """In the new process."""
+        import jax
+
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if self.ignores_sighup else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, self.descriptors))
+        os.environ.update(self.environment)
+        for name, value in self.environment.items():
+            if name.startswith("JAX_"):
+                jax.config.update(name.lower(), int(value) if value.isdigit() else value)
+        if self.log:
+            os.dup2(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+
+
+def _run(module: str, argv: Sequence[str], settings: Settings, stdout: Connection | None) -> None:
+    """Ends the process with the status of `main`."""
+    settings.apply()
+    if stdout:
+        os.dup2(stdout.fileno(), 1)
+    sys.argv = [module, *argv]
+    sys.exit(importlib.import_module(module).main(argv))
+
+
+class Forked:
+    """A process of `module.main(argv)`, with the methods of `subprocess.Popen`.
+
+    environment, log, descriptors: see Settings. piped: what it prints is read from `stdout`, which
+    ends with the block; else it is lost.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        argv: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        descriptors: int | None = None,
+        piped: bool = False,
+    ) -> None:
+        ignores_sighup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        settings = Settings(environment or {}, log, descriptors, ignores_sighup)
+        reader, writer = CONTEXT.Pipe(duplex=False) if piped else (None, None)
+        arguments = module, list(argv), settings, writer
+        self._process = CONTEXT.Process(target=_run, args=arguments)
+        self._process.start()
+        self.pid = self._process.pid or 0
+        self.stdout: IO[str] | None = None
+        if reader and writer:
+            writer.close()
+            self.stdout = os.fdopen(os.dup(reader.fileno()))
+            reader.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        status = self.returncode
+        assert status is not None, f"the process has not ended within {timeout} s"
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> "Forked":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        if self.stdout:
+            self.stdout.close()
