@@ -47,7 +47,9 @@ class Decoder:
     def __init__(self) -> None:
         self.limits: list[int] = []
 
-    async def decode(self, data: bytes, config: VisionConfig) -> tuple[ImageItem, int]:
+    async def decode(
+        self, data: bytes, config: VisionConfig, digest: bytes, client: str
+    ) -> tuple[ImageItem, int]:
         self.limits.append(config.pixels.in_patch_limit)
         return item(bytes(len(self.limits))), 1
 

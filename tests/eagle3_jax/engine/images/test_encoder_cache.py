@@ -38,6 +38,17 @@ def test_features_that_a_chunk_needs_stay_when_it_brings_another_image() -> None
     assert brought(kept, prompt(A, C), 0, 12) == [C]
 
 
+def test_each_token_of_an_image_has_its_own_row_however_a_chunk_is_cut() -> None:
+    kept, sequence = cache(2), prompt([1, 2], A)
+    (new,) = kept.bring(sequence, 0, 8)
+    whole = [NO_ROW, NO_ROW, *new.rows]
+    for start in range(8):
+        assert kept.rows(sequence.request.images, start, 9 - start).tolist() == [
+            *whole[start:],
+            NO_ROW,
+        ]
+
+
 def test_features_used_longest_ago_go_first() -> None:
     kept = cache(2)
     for item in (A, B, A, C):
