@@ -17,7 +17,7 @@ from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.quantized import for_gpu
 
 HEADS, HEAD_DIM, SCALE = 6, 8, 0.4
-IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+IMPLEMENTATIONS = sweep(["xla", "reference", "pallas"], ["xla", "pallas"])
 PAGES = [(1, 140), (16, 9), (64, 3)]
 """Page size, pages of a sequence."""
 Case = Sequence[Any]

@@ -17,7 +17,8 @@ from pallas_kernels.exact import exact_bits
 from pallas_kernels.mla_share.layout import MASS, unpack
 
 GROUPS, HEADS, DIM, SCALE = 2, 3, 16, 0.25
-IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+NAMES = ["xla", "reference", "pallas"]
+IMPLEMENTATIONS = sweep(NAMES, ["xla", "pallas"])
 Arrays = dict[str, Any]
 
 
@@ -75,7 +76,7 @@ def undivided(case: Arrays) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize(
     ("implementation", "parts"),
-    sweep(product(IMPLEMENTATIONS, [1, 2, 4]), [("xla", 2), ("pallas", 4)]),
+    sweep(product(NAMES, [1, 2, 4]), [("xla", 2), ("pallas", 4)]),
 )
 def test_parts_of_a_context_joined_are_the_whole_context(implementation: str, parts: int):
     """Four rows go over borders of parts and pages, some devices hold nothing of the shortest
@@ -95,7 +96,7 @@ def test_float8_pools_stand_for_their_numbers_times_their_scales(implementation:
 @pytest.mark.parametrize(
     ("implementation", "dtype"),
     sweep(
-        product(IMPLEMENTATIONS, [jnp.bfloat16, jnp.float32]),
+        product(NAMES, [jnp.bfloat16, jnp.float32]),
         [("xla", jnp.float32), ("pallas", jnp.bfloat16)],
     ),
 )

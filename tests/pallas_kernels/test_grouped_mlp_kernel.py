@@ -84,7 +84,7 @@ def test_every_token_on_two_experts_is_three_tiles_each() -> None:
         assert_close(run(inputs), run(inputs, "reference"))
 
 
-@pytest.mark.parametrize("tokens", [1, 400])
+@pytest.mark.parametrize("tokens", sweep([1, 400], [400]))
 def test_one_token_and_tiles_of_64_rows(tokens: int) -> None:
     inputs = make_inputs(None, tokens)
     assert_close(run(inputs), run(inputs, "reference"))
@@ -94,7 +94,7 @@ def test_one_token_and_tiles_of_64_rows(tokens: int) -> None:
     ("routed", "shared"),
     sweep(
         [(None, None), (MXFP4, MXFP4), (INT4, None), (W4A8, None), (MXFP4, INT4), (None, W4A8)],
-        [(MXFP4, INT4), (None, W4A8)],
+        [(MXFP4, INT4)],
     ),
 )
 def test_a_shared_expert_of_a_routed_ones_shape_joins_them(

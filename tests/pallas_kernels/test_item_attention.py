@@ -14,7 +14,8 @@ from pallas_kernels import item_attention
 from pallas_kernels.item_attention.pallas import ItemTiles, choose_tiles
 from pallas_kernels.tuning import trying
 
-IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+NAMES = ["xla", "reference", "pallas"]
+IMPLEMENTATIONS = sweep(NAMES, ["xla", "pallas"])
 HEADS, SCALE = 2, 0.3
 Arrays = Sequence[NDArray[np.float32]]
 
@@ -47,7 +48,7 @@ ITEMS = [([1], 12), ([3, 61, 1, 100, 300, 2], 12), ([64, 64], 36), ([257, 255], 
 @pytest.mark.parametrize(
     ("sizes", "dim", "implementation"),
     sweep(
-        [(*item, name) for item in ITEMS for name in IMPLEMENTATIONS],
+        [(*item, name) for item in ITEMS for name in NAMES],
         [(*ITEMS[0], "pallas"), (*ITEMS[1], "xla"), (*ITEMS[3], "pallas")],
     ),
 )

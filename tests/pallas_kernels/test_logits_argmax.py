@@ -58,7 +58,7 @@ def assert_same(got: tuple[np.ndarray, ...], expected: tuple[np.ndarray, ...]) -
 
 @pytest.mark.parametrize(
     ("min_p", "biases"),
-    [(None, 0), *sweep([(None, 3)], []), (0.0, 0), (0.05, 3), (0.7, 0), (1.0, 0)],
+    [*sweep([(None, 0), (None, 3)], []), (0.0, 0), (0.05, 3), (0.7, 0), (1.0, 0)],
 )
 def test_chooses_as_from_written_logits(min_p: float | None, biases: int) -> None:
     x, chosen = rows(ROWS, HIDDEN), options(min_p, biases)

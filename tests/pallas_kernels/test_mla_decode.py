@@ -15,7 +15,7 @@ from pallas_kernels import PagedKV, gpu, mla_decode
 from pallas_kernels.exact import exact_bits
 
 HEADS, KV_LORA, ROPE, SCALE = 3, 16, 8, 0.3
-IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+IMPLEMENTATIONS = sweep(["xla", "reference", "pallas"], ["xla", "pallas"])
 PAGES = [(1, 140), (16, 9), (64, 3)]
 """Page size, pages of a sequence."""
 Case = Sequence[Any]

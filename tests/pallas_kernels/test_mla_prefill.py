@@ -14,7 +14,8 @@ from sweeps import sweep
 from pallas_kernels import PagedKV, mla_prefill, mla_prefill_part
 
 HEADS, KV_LORA, NOPE, ROPE, VALUE, SCALE = 2, 20, 12, 6, 10, 0.3
-IMPLEMENTATIONS = ["xla", "reference", "pallas"]
+NAMES = ["xla", "reference", "pallas"]
+IMPLEMENTATIONS = sweep(NAMES, ["xla", "pallas"])
 Case = Sequence[Any]
 
 
@@ -93,7 +94,7 @@ def run_part(case: Case, implementation: str) -> tuple[NDArray[Any], NDArray[Any
 
 
 @pytest.mark.parametrize(
-    ("implementation", "parts"), sweep(product(IMPLEMENTATIONS, [1, 4]), [("pallas", 4)])
+    ("implementation", "parts"), sweep(product(NAMES, [1, 4]), [("pallas", 4)])
 )
 def test_parts_of_a_context_weighed_by_their_masses_are_the_whole(implementation: str, parts: int):
     *arrays, pool, table, positions = case = make_case([67, 140], 67, 16, 9)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sweeps import sweep
 
 from pallas_kernels import cache_heads, cache_latents, gpu, joint_matmul
 from pallas_kernels.partial_sums import PartialSums, total
@@ -14,7 +15,7 @@ from pallas_kernels.rms_norm import Norm
 RNG = np.random.default_rng(0)
 BATCH, Q_LEN = 2, 3
 PLACES = jnp.arange(BATCH * Q_LEN, dtype=jnp.int32).reshape(BATCH, Q_LEN)
-IMPLEMENTATIONS = ["reference", "pallas"]
+IMPLEMENTATIONS = sweep(["reference", "pallas"], ["pallas"])
 
 
 def parts(width: int) -> PartialSums:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pallas_kernels.all_cases import all_cases
+from pallas_kernels.case import Case
 from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 from pallas_kernels.kernel_model.gpus import BY_ARCH, MI355X, ModelGpu
 from pallas_kernels.kernel_model.named import named
@@ -137,11 +138,18 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert recorded("gfx942", tmp_path) == {}
 
 
+@pytest.fixture(scope="module")
+def every_case() -> list[Case]:
+    return all_cases()
+
+
 @pytest.mark.parametrize("arch", list(BY_ARCH))
-def test_every_named_case_is_recorded_and_no_share_is_above_what_memory_reaches(arch: str) -> None:
+def test_every_named_case_is_recorded_and_no_share_is_above_what_memory_reaches(
+    arch: str, every_case: list[Case]
+) -> None:
     gpu, found = BY_ARCH[arch], recorded(arch, FOLDER)
-    assert set(found) == {case.name for case in named(all_cases())}
-    floors = {case.name: case.bytes_moved for case in all_cases()}
+    assert set(found) == {case.name for case in named(every_case)}
+    floors = {case.name: case.bytes_moved for case in every_case}
     for name, case in found.items():
         assert 0 <= case.share(gpu) <= gpu.reached + 0.01, name
         assert case.floor == floors[name]
