@@ -2,32 +2,30 @@
 
 import argparse
 import importlib
-import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import NamedTuple
 
 from mutants.child import Verdict, run
+from mutants.record import RECORD, Record
 from mutants.rows import ROOT, Row, problems, read_rows
 
-RECORD = ROOT / "docs/benchmarks/mutants.json"
 LEAST_KILLED = 0.95
 PRELOADED = (
     *("flax.nnx", "optax", "hypothesis.stateful", "jaxtyping", "fastapi", "pydantic", "llguidance"),
     *("jax.experimental.pallas.triton", "rich", "tokenizers", "PIL.Image", "tiktoken"),
 )
 """Third-party modules that many tests import, loaded once for all processes."""
-PASSED, FAILED = 0, 1
+PASSED, FAILED, BROKEN = 0, 1, 3
+"""Exit statuses of pytest."""
 
 
 class Job(NamedTuple):
@@ -65,11 +63,7 @@ def main() -> int:
     return int(not valid or record.print_table() < LEAST_KILLED)
 
 
-def _commit() -> str:
-    return subprocess.check_output(("git", "rev-parse", "HEAD"), cwd=ROOT, text=True).strip()
-
-
-def _run_rows(rows: list[Row], record: "Record", caches: Path, at_a_time: int) -> bool:
+def _run_rows(rows: list[Row], record: Record, caches: Path, at_a_time: int) -> bool:
     """Run each set of tests without a fault, then with each of its faults; returns whether all rows
     were valid."""
     valid = True
@@ -87,7 +81,7 @@ def _run_rows(rows: list[Row], record: "Record", caches: Path, at_a_time: int) -
     return valid
 
 
-def _note(row: Row, outcome: Outcome, record: "Record") -> bool:
+def _note(row: Row, outcome: Outcome, record: Record) -> bool:
     """Print and record what became of a fault; returns whether its row is valid."""
     verdict = outcome.verdict
     if verdict and (verdict.status not in (PASSED, FAILED) or not verdict.imported):
@@ -123,10 +117,16 @@ def _run_jobs(jobs: list[Job], caches: Path, at_a_time: int) -> Iterator[tuple[J
                 continue
             _end(process)
             del running[sentinel]
-            verdict = pipe.recv() if process.exitcode == 0 and pipe.poll() else None
-            pipe.close()
             text = log.read_text(encoding="utf-8", errors="replace")
-            yield job, Outcome(verdict, seconds, text[-1500:])
+            yield job, Outcome(_verdict(process, pipe), seconds, text[-1500:])
+
+
+def _verdict(process: ForkProcess, pipe: Connection) -> Verdict | None:
+    """The verdict of a process that has ended; None where a signal ended it."""
+    with pipe:
+        if process.exitcode == 0 and pipe.poll():
+            return pipe.recv()
+    return Verdict(BROKEN, None, True) if process.exitcode and process.exitcode > 0 else None
 
 
 def _end(process: ForkProcess) -> None:
@@ -137,73 +137,6 @@ def _end(process: ForkProcess) -> None:
     except ProcessLookupError:
         pass
     process.join()
-
-
-class Record:
-    """Which faults were noticed, by area; the value of each is the stamp of its row.
-
-    Every result is added to the file at once, so that a run may be stopped and several may go on
-    at a time. Results of rows that have changed since are left out.
-    """
-
-    def __init__(self, rows: list[Row], file: Path | None):
-        """With `file=None` nothing is read or written."""
-        self._file = file
-        self._stamps = {(row.area, row.name): row.stamp for row in rows}
-        self._areas: dict[str, dict[str, dict[str, str]]] = {}
-        self._read()
-
-    def has(self, row: Row) -> bool:
-        """Return whether there is a result for this row."""
-        return any(row.name in names for names in self._areas.get(row.area, {}).values())
-
-    def note(self, row: Row, killed: bool) -> None:
-        """Add the result of a row."""
-        self._read()
-        self._add(row.area, row.name, killed)
-        if self._file is not None:
-            killed_count, survived = self._counts()
-            facts = {
-                "commit": _commit(),
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "killed": killed_count,
-                "survived": survived,
-                "areas": self._areas,
-            }
-            partial = self._file.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-            partial.replace(self._file)
-
-    def print_table(self) -> float:
-        """Print the results by area; returns the share of faults that were noticed."""
-        for name, area in sorted(self._areas.items()):
-            print(f"{name:14} {len(area['killed']):4} killed {len(area['survived']):4} survived")
-            for fault in area["survived"]:
-                print(f"    SURVIVED {fault}")
-        killed, survived = self._counts()
-        share = killed / max(1, killed + survived)
-        print(f"{'all':14} {killed:4} killed {survived:4} survived   {share:.1%}")
-        return share
-
-    def _read(self) -> None:
-        if self._file is None or not self._file.exists():
-            return
-        for area, found in json.loads(self._file.read_text(encoding="utf-8"))["areas"].items():
-            for word, names in found.items():
-                for name, stamp in names.items():
-                    if self._stamps.get((area, name)) == stamp:
-                        self._add(area, name, word == "killed")
-
-    def _add(self, area: str, name: str, killed: bool) -> None:
-        found = self._areas.setdefault(area, {"killed": {}, "survived": {}})
-        for word, names in found.items():
-            names.pop(name, None)
-            if (word == "killed") == killed:
-                names[name] = self._stamps[area, name]
-
-    def _counts(self) -> tuple[int, int]:
-        areas = self._areas.values()
-        return sum(len(a["killed"]) for a in areas), sum(len(a["survived"]) for a in areas)
 
 
 def _flags() -> argparse.Namespace:

@@ -179,7 +179,7 @@ def test_a_group_size_that_no_checkpoint_uses_is_refused(name: str, size: int) -
         scheme_of(name, size)
 
 
-@given(st.floats(-8, 8, width=32))
+@given(st.floats(-8, 8, width=32) | st.sampled_from([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]))
 def test_e2m1_takes_the_nearest_value_and_the_even_code_of_two(value: float) -> None:
     table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     code = int(e2m1_codes(np.array([value], np.float32))[0])
@@ -187,6 +187,15 @@ def test_e2m1_takes_the_nearest_value_and_the_even_code_of_two(value: float) -> 
     nearest = np.flatnonzero(distance == distance.min())
     assert code & 7 == (nearest[0] if len(nearest) == 1 else nearest[nearest % 2 == 0][0])
     assert code >> 3 == (value < 0 and code & 7 != 0)
+
+
+@pytest.mark.parametrize(("largest", "exponent"), [(1.0, -2), (1.7499999, -2), (1.75, -1), (6, 0)])
+def test_a_groups_exponent_is_that_of_its_largest_rounded_at_seven_quarters(
+    largest: float, exponent: int
+) -> None:
+    group = np.full((1, 32), 0.5, np.float32)
+    group[0, 7] = -largest
+    assert SCHEMES["mxfp4"].encode(group)["weight_scale"].tolist() == [[127 + exponent]]
 
 
 def test_e4m3_rounds_as_a_cast_does_for_every_half_and_around_every_tie() -> None:

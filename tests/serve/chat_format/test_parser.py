@@ -79,6 +79,14 @@ def test_a_mark_held_back_for_a_stop_string_is_still_a_mark(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
+def test_reasoning_may_be_empty(name: str) -> None:
+    tokenizer = TOKENIZERS[name]()
+    token_ids = tokenizer.encode("</think>b", add_special=True)
+    read = whole_of(parser(tokenizer), outputs(tokenizer, token_ids, repeat(1)))
+    assert (read.reasoning, read.content) == ("", "b")
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_marks_are_marks_whether_or_not_the_text_has_special_tokens(name: str) -> None:
     """Also where the marks themselves are hidden from a text without them."""
     special = TOKENIZERS[name]().special_tokens
