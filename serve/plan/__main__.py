@@ -1,19 +1,21 @@
 """python -m serve.plan: the whole round of Kimi-K2.5 at its real width through XLA's ROCm compiler,
 with few layers, and what one MoE layer launches. Needs the extra `rocm`, gcc and binutils."""
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from rich.console import Console
 from rich.table import Table
 
+from convert.command_line.parser import OneLineParser
 from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import AMD
 from serve.plan.cli import FILE_WIDTH
 from serve.plan.compile.compiled_round import RoundShape
+from serve.plan.compile.flags import seconds, whole
 from serve.plan.compile.full_size_table import GIB, MIB, failed
 from serve.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
 from serve.plan.data.kimi_k25 import WeightScheme
@@ -45,16 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m serve.plan", description=__doc__)
+def _parse(argv: Sequence[str] | None) -> Namespace:
+    parser = OneLineParser(prog="python -m serve.plan", description=__doc__)
     parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
     parser.add_argument(
         "--scheme", choices=get_args(WeightScheme), action="append", help="default: all"
     )
     parser.add_argument("--batch", type=int, choices=BATCHES, action="append", help="default: both")
     parser.add_argument("--list", action="store_true", help="every launch of one MoE layer")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="for one program")
+    parser.add_argument("--jobs", type=whole, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--limit", type=seconds, default=300.0, metavar="S", help="for one program")
     return parser.parse_args(argv)
 
 

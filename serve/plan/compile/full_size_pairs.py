@@ -4,7 +4,6 @@ FOLDER has their config.json files (tests/oracles/published). Needs the extra `r
 binutils, no GPU. Exit status 1 where a program does not compile, or not as it must.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from serve.plan.cli import FILE_WIDTH
+from serve.plan.compile.flags import read_flags
 from serve.plan.compile.full_size_table import LIMIT_S, compile_full_size, print_full_size
 from serve.plan.options import PlanOptions, build_parser, read_options
 
@@ -38,12 +38,7 @@ PAIRS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m serve.plan.compile.full_size_pairs", description=__doc__
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")
-    flags = parser.parse_args(argv)
+    flags = read_flags("full_size_pairs", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = list(full_size_options(flags.folder))
     results = list(compile_full_size(every, flags.limit))

@@ -6,7 +6,6 @@ weights and pools must not grow with the context. FOLDER has config.json files
 program does not compile, or not as it must.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from pallas_kernels.aot.collectives import Collective, collectives
 from pallas_kernels.aot.expectations import MIB, kernel_problems
 from pallas_kernels.aot.workers import Failure, run_each
 from serve.plan.cli import FILE_WIDTH
+from serve.plan.compile.flags import read_flags
 from serve.plan.compile.full_size import full_size_prefill, refusals
 from serve.plan.compile.full_size_problems import MOST_TEMPORARY_BYTES
 from serve.plan.compile.full_size_table import LIMIT_S, failed, name_of
@@ -56,11 +56,7 @@ class PrefillReport:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    name = "python -m serve.plan.compile.prefill"
-    parser = argparse.ArgumentParser(prog=name, description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")
-    flags = parser.parse_args(argv)
+    flags = read_flags("prefill", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = list(prefill_options(flags.folder))
     results = list(run_each(report_prefill, every, processes=1, limit_s=flags.limit))

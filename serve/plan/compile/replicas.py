@@ -6,7 +6,6 @@ has config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and
 Exit status 1 where a program does not compile, or not as it must.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -29,6 +28,7 @@ from pallas_kernels.aot.launches import launches
 from pallas_kernels.aot.workers import Failure, run_each
 from serve.plan.cli import FILE_WIDTH
 from serve.plan.compile.compiled_round import CompiledRound, abstract_round
+from serve.plan.compile.flags import read_flags
 from serve.plan.compile.full_size import launches_per_layer, refusals
 from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN, MOST_TEMPORARY_BYTES
 from serve.plan.compile.full_size_table import LIMIT_S, failed
@@ -60,11 +60,7 @@ class ReplicaReport:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    name = "python -m serve.plan.compile.replicas"
-    parser = argparse.ArgumentParser(prog=name, description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")
-    flags = parser.parse_args(argv)
+    flags = read_flags("replicas", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = [(flags.folder, kind) for kind in KINDS]
     results = list(run_each(report_replicas, every, processes=1, limit_s=flags.limit))

@@ -4,7 +4,6 @@ CONFIG is the config.json of a target that takes images. Needs the extra `rocm`,
 or `cuda-check`; no GPU. Exit status 1 where a program does not compile, or not as it must.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
+from convert.command_line.parser import OneLineParser
 from convert.files.safetensors_files import read_json
 from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
@@ -72,15 +72,18 @@ class TowerReport:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m serve.plan.compile.tower", description=__doc__)
+    parser = OneLineParser(prog="python -m serve.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
     flags = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
+    try:
+        config = VisionConfig.from_hf(read_json(flags.config))
+    except (ValueError, OSError) as error:
+        parser.error(f"{error}")
     archs = [arch for arch in flags.arch or ARCHS if target_of(arch).is_installed()]
     if not archs:
         parser.error("neither of XLA's compilers for GPUs is installed")
-    config = VisionConfig.from_hf(read_json(flags.config))
     sizes = bucket_of(COMMON, config.token_patches), largest_bucket(config)
     jobs = [Job(flags.config, arch, size) for arch in archs for size in sizes]
     results = list(run_each(report_tower, jobs, processes=os.cpu_count() or 1, limit_s=LIMIT_S))

@@ -5,7 +5,6 @@ target's pass over a packed row and the draft's update, are compiled for eight M
 extra `rocm`, gcc and binutils, no GPU. Exit status 1 where one does not compile, or not as it must.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from pallas_kernels.aot.workers import run_each
 from serve.plan.cli import FILE_WIDTH
+from serve.plan.compile.flags import read_flags
 from serve.plan.compile.full_size_table import LIMIT_S
 from serve.plan.compile.training_report import Job, report_program
 from serve.plan.compile.training_table import print_steps
@@ -26,12 +26,7 @@ DRAFTS = ("kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m serve.plan.compile.training_step", description=__doc__
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="for one program")
-    flags = parser.parse_args(argv)
+    flags = read_flags("training_step", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     jobs, results = list(step_jobs(flags.folder)), []
     for job in jobs:  # each in a process of its own

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,27 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
     argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reason in refused(capsys, *argv)
+
+
+MODULES = ("full_size_pairs", "prefill", "replicas", "tower", "training_step")
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        *((f"compile.{name}", ["nowhere"]) for name in MODULES),
+        *((f"compile.{name}", ["nowhere", "--limit", "nan"]) for name in MODULES),
+        *((f"compile.{name}", [".", "--limit", "0"]) for name in MODULES if name != "tower"),
+        ("__main__", ["--jobs", "0"]),
+        ("__main__", ["--limit", "inf"]),
+        ("__main__", ["--batch", "no"]),
+    ],
+)
+def test_modules_that_compile_report_bad_values_in_one_line(
+    module: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"serve.plan.{module}").main(words)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("python -m serve.plan")
+    assert said.count("\n") == 1 and "error: " in said
