@@ -11,6 +11,7 @@ from hostile import GOLDEN, JSON_VALUES, fuzz, golden_config, nested, opens_or_s
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle_files import ORACLES
+from sweeps import sweep
 
 from convert import load_draft
 from convert.conversion.cli import main
@@ -58,7 +59,7 @@ def edited(config: dict[str, Any], edits: list[tuple[str, int, str, Any]]) -> di
     return config
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("name", sweep(GOLDEN, ["kimi_w4a8_quark", "draft_mla_bf16"]))
 def test_fields_of_a_configuration(name: str, tmp_path: Path, target: Target) -> None:
     """And eagle3-convert writes nothing where one does not fit."""
     source = writable_copy(name, tmp_path)
