@@ -99,11 +99,12 @@ prove-checkpoints: .venv/installed-test
 	@$(PASSED) $@
 
 # Pages below the devices and between servers: writers, servers and both ends of transfers killed with
-# -9 at random points, five origins of a prompt, bytes a token with all layers; agents whose prompts
-# outgrow the pool; ten minutes of random traffic with a directory below host memory.
+# -9 at random points, five origins of a prompt, bytes a token with all layers, every draft; agents
+# whose prompts outgrow the pool; ten minutes of random traffic with a directory below host memory.
 prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_killed_writer.py \
-		$(addprefix tests/serve/kv_transfer/test_,killed_ends.py killed_servers.py bytes_moved.py five_origins.py)
+		$(addprefix tests/serve/kv_transfer/test_,killed_ends.py killed_servers.py bytes_moved.py five_origins.py \
+		prefill_apart.py)
 	$(BIN)/eagle3-bench agents
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@

@@ -12,18 +12,15 @@ from clients.seeing_clients import SHORT, Accuracy
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One request at a time: fewer programs to compile."""
-    if not pytestconfig.getoption("long"):
-        pytest.skip("starts a server of the embedded pair that sees; with --long")
     with demo_server(
         tmp_path_factory.mktemp("server"), "--max-num-seqs", "1", sees=True
     ) as running:
         yield running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("client", "command", "accuracy"), SHORT, ids=["openai", "lm_eval"])
 def test_a_client_that_sends_pictures_gets_right_answers(
     server: Server,

@@ -134,12 +134,11 @@ def published_hub(
         yield {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(into / "cache")}
 
 
-@each("command", COMMANDS)
-def test_the_pair_of_the_published_ids_is_loaded(
-    command: Published, request: pytest.FixtureRequest, published_hub: Any
-) -> None:
-    if command not in LOADED and not request.config.getoption("--long"):
-        pytest.skip("make prove-sharding loads them all")
+@each(
+    "command",
+    [*LOADED, *(pytest.param(c, marks=pytest.mark.long) for c in COMMANDS if c not in LOADED)],
+)
+def test_the_pair_of_the_published_ids_is_loaded(command: Published, published_hub: Any) -> None:
     options, _ = parse_serve_flags(command.arguments)
     found = find_pair(options)
     pair = load_pair(
@@ -155,16 +154,14 @@ def test_the_pair_of_the_published_ids_is_loaded(
     assert options.max_model_len in (None, pair.config.max_model_len)
 
 
+@pytest.mark.long
 @each("command", COMMANDS)
 def test_a_server_starts_on_as_many_devices_and_answers(
     command: Published,
     published_hub: dict[str, str],
-    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    if not request.config.getoption("--long"):
-        pytest.skip("make prove-sharding starts them all")
     variables = {**command.environment, **published_hub, **EIGHT_DEVICES}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -1,10 +1,12 @@
 """The conversion benchmark in small: bounded memory, killed and resumed, the arrays those made."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import Forked
 
 from convert.conversion.cli import main
 from convert.files.safetensors_files import open_checkpoint
@@ -30,10 +32,15 @@ SMALL = replace(
 )
 
 
+def converting(source: Path, destination: Path, flags: Sequence[str]) -> Forked:
+    return Forked("convert.conversion.cli", [str(source), str(destination), *flags])
+
+
 def test_a_killed_conversion_ends_as_an_undisturbed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert, "KILL_AT", (0.2,))
+    monkeypatch.setattr(convert, "_converting", converting)
     said: list[str] = []
     record = measure_conversion(tmp_path, 8 * MIB, 1, said.append, widths=SMALL, item_bytes=MIB)
     assert record.resumed_equal and record.sound

@@ -70,12 +70,8 @@ def test_kernels_of_a_device_count_for_the_program_that_they_belong_to():
 
 
 @pytest.fixture
-def rehearsed(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> tuple[Path, Callable[..., subprocess.Popen[str]]]:
+def rehearsed(tmp_path: Path) -> tuple[Path, Callable[..., subprocess.Popen[str]]]:
     """The record, and what starts the command; a run takes a minute."""
-    if not request.config.getoption("--long"):
-        pytest.skip("runs the whole command three times; see make rehearse-gpu")
     record = tmp_path / "record.jsonl"
 
     def start(*flags: str) -> subprocess.Popen[str]:
@@ -86,6 +82,7 @@ def rehearsed(
     return record, start
 
 
+@pytest.mark.long
 def test_a_crash_costs_its_own_part_and_a_kill_at_any_moment_no_line(
     rehearsed: tuple[Path, Callable[..., subprocess.Popen[str]]],
 ):

@@ -44,13 +44,10 @@ def driven(directory: Path, count: int) -> tuple[Run, EngineStats]:
     return pickle.loads(result.read_bytes())
 
 
-def test_four_processes_give_the_tokens_of_one(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.long
+def test_four_processes_give_the_tokens_of_one(tmp_path: Path) -> None:
     """With k = 3, options at random, cancelled and preempted requests; of one process without
     drafts, on one device."""
-    if not request.config.getoption("--long"):
-        pytest.skip("four processes on two cores: --long, or make prove-hosts")
     requests = random_requests(np.random.default_rng(1), REQUESTS)
     run, stats = driven(tmp_path, REQUESTS)
     proof = Proof(wide_target(), None)

@@ -11,7 +11,7 @@ import pytest
 from driving import sizes
 from fake_engine import CharTokenizer
 from fake_server import served_by
-from tiny import VOCAB, tiny_draft, tiny_target
+from simulated_device import VOCAB, SimulatedRunner, simulated_pair
 
 from eagle3_jax.engine import Engine, RequestOutput
 from serve.kv_transfer.config import KVTransferConfig
@@ -33,23 +33,23 @@ class Characters(CharTokenizer):
 
 @contextmanager
 def server(config: KVTransferConfig) -> Iterator[tuple[httpx.Client, Transfers]]:
-    """A server of this role over the tiny pair."""
-    target = tiny_target()
-    fields = sizes(3, kv_offloading_bytes=10_000_000)
-    engine = Engine(target, tiny_draft(target), fields, tokenizer=Characters())
-    transfers = Transfers(engine, config)
-    step = engine.step
+    """A server of this role on a simulated device."""
+    fields = sizes(3, kv_offloading_bytes=10_000_000, enable_structured_outputs=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedRunner, "page_bytes", 4096)
+        engine = Engine(*simulated_pair(patch), fields, tokenizer=Characters())
+        transfers = Transfers(engine, config)
+        step = engine.step
 
-    def step_and_offer() -> list[RequestOutput]:
-        outputs = step()
-        transfers.between_steps()
-        return outputs
+        def step_and_offer() -> list[RequestOutput]:
+            outputs = step()
+            transfers.between_steps()
+            return outputs
 
-    engine.step = step_and_offer
-    with served_by(engine, Characters(), transfers=transfers) as running:
-        transfers.run_soon = running.service.engine.run_soon
-        running.http.timeout = httpx.Timeout(120)
-        yield running.http, transfers
+        engine.step = step_and_offer
+        with served_by(engine, Characters(), transfers=transfers) as running:
+            transfers.run_soon = running.service.engine.run_soon
+            yield running.http, transfers
 
 
 @pytest.fixture(scope="module")

@@ -30,15 +30,29 @@ def end(role: KVRole, layers: int, config: DraftConfig) -> Ends:
     return engine, Transfers(engine, KVTransferConfig(role, port=0))
 
 
-@pytest.mark.parametrize(("config", "of_draft"), [(MLA, LATENT), (MHA, 2 * 64 * 128 * 2)])
-def test_a_token_costs_the_rows_of_its_target_and_its_draft(
-    config: DraftConfig, of_draft: int, pytestconfig: pytest.Config
+FORMS = pytest.mark.parametrize(
+    ("config", "of_draft"), [(MLA, LATENT), (MHA, 2 * 64 * 128 * 2)], ids=["MLA", "MHA"]
+)
+
+
+@FORMS
+def test_a_page_holds_the_rows_of_its_target_and_its_draft(
+    config: DraftConfig, of_draft: int
 ) -> None:
-    """With --long of all layers: 71,424 bytes with an MLA draft, 103,040 with an MHA draft."""
-    layers = LAYERS if pytestconfig.getoption("long") else 2
-    producer, taker = end("producer", layers, config), end("consumer", layers, config)
+    engine, _ = end("producer", 2, config)
+    tokens = engine.config.page_tokens
+    assert engine.host_pages.page_bytes == tokens * (2 * LATENT + of_draft)
+
+
+@pytest.mark.long
+@FORMS
+def test_a_token_costs_the_rows_of_its_target_and_its_draft(
+    config: DraftConfig, of_draft: int
+) -> None:
+    """Of all layers: 71,424 bytes with an MLA draft, 103,040 with an MHA draft."""
+    producer, taker = end("producer", LAYERS, config), end("consumer", LAYERS, config)
     answer = went_on(taker, produced(producer), tokens=1)
     moved, tokens = taker[1].puller, answer.outputs[-1].cached_tokens
     assert moved and tokens == PAGES * taker[0].config.page_tokens
-    assert moved.counts.bytes / tokens == layers * LATENT + of_draft
+    assert moved.counts.bytes / tokens == LAYERS * LATENT + of_draft
     assert drive(producer[0], [request("alone", 1)])["alone"].token_ids == answer.token_ids

@@ -88,16 +88,14 @@ PAIRS = {
     "MHA, exact": (tiny_draft, True),
     "MLA": (latent_draft, False),
 }
-SHORT = ("MLA, exact",)
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in PAIRS if name != "MLA, exact"]
 
 
-@pytest.fixture(params=PAIRS, scope="module")
+@pytest.fixture(params=["MLA, exact", *LONG], scope="module")
 def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Found]:
     """By origin; engines end before others take their directory over. With --long of all pairs."""
-    if request.param not in SHORT and not request.config.getoption("long"):
-        pytest.skip("with --long")
     setup = Setup(*PAIRS[request.param], tmp_path_factory.mktemp("pages"))
     with setup.engine(on_disk=True) as first:
         here = {"none": setup.found(first), "device": setup.found(first)}

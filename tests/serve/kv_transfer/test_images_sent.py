@@ -62,12 +62,8 @@ def went_on(ends: Ends, shown: ImageItem, params: dict[str, Any]) -> Answer:
     return drive(engine, [transfers.fetched(asked(shown), prompt)])["r"]
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_pages_of_an_image_go_to_who_shows_the_same_and_to_nobody_else(
-    devices: int, request: pytest.FixtureRequest
-) -> None:
-    if devices == 1 and not request.config.getoption("long"):
-        pytest.skip("with --long")
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_pages_of_an_image_go_to_who_shows_the_same_and_to_nobody_else(devices: int) -> None:
     producer, taker = made("producer", devices), made("consumer", devices)
     engine = taker[0]
     # The other image first: what it runs by itself must not be there already.

@@ -10,27 +10,42 @@ from typing import Any
 import pytest
 from driving import Answer, drive, sizes
 from setups import Setup, pair_on_devices
+from simulated_device import SimulatedRunner, simulated_pair
 from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
 
-from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine import Engine, Request
 from eagle3_jax.sampling.params import SamplingParams
 from serve.kv_transfer.config import KVRole, KVTransferConfig
 from serve.kv_transfer.transfers import Transfers
 from serve.kv_transfer.wire import Connection
 from serve.openai.kv_transfer import KVTransferParams
 
-ROOM = 10_000_000
+ROOM, SIZE = 10_000_000, 4096
+"""Bytes of the host's memory, and of a simulated page."""
 PROMPT = [(7 * j * j + 3) % VOCAB for j in range(39)]
 PAGES = 9
 Ends = tuple[Engine, Transfers]
 
 
-def made(draft: Callable[..., Any], role: KVRole, expiry_s: float = 60.0, **fields: Any) -> Ends:
+def made(draft: Callable[..., Any], role: KVRole, exact: bool) -> Ends:
     """An engine with its end of transfers."""
     target = tiny_target()
-    config: EngineConfig = sizes(3, kv_offloading_bytes=ROOM, **fields)
-    engine = Engine(target, draft(target), config)
-    return engine, Transfers(engine, KVTransferConfig(role, port=0, expiry_s=expiry_s))
+    engine = Engine(target, draft(target), sizes(3, kv_offloading_bytes=ROOM, exact=exact))
+    return engine, Transfers(engine, KVTransferConfig(role, port=0))
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ends]:
+    """The same of engines on simulated devices, which check every row that they read."""
+    monkeypatch.setattr("simulated_device.VOCAB", VOCAB)
+    monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
+    pair = simulated_pair(monkeypatch)
+
+    def make(role: KVRole, expiry_s: float = 60.0) -> Ends:
+        engine = Engine(*pair, sizes(3, kv_offloading_bytes=ROOM))
+        return engine, Transfers(engine, KVTransferConfig(role, port=0, expiry_s=expiry_s))
+
+    return make
 
 
 def on_two_devices(role: KVRole) -> Ends:
@@ -94,12 +109,17 @@ def assert_nothing_lost(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("draft", "exact"), [(tiny_draft, False), (latent_draft, False), (tiny_draft, True)]
+    ("draft", "exact"),
+    [
+        (tiny_draft, False),
+        pytest.param(latent_draft, False, marks=pytest.mark.long),
+        pytest.param(tiny_draft, True, marks=pytest.mark.long),
+    ],
 )
 def test_a_pulled_prompt_gives_the_tokens_and_accepted_drafts_of_one_run_here(
     draft: Callable[..., Any], exact: bool
 ) -> None:
-    producer, taker = made(draft, "producer", exact=exact), made(draft, "consumer", exact=exact)
+    producer, taker = made(draft, "producer", exact), made(draft, "consumer", exact)
     params = produced(producer)
     assert kept(producer) == (1, len(params["remote_block_ids"]))
     answer = went_on(taker, params)
@@ -122,18 +142,22 @@ def test_devices_that_divide_contexts_pull_their_parts_in_float8_too() -> None:
         assert_nothing_lost(engine)
 
 
-def test_pages_that_nobody_fetches_go_when_their_time_has_passed() -> None:
-    producer = made(tiny_draft, "producer", expiry_s=0.2)
+def test_pages_that_nobody_fetches_go_when_their_time_has_passed(
+    simulated: Callable[..., Ends],
+) -> None:
+    producer = simulated("producer", expiry_s=0.2)
     params = produced(producer)
     assert kept(producer) == (1, PAGES)
     eventually(lambda: kept(producer) == (0, 0))
     assert_nothing_lost(producer[0])
-    taker = made(tiny_draft, "consumer")
+    taker = simulated("consumer")
     assert cached(went_on(taker, params)) == 0
 
 
-def test_a_prompt_known_to_the_consumer_is_released_unfetched() -> None:
-    producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
+def test_a_prompt_known_to_the_consumer_is_released_unfetched(
+    simulated: Callable[..., Ends],
+) -> None:
+    producer, taker = simulated("producer"), simulated("consumer")
     went_on(taker, produced(producer))
     params = produced(producer)
     prompt = KVTransferParams.model_validate(params).prompt
@@ -145,9 +169,11 @@ def test_a_prompt_known_to_the_consumer_is_released_unfetched() -> None:
 
 
 @pytest.mark.parametrize("fault", ["checksum", "cut", "gone", "other_pair", "other_prompt"])
-def test_whatever_goes_wrong_costs_a_prefill(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_goes_wrong_costs_a_prefill(
+    fault: str, simulated: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same answer, every failed page counted, no page or slot lost."""
-    producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
+    producer, taker = simulated("producer"), simulated("consumer")
     params = produced(producer)
     puller = taker[1].puller
     assert puller and producer[1].server
@@ -186,10 +212,11 @@ SENDERS = {"checksum": _wrong_bit, "cut": _half_a_page}
 
 
 def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
+    simulated: Callable[..., Ends],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The engine goes on with others meanwhile, and hears the source to its end."""
-    producer, taker = made(tiny_draft, "producer"), made(tiny_draft, "consumer")
+    producer, taker = simulated("producer"), simulated("consumer")
     params, let_go, send = produced(producer), threading.Event(), Connection.send_page
     patched = lambda *given: (let_go.wait(10), send(*given))  # noqa: E731
     monkeypatch.setattr(Connection, "send_page", patched)

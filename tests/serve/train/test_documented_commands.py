@@ -21,13 +21,11 @@ def documented(name: str) -> Iterator[list[str]]:
             yield line.partition("#")[0].split()
 
 
-@pytest.mark.parametrize("scheme", ["int4", "mxfp4"])
+@pytest.mark.parametrize("scheme", ["int4", pytest.param("mxfp4", marks=pytest.mark.long)])
 def test_a_quantised_target_trains_a_draft_by_the_two_documented_commands(
     scheme: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the embedded pair; a smaller draft on fewer rows, but with --long as they stand."""
-    if scheme == "mxfp4" and not request.config.getoption("long"):
-        pytest.skip("with --long")
     monkeypatch.chdir(ROOT)
     run = {"eagle3-quantize": quantize, "eagle3-train": main}
     smaller = {"eagle3-train": ["--rows", "1", "--unroll", "1", "--intermediate-size", "64"]}
