@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from sampling_rows import sampling_rows
 
-from eagle3_jax.sampling.sampler import gumbel, process_logits, sample
+from eagle3_jax.sampling.noise import uniform
+from eagle3_jax.sampling.sampler import gumbel, nan_if_nonfinite, process_logits, sample
 
 SAMPLE = jax.jit(sample)
 PROCESS = jax.jit(process_logits)
@@ -254,3 +255,17 @@ def test_flipping_one_bit_of_any_input_flips_half_of_the_noise(bit: int):
     ]
     for other in flipped:
         assert 0.44 < (other != plain[:, 0]).mean() < 0.56
+
+
+def test_a_row_with_a_logit_that_is_not_finite_fails_as_a_whole():
+    """Minus infinity of a model bars nothing either."""
+    logits = jnp.array([[[1.0, 2.0], [1.0, -jnp.inf], [jnp.inf, 0.0], [jnp.nan, 0.0]]])
+    failed = jnp.isnan(nan_if_nonfinite(logits))
+    assert failed.tolist() == [[[False] * 2, [True] * 2, [True] * 2, [True] * 2]]
+
+
+def test_a_uniform_number_is_below_1(monkeypatch: pytest.MonkeyPatch):
+    every_bit = jnp.full((1, 1, 1), 2**32 - 1, jnp.uint32)
+    monkeypatch.setattr("pallas_kernels.noise.hash_bits", lambda *inputs: every_bit)
+    number = uniform(jnp.zeros((1, 2), jnp.uint32), jnp.zeros((1, 1), jnp.int32))
+    assert number.item() == 1 - 2.0**-24

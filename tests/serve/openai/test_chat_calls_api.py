@@ -12,6 +12,9 @@ from fake_engine import FakeEngine
 from fake_server import Served
 from scripted_engine import AnyGrammars
 
+from serve.chat_format.parts import AnswerParts, CallPart
+from serve.openai.answers.responses import delta
+
 USER: Any = {"role": "user", "content": "How is Oslo?"}
 Serve = Callable[..., Served]
 
@@ -209,3 +212,12 @@ def test_a_checkpoint_without_marks_can_not_choose_tools(serve: Serve) -> None:
     server = serve(FakeEngine())
     with pytest.raises(openai.BadRequestError, match="--enable-auto-tool-choice"):
         ask(server, tools=TOOLS)
+
+
+def test_only_the_first_piece_of_a_call_says_what_it_is() -> None:
+    pieces = [CallPart("call_1", "f", "{"), CallPart(arguments="}")]
+    told = [delta(AnswerParts(calls={0: piece}), False) for piece in pieces]
+    first, second = (one.model_dump(exclude_unset=True)["tool_calls"] for one in told)
+    function = {"name": "f", "arguments": "{"}
+    assert first == [{"index": 0, "id": "call_1", "type": "function", "function": function}]
+    assert second == [{"index": 0, "function": {"arguments": "}"}}]
