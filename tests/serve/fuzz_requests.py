@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import hostile_answers
+
 Manner = Literal["whole", "slow", "vanishes", "half"]
 """How it is sent: at once, in trickles, by a client that goes once it is sent, or half of it."""
 
@@ -76,6 +78,8 @@ HEADS += (
 HEADS += (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",)
 HEADS += (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",)
 HUGE = 17 * 2**20
+KINDS = {"mutated": 70, "broken": 14, "head": 5, "odd": 10, "huge": 0.5, "large answer": 0.5}
+"""Kinds of requests, and how many of 100 are of each."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,13 @@ def requests(openapi: dict[str, Any], seed: int) -> Iterator[Sent]:
     operations = [(m.upper(), p) for p, ops in openapi["paths"].items() for m in ops]
     while True:
         manner: Manner = rng.choices(("whole", "slow", "vanishes", "half"), (90, 2, 5, 3))[0]
-        kind = rng.choices(("mutated", "broken", "head", "odd", "huge"), (70, 14, 5, 10.5, 0.5))[0]
+        kind = rng.choices([*KINDS], [*KINDS.values()])[0]
         if kind == "head":
             yield Sent(rng.choice(HEADS), manner, kind)
+            continue
+        if kind == "large answer":
+            path, make = rng.choice([*hostile_answers.BODIES.values()])
+            yield Sent(_request(rng, "POST", path, make()), manner, f"{kind} of {path}")
             continue
         method, path = rng.choice(operations)
         if kind == "odd":
