@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from sampling_rows import sampling_rows
 
+from eagle3_jax.sampling.logprobs import token_logprobs
 from eagle3_jax.sampling.noise import uniform
 from eagle3_jax.sampling.sampler import gumbel, nan_if_nonfinite, process_logits, sample
 
@@ -269,3 +270,13 @@ def test_a_uniform_number_is_below_1(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pallas_kernels.noise.hash_bits", lambda *inputs: every_bit)
     number = uniform(jnp.zeros((1, 2), jnp.uint32), jnp.zeros((1, 1), jnp.int32))
     assert number.item() == 1 - 2.0**-24
+
+
+def test_the_best_tokens_of_a_large_vocabulary_are_those_of_a_sort():
+    """They lie in different blocks of ids, and two are equal."""
+    scores = np.random.default_rng(0).permutation(1500).astype(np.float32)
+    scores[1400] = scores[3]
+    found = token_logprobs(jnp.asarray(scores)[None], jnp.array([3]))
+    expected = np.argsort(-scores, kind="stable")[: found.best_ids.shape[1]]
+    assert found.best_ids[0].tolist() == expected.tolist()
+    assert found.rank.item() == (scores >= scores[3]).sum()

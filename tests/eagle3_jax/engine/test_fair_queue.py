@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from simulated_device import VOCAB, SimulatedRunner, simulated_pair
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.fair_queue import ROUNDS_BETWEEN_PREEMPTIONS, TURN_TOKENS
+from eagle3_jax.engine.fair_queue import ROUNDS_BETWEEN_PREEMPTIONS, TURN_TOKENS, FairQueue
 from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 
 CHUNK = 8
@@ -155,3 +156,21 @@ def test_a_newcomer_begins_within_the_bound_and_every_client_is_served_in_order(
             busy = any(o.arrives <= job.arrives <= o.ended for o in line if o is not job)
             replays = exact and others >= slots
             assert busy or replays or job.waited <= bound(others, slots), job
+
+
+def test_rounds_lie_between_two_preemptions() -> None:
+    queue, sizes = FairQueue(config(2)), (2, 3)
+    for client, count in zip("ab", sizes, strict=True):
+        for index in range(count):
+            request = Request(f"{client}{index}", [1], SamplingParams(), client=client)
+            queue.append(Sequence.of(request, (), 64, None))
+    owed = [sequence for sequence in queue if sequence.request.client == "b"]
+    for sequence in owed[:2]:
+        queue.admit(sequence)
+    assert queue.debtor(lambda sequence: True) is owed[1]
+    queue.release(owed[1], waits=True)
+    queue.admit(owed[1])
+    for _ in range(ROUNDS_BETWEEN_PREEMPTIONS):
+        assert queue.debtor(lambda sequence: True) is None
+        queue.count_round()
+    assert queue.debtor(lambda sequence: True) is owed[1]

@@ -8,6 +8,7 @@ import pytest
 from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import VOCAB
 
+from eagle3_jax.engine.grammars.cache import GrammarCache
 from eagle3_jax.engine.grammars.interface import Footprint, load_grammars
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
@@ -56,6 +57,15 @@ def test_the_cache_is_bounded_by_the_bytes_of_what_it_keeps(held_bytes: int) -> 
         assert grammars._cache._sum() <= CACHE_BYTES
     assert len(kept(grammars)) == CACHE_BYTES // held_bytes
     assert grammars.known(FORMS[0]), "what is used again is kept longest"
+
+
+def test_looking_a_grammar_up_is_a_use_of_it() -> None:
+    cache = GrammarCache[Footprint](most_bytes=2, most_bytes_each=1)
+    for key in "aab":
+        cache.put(key, Footprint(1, 0))
+    assert cache.get("a")
+    cache.put("c", Footprint(1, 0))
+    assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
 
 
 def test_a_grammar_that_grows_by_its_answers_counts_for_what_it_has_grown_to() -> None:

@@ -11,7 +11,7 @@ from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from eagle3_jax.sampling.token_mask import ALL_ALLOWED, open_masks
 
-FIRST, LAST, BEGIN, END, OTHER = range(1, 6)
+FIRST, LAST, BEGIN, OTHER, END = 1, 2, 3, 4, 31
 
 
 class Form:
