@@ -9,12 +9,17 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
+
+from probe import status_of
 
 IMPORTED = ["serve.launch", "serve.train.draft", "serve.hosts.lead", "serve.hosts.follow"]
 IMPORTED += ["convert.conversion.conversion", "httpx", "openai", "pytest"]
@@ -121,3 +126,25 @@ class Forked:
         self.wait()
         if self.stdout:
             self.stdout.close()
+
+
+@contextmanager
+def serving(
+    flags: Sequence[str], timeout_s: float = 300.0, module: str = "serve.cli"
+) -> Iterator[tuple[Forked, str]]:
+    """An eagle3-serve with these flags on a free port, which is ready, and its address. module: the
+    one whose `main` serves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with Forked(module, [*flags, "--port", f"{port}"]) as process:
+        try:
+            deadline = time.monotonic() + timeout_s
+            while status_of(f"{url}/health") != 200:
+                assert process.poll() is None, f"it ended with {process.returncode}"
+                assert time.monotonic() < deadline, f"it was not ready within {timeout_s} s"
+                time.sleep(0.1)
+            yield process, url
+        finally:
+            process.terminate()

@@ -1,14 +1,12 @@
 """Launched servers, killed with -9 while they serve, behind a router; with --long of the embedded
-pair, else of a tiny one.
+pair, else on the simulated device, which checks every row that it reads.
 
 In exact mode, so that whatever was killed and wherever a prompt's pages lie an answer has the bits
 of one by a server that nobody killed.
 """
 
 import json
-import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -17,14 +15,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from oracle_files import ORACLES
 from probe import text_of
+from processes import serving
 
-from serve.bench.load.server_process import metric, serving
+from serve.bench.load.server_process import metric
 
 ROUTER = Path(__file__).with_name("small_router.py")
 READY_S, ANSWER_S, SETTLED_S = 300.0, 60.0, 30.0
@@ -42,17 +41,26 @@ def prompts() -> list[Prompt]:
     return [stem[: 70 + 48 * turn] for turn in range(TURNS) for stem in stems]
 
 
+class Pair(NamedTuple):
+    """Flags that name it, and the module that serves it."""
+
+    flags: tuple[str, ...]
+    module: str
+
+
 class Launched:
     """A server that can be killed and started again."""
 
-    def __init__(self, *flags: str) -> None:
-        self._flags, self._open = (*ENGINE.split(), *CHUNKS.split(), *flags), ExitStack()
+    def __init__(self, pair: "Pair", *flags: str) -> None:
+        self._flags = (*pair.flags, *ENGINE.split(), *CHUNKS.split(), *flags)
+        self._module, self._open = pair.module, ExitStack()
 
     def start(self) -> None:
-        self.process, self.url = self._open.enter_context(serving(self._flags, timeout_s=READY_S))
+        started = serving(self._flags, READY_S, self._module)
+        self.process, self.url = self._open.enter_context(started)
 
     def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
         self._open.close()
 
@@ -133,20 +141,12 @@ def assert_right(told: list[Choice | None], expected: list[Choice | None]) -> No
 
 
 @pytest.fixture
-def pair(
-    target_directory: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    pytestconfig: pytest.Config,
-) -> tuple[str, ...]:
-    """Flags that name it. The first server compiles for all that are started after it."""
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("programs")))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+def pair(target_directory: Path, pytestconfig: pytest.Config) -> Pair:
     if pytestconfig.getoption("long"):
-        return ("--demo",)
+        return Pair(("--demo",), "serve.cli")
     drafts = {"model": str(ORACLES / "draft_mha_bf16"), "method": "eagle3"}
-    config = drafts | {"num_speculative_tokens": 1}
-    return (str(target_directory), "--speculative-config", json.dumps(config))
+    config = json.dumps(drafts | {"num_speculative_tokens": 1})
+    return Pair((str(target_directory), "--speculative-config", config), "simulated_server")
 
 
 def on_disk(directory: Path) -> tuple[str, ...]:
@@ -154,11 +154,11 @@ def on_disk(directory: Path) -> tuple[str, ...]:
 
 
 def test_a_server_killed_while_it_serves_goes_on_from_whole_pages(
-    pair: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
+    pair: Pair, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     """Started again on its directory; with --long ten times."""
     rng = random.Random(5)
-    with Launched(*pair, *on_disk(tmp_path)) as server:
+    with Launched(pair, *on_disk(tmp_path)) as server:
         expected = asked(server.url)
         assert None not in expected
         eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
@@ -171,12 +171,11 @@ def test_a_server_killed_while_it_serves_goes_on_from_whole_pages(
             assert_gives_all_back(server)
 
 
+@pytest.mark.long
 def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
-    pair: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
+    pair: Pair, tmp_path: Path
 ) -> None:
     """The producer is killed and started again on its directory, then the consumer, ten times."""
-    if not pytestconfig.getoption("long"):
-        pytest.skip("with --long: four starts")
     rng = random.Random(11)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -184,8 +183,8 @@ def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
     config = {"kv_role": "kv_both", "kv_connector_extra_config": extra}
     flags = [("--kv-transfer-config", json.dumps(config | {"kv_port": p})) for p in (port, 0)]
     with (
-        Launched(*pair, *flags[0], *on_disk(tmp_path)) as producer,
-        Launched(*pair, *flags[1]) as consumer,
+        Launched(pair, *flags[0], *on_disk(tmp_path)) as producer,
+        Launched(pair, *flags[1]) as consumer,
     ):
         expected = asked(consumer.url, salt="apart")
         assert None not in expected
