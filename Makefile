@@ -129,7 +129,7 @@ rehearse-gpu: .venv/installed-test
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/demo/test_train_cli.py \
-		$(addprefix tests/serve/train/test_,documented_commands.py several_processes.py killed_run.py)
+		$(addprefix tests/serve/train/test_,documented_commands.py images.py several_processes.py killed_run.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 	@$(PASSED) $@
 

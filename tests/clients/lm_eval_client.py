@@ -13,9 +13,6 @@ MODES = {
     "rolling": ("local-completions", "arithmetic_rolling", "/v1/completions"),
     "chat": ("local-chat-completions", "arithmetic_chat", "/v1/chat/completions"),
 }
-COMPLETIONS = ("generation", "choice", "rolling")
-ONE_RUN = ("local-completions", ",".join(MODES[m][1] for m in COMPLETIONS), "/v1/completions")
-"""All that goes by completions, in one process."""
 PROMPTS = 40
 
 

@@ -1,32 +1,20 @@
-"""Clients that install in seconds complete all their requests; `make clients` has the others."""
+"""The clients of both protocols complete all their requests; `make clients` has the others."""
 
 import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
-from clients import anthropic_client, lm_eval_client, locust_client, openai_client
-from clients.client import Client, Counts, Server
+from clients import anthropic_client, openai_client
+from clients.client import Client, Server
 from clients.runs import demo_server, run_client
 from kv_index import IndexCopy
 from vllm_wire import Subscriber, apply
 
-PROMPTS = 4
-LM_EVAL = replace(
-    lm_eval_client.CLIENTS[0],
-    command=partial(lm_eval_client.command, *lm_eval_client.ONE_RUN, prompts=PROMPTS),
-)
-LIGHT = (
-    LM_EVAL,
-    *openai_client.CLIENTS,
-    *anthropic_client.CLIENTS,
-    *locust_client.CLIENTS,
-)
+LIGHT = (*openai_client.CLIENTS, *anthropic_client.CLIENTS)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +40,6 @@ def test_every_request_of_the_client_completes(
     results = tmp_path / "results"
     run = run_client(client, server, Path(sys.executable).parent, results)
     assert run.good, f"{run}\n{(results / 'log').read_text()[-4000:]}"
-    if client is LM_EVAL:
-        assert run.counts == Counts(3 * PROMPTS, 0)
-        assert lm_eval_client.accuracy(results) >= 0.5
 
 
 def test_a_copy_of_the_prefix_index_adds_up_whenever_it_begins(

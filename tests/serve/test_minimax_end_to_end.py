@@ -15,7 +15,6 @@ from tiny import DRAFT, MINIMAX, tiny_draft
 
 from convert import load_tokenizer, save_hf
 from eagle3_jax.models.minimax import MiniMaxTarget
-from serve.bench.cli import main as bench
 from serve.demo import demo_target_dir
 from serve.generate.cli import main
 from serve.pair.loading import build_engine, load_pair
@@ -86,18 +85,3 @@ def test_a_chat_over_http_is_read_as_minimaxs_and_the_same_without_drafts(server
     # The template opens the reasoning, and this answer does not end it.
     assert ours["message"]["reasoning_content"] == tokenizer.decode(ours["token_ids"])
     assert ours["message"]["content"] is None
-
-
-def test_bench_accept_counts_what_generate_accepted(
-    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target, draft = map(str, pair)
-    drafted = generated(capsys, target, "--draft", draft, "--num-speculative-tokens", "3")
-    (tmp_path / "sums.jsonl").write_text(json.dumps({"prompt": QUESTION}))
-    record = tmp_path / "record"
-    flags = ["--data", str(tmp_path), "--max-tokens", "24", "--temperature", "0.7"]
-    assert bench(["accept", target, "--draft", draft, *flags, "--json", str(record)]) == 0
-    row, overall = json.loads(record.read_text())["rows"]
-    assert (row["category"], row["tokens"]) == ("sums", len(drafted["token_ids"]))
-    assert row["counts"]["accepted"] == overall["counts"]["accepted"] == sum(drafted["accepted"])
-    assert row["counts"]["drafts"] == sum(verified > 0 for verified in drafted["verified"])

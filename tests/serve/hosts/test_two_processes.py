@@ -127,13 +127,6 @@ def group(
 
 
 @pytest.fixture
-def long(request: pytest.FixtureRequest) -> None:
-    """A start each: two of the four ends are in the short form, Ray's tests have another."""
-    if not request.config.getoption("--long"):
-        pytest.skip("a start each: --long, or make prove-hosts")
-
-
-@pytest.fixture
 def annoyed(target_directory: Path, tmp_path: Path) -> Iterator[Group]:
     """Met while somebody sent nonsense."""
     with several_processes(tmp_path, target_directory, Sizes(), annoy_while_meeting) as running:
@@ -165,17 +158,18 @@ def check_end_without_process_1(group: Group, how: signal.Signals) -> None:
         assert "lost process 1 (127.0.0.1)" in error
 
 
-@pytest.mark.usefixtures("long")
+@pytest.mark.long
 def test_process_0_ends_when_the_second_is_killed(group: Group) -> None:
     check_end_without_process_1(group, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", [Sizes(context_parts=1)], indirect=True)
 def test_the_second_process_ends_when_the_first_is_killed(group: Group) -> None:
     check_end_without_process_0(group, signal.SIGKILL)
 
 
-@pytest.mark.usefixtures("long")
+@pytest.mark.long
 def test_the_second_process_ends_when_the_first_stops(group: Group) -> None:
     check_end_without_process_0(group, signal.SIGSTOP)
 
@@ -189,6 +183,7 @@ def check_end_without_process_0(group: Group, how: signal.Signals) -> None:
     assert max(ending.seconds for ending in endings) < ENDS_WITHIN_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", [Sizes(devices=1, context_parts=1, replicas=2)], indirect=True)
 def test_two_replicas_serve_the_tokens_of_one_and_a_signal_ends_both_when_requests_are_done(
     group: Group, pair: LoadedPair
