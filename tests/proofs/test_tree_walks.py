@@ -63,6 +63,7 @@ def check_walks(verdict: Verdict, room: int = ROOM) -> None:
     model = TreeModel(VOCAB, LEVELS + 1, seed=5)
     plain = np.repeat(Decoder(model, options).plain(LEVELS + 1), TREES, axis=0)
     tokens, parents = random_trees(np.random.default_rng(6), len(plain))
+    tokens[:, 0] = plain[:, 0]  # The root is no child of itself, though it has the token wanted.
     paths = paths_of(tokens, parents)
     lengths = np.array([[len(path) for path in of_tree] for of_tree in paths])
     history = np.array([[path + [0] * (LEVELS - len(path)) for path in p] for p in paths])

@@ -55,6 +55,7 @@ def test_a_page_whose_name_ended_while_it_was_read_is_not_sent(ends_by: str) -> 
 def test_pages_are_asked_for_by_numbers_that_there_are(wanted: object) -> None:
     asked = {"last_key": SLOTS[-1].key.hex(), "pages": wanted}
     assert _chosen(SLOTS, asked) is None
+    assert _chosen(SLOTS, {"last_key": "00", "pages": []}) is None, "it does not know the prompt"
     assert _chosen(SLOTS, asked | {"pages": [2, 0, PAGES - 1]}) == [SLOTS[2], SLOTS[0], SLOTS[-1]]
 
 
