@@ -12,6 +12,7 @@ from clients import anthropic_client, openai_client
 from clients.client import Client, Server
 from clients.runs import demo_server, run_client
 from kv_index import IndexCopy
+from processes import serving
 from vllm_wire import Subscriber, apply
 
 LIGHT = (*openai_client.CLIENTS, *anthropic_client.CLIENTS)
@@ -28,8 +29,11 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def server(tmp_path_factory: pytest.TempPathFactory, events: dict[str, str]) -> Iterator[Server]:
     """One request at a time: fewer programs to compile."""
     config = json.dumps({"enable_kv_cache_events": True, **events})
-    flags = ("--max-num-seqs", "1", "--kv-events-config", config)
-    with demo_server(tmp_path_factory.mktemp("server"), *flags) as running:
+    flags = ["--demo", "--max-num-seqs", "1", "--kv-events-config", config]
+    with (
+        serving(flags, module="few_programs") as (_, url),
+        demo_server(tmp_path_factory.mktemp("s"), url=url) as running,
+    ):
         yield running
 
 

@@ -1,9 +1,6 @@
 """eagle3-train on tiny models: what it writes loads, it resumes, it refuses what it can not do."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from itertools import islice
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from oracle_files import ORACLES
+from processes import Forked
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -111,9 +109,7 @@ def killed_after(command: list[str], steps: int) -> None:
     """Starts the command and kills it, without a warning, once so many steps are logged."""
     output = Path(command[command.index("--output") + 1])
     # With as many devices as here: XLA sums otherwise on as many threads as there are others.
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8"}
-    command = [sys.executable, "-m", "serve.train.cli", *command]
-    process = subprocess.Popen(command, env=environment)
+    process = Forked("serve.train.cli", command, environment={"JAX_NUM_CPU_DEVICES": "8"})
     log = output / "training" / "log.jsonl"
     while not (log.exists() and log.read_text().count("\n") >= steps):
         assert process.poll() is None

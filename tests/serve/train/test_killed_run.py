@@ -1,17 +1,14 @@
 """A run that is killed at any moment ends, resumed, in the same bits as one that is not."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from oracle_files import ORACLES
+from processes import Forked
 from safetensors.numpy import load_file
 
 STEPS, KILLS = 10, 6
@@ -34,13 +31,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(data: Path, output: Path, *more: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "serve.train.cli", "draft", "--target", f"{TARGET}"]
+def start(data: Path, output: Path, *more: str) -> Forked:
+    command = ["draft", "--target", f"{TARGET}"]
     command += ["--data", f"{data}", "--output", f"{output}", "--rows", "2", "--row-length", "48"]
     command += ["--steps", f"{STEPS}", "--save-every", "2", "--unroll", "2"]
     command += ["--intermediate-size", "64", *more]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    return Forked("serve.train.cli", command, environment={"JAX_NUM_CPU_DEVICES": "1"})
 
 
 def steps_logged(output: Path) -> int:
@@ -48,12 +44,11 @@ def steps_logged(output: Path) -> int:
     return len(log.read_bytes().splitlines()) if log.exists() else 0
 
 
+@pytest.mark.long
 def test_a_killed_run_resumed_ends_in_the_bits_of_an_uninterrupted_one(
-    data: Path, tmp_path: Path, request: pytest.FixtureRequest
+    data: Path, tmp_path: Path
 ) -> None:
     """Killed six times; `test_train_cli.py` has one that is killed once."""
-    if not request.config.getoption("long"):
-        pytest.skip("eight starts: --long, or make prove-training")
     assert start(data, tmp_path / "whole").wait(300) == 0
     rng = random.Random(1)
     output, more, killed, status = tmp_path / "killed", (), 0, None
@@ -63,7 +58,7 @@ def test_a_killed_run_resumed_ends_in_the_bits_of_an_uninterrupted_one(
         while kill < KILLS and process.poll() is None and steps_logged(output) < until:
             time.sleep(rng.uniform(0.0, 0.01))
         if kill < KILLS and process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             killed += 1
         status, more = process.wait(300), ("--resume",)
     assert status == 0 and killed == KILLS

@@ -1,28 +1,26 @@
 """Two processes learn what one does, and write the draft."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from oracle_files import ORACLES
+from processes import Forked
 from safetensors.numpy import load_file
+
+from serve.train.cli import main
 
 WITHIN = 0.01
 """Of a weight's norm: rounding to bfloat16 twice is 0.003."""
 TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
 
 
-def start(output: Path, steps: int, *more: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "serve.train.cli", "draft", "--target", f"{TARGET}"]
-    command += ["--output", f"{output}", "--rows", "2", "--steps", f"{steps}", "--unroll", "2"]
-    command += ["--intermediate-size", "64", "--learning-rate", "5e-4", *more]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+def command(output: Path, steps: int, *more: str) -> list[str]:
+    flags = ["--output", f"{output}", "--rows", "2", "--steps", f"{steps}", "--unroll", "2"]
+    flags += ["--intermediate-size", "64", "--learning-rate", "5e-4", *more]
+    return ["draft", "--target", f"{TARGET}", *flags]
 
 
 def losses(output: Path) -> list[float]:
@@ -31,16 +29,20 @@ def losses(output: Path) -> list[float]:
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """5 steps; with --long, 50. What remains between their weights is the order of sums, which Adam
+    """2 steps; with --long, 50. What remains between their weights is the order of sums, which Adam
     multiplies by the learning rate, and the bfloat16 that they are written in."""
-    steps = 50 if request.config.getoption("long") else 5
+    steps = 50 if request.config.getoption("long") else 2
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     together = ["--data-parallel-size", "2", "--num-processes", "2"]
     together += ["--coordinator-address", address, "--process-id"]
-    processes = [start(tmp_path / "two", steps, *together, number) for number in "01"]
-    processes.append(start(tmp_path / "one", steps))
-    assert [process.wait(900) for process in processes] == [0, 0, 0]
+    flags = command(tmp_path / "two", steps, *together)
+    processes = [
+        Forked("serve.train.cli", [*flags, n], environment={"JAX_NUM_CPU_DEVICES": "1"})
+        for n in "01"
+    ]
+    assert main(command(tmp_path / "one", steps)) == 0
+    assert [process.wait(900) for process in processes] == [0, 0]
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), atol=1e-5)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys() and len(losses(tmp_path / "two")) == steps
