@@ -37,11 +37,11 @@ test: .venv/installed-test
 page-check: .venv/installed-page-check
 	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
 
-# The proofs at full length, and the benchmark of every form of drafts; `make test` runs
-# their short form.
+# The proofs at full length, and the benchmarks of every form of drafts and every cache;
+# `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
-		tests/serve/bench/test_drafts.py --long
+		$(addprefix tests/serve/bench/test_,drafts.py kv_cache_bench.py) --long
 	@$(PASSED) $@
 
 # The last run of each proof, and how much of what it covers has changed since.

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from serve.bench.cli import main, parse_bench_flags
-from serve.bench.doctor import all_reduce, examination, kernels, rounds
+from serve.bench.doctor import all_reduce, examination, kernels, rounds, served
 from serve.bench.doctor.speed import CopySpeed, speed_finding
 from serve.bench.doctor.workers import each
 from serve.bench.studies import doctor
@@ -26,6 +26,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (all_reduce, examination, kernels, rounds):
         monkeypatch.setattr(module, "each", lambda jobs, work, **_: (work(job) for job in jobs))
     monkeypatch.setattr(examination, "compile_quickly", lambda: None)
+    monkeypatch.setattr(served, "STEPS", served.STEPS[:1])
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
