@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -32,28 +33,28 @@ class Decoder:
     model: TreeModel
     options: SamplingRows
 
+    @cached_property
+    def _draw(self) -> Callable[..., jax.Array]:
+        return jax.jit(lambda *inputs: sample(*inputs))
+
     def plain(self, length: int) -> np.ndarray:
         """Tokens [batch, length], one at a time, each from its true history."""
-        draw = jax.jit(lambda *inputs: sample(*inputs))
         batch = len(self.options.temperature)
         tokens = np.zeros((batch, length), np.int32)
         for step in range(length):
             logits = self.model.logits(tokens, np.full(batch, step))
             positions = np.full((batch, 1), len(PROMPT) + step)
-            chosen = draw(jnp.asarray(logits)[:, None], jnp.asarray(positions), self.options)
+            chosen = self._draw(jnp.asarray(logits)[:, None], jnp.asarray(positions), self.options)
             tokens[:, step] = np.asarray(chosen)[:, 0]
         return tokens
 
     def drafts(self, histories: np.ndarray, lengths: np.ndarray, k: int) -> np.ndarray:
         """k tokens of this model after each history, with each row's own noise."""
-        draw, history = (
-            jax.jit(lambda *inputs: sample(*inputs)),
-            np.pad(histories, ((0, 0), (0, k))),
-        )
+        history = np.pad(histories, ((0, 0), (0, k)))
         for step in range(k):
             logits = jnp.asarray(self.model.logits(history, lengths + step))[:, None]
             positions = jnp.asarray(len(PROMPT) + lengths + step)[:, None]
-            chosen = np.asarray(draw(logits, positions, self.options))[:, 0]
+            chosen = np.asarray(self._draw(logits, positions, self.options))[:, 0]
             history[np.arange(len(lengths)), lengths + step] = chosen
         return np.stack([history[np.arange(len(lengths)), lengths + j] for j in range(k)], axis=1)
 
