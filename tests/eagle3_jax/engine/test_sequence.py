@@ -59,3 +59,9 @@ def test_a_prompt_and_max_tokens_that_fill_the_context_are_served_whole() -> Non
             assert sequence.finish_reason is None
             sequence.append(token)
         assert (len(sequence.output_ids), sequence.finish_reason) == (most, "length")
+
+
+@pytest.mark.parametrize("length", [0, 8])
+def test_a_prompt_leaves_room_for_a_token(length: int) -> None:
+    with pytest.raises(ValueError, match=r"it must have 1\.\.7"):
+        Sequence.of(Request("a", [1] * length, SamplingParams()), (), 8, None)
