@@ -68,7 +68,7 @@ prove-long-contexts: .venv/installed-test
 # Contexts that devices divide: 500 requests of each way they do, the collectives of their rounds, and
 # the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
 CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_prefill.py speculative/test_round.py \
-	$(addprefix engine/,test_token_identity.py test_prefix_cache.py test_finish_rules.py test_exact_mode.py)) \
+	engine/test_prefix_cache.py engine/test_exact_mode.py) \
 	tests/proofs/test_exact_bits.py
 prove-contexts: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_divided_contexts.py \

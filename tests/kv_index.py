@@ -9,8 +9,9 @@ from eagle3_jax.engine import Engine
 from eagle3_jax.engine.kv.events import AllCleared, KVEvent, Medium, PagesRemoved, PagesStored
 
 Key = bytes | int
-Contents = tuple[Key | None, str, tuple[int, ...], int]
-"""A page as events describe it: its parent's key, its salt, its tokens and the one after them."""
+Contents = tuple[Key | None, str, tuple[int, ...], int, object]
+"""A page as events describe it: its parent's key, its salt, its tokens, the one after them and the
+images in it."""
 MEDIA: tuple[Medium, ...] = get_args(Medium)
 
 
@@ -38,6 +39,7 @@ class IndexCopy:
         lookahead: Sequence[int],
         salt: str,
         medium: str = "GPU",
+        images: Sequence[object] = (),
     ) -> None:
         """Neighbours, first to last; a key that is there already would be an engine's mistake."""
         size, rest = divmod(len(tokens), len(keys))
@@ -48,7 +50,8 @@ class IndexCopy:
             there.add(medium)
             if size:
                 run = tuple(tokens[index * size : (index + 1) * size])
-                self._describe(key, (parent, "" if parent else salt, run, lookahead[index]))
+                shown = images[index] if images else ()
+                self._describe(key, (parent, "" if parent else salt, run, lookahead[index], shown))
             parent = key
 
     def _describe(self, key: Key, contents: Contents) -> None:
@@ -71,9 +74,9 @@ class IndexCopy:
     def replay(self, events: Iterable[KVEvent]) -> None:
         for event in events:
             match event:
-                case PagesStored(keys, parent, tokens, lookahead, size, salt, medium):
+                case PagesStored(keys, parent, tokens, lookahead, size, salt, medium, images):
                     assert len(tokens) == size * len(keys)
-                    self.store(keys, parent, tokens, lookahead, salt, medium)
+                    self.store(keys, parent, tokens, lookahead, salt, medium, images)
                 case PagesRemoved(keys, medium):
                     self.remove(keys, medium)
                 case AllCleared():
@@ -87,7 +90,7 @@ class IndexCopy:
         parent: Key | None = None
         for count in range((len(prompt) - 1) // size):
             start, end = count * size, (count + 1) * size
-            contents = (parent, "" if parent else salt, tuple(prompt[start:end]), prompt[end])
+            contents = (parent, "" if parent else salt, tuple(prompt[start:end]), prompt[end], ())
             parent = self.page_of.get(contents)
             if parent is None or self.media[parent].isdisjoint(media):
                 return count
@@ -97,11 +100,10 @@ class IndexCopy:
 def places_in(engine: Engine) -> set[tuple[str, bytes]]:
     """What each medium has, by the engine's own indexes."""
     scheduler = engine._replicas.first
-    tier, disk = scheduler.tier, scheduler.disk
-    assert tier is not None and disk is not None
-    on_disk = disk._index.keys_of(engine.host_pages.fingerprint.hex())
-    return (
-        {("GPU", key) for key in scheduler.pages._page_of}
-        | {("CPU", key) for key in tier._slot_of}
-        | {("STORAGE", bytes.fromhex(key)) for key in on_disk}
-    )
+    places = {("GPU", key) for key in scheduler.pages._page_of}
+    if scheduler.tier is not None:
+        places |= {("CPU", key) for key in scheduler.tier._slot_of}
+    if scheduler.disk is not None:
+        on_disk = scheduler.disk._index.keys_of(engine.host_pages.fingerprint.hex())
+        places |= {("STORAGE", bytes.fromhex(key)) for key in on_disk}
+    return places

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RECORD = Path("docs/benchmarks/proofs.json")
-ENGINE = ("eagle3_jax", "tests/eagle3_jax", "tests/proofs")
+ENGINE = ("eagle3_jax", "tests/eagle3_jax", "tests/proofs", "tests/worlds")
 KERNELS = ("pallas_kernels", "tests/pallas_kernels", "tests/amdgpu")
 COVERS: dict[str, tuple[str, ...]] = {
     "prove": (*ENGINE, "tests/equivalence"),

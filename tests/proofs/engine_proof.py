@@ -1,7 +1,7 @@
 """An engine under proof: random traffic with speculation on against plain answers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,20 +88,33 @@ class Proof:
         expected: dict[str, Answer],
         scorer: Scorer | None = None,
     ) -> list[str]:
-        """A line for each answer that differs by a tie; other differences fail at once."""
-        scorer, lines = scorer or Scorer(self.target, LONGEST, EOS), []
-        for request in requests:
-            name = request.request_id
-            found, plain = run.answers[name], expected[name]
-            ours, theirs = found.token_ids, plain.token_ids
-            if name in run.cancelled:
-                shared = min(len(ours), len(theirs))
-                ours, theirs = ours[:shared], theirs[:shared]
-            elif ours == theirs:
-                assert (found.text, found.finish) == (plain.text, plain.finish)
-            features = () if ours == theirs else self.features(request)
-            tie = scorer.explain(name, request.prompt_ids, request.sampling, ours, theirs, features)
-            if tie:
-                assert tie.cause, f"{describe(tie)}; {request}"
-                lines.append(describe(tie))
-        return lines
+        """See `differences`."""
+        scorer = scorer or Scorer(self.target, LONGEST, EOS)
+        return differences(requests, run, expected, scorer, self.features)
+
+
+def differences(
+    requests: Sequence[Request],
+    run: Run,
+    expected: Mapping[str, Answer],
+    scorer: Scorer,
+    features: Callable[[Request], Sequence[Array]],
+) -> list[str]:
+    """A line for each answer that differs by a tie; other differences fail at once. Of a cancelled
+    request, as far as it came."""
+    lines: list[str] = []
+    for request in requests:
+        name = request.request_id
+        found, plain = run.answers[name], expected[name]
+        ours, theirs = found.token_ids, plain.token_ids
+        if name in run.cancelled:
+            shared = min(len(ours), len(theirs))
+            ours, theirs = ours[:shared], theirs[:shared]
+        elif ours == theirs:
+            assert (found.text, found.finish) == (plain.text, plain.finish), name
+        shown = () if ours == theirs else features(request)
+        tie = scorer.explain(name, request.prompt_ids, request.sampling, ours, theirs, shown)
+        if tie:
+            assert tie.cause, f"{describe(tie)}; {request}"
+            lines.append(describe(tie))
+    return lines

@@ -1,6 +1,6 @@
 """Random requests with random options, and the traffic they come in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ STOPS = ["ab", "c", "é", "aab", "中a"]
 WAVE = 16
 
 
-def random_requests(rng: np.random.Generator, count: int) -> list[Request]:
+def random_requests(
+    rng: np.random.Generator, count: int, *, typical: bool = False
+) -> list[Request]:
     """Seeded requests of every kind; prompts of 1 to 20 tokens that often begin alike, answers of
     1 to 40."""
     common = rng.integers(0, VOCAB, 16).tolist()
@@ -23,10 +25,10 @@ def random_requests(rng: np.random.Generator, count: int) -> list[Request]:
         own = rng.integers(0, VOCAB, rng.integers(1, 5)).tolist()
         return common[: rng.integers(0, 17)] + own
 
-    return [Request(str(i), prompt(), random_options(rng)) for i in range(count)]
+    return [Request(str(i), prompt(), random_options(rng, typical=typical)) for i in range(count)]
 
 
-def random_options(rng: np.random.Generator) -> SamplingParams:
+def random_options(rng: np.random.Generator, *, typical: bool = False) -> SamplingParams:
     """Each option is off about as often as it is on."""
 
     def sometimes(value: Any, off: Any) -> Any:
@@ -38,6 +40,7 @@ def random_options(rng: np.random.Generator) -> SamplingParams:
         top_p=sometimes(float(rng.uniform(0.3, 1)), 1.0),
         top_k=sometimes(int(rng.integers(1, 30)), 0),
         min_p=sometimes(float(rng.uniform(0, 0.3)), 0.0),
+        typical_p=float(rng.uniform(0.5, 1)) if typical and rng.random() < 0.1 else 1.0,
         seed=int(rng.integers(0, 2**63)),
         max_tokens=most,
         min_tokens=sometimes(int(rng.integers(0, most + 1)), 0),
@@ -63,6 +66,17 @@ def token_options(rng: np.random.Generator) -> dict[str, Any]:
     ]
     chosen = rng.choice(len(kinds), size=rng.integers(1, 4), replace=False)
     return {name: value for i in chosen for name, value in kinds[i].items()}
+
+
+def without_logits(rng: np.random.Generator, count: int) -> list[Request]:
+    """Random requests whose tokens a kernel may choose: no cuts, and no option of tokens."""
+    off: dict[str, Any] = {"typical_p": 1.0, "top_p": 1.0, "top_k": 0, "logit_bias": {}}
+    off |= {"allowed_token_ids": None, "bad_words_ids": (), "repetition_penalty": 1.0}
+    off |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+    return [
+        replace(request, sampling=replace(request.sampling, **off))
+        for request in random_requests(rng, count, typical=True)
+    ]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulated_device import SimulatedRunner, plain_answer, simulated_pair
 from test_host_tier import DIVIDED, EXACT, media_of, on_two_devices, with_draft
 from test_shared_prefixes import traffic
-from tiny import VOCAB, latent_draft, tiny_draft
+from tiny import VOCAB, tiny_draft
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.kv.events import KVEventLog
@@ -208,10 +208,9 @@ def prompts(seed: int) -> list[Request]:
     ("make_pair", "fields"),
     [
         (lambda: with_draft(tiny_draft), {}),
-        (lambda: with_draft(latent_draft), {"exact": True}),
         (on_two_devices, EXACT | DIVIDED),
     ],
-    ids=["MHA", "MLA, exact", "exact, float8, context of two devices"],
+    ids=["MHA", "exact, float8, context of two devices"],
 )
 def test_a_restarted_engine_goes_on_from_the_disk(
     tmp_path: Path, make_pair: Any, fields: dict[str, Any]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 from driving import Answer, drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
@@ -22,9 +21,7 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")
-from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
 
-fill = LLGuidanceMatcher.fill
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -56,7 +53,6 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     "choice": ["the end", "the inner", "abba"].__contains__,
     "grammar": re.compile(r"\[[a-e(),]+\]").fullmatch,
 }
-TREE: dict[str, Any] = {"eagle_topk": 3, "num_draft_tokens": 9}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.0, "ignore_eos": True},
@@ -111,23 +107,6 @@ def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
         assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
 
 
-@pytest.mark.parametrize("rounds", [{}, {"exact": True}, TREE], ids=["bucketed", "exact", "trees"])
-def test_speculation_batches_and_preemption_change_no_token(
-    target: Target,
-    draft: Eagle3Draft,
-    constrained: list[Request],
-    alone: dict[str, Answer],
-    rounds: dict[str, Any],
-) -> None:
-    engine = ready(target, draft, sizes(3, **rounds))
-    assert_same(drive(engine, constrained, arrival_gap=1), alone)
-    stats = engine.stats()
-    assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
-    assert stats.free_pages == stats.total_pages
-    runner = engine._runner
-    assert set(runner.executor.compiled) <= set(runner.executor.programs), "warmup would miss one"
-
-
 def test_replicas_change_no_token(constrained: list[Request], alone: dict[str, Answer]) -> None:
     """Each replica has the masks of its own sequences."""
     target = tiny_target()
@@ -140,28 +119,6 @@ def test_replicas_change_no_token(constrained: list[Request], alone: dict[str, A
     )
     assert_same(drive(engine, constrained, arrival_gap=1), alone)
     assert engine.stats().num_accepted_tokens > 20
-
-
-def first_mask_everywhere(self: Any, masks: np.ndarray, drafts: list[int]) -> list[int]:
-    """What a fill must not do: every row as if there were no drafts before it."""
-    fill(self, masks[:1], [])
-    masks[1:] = masks[0]
-    return drafts
-
-
-@pytest.mark.parametrize("rounds", [{}, TREE], ids=["chains", "trees"])
-def test_the_test_notices_masks_that_do_not_follow_the_drafts(
-    target: Target,
-    draft: Eagle3Draft,
-    constrained: list[Request],
-    alone: dict[str, Answer],
-    monkeypatch: pytest.MonkeyPatch,
-    rounds: dict[str, Any],
-) -> None:
-    monkeypatch.setattr(LLGuidanceMatcher, "fill", first_mask_everywhere)
-    answers = drive(ready(target, draft, sizes(3, **rounds)), constrained)
-    with pytest.raises(AssertionError):
-        assert_same(answers, alone)
 
 
 @dataclass

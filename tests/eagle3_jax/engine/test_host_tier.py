@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from setups import Setup, pair_on_devices
 from simulated_device import SimulatedRunner, plain_answer, simulated_engine, simulated_pair
 from test_shared_prefixes import prefilled, traffic
-from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
+from tiny import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.kv.events import KVEventLog, PagesRemoved, PagesStored
@@ -101,10 +101,9 @@ DIVIDED = {"decode_context_parallel_size": 2, "page_size": 2}
     ("make_pair", "fields"),
     [
         (lambda: with_draft(tiny_draft), {}),
-        (lambda: with_draft(latent_draft), {}),
         (on_two_devices, EXACT | DIVIDED),
     ],
-    ids=["MHA", "MLA", "exact, float8, context of two devices"],
+    ids=["MHA", "exact, float8, context of two devices"],
 )
 def test_answers_and_accepted_drafts_do_not_depend_on_where_a_prompt_lies(
     make_pair: Any, fields: dict[str, Any]

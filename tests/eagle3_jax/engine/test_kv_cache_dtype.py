@@ -25,23 +25,6 @@ def exact_fp8(target: Target, requests: list[Request]) -> dict[str, Answer]:
     return answers
 
 
-@pytest.mark.parametrize(
-    "draft", [pytest.param("grouped", marks=pytest.mark.optimised), "latent"], indirect=True
-)
-def test_in_exact_mode_speculation_changes_no_token_with_float8(
-    target: Target,
-    draft: Eagle3Draft,
-    requests: list[Request],
-    exact_fp8: dict[str, Answer],
-) -> None:
-    """Batched, preempted and speculated against one at a time without a draft."""
-    engine = Engine(target, draft, sizes(3, exact=True, kv_cache_dtype="fp8", kv_cache_scale=1.0))
-    answers = drive(engine, requests)
-    assert engine.stats().num_preemptions > 0
-    for name, answer in answers.items():
-        assert answer.token_ids == exact_fp8[name].token_ids
-
-
 def test_float8_moves_the_distribution_a_little_and_not_for_nothing(
     exact_fp8: dict[str, Answer], plain: dict[str, Answer]
 ) -> None:

@@ -162,7 +162,6 @@ def moved(found: Answer, expected: Answer) -> int:
 
 MODES: dict[str, dict[str, Any]] = {
     "chain": {},
-    "exact": {"exact": True},
     "tree": {"eagle_topk": 3, "num_draft_tokens": 9},
 }
 

@@ -55,7 +55,6 @@ def with_budget(index: int, budget: int | None, **options: Any) -> Request:
     return Request(f"{budget}", prompt, SamplingParams(seed=index, max_tokens=30, **options))
 
 
-ROUNDS: list[dict[str, Any]] = [{}, {"exact": True}, {"eagle_topk": 3, "num_draft_tokens": 9}]
 IN_PIECES = [with_pieces(index) for index in range(12)]
 THINKING = [with_budget(index, budget) for index, budget in enumerate(BUDGETS)]
 
@@ -81,19 +80,6 @@ def one_by_one(plain: Engine, requests: list[Request]) -> dict[str, Answer]:
 @pytest.fixture(scope="module")
 def alone(plain: Engine) -> dict[str, Answer]:
     return one_by_one(plain, [*IN_PIECES, *THINKING])
-
-
-@pytest.mark.parametrize("rounds", ROUNDS, ids=["bucketed", "exact", "trees"])
-def test_speculation_batches_and_preemption_change_no_token(
-    target: Target, draft: Eagle3Draft, alone: dict[str, Answer], rounds: dict[str, Any]
-) -> None:
-    engine = ready(target, draft, sizes(K, **rounds))
-    for name, answer in drive(engine, [*IN_PIECES, *THINKING], arrival_gap=1).items():
-        assert answer.token_ids == alone[name].token_ids, name
-        assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
-    stats = engine.stats()
-    assert stats.num_preemptions > 0 and stats.num_accepted_tokens > 20
-    assert stats.free_pages == stats.total_pages
 
 
 def pieces(token_ids: list[int]) -> list[str]:

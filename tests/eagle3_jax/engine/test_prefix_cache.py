@@ -93,22 +93,6 @@ def test_hits_change_neither_tokens_nor_acceptance(
     assert cold.stats().prefix_cache_hits == cold.stats().num_preemptions == 0
 
 
-@pytest.mark.parametrize("k", [0, 3])
-@pytest.mark.parametrize("arrival_gap", [0, 4])
-def test_preemption_and_eviction_change_no_token(
-    target: Target, draft: Eagle3Draft, k: int, arrival_gap: int
-) -> None:
-    """27 pages: little more than two requests at their ends."""
-    cold = ready(target, draft, sizes(k, enable_prefix_caching=False))
-    warm = ready(target, draft, sizes(k))
-    expected = one_by_one(cold, alike(9))
-    for _ in range(2):
-        assert_same(drive(warm, alike(9), arrival_gap=arrival_gap), expected)
-    stats = warm.stats()
-    assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 0
-    assert stats.free_pages == stats.total_pages
-
-
 @both_drafts
 def test_reused_rows_are_those_that_a_prefill_writes(target: Target, draft: Eagle3Draft) -> None:
     """In the pools of target and draft: of a prompt, and of an answer, which rounds wrote."""
@@ -179,16 +163,3 @@ def test_exact_mode_reads_the_bits_it_would_have_written(
     for one, other in zip(rows(warm, talk, length), rows(cold, talk, length), strict=True):
         np.testing.assert_array_equal(one, other)
     assert warm.stats().prefix_cache_hits - known == 16, "two chunks of the first prompt"
-
-
-@pytest.mark.optimised
-def test_exact_mode_repeats_its_bits_after_preemption_from_shared_pages(
-    target: Target, draft: Eagle3Draft
-) -> None:
-    """The engine itself raises when a replayed token differs."""
-    exact = sizes(3, exact=True)
-    cold = ready(target, None, replace(exact, enable_prefix_caching=False))
-    warm = ready(target, draft, exact)
-    assert_same(drive(warm, alike(9)), one_by_one(cold, alike(9)))
-    stats = warm.stats()
-    assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from driving import Answer, drive, sizes
-from tiny import VOCAB, reduced_draft
+from tiny import VOCAB
 
 import eagle3_jax
 from eagle3_jax.engine import Engine, EngineConfig, Request
@@ -80,31 +80,18 @@ def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
         assert answer.finish == alone[name].finish, name
 
 
-@pytest.mark.parametrize("k", [0, 1, 3])
-@pytest.mark.parametrize("exact", [False, True], ids=["bucketed", "exact"])
 def test_every_option_gives_the_plain_tokens_across_batches_and_preemption(
     target: Target,
     draft: Eagle3Draft,
     optioned: list[Request],
     alone: dict[str, Answer],
-    k: int,
-    exact: bool,
 ) -> None:
-    engine = ready(target, draft, sizes(k, exact=exact))
-    wanted = [r for r in optioned if (r.sampling.num_speculative_tokens or 0) <= k]
-    assert_same(drive(engine, wanted), alone)
+    engine = ready(target, draft, sizes(3))
+    assert_same(drive(engine, optioned), alone)
     stats = engine.stats()
     assert stats.num_preemptions > 0
     assert stats.free_pages == stats.total_pages
-    assert not k or 0.3 < stats.num_accepted_tokens / stats.num_drafts
-
-
-def test_a_reduced_draft_vocabulary_changes_nothing(
-    target: Target, optioned: list[Request], alone: dict[str, Answer]
-) -> None:
-    engine = ready(target, reduced_draft(target), sizes(3))
-    assert_same(drive(engine, optioned), alone)
-    assert engine.stats().num_accepted_tokens > 10
+    assert 0.3 < stats.num_accepted_tokens / stats.num_drafts
 
 
 def penalized(logits: np.ndarray, prompt: list[int], answer: list[int]) -> np.ndarray:
