@@ -175,8 +175,10 @@ def _take(job: MaskJob, masks: np.ndarray, asked: Asked) -> list[int]:
 
 
 def _failure(job: MaskJob) -> str | None:
-    if job.done.is_set() and job.failure is not None:
+    if job.failure is not None:
         return str(job.failure) or type(job.failure).__name__
+    if job.done.is_set():  # However late: a step that compiles takes longer than MOST_S.
+        return None
     if job.began is not None and time.monotonic() - job.began > MOST_S:
         return f"the masks of its next token take more than {MOST_S:g} s"
     return None

@@ -180,6 +180,23 @@ class _Open:
     def restart(self) -> None: ...
 
 
+def test_a_mask_that_came_ends_no_request_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(_Open):
+        def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
+            asked.wait(NO_MASK_YET)
+            return list(draft_ids)
+
+    asked, masks, matcher = threading.Event(), masking.Masking(VOCAB), Late()
+    assert not masks.next_masks([matcher])
+    asked.set()
+    monkeypatch.setattr(masking, "WAIT_S", NO_MASK_YET)
+    masks.begin_step()
+    masks.wait()
+    monkeypatch.setattr(masking, "MOST_S", 0.0)
+    assert not masks.failures()
+    assert [*masks.next_masks([matcher])] == [matcher]
+
+
 def test_engines_come_and_go_without_leaving_threads_behind() -> None:
     def threads() -> int:
         for _ in range(4):
