@@ -10,12 +10,12 @@ from grammar_traffic import grammar_requests
 from setups import Setup, pair_on_devices
 from shared_pair import pair_on_one_device, shared_draft, shared_target
 from spelling_tokenizer import EOS, SpellingTokenizer
-from tiny import HIDDEN, VOCAB, reduced_draft, tiny_draft, tiny_target
+from tiny import LLAMA, reduced_draft, tiny_draft, tiny_target
 from traffic import random_requests, without_logits
 from wide_pair import wide_target
 from world import Models, World
 
-from eagle3_jax.config import LlamaConfig, RopeConfig, TargetConfig
+from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.adaptive.choose_k import ChosenK
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -26,18 +26,6 @@ MakeDraft = Callable[[Target], Eagle3Draft]
 K = 3
 TREE: dict[str, Any] = {"eagle_topk": 3, "num_draft_tokens": 9}
 FLOAT8: dict[str, Any] = {"kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
-LLAMA = LlamaConfig(
-    vocab_size=VOCAB,
-    hidden_size=HIDDEN,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=12,
-    rms_norm_eps=1e-5,
-    max_position_embeddings=4096,
-    rope=RopeConfig(10000.0),
-)
 
 
 class Script:

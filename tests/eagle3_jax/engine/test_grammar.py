@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import pytest
 from driving import Answer, drive, sizes
+from grammar_traffic import FORMS
 from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import VOCAB, tiny_draft, tiny_target
 
@@ -21,24 +22,6 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 6},
-        "ok": {"type": "boolean"},
-        "sizes": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3},
-    },
-    "required": ["name", "ok", "sizes"],
-    "additionalProperties": False,
-}
-LIST = 'start: "[" item ("," item){0,3} "]"\nitem: /[a-e]+/ | "(" item ")"'
-FORMS: dict[str, StructuredOutputs] = {
-    "schema": StructuredOutputs(json=SCHEMA),
-    "regex": StructuredOutputs(regex=r"[a-c]{3,9}(-[0-9]{2}){1,3}"),
-    "choice": StructuredOutputs(choice=["the end", "the inner", "abba"]),
-    "grammar": StructuredOutputs(grammar=LIST),
-}
 
 
 def valid_schema(text: str) -> bool:

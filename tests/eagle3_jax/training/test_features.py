@@ -7,10 +7,9 @@ import pytest
 from flax import nnx
 from oracle_files import ORACLES
 from sweeps import sweep
-from tiny import DRAFT, MINIMAX, TARGET, tiny_target
+from tiny import DRAFT, LLAMA, MINIMAX, TARGET, tiny_target
 
 from convert import load_target
-from eagle3_jax.config import LlamaConfig, RopeConfig
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.programs.executor import Executor
 from eagle3_jax.engine.programs.packing import empty_chunk
@@ -23,18 +22,6 @@ from eagle3_jax.training.features import feature_pass
 from eagle3_jax.training.packing import Sample
 
 CHUNK = 16
-LLAMA = LlamaConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=12,
-    rms_norm_eps=1e-5,
-    max_position_embeddings=4096,
-    rope=RopeConfig(10000.0),
-)
 PLAIN = {"kimi": TARGET, "minimax": MINIMAX, "llama": LLAMA}
 QUANTISED = ("kimi_int4_ct", "kimi_mxfp4_quark", "kimi_w4a8_quark", "minimax_fp8block")
 
